@@ -1,0 +1,72 @@
+"""The seam: what the rest of the house asks of an archive. `archive.store.FileArchive` keeps it in DuckDB and
+Chroma; `archive.memory.MemoryArchive` keeps it in memory, for tests and for `--archive :memory:`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Run
+
+
+class Archive(Protocol):
+    def start_run(self, run: Run) -> None: ...
+
+    def finish_run(self, run_id: str, status: str) -> None: ...
+
+    def record_call(self, call: LLMCall) -> None:
+        """Store one LLM call, failed ones too, before its reply is used."""
+        ...
+
+    def record_attempt(self, attempt: Attempt) -> None:
+        """Store the attempt with its problem, evaluation and edges in one transaction.
+
+        The candidate becomes a kernel at trust `compiled`, `verified` or (a confirmed measurement) `confirmed`;
+        failed candidates are kept as attempts only. Idempotent by attempt id.
+        """
+        ...
+
+    def index_embedding(self, kernel_id: str, vector: Sequence[float], model: str) -> None:
+        """Add or replace a kernel's vector in the index. Called after `record_attempt`."""
+        ...
+
+    def index_embeddings(self, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:
+        """The same for many kernels at once."""
+        ...
+
+    def nearest(
+        self, vector: Sequence[float], count: int, where: KernelFilter, model: str | None = None
+    ) -> list[tuple[str, float]]:
+        """Kernel ids with cosine similarity, best first, among kernels that `model` embedded.
+
+        Without a model: the one of the vector's size that embedded a kernel last.
+        """
+        ...
+
+    def kernels(self, where: KernelFilter) -> list[ArchivedKernel]: ...
+
+    def kernel(self, kernel_id: str) -> ArchivedKernel | None:
+        """One kernel by id or unambiguous id prefix."""
+        ...
+
+    def attempts(self, run_id: str) -> list[Attempt]:
+        """All attempts of a run in order, as recorded."""
+        ...
+
+    def calls(self, run_id: str) -> list[LLMCall]: ...
+
+    def runs(self, limit: int = 50) -> list[Run]:
+        """Newest first."""
+        ...
+
+    def lineage(self, kernel_id: str) -> list[Edge]:
+        """All edges above a kernel, nearest first, without cycles."""
+        ...
+
+    def retract(self, kernel_id: str, reason: str) -> None: ...
+
+    def stats(self) -> dict[str, int | float]: ...
+
+    def missing_embeddings(self, model: str) -> Iterable[ArchivedKernel]:
+        """Kernels that the index lacks, or that were embedded by another model."""
+        ...

@@ -1,0 +1,160 @@
+"""The nouns of remembering: attempts, kernels, lineage, runs and LLM calls.
+
+The archive only appends. Times are ISO 8601 in UTC; money is in US dollars; `None` for a cost means that the
+price is unknown, never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eval import codec
+from eval.ids import content_id
+from eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier
+
+Trust = Literal["claimed", "compiled", "verified", "confirmed"]
+Relation = Literal["parent", "crossover", "retrieved", "transplanted", "imported"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A line of descent: `child` came from `source` (both kernel ids) by `relation`."""
+
+    child: str
+    source: str
+    relation: Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """A kernel that was shown to a writer, with its place in the ranking and why it was chosen."""
+
+    kernel_id: str
+    rank: int
+    score: float
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LLMCall:
+    """One request to a model, prompt and reply exactly as sent. `error` is empty when it succeeded."""
+
+    id: str
+    run_id: str
+    model: str
+    purpose: str  # "ideas", "implement", "repair"
+    prompt: str
+    reply: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+    seconds: float
+    error: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One candidate with its verdict and where it came from. Failures are attempts too.
+
+    `parents` are edges whose child is this candidate. `note` is the writer's one-line remark on what it did.
+    """
+
+    run_id: str
+    number: int  # 1, 2, 3... within the run
+    round: int
+    problem: FunctionalProblem
+    candidate: Candidate
+    judged: Judged
+    writer: str  # "llm", "offline", "scripted", "import"
+    model: str  # the LLM's name, or "" when there was none
+    idea: str  # one sentence in plain English
+    exemplars: tuple[Exemplar, ...]
+    parents: tuple[Edge, ...]
+    call_ids: tuple[str, ...]
+    cost_usd: float | None
+    seconds: float
+    created_at: str
+    note: str = ""
+
+    @property
+    def id(self) -> str:
+        return content_id("a", self.run_id, str(self.number))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One `generate`, `grow` or `eval` session. `settings` is the JSON of what it was asked to do."""
+
+    id: str
+    command: str
+    problem_name: str
+    settings: str
+    started_at: str
+    finished_at: str | None = None
+    status: str = "running"  # "running", "finished", "interrupted", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedKernel:
+    """A kernel as readers see it: the source, its best evaluation on one device, and what it computes."""
+
+    id: str
+    problem_id: str
+    problem_name: str
+    source: str
+    functional_source: str
+    tier: Tier
+    backend: Backend
+    trust: Trust
+    retracted: str  # the reason, or "" when it stands
+    label: str
+    precision: str
+    idea: str
+    writer: str
+    model: str
+    graph_key: str
+    operators: tuple[str, ...]
+    ranks: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]  # of the tensor arguments, in order
+    device_name: str
+    device_arch: str
+    candidate_us: float | None
+    eager_us: float | None
+    compile_us: float | None
+    speedup_eager: float | None
+    speedup_compile: float | None
+    floor_fraction: float | None
+    licence: str
+    attribution: str
+    created_at: str
+
+    @property
+    def speedup(self) -> float | None:
+        """Speed-up over the better of eager and torch.compile."""
+        known = [s for s in (self.speedup_eager, self.speedup_compile) if s is not None]
+        return min(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFilter:
+    """Hard filters for `Archive.kernels`; `None` or an empty tuple means any."""
+
+    backend: Backend | None = None
+    tier: Tier | None = None
+    min_trust: Trust | None = None
+    graph_key: str | None = None
+    problem_id: str | None = None
+    exclude_problem_ids: tuple[str, ...] = ()
+    text: str = ""  # substring of problem name, idea or source
+    include_retracted: bool = False
+    limit: int | None = None
+
+
+class ArchiveError(Exception):
+    """The archive cannot be used (newer version, full disk, damaged file); the message says what to do."""
+
+
+codec.register(Edge, Exemplar, LLMCall, Attempt, Run, ArchivedKernel, KernelFilter)

@@ -1,0 +1,67 @@
+"""Eager against torch.compile for one problem on one machine: measured once, kept in the cache.
+
+Comes in: a way to open a Session. Goes out: a Baseline. The two variants are timed in interleaved pairs in a reference
+worker of their own, so that dynamo and its caches never sit beside the eager calls that candidates race.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from eval.ids import content_id
+from eval.records import Device, FunctionalProblem, Ratio
+from eval.session import Session
+from eval.timing import median_us, pairs_for, ratio_of
+
+BASELINE_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Times in microseconds; `compile_over_eager` is compile's time over eager's. `note` says why compile is None."""
+
+    eager_us: float
+    compile_us: float | None
+    compile_over_eager: Ratio | None
+    note: str
+
+
+def open_baseline(
+    fp: FunctionalProblem, device: Device, *, environment: str, cache: Path, open_session: Callable[[], Session]
+) -> Baseline:
+    """The cached baseline, or one measured now (torch.compile takes seconds to a minute on a CPU)."""
+    key = content_id("bl", fp.problem.source, device.key, environment, BASELINE_VERSION)
+    file = cache / "baselines" / f"{key}.json"
+    if not file.is_file():
+        with open_session() as own:
+            baseline = _measure(own)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        staged = file.with_suffix(f".{os.getpid()}.tmp")
+        staged.write_text(json.dumps(asdict(baseline)))
+        staged.rename(file)
+    kept = json.loads(file.read_text())
+    ratio = Ratio(**kept.pop("compile_over_eager")) if kept["compile_over_eager"] else None
+    kept.pop("compile_over_eager", None)
+    return Baseline(compile_over_eager=ratio, **kept)
+
+
+def _measure(session: Session) -> Baseline:
+    limits = session.limits
+    if limits.measure_compile:
+        session.prepare_compile()
+    note = session.compile_note
+    pair_s = 2 * session.eager_estimate_s()
+    pairs = pairs_for(pair_s, least=15, most=30, target_s=limits.timed_s, limit_s=limits.max_timed_s)
+    times: dict[str, list[float]] = {"eager": []} if note else {"eager": [], "compile": []}
+    for _ in range(pairs):
+        session.write(session.random_recipe())
+        for variant in session.rng.sample(sorted(times), len(times)):
+            times[variant].append(session.timed_call(variant))
+    eager_us = median_us(times["eager"])
+    if note:
+        return Baseline(eager_us, None, None, note)
+    return Baseline(eager_us, median_us(times["compile"]), ratio_of(times["compile"], times["eager"]), "")

@@ -1,0 +1,88 @@
+"""Messages over a Unix socket: a length, then JSON; file descriptors may ride along.
+
+Comes in: plain JSON values. Goes out: the same on the other side. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+_HEADER = struct.Struct("<I")
+MAX_MESSAGE_BYTES = 256 << 20
+MAX_FDS = 8
+
+
+class ChannelClosed(Exception):
+    """The other side is gone."""
+
+
+class Channel:
+    """One end of a socket pair. Not for use from several threads at once."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._sock.settimeout(seconds)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def send(self, message: Any, fds: Sequence[int] = ()) -> None:
+        body = json.dumps(message).encode()
+        data = _HEADER.pack(len(body)) + body
+        try:
+            if fds:
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+                sent = self._sock.sendmsg([data], ancillary)
+                data = data[sent:]
+            if data:
+                self._sock.sendall(data)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChannelClosed from error
+
+    def receive(self) -> tuple[Any, list[int]]:
+        """Wait for one message. Raises ChannelClosed at end of stream and TimeoutError past the timeout."""
+        header, fds = self._receive_exactly(_HEADER.size, with_fds=True)
+        (length,) = _HEADER.unpack(header)
+        if length > MAX_MESSAGE_BYTES:
+            raise ChannelClosed(f"a message of {length} bytes was announced")
+        body, _ = self._receive_exactly(length, with_fds=False)
+        try:
+            return json.loads(body), fds
+        except ValueError as error:
+            raise ChannelClosed("the other side sent something that is not JSON") from error
+
+    def _receive_exactly(self, count: int, *, with_fds: bool) -> tuple[bytes, list[int]]:
+        parts: list[bytes] = []
+        fds: list[int] = []
+        while count:
+            try:
+                if with_fds:
+                    part, new_fds, _, _ = socket.recv_fds(self._sock, count, MAX_FDS)
+                    fds += new_fds
+                else:
+                    part = self._sock.recv(min(count, 1 << 20))
+            except ConnectionResetError as error:
+                raise ChannelClosed from error
+            if not part:
+                for fd in fds:
+                    os.close(fd)
+                raise ChannelClosed
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts), fds
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """A connected pair of stream sockets, closed on exec."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,0 +1,99 @@
+"""Fresh content for every call, at the speed of a copy.
+
+A few whole draws of inputs and parameters exist per problem. The content of one call is a draw whose rows are
+rotated by a secret offset, with a block of rows from another place of another draw spliced in: the same
+distribution, other numbers, another answer. Works on numpy and on torch byte arrays alike, so that the judge
+(CPU) and the trusted code of a GPU worker make the same content. Knows nothing of workers.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval import codec
+from eval.arena import ITEM_BYTES
+from eval.records import TensorSpec
+
+SPLICE_SHARE = 16  # one row in sixteen comes from elsewhere
+MAX_ZERO_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """How one tensor's content is made: rotate draw `draw` by `offset` rows, then put `count` rows in from another."""
+
+    draw: int
+    offset: int
+    other: int
+    at: int
+    start: int
+    count: int
+
+
+Recipe = tuple[Splice, ...]
+
+
+def rows_of(spec: TensorSpec) -> tuple[int, int]:
+    """Rows and bytes a row: the first dimension where there is one to rotate, single elements otherwise."""
+    items = math.prod(spec.shape)
+    rows = spec.shape[0] if spec.shape and spec.shape[0] > 1 else items
+    return rows, (items // rows if rows else 0) * ITEM_BYTES[spec.dtype]
+
+
+def plain(draw: int, tensors: int) -> Recipe:
+    """The recipe that takes a draw as it is."""
+    return (Splice(draw, 0, draw, 0, 0, 0),) * tensors
+
+
+def random_recipe(specs: Sequence[TensorSpec], movable: Sequence[bool], draws: int, rng: random.Random) -> Recipe:
+    """A secret recipe for one call. Tensors that may not be moved (structured inputs, parameters) keep their order."""
+    draw = rng.randrange(draws)
+    parts = []
+    for spec, may_move in zip(specs, movable, strict=True):
+        rows, _ = rows_of(spec)
+        if not may_move or rows < 2:
+            parts.append(Splice(draw, 0, draw, 0, 0, 0))
+            continue
+        count = max(1, rows // SPLICE_SHARE)
+        at, start = rng.randrange(rows - count + 1), rng.randrange(rows - count + 1)
+        parts.append(Splice(draw, rng.randrange(1, rows), rng.randrange(draws), at, start, count))
+    return tuple(parts)
+
+
+def compose(target: Any, draws: Sequence[Any], part: Splice, rows: int) -> None:
+    """Write one tensor's content. `target` and `draws` are flat byte arrays of the same length (numpy or torch)."""
+    if len(target) == 0 or rows == 0:
+        return
+    to, base = target.reshape(rows, -1), draws[part.draw].reshape(rows, -1)
+    if part.offset == 0:
+        to[:] = base
+    else:
+        to[: rows - part.offset] = base[part.offset :]
+        to[rows - part.offset :] = base[: part.offset]
+    if part.count:
+        other = draws[part.other].reshape(rows, -1)
+        to[part.at : part.at + part.count] = other[part.start : part.start + part.count]
+
+
+def is_structured(values: NDArray[Any]) -> bool:
+    """True for inputs whose arrangement means something: mostly zeros, symmetric, or sorted integers."""
+    if values.size < 2:
+        return True
+    sample = values.reshape(-1)[:: max(1, values.size // 100_000)]
+    if values.dtype.kind != "b" and float(np.mean(sample == 0)) > MAX_ZERO_SHARE and values.dtype.kind == "f":
+        return True
+    if values.dtype.kind in "iu" and values.ndim == 1 and bool(np.all(values[1:] >= values[:-1])):
+        return True
+    square = values.ndim >= 2 and values.shape[-1] == values.shape[-2] and values.shape[-1] > 1
+    corner = values.reshape(-1, *values.shape[-2:])[0, :256, :256] if square else None
+    return corner is not None and bool(np.array_equal(corner, corner.T, equal_nan=values.dtype.kind == "f"))
+
+
+codec.register(Splice)

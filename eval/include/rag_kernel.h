@@ -1,0 +1,108 @@
+// rag_kernel.h: the contract of a kernel-tier source, over tvm-ffi's C ABI alone.
+//
+//   #include "rag_kernel.h"
+//   void scale(rk::Tensor<const float> x, double factor, rk::Tensor<float> out) {
+//     for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] * float(factor);
+//   }
+//   RK_EXPORT(forward, scale)
+//
+// Arguments arrive in the order of the problem's functional call: inputs, parameters, buffers, then the numeric
+// constants, then the outputs, which the caller has allocated. A Tensor is a view; nothing is copied. Integers
+// arrive as int64_t, floats as double, booleans as bool. Throw with RK_CHECK(condition, "message").
+// The result is an ordinary tvm-ffi library: `tvm_ffi.load_module(path).forward(...)` works from any framework.
+#pragma once
+#include <tvm/ffi/c_api.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <utility>
+
+namespace rk {
+
+struct Error { const char* kind; const char* message; };
+#define RK_CHECK(condition, message) do { if (!(condition)) throw rk::Error{"ValueError", message}; } while (0)
+
+// Half-precision storage for C++ sources (CUDA sources include cuda_fp16.h / cuda_bf16.h and use __half).
+struct f16 { uint16_t bits; };
+struct bf16 {
+  uint16_t bits;
+  operator float() const { uint32_t u = uint32_t(bits) << 16; float f; __builtin_memcpy(&f, &u, 4); return f; }
+};
+
+template <class T> struct DType;
+#define RK_DTYPE(T, CODE, BITS) template <> struct DType<T> { static constexpr int code = CODE, bits = BITS; }
+RK_DTYPE(float, kDLFloat, 32); RK_DTYPE(double, kDLFloat, 64); RK_DTYPE(f16, kDLFloat, 16); RK_DTYPE(bf16, kDLBfloat, 16);
+RK_DTYPE(int64_t, kDLInt, 64); RK_DTYPE(int32_t, kDLInt, 32); RK_DTYPE(int16_t, kDLInt, 16); RK_DTYPE(int8_t, kDLInt, 8);
+RK_DTYPE(uint8_t, kDLUInt, 8); RK_DTYPE(bool, kDLBool, 8);
+#ifdef __CUDA_FP16_TYPES_EXIST__
+RK_DTYPE(__half, kDLFloat, 16);
+#endif
+#ifdef __CUDA_BF16_TYPES_EXIST__
+RK_DTYPE(__nv_bfloat16, kDLBfloat, 16);
+#endif
+template <class T> struct DType<const T> : DType<T> {};
+
+// A typed view of a tensor: `data` points at the first element, strides count elements.
+template <class T> struct Tensor {
+  T* data; int ndim; const int64_t* shape; const int64_t* strides; DLDevice device;
+  int64_t size(int i) const { return shape[i < 0 ? i + ndim : i]; }
+  int64_t numel() const { int64_t n = 1; for (int i = 0; i < ndim; ++i) n *= shape[i]; return n; }
+  bool is_contiguous() const {
+    int64_t expected = 1;
+    if (strides) for (int i = ndim - 1; i >= 0; --i) {
+      if (shape[i] != 1 && strides[i] != expected) return false;
+      expected *= shape[i];
+    }
+    return true;
+  }
+};
+
+// The CUDA stream to launch on (cast to cudaStream_t).
+template <class T> inline void* stream(const Tensor<T>& t) { return TVMFFIEnvGetStream(t.device.device_type, t.device.device_id); }
+
+template <class A> struct Unpack;
+template <class T> struct Unpack<Tensor<T>> {
+  static Tensor<T> from(const TVMFFIAny& a) {
+    const DLTensor* t = nullptr;
+    if (a.type_index == kTVMFFIDLTensorPtr) t = static_cast<const DLTensor*>(a.v_ptr);
+    else if (a.type_index == kTVMFFITensor) t = TVMFFITensorGetDLTensorPtr(a.v_obj);
+    else throw Error{"TypeError", "a tensor was expected here"};
+    if (t->dtype.code != DType<T>::code || t->dtype.bits != DType<T>::bits)
+      throw Error{"TypeError", "a tensor has another dtype than the kernel declares"};
+    return {reinterpret_cast<T*>(static_cast<char*>(t->data) + t->byte_offset), t->ndim, t->shape, t->strides, t->device};
+  }
+};
+template <class A> struct UnpackNumber {
+  static A from(const TVMFFIAny& a) {
+    if (a.type_index == kTVMFFIInt || a.type_index == kTVMFFIBool) return A(a.v_int64);
+    if (a.type_index == kTVMFFIFloat) return A(a.v_float64);
+    throw Error{"TypeError", "a number was expected here"};
+  }
+};
+template <> struct Unpack<int64_t> : UnpackNumber<int64_t> {};
+template <> struct Unpack<int32_t> : UnpackNumber<int32_t> {};
+template <> struct Unpack<bool> : UnpackNumber<bool> {};
+template <> struct Unpack<double> : UnpackNumber<double> {};
+template <> struct Unpack<float> : UnpackNumber<float> {};
+
+template <class... A, size_t... I>
+inline int call(void (*f)(A...), const TVMFFIAny* args, int32_t n, std::index_sequence<I...>) {
+  try {
+    if (n != int32_t(sizeof...(A))) throw Error{"TypeError", "the kernel takes another number of arguments than the call has"};
+    f(Unpack<A>::from(args[I])...);
+#ifdef __CUDACC__
+    if (cudaError_t e = cudaGetLastError()) throw Error{"RuntimeError", cudaGetErrorString(e)};
+#endif
+    return 0;
+  } catch (const Error& e) { TVMFFIErrorSetRaisedFromCStr(e.kind, e.message); }
+  catch (...) { TVMFFIErrorSetRaisedFromCStr("RuntimeError", "the kernel threw an exception of its own"); }
+  return -1;
+}
+template <class... A> inline int call(void (*f)(A...), const TVMFFIAny* args, int32_t n) {
+  return call(f, args, n, std::make_index_sequence<sizeof...(A)>{});
+}
+
+}  // namespace rk
+
+#define RK_EXPORT(NAME, FUNCTION)                                                                                  \
+  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##NAME(void*, const TVMFFIAny* a, int32_t n, TVMFFIAny*) {           \
+    return rk::call(&FUNCTION, a, n);                                                                              \
+  }

@@ -1,0 +1,88 @@
+"""From a file to a Problem, without running any of it.
+
+Comes in: a path. Goes out: a Problem, or a ProblemError whose sentence names the line and the next step. The
+file's code runs only in child processes (`load_module` is for them).
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import types
+from collections.abc import Iterable
+from pathlib import Path
+
+from eval.records import Problem, ProblemError
+
+REQUIRED = {
+    "Model": "class Model(nn.Module)",
+    "get_inputs": "def get_inputs()",
+    "get_init_inputs": "def get_init_inputs()",
+}
+
+
+def load_problem(path: Path) -> Problem:
+    """Read a KernelBench file and check its form."""
+    if not path.is_file():
+        hint = "it is a folder: name a file in it" if path.is_dir() else "check the path"
+        raise ProblemError(f"There is no problem file {path}; {hint}.")
+    try:
+        source = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProblemError(f"{path} cannot be read as text ({error}).") from error
+    return problem_from_source(path.stem, source, shown_as=str(path))
+
+
+def problem_from_source(name: str, source: str, *, shown_as: str = "") -> Problem:
+    """Make a Problem from text, with the same checks as `load_problem`."""
+    shown_as = shown_as or name
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise ProblemError(f"{shown_as} has a syntax error on line {error.lineno}: {error.msg}.") from error
+    defined = _defined_names(tree)
+    missing = [form for required, form in REQUIRED.items() if required not in defined]
+    if missing:
+        raise ProblemError(f"{shown_as} does not define {' and '.join(missing)}; see examples/ for the form.")
+    return Problem(name=name, source=source)
+
+
+def _defined_names(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
+
+
+def find_problems(paths: Iterable[Path]) -> list[Path]:
+    """Expand folders to the `.py` files in them (recursively, in natural order); files stay as they are."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            files = [f for f in path.rglob("*.py") if not f.name.startswith(("_", "."))]
+            found += sorted(files, key=lambda f: (str(f.parent), _natural(f.stem)))
+        else:
+            found.append(path)
+    return found
+
+
+def _natural(stem: str) -> tuple[int, str]:
+    head = stem.split("_")[0]
+    return (int(head) if head.isdigit() else -1, stem)
+
+
+def load_module(name: str, source: str) -> types.ModuleType:
+    """Execute source as a module of its own. Child processes only: this runs the user's code."""
+    module = types.ModuleType(f"rag_kernels_problem_{abs(hash(source))}")
+    filename = f"<{name}>"
+    module.__file__ = filename
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    sys.modules[module.__name__] = module
+    exec(compile(source, filename, "exec"), module.__dict__)
+    return module

@@ -1,0 +1,306 @@
+"""The nouns of judging: what is judged, what came of it, and how fast it ran.
+
+Frozen records only; no torch. Units are in the names (`_us`, `_s`, `_bytes`). Each step of the line takes one
+of these and returns the next: file -> Problem -> FunctionalProblem; text -> Candidate -> Verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from eval.ids import content_id
+
+Backend = Literal["cpu", "cuda"]
+Tier = Literal["kernel", "composed", "module"]
+Role = Literal["input", "parameter", "buffer"]
+Scalar = bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A KernelBench file as it is: `Model`, `get_inputs`, `get_init_inputs`."""
+
+    name: str
+    source: str
+
+    @property
+    def id(self) -> str:
+        return content_id("p", self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and dtype (`float32`, `int64`, `bool`...) of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArgument:
+    """One tensor argument of the functional call.
+
+    `path` says where it comes from: the leaf number of `get_inputs()` (`"0"`) for an input, the dotted
+    attribute (`"conv.weight"`) for a parameter or buffer.
+    """
+
+    name: str
+    role: Role
+    spec: TensorSpec
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarArgument:
+    """A Python number among the inputs (`get_inputs` may return ints and bools); `path` is its leaf number."""
+
+    name: str
+    value: Scalar
+    path: str
+
+
+Argument = TensorArgument | ScalarArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A reference to an argument or an earlier node, by name."""
+
+    name: str
+
+
+Value = Scalar | Ref | tuple["Value", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator of the graph. `op` is the ATen overload (`aten.add.Tensor`) or `getitem`.
+
+    Dtypes, memory formats and devices among the arguments are strings (`"torch.float32"`). `outputs` has one
+    spec for each tensor that the operator returns.
+    """
+
+    name: str
+    op: str
+    args: tuple[Value, ...]
+    kwargs: tuple[tuple[str, Value], ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What retrieval and reports need to know of a problem; counts are for one forward call."""
+
+    operators: tuple[str, ...]  # ATen names without overloads, sorted, with repeats
+    ranks: tuple[int, ...]  # ranks of the tensor inputs, in order
+    dtypes: tuple[str, ...]  # distinct dtypes of arguments and outputs, sorted
+    parameter_count: int
+    flops: int  # torch.utils.flop_counter: matmul-like operators only
+    pointwise_flops: int  # one per output element of every other arithmetic operator
+    bytes_moved: int  # arguments read once plus outputs written once
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionalProblem:
+    """A problem as a parameterized call: `module_fn(inputs..., parameters..., buffers..., *, constants...)`.
+
+    `source` is readable Python that defines `module_fn`. `constants` are its keyword defaults, in order.
+    `mutated` names the buffers that the module updates in place (running statistics): the functional call
+    does not return them, and kernels are not asked to reproduce them.
+    `uses_random` says that the forward draws random numbers (dropout), so no kernel can be verified.
+    """
+
+    problem: Problem
+    source: str
+    arguments: tuple[Argument, ...]
+    constants: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...]
+    outputs: tuple[TensorSpec, ...]
+    nodes: tuple[Node, ...]
+    results: tuple[str, ...]  # node or argument names of the outputs, in order
+    mutated: tuple[str, ...]
+    uses_random: bool
+    graph_key: str  # the same for the same graph at other sizes
+    features: Features
+    verified: bool  # run against the module, and it agreed
+    notice: str = ""  # for example: "verified at batch_size=16 instead of 4096"
+
+    @property
+    def tensors(self) -> tuple[TensorArgument, ...]:
+        return tuple(a for a in self.arguments if isinstance(a, TensorArgument))
+
+    @property
+    def abi_constants(self) -> tuple[tuple[str, bool | int | float], ...]:
+        """Constants as a kernel receives them: numbers only, tuples spread out as `stride_0, stride_1`."""
+        flat: list[tuple[str, bool | int | float]] = []
+        for name, value in self.constants:
+            items = [(f"{name}_{i}", v) for i, v in enumerate(value)] if isinstance(value, tuple) else [(name, value)]
+            flat += [(n, v) for n, v in items if isinstance(v, bool | int | float)]
+        return tuple(flat)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One source text that claims to compute a problem."""
+
+    source: str
+    tier: Tier
+    backend: Backend
+
+    @property
+    def id(self) -> str:
+        return content_id("k", self.backend, self.tier, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where a measurement was made. Ceilings are measured on it, not read from a datasheet."""
+
+    backend: Backend
+    name: str  # "Intel Xeon ... (2 threads)", "NVIDIA H200"
+    arch: str  # "x86-64-v4", "sm_90"
+    bandwidth_gbs: float
+    fp32_gflops: float
+
+    @property
+    def key(self) -> str:
+        return content_id("d", self.backend, self.name, self.arch)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Software that a measurement depends on, and the sandbox layers that held."""
+
+    python: str
+    torch: str
+    compiler: str
+    threads: int
+    sandbox: tuple[str, ...]
+    judge_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A speed-up: median of pair ratios (baseline over candidate) and its order-statistic interval (about 95 %)."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Interleaved timing of one candidate. `confirmed` is set by a second run in a fresh process."""
+
+    candidate_us: float
+    eager_us: float
+    compile_us: float | None  # None: torch.compile failed on this problem, see `compile_note`
+    speedup_eager: Ratio
+    speedup_compile: Ratio | None
+    pairs: int
+    floor_us: float
+    confirmed: bool
+    compile_note: str = ""
+
+    @property
+    def floor_fraction(self) -> float:
+        """Physical floor over measured time: 1.0 is the speed of light for this problem on this device."""
+        return self.floor_us / self.candidate_us
+
+    @property
+    def speedup(self) -> float:
+        """Speed-up over the better baseline."""
+        compiled = self.speedup_compile.median if self.speedup_compile else float("inf")
+        return min(self.speedup_eager.median, compiled)
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Right on every check, and timed."""
+
+    label: str  # "custom kernel", "fused + library", "library rewrite", "module"
+    precision: str  # "strict" or the named lower class
+    error_ratio: float  # worst R_rms over the checked calls; 1 is as exact as PyTorch itself
+    measurement: Measurement
+    checks: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Built, but the device it is for is not here: never archived as verified."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFailed:
+    reason: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Ran, but the numbers are not the problem's. `input_class` names the draw on which it failed."""
+
+    reason: str
+    input_class: str
+    error_ratio: float
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    reason: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    stage: str
+    limit_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Not a fair candidate: a forbidden construct, a mutated input, an impossible time..."""
+
+    code: str
+    reason: str
+
+
+Verdict = Passed | Compiled | BuildFailed | Wrong | Crashed | TimedOut | Rejected
+
+VERDICT_NAMES: dict[type, str] = {
+    Passed: "passed",
+    Compiled: "compiled",
+    BuildFailed: "build_failed",
+    Wrong: "wrong",
+    Crashed: "crashed",
+    TimedOut: "timed_out",
+    Rejected: "rejected",
+}
+
+
+def verdict_name(verdict: Verdict) -> str:
+    """Return the stable lower-case name that JSON output and the archive use."""
+    return VERDICT_NAMES[type(verdict)]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict with where and how it was reached; `stage_s` maps build, load, check, time... to seconds."""
+
+    verdict: Verdict
+    device: Device
+    environment: Environment
+    stage_s: dict[str, float] = field(default_factory=dict)
+
+
+class ProblemError(Exception):
+    """The problem file cannot be used; the message is a sentence that says why and what to do next."""
+
+
+class MachineError(Exception):
+    """Something this machine lacks (compiler, GPU, disk); the message says what to do about it."""

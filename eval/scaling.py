@@ -1,0 +1,304 @@
+"""A smaller problem of the same graph, by rewriting integer sizes in the problem's source text.
+
+Comes in: a Problem. Goes out: the same source with smaller `batch_size`, `height`, `N`... and a sentence that says
+so. Works on the text alone (ast): no torch, and nothing of the problem is run, but for a `measure` that the caller
+hands in. Small numbers (kernel sizes, strides, heads, groups) are left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from eval.records import Problem, ProblemError
+
+Reach = Literal["batch", "inputs", "all"]
+REACHES: tuple[Reach, ...] = ("batch", "inputs", "all")
+SMALLEST = {"batch": 2, "inputs": 16, "all": 32}
+_FACTORIES = {"rand", "randn", "zeros", "ones", "empty", "full", "randint", "rand_like", "arange"}
+_TRIES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """An integer in the source. Sites with the same key are shrunk together; `reach` says when."""
+
+    key: str
+    value: int
+    start: int  # offsets of the expression in the UTF-8 bytes, as ast counts
+    end: int
+    reach: Reach
+
+
+def scaled(problem: Problem, factor: float, *, reach: Reach = "all") -> Problem | None:
+    """Shrink sizes until their product has shrunk by about `factor`; None if no size can shrink.
+
+    `reach` bounds which sizes: the batch, every size that only the inputs have, or those of the module too.
+    """
+    changes = _changes(_sites(problem.source), factor, REACHES[: REACHES.index(reach) + 1])
+    if not changes:
+        return None
+    data = problem.source.encode()
+    for site in sorted(_sites(problem.source), key=lambda s: -s.start):
+        if site.key in changes:
+            data = data[: site.start] + str(changes[site.key]).encode("ascii") + data[site.end :]
+    return Problem(problem.name, data.decode())
+
+
+def fit(problem: Problem, *, max_bytes: int, measure: Callable[[Problem], int]) -> tuple[Problem, str]:
+    """Return a problem whose measure is at most `max_bytes`, and how it differs ("" when it does not).
+
+    `measure` may raise ProblemError for a smaller problem that does not hold together; others are then tried.
+    """
+    size = measure(problem)
+    if size <= max_bytes:
+        return problem, ""
+    for reach in REACHES:
+        factor, previous = max_bytes / size, None
+        for _ in range(_TRIES):
+            candidate = scaled(problem, factor, reach=reach)
+            if candidate is None or candidate == previous:
+                break
+            if reach != "all" and reduction(problem, candidate) < 0.4 * size / max_bytes:
+                break  # even this reach's smallest problem is too large
+            try:
+                smaller = measure(candidate)
+            except ProblemError:
+                break
+            if smaller <= max_bytes:
+                return candidate, difference(problem, candidate)
+            factor, previous = factor * min(0.5, max_bytes / smaller), candidate
+    raise ProblemError(
+        f"{problem.name} needs {size / 1e6:.0f} MB and could not be shrunk to {max_bytes / 1e6:.0f} MB by its sizes; "
+        "write them as integers at module level, as KernelBench does."
+    )
+
+
+def reduction(problem: Problem, smaller: Problem) -> float:
+    """By how much the product of all sizes has shrunk: an estimate of how much less there is to do."""
+    new = {s.key: s.value for s in _sites(smaller.source)}
+    old = {s.key: s.value for s in _sites(problem.source)}
+    return math.prod(value / new.get(key, value) for key, value in old.items())
+
+
+def difference(problem: Problem, smaller: Problem) -> str:
+    """Say which sizes differ: "batch_size=16 instead of 4096"."""
+    new = {s.key: s.value for s in _named(smaller.source)}
+    old = {s.key: s.value for s in _named(problem.source)}
+    parts = [f"{key}={new[key]} instead of {value}" for key, value in old.items() if new.get(key, value) != value]
+    pairs = zip(_literals(problem.source), _literals(smaller.source), strict=False)
+    parts += list(dict.fromkeys(f"{b} instead of {a}" for a, b in pairs if a != b))
+    return ", ".join(parts)
+
+
+def _changes(sites: list[Site], factor: float, reaches: tuple[Reach, ...]) -> dict[str, int]:
+    """Choose new values by halving the largest size again and again.
+
+    Sizes that are equal in the original may have to be (a target for each row), so they are halved together.
+    """
+    reach = {s.key: s.reach for s in sites if s.reach in reaches}
+    original = {s.key: s.value for s in sites if s.reach in reaches}
+    values = dict(original)
+    left = math.log2(1 / factor) if 0 < factor < 1 else 0.0
+    while left > 0:
+        halves = {k: _half(v, reach[k]) for k, v in values.items()}
+        groups = [[k for k in values if original[k] == size] for size in sorted(set(original.values()))]
+        groups += [[k] for k in values]  # one by one, when those that belong together cannot all shrink
+        ready = [g for g in groups if all(halves[k] is not None for k in g)]
+        if not ready:
+            break
+        group = max(ready, key=lambda g: (all(original[k] != original[g[0]] or k in g for k in values), values[g[0]]))
+        values.update({k: h for k in group if (h := halves[k]) is not None})
+        left -= len(group)
+    return {k: v for k, v in values.items() if v != original[k]}
+
+
+def _half(value: int, reach: Reach) -> int | None:
+    """Half a size, or None when it is small already; sizes of the module must stay multiples of powers of two."""
+    if value // 2 < SMALLEST[reach] or (reach == "all" and value % 2):
+        return None
+    return value // 2
+
+
+def _sites(source: str) -> list[Site]:
+    """Every integer that may shrink, with the reach at which it does."""
+    tree = ast.parse(source)
+    inputs, init = _function(tree, "get_inputs"), _function(tree, "get_init_inputs")
+    named = _named(source)
+    by_inputs, by_init = _names_used(tree, inputs), _names_used(tree, init)
+    batch = _batch_keys(tree, inputs)
+    sites = []
+    for site in named:
+        names = set(site.key.partition("[")[0].split("="))
+        if names & by_init:
+            sites.append(_at(site, "all"))
+        elif names & by_inputs:
+            sites.append(_at(site, "batch" if batch & {*names, site.key} else "inputs"))
+    offsets = _offsets(source)
+    init_literals = list(_integers(init))
+    tied = {n.value for n in init_literals}
+    sites += [_literal_site(n, "all", offsets) for n in init_literals]
+    for node, first in _shape_literals(inputs):
+        reach: Reach = "all" if node.value in tied else "batch" if first else "inputs"
+        sites.append(_literal_site(node, reach, offsets))
+    return _agreed(sites)
+
+
+def _agreed(sites: list[Site]) -> list[Site]:
+    """Sites with one key shrink at the widest reach that any of them has."""
+    widest: dict[str, Reach] = {}
+    for site in sites:
+        known = widest.get(site.key, site.reach)
+        widest[site.key] = max(known, site.reach, key=REACHES.index)
+    return [_at(s, widest[s.key]) for s in sites]
+
+
+def _at(site: Site, reach: Reach) -> Site:
+    return Site(site.key, site.value, site.start, site.end, reach)
+
+
+def _literal_site(node: ast.Constant, reach: Reach, offsets: list[int]) -> Site:
+    start, end = _span(node, offsets)
+    return Site(f"={node.value!r}", int(str(node.value)), start, end, reach)
+
+
+def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    return next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+
+def _named(source: str) -> list[Site]:
+    """Integers assigned to names, at module level and in get_inputs.
+
+    Items of tuples are `name[0]`, `name[1]`...; `height = width = 32` is one site with the key `height=width`.
+    """
+    tree, offsets = ast.parse(source), _offsets(source)
+    inputs = _function(tree, "get_inputs")
+    found: list[Site] = []
+    for statement in [*tree.body, *(inputs.body if inputs else [])]:
+        names: dict[ast.expr, list[str]] = {}
+        for name, value in _assignments(statement):
+            names.setdefault(value, []).append(name)
+        for value, together in names.items():
+            name = "=".join(together)
+            items = (
+                [(f"{name}[{i}]", e) for i, e in enumerate(value.elts)]
+                if isinstance(value, ast.Tuple | ast.List)
+                else [(name, value)]
+            )
+            for key, expression in items:
+                number = _integer(expression)
+                if number is not None and number > 1:
+                    found.append(Site(key, number, *_span(expression, offsets), "inputs"))
+    return found
+
+
+def _assignments(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        yield statement.target.id, statement.value
+    if not isinstance(statement, ast.Assign):
+        return
+    for target in statement.targets:
+        if isinstance(target, ast.Name):
+            yield target.id, statement.value
+        elif isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple):
+            for name, value in zip(target.elts, statement.value.elts, strict=False):
+                if isinstance(name, ast.Name):
+                    yield name.id, value
+
+
+def _integer(node: ast.expr) -> int | None:
+    """The value of an integer literal or of arithmetic on literals."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, int) and not isinstance(node.value, bool) else None
+    if isinstance(node, ast.BinOp):
+        left, right = _integer(node.left), _integer(node.right)
+        if left is None or right is None:
+            return None
+        if isinstance(node.op, ast.Pow):
+            return int(left**right) if 0 <= right < 64 else None
+        if isinstance(node.op, ast.LShift):
+            return left << right if 0 <= right < 64 else None
+        operations = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
+        return operations.get(type(node.op)) or (left // right if isinstance(node.op, ast.FloorDiv) and right else None)
+    return None
+
+
+def _names_used(tree: ast.Module, function: ast.FunctionDef | None) -> set[str]:
+    """Names that a function reads, also through other module-level names."""
+    if function is None:
+        return set()
+    depends = {name: _names(value) for s in tree.body for name, value in _assignments(s)}
+    used, queue = set(), sorted(_names(function))
+    while queue:
+        name = queue.pop()
+        if name not in used:
+            used.add(name)
+            queue += sorted(depends.get(name, set()))
+    return used
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def _tensor_calls(function: ast.FunctionDef | None) -> list[ast.Call]:
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function else []
+    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in _FACTORIES]
+
+
+def _shape(call: ast.Call) -> list[ast.expr]:
+    """The size arguments of a tensor factory call (`randint` has its bounds before them)."""
+    sizes = [a for a in call.args if isinstance(a, ast.Tuple | ast.List)]
+    sizes += [k.value for k in call.keywords if k.arg == "size" and isinstance(k.value, ast.Tuple | ast.List)]
+    if sizes:
+        return list(sizes[0].elts)
+    assert isinstance(call.func, ast.Attribute)
+    return [] if call.func.attr == "randint" else list(call.args)
+
+
+def _batch_keys(tree: ast.Module, function: ast.FunctionDef | None) -> set[str]:
+    keys = set()
+    for call in _tensor_calls(function):
+        first = next(iter(_shape(call)), None)
+        if isinstance(first, ast.Starred) and isinstance(first.value, ast.Name):
+            keys.add(f"{first.value.id}[0]")
+        elif isinstance(first, ast.Name):
+            keys |= {first.id, f"{first.id}[0]"}
+    return keys
+
+
+def _shape_literals(function: ast.FunctionDef | None) -> Iterator[tuple[ast.Constant, bool]]:
+    for call in _tensor_calls(function):
+        for i, node in enumerate(_shape(call)):
+            if isinstance(node, ast.Constant) and _integer(node) is not None and _integer(node) != 1:
+                yield node, i == 0
+
+
+def _integers(function: ast.FunctionDef | None) -> Iterator[ast.Constant]:
+    for node in ast.walk(function) if function else ():
+        if isinstance(node, ast.Constant) and (_integer(node) or 0) > 1:
+            yield node
+
+
+def _literals(source: str) -> list[int]:
+    tree = ast.parse(source)
+    nodes = [n for n, _ in _shape_literals(_function(tree, "get_inputs"))]
+    nodes += list(_integers(_function(tree, "get_init_inputs")))
+    return [int(str(n.value)) for n in nodes]
+
+
+def _offsets(source: str) -> list[int]:
+    """Byte offset of the start of each line."""
+    starts = [0]
+    for line in source.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    return starts
+
+
+def _span(node: ast.expr, offsets: list[int]) -> tuple[int, int]:
+    start = offsets[node.lineno - 1] + node.col_offset
+    end = offsets[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or node.col_offset)
+    return start, end

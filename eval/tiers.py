@@ -1,0 +1,135 @@
+"""Which tier a candidate text is, and whether a composed one keeps to its subset of Python.
+
+Comes in: source text. Goes out: a Tier, or a Candidate; `check_composed` raises `Forbidden` with the line.
+Static checks are for form and safety of the timed path, never the ground of a verdict on correctness.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from eval.records import Backend, Candidate, ProblemError, Tier
+
+# Methods of tensors that only look or re-shape; everything that computes is written as torch.* or F.*.
+TENSOR_METHODS = frozenset(
+    "view reshape permute transpose contiguous flatten unflatten unsqueeze squeeze expand expand_as size t T mT shape "
+    "dtype device numel dim ndim to float double half bfloat16 long int bool unbind chunk split narrow select movedim "
+    "new_empty stride is_contiguous".split()
+)
+FORBIDDEN_TORCH = frozenset(
+    "load save compile jit utils cuda cpu backends hub multiprocessing distributed package library classes _C "
+    "set_num_threads set_default_dtype set_default_device manual_seed seed use_deterministic_algorithms from_file "
+    "set_float32_matmul_precision set_flush_denormal set_grad_enabled overrides autograd func fx export onnx "
+    "profiler monitor random storage serialization futures sys os".split()
+)
+ALLOWED_NODES = (
+    ast.arguments, ast.arg, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.Name, ast.Load,
+    ast.Store, ast.Constant, ast.Tuple, ast.List, ast.Subscript, ast.Slice, ast.BinOp, ast.UnaryOp, ast.Compare,
+    ast.IfExp, ast.operator, ast.unaryop, ast.cmpop, ast.Call, ast.keyword, ast.Attribute, ast.Starred, ast.FunctionDef,
+)  # fmt: skip
+BUILTINS = frozenset({"int", "float", "bool", "len", "max", "min", "tuple"})
+
+
+class Forbidden(Exception):
+    """The composed forward uses something outside the subset; the message has the line and what to do."""
+
+
+def tier_of(source: str, suffix: str = "") -> Tier:
+    """Tell the tier from the text: `ModelNew` or pybind is `module`, `KERNELS` with `forward` is `composed`."""
+    if suffix == ".py" or (not suffix and ("class ModelNew" in source or "KERNELS" in source)):
+        return "module" if "class ModelNew" in source else "composed"
+    return "module" if "PYBIND11_MODULE" in source else "kernel"
+
+
+def backend_of(source: str, suffix: str, default: Backend) -> Backend:
+    """`.cu` files and texts with `__global__` are CUDA; other C++ is CPU; a module runs where it is asked to."""
+    if suffix == ".cu" or "__global__" in source:
+        return "cuda"
+    return "cpu" if suffix in {".cpp", ".cc", ".cxx", ".c"} else default
+
+
+def candidate_from_file(path: Path, default: Backend) -> Candidate:
+    """Read a candidate of any tier: `.cpp`, `.cu`, or `.py` (composed or `ModelNew`)."""
+    if not path.is_file():
+        raise ProblemError(f"There is no candidate file {path}; check the path.")
+    source = path.read_text()
+    tier = tier_of(source, path.suffix)
+    if path.suffix == ".py" and tier == "composed" and "KERNELS" not in source:
+        raise ProblemError(f"{path} defines neither `ModelNew` nor `KERNELS` with `forward`; see docs/contract.md.")
+    return Candidate(source=source, tier=tier, backend=backend_of(source, path.suffix, default))
+
+
+def kernels_text(source: str) -> str:
+    """The C++ or CUDA part of a composed source."""
+    for node in _parse(source).body:
+        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["KERNELS"]:
+            if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                return node.value.value
+            raise Forbidden("KERNELS must be a plain string literal.")
+    raise Forbidden("A composed source needs `KERNELS = r'''...'''` with the C++ or CUDA text.")
+
+
+def check_composed(source: str) -> None:
+    """Raise Forbidden unless the text is `KERNELS = "..."` and one `forward` within the subset."""
+    kernels_text(source)
+    functions = []
+    for node in _parse(source).body:
+        if isinstance(node, ast.FunctionDef):
+            functions.append(node)
+        elif not isinstance(node, ast.Assign) and not _is_docstring(node):
+            raise Forbidden(f"Line {node.lineno}: only KERNELS and `def forward` may stand at the top level.")
+        elif isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant):
+            raise Forbidden(f"Line {node.lineno}: only constants may be assigned at the top level.")
+    if [f.name for f in functions] != ["forward"]:
+        raise Forbidden("A composed source defines exactly one function, `forward`.")
+    forward = functions[0]
+    if forward.decorator_list:
+        raise Forbidden(f"Line {forward.lineno}: `forward` may not be decorated.")
+    for child in ast.walk(forward):
+        _check_node(child)
+
+
+def _parse(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        raise Forbidden(f"Line {error.lineno}: syntax error, {error.msg}.") from error
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _check_node(node: ast.AST) -> None:
+    line = getattr(node, "lineno", 0)
+    if not isinstance(node, ALLOWED_NODES):
+        raise Forbidden(f"Line {line}: {type(node).__name__} is outside the subset of composed sources.")
+    if isinstance(node, ast.Name) and node.id.startswith("_"):
+        raise Forbidden(f"Line {line}: names may not start with an underscore.")
+    if isinstance(node, ast.Attribute):
+        _check_attribute(node, line)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in BUILTINS:
+        raise Forbidden(f"Line {line}: call of `{node.func.id}`; only torch.*, F.*, kernels.* and tensor methods.")
+    if isinstance(node, ast.Call) and not isinstance(node.func, ast.Name | ast.Attribute):
+        raise Forbidden(f"Line {line}: only named functions may be called.")
+
+
+def _check_attribute(node: ast.Attribute, line: int) -> None:
+    if not isinstance(node.ctx, ast.Load):
+        raise Forbidden(f"Line {line}: attributes may not be assigned.")
+    if node.attr.startswith("_"):
+        raise Forbidden(f"Line {line}: attributes may not start with an underscore.")
+    root: ast.expr = node
+    names: list[str] = []
+    while isinstance(root, ast.Attribute):
+        names.insert(0, root.attr)
+        root = root.value
+    if isinstance(root, ast.Name) and root.id == "torch":
+        if names[0] in FORBIDDEN_TORCH or (names[0] == "ops" and len(names) > 1 and names[1] != "aten"):
+            raise Forbidden(f"Line {line}: torch.{'.'.join(names)} may not be used.")
+    elif isinstance(root, ast.Name) and root.id in {"F", "kernels"}:
+        if len(names) > 1:
+            raise Forbidden(f"Line {line}: {root.id}.{'.'.join(names)} is not a plain operator.")
+    elif node.attr not in TENSOR_METHODS:
+        raise Forbidden(f"Line {line}: tensor attribute `.{node.attr}`; write torch.{node.attr}(...) if there is one.")

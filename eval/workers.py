@@ -1,0 +1,179 @@
+"""Child processes for everything that runs a user's or a candidate's code.
+
+Comes in: the name of a function (`"module:function"`). Goes out: its result, or `WorkerFailed` with the kind of
+failure. One warm parent (`eval.zygote`) per `Workers`; a fork of it takes some 30 ms where a fresh interpreter
+with torch takes seconds. Knows nothing of kernels or verdicts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from eval import codec
+from eval.channel import Channel, ChannelClosed, pair
+
+FailureKind = Literal["crashed", "timed_out", "memory", "raised"]
+LOG_CHARS = 8000
+START_LIMIT_S = 120.0
+ROOT = Path(__file__).resolve().parent.parent
+
+# What a worker's environment may hold. Keys and tokens are not on the list.
+ALLOWED_ENV = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CC", "CXX",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+)  # fmt: skip
+WORKER_ENV = {
+    "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",  # importing tvm_ffi beside torch would touch CUDA before the fork
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",  # the same for both sides; spinning threads would slow the other one
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    # Freed blocks are kept and used again, so that no side pays page faults for its temporaries.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+}
+
+
+class WorkerFailed(Exception):
+    """The child ended without a result. `kind` says how, `log` is the tail of its output."""
+
+    def __init__(self, kind: FailureKind, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.message = message
+        self.log = log
+
+
+class Worker:
+    """One forked child with a conversation: `request` sends a message and waits for the reply."""
+
+    def __init__(self, workers: Workers, channel: Channel, pid: int, log_fd: int) -> None:
+        self._workers, self._channel, self._log_fd = workers, channel, log_fd
+        self.pid = pid
+        self._closed = False
+
+    def request(self, message: Any, *, deadline_s: float, fds: Sequence[int] = ()) -> Any:
+        """Send and wait; raises WorkerFailed if the child dies, overruns the deadline, or reports an exception."""
+        try:
+            self._channel.settimeout(deadline_s)
+            self._channel.send(message, fds)
+            reply, _ = self._channel.receive()
+        except TimeoutError:
+            self.close()
+            raise WorkerFailed("timed_out", f"it was not done after {deadline_s:g} s", self.log()) from None
+        except ChannelClosed:
+            raise self._post_mortem() from None
+        if isinstance(reply, dict) and "raised" in reply:
+            raise WorkerFailed("raised", str(reply["raised"]), self.log())
+        if isinstance(reply, dict) and "memory" in reply:
+            raise WorkerFailed("memory", str(reply["memory"]), self.log())
+        return reply
+
+    def log(self) -> str:
+        """The tail of what the child wrote to stdout and stderr."""
+        size = os.fstat(self._log_fd).st_size
+        data = os.pread(self._log_fd, LOG_CHARS, max(0, size - LOG_CHARS))
+        return data.decode(errors="replace")
+
+    def _post_mortem(self) -> WorkerFailed:
+        status, overrun = self._end()
+        if overrun:
+            return WorkerFailed("memory", overrun, self.log())
+        if os.WIFSIGNALED(status):
+            name = signal.Signals(os.WTERMSIG(status)).name
+            return WorkerFailed("crashed", f"it was killed by {name}", self.log())
+        code = os.waitstatus_to_exitcode(status)
+        return WorkerFailed("crashed", f"it exited with code {code} before it answered", self.log())
+
+    def _end(self) -> tuple[int, str]:
+        if self._closed:
+            return 0, ""
+        self._closed = True
+        self._channel.close()
+        return self._workers._reap(self.pid)
+
+    def close(self) -> None:
+        """End the child and everything it started."""
+        self._end()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        os.close(self._log_fd)
+
+
+class Workers:
+    """The warm parent and its children; safe to use from several threads. A context manager."""
+
+    def __init__(self, extra_env: dict[str, str] | None = None, *, preload: Sequence[str] = ()) -> None:
+        ours, theirs = pair()
+        env = {name: os.environ[name] for name in ALLOWED_ENV if name in os.environ} | WORKER_ENV | (extra_env or {})
+        start = (
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+            f"from eval.zygote import main; main({theirs.fileno()}, {list(preload)!r})"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", start],
+            env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        theirs.close()
+        self._control = Channel(ours)
+        self._lock = threading.Lock()
+        self._ready = False
+
+    def _ask(self, request: Any, fds: Sequence[int] = ()) -> Any:
+        with self._lock:
+            try:
+                if not self._ready:
+                    self._control.settimeout(START_LIMIT_S)
+                    self._control.receive()
+                    self._ready = True
+                self._control.send(request, fds)
+                return self._control.receive()[0]
+            except (ChannelClosed, TimeoutError) as error:
+                raise RuntimeError("The warm worker process has died; run `rag-kernels doctor`.") from error
+
+    def spawn(self, role: str, *, memory_bytes: int | None = None, limit_address_space: bool = True) -> Worker:
+        """Fork a child that runs `role(channel)`. `memory_bytes` bounds the memory of its process tree."""
+        ours, theirs = pair()
+        log_fd = os.memfd_create("log")
+        request = {"fork": role, "memory_bytes": memory_bytes, "limit_address_space": limit_address_space}
+        reply = self._ask(request, [theirs.fileno(), log_fd])
+        theirs.close()
+        return Worker(self, Channel(ours), reply["pid"], log_fd)
+
+    def call(self, target: str, payload: Any, *, deadline_s: float, memory_bytes: int | None = None) -> Any:
+        """Run `target(payload)` in a child and return its result; both pass through `eval.codec`."""
+        with self.spawn("eval.zygote:one_shot", memory_bytes=memory_bytes) as worker:
+            reply = worker.request({"target": target, "payload": codec.encode(payload)}, deadline_s=deadline_s)
+        return codec.decode(reply["result"])
+
+    def _reap(self, pid: int) -> tuple[int, str]:
+        reply = self._ask({"reap": pid})
+        return reply["status"], reply["overrun"]
+
+    def close(self) -> None:
+        self._control.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+

@@ -1,0 +1,274 @@
+"""The judge from source to verdict, on a CPU with real compilers and processes: every kind of verdict."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eval.judge import LocalJudge, open_judge
+from eval.limits import Limits
+from eval.problem import problem_from_source
+from eval.records import (
+    BuildFailed,
+    Candidate,
+    Crashed,
+    FunctionalProblem,
+    Passed,
+    ProblemError,
+    Rejected,
+    Tier,
+    TimedOut,
+    Verdict,
+    Wrong,
+)
+from eval.tiers import Forbidden, check_composed, tier_of
+from ingest.functionalize import functionalize
+
+PROBLEM = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x):
+        return torch.relu(x * self.weight + self.bias)
+
+def get_inputs():
+    return [torch.rand(512, 256)]
+
+def get_init_inputs():
+    return [256]
+"""
+HONEST = """
+#include "rag_kernel.h"
+void scale_shift(rk::Tensor<const float> x, rk::Tensor<const float> w, rk::Tensor<const float> b, rk::Tensor<float> out) {
+  int64_t n = x.size(1), rows = x.size(0);
+  BEFORE
+  #pragma omp parallel for
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < n; ++i) {
+      float y = x.data[r * n + i] * w.data[i] + b.data[i];
+      out.data[r * n + i] = y > 0 ? y : 0;
+    }
+}
+RK_EXPORT(forward, scale_shift)
+"""
+COMPOSED = """
+KERNELS = r'''
+#include "rag_kernel.h"
+void relu(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] > 0 ? x.data[i] : 0;
+}
+RK_EXPORT(relu, relu)
+'''
+
+def forward(x, weight, bias):
+    y = torch.addcmul(bias, x, weight)
+    out = torch.empty_like(y)
+    kernels.relu(y, out)
+    return out
+"""
+MODULE = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x):
+        return F.relu(torch.addcmul(self.bias, x, self.weight))
+"""
+QUICK = Limits(load_s=30, call_s=8, pairs=8, max_pairs=8, timed_s=0.05, memory_bytes=1 << 30, measure_compile=False)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+    with open_judge("cpu", limits=QUICK, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def problem(judge: LocalJudge) -> FunctionalProblem:
+    return functionalize(problem_from_source("scale_shift", PROBLEM), workers=judge.workers)
+
+
+def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:
+    ((_, judged),) = judge.judge(problem, [Candidate(source, tier, "cpu")])
+    return judged.verdict
+
+
+def altered(before: str = "", **replacements: str) -> str:
+    source = HONEST.replace("BEFORE", before)
+    for old, new in replacements.values():
+        source = source.replace(old, new)
+    return source
+
+
+def test_an_honest_kernel_passes_with_times_and_checks(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    passed = verdict(judge, problem, altered())
+    assert isinstance(passed, Passed), passed
+    assert passed.label == "custom kernel"
+    assert passed.error_ratio < 5
+    assert "zero-mean draw" in passed.checks
+    measurement = passed.measurement
+    assert measurement.candidate_us > 0 and measurement.eager_us > 0 and measurement.floor_us > 0
+    assert measurement.speedup_eager.low <= measurement.speedup_eager.median <= measurement.speedup_eager.high
+    assert not measurement.confirmed
+    assert measurement.speedup_compile is None and "not asked" in measurement.compile_note
+
+
+@pytest.mark.parametrize(("source", "tier"), [(COMPOSED, "composed"), (MODULE, "module")])
+def test_the_other_tiers_pass(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier) -> None:
+    passed = verdict(judge, problem, source, tier)
+    assert isinstance(passed, Passed), passed
+
+
+def test_a_confirmation_is_a_fresh_run_against_live_torch_compile(tmp_path: Path, problem: FunctionalProblem) -> None:
+    from dataclasses import replace
+
+    with open_judge("cpu", limits=replace(QUICK, measure_compile=True), cache_dir=tmp_path) as own:
+        confirmed = own.confirm(problem, Candidate(altered(), "kernel", "cpu")).verdict
+    assert isinstance(confirmed, Passed), confirmed
+    assert confirmed.measurement.confirmed
+    assert confirmed.measurement.speedup_compile is not None, confirmed.measurement.compile_note
+    assert confirmed.measurement.compile_us
+
+
+def test_a_build_failure_keeps_the_compilers_words(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    failed = verdict(judge, problem, altered("int y = undeclared;"))
+    assert isinstance(failed, BuildFailed)
+    assert "undeclared" in failed.reason and "undeclared" in failed.log
+
+
+WRONG = {
+    "forgets the bias, which is zero at first": (("+ b.data[i]", ""),),
+    "forgets the activation, which inputs in 0..1 never need": (("y > 0 ? y : 0", "y"),),
+    "leaves the last row": (("r < rows", "r < rows - 1"),),
+    "is a ten-thousandth off in one row": (("? y : 0", "? (r == 77 ? y * 1.0001f : y) : 0"),),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_wrong_numbers_are_caught(judge: LocalJudge, problem: FunctionalProblem, name: str) -> None:
+    source = altered(**{str(i): pair for i, pair in enumerate(WRONG[name])})
+    wrong = verdict(judge, problem, source)
+    assert isinstance(wrong, Wrong), wrong
+    assert wrong.where
+
+
+CHEATS = {
+    "returns its first answer for ever": "static bool done = false; if (done) return; done = true;",
+    "stops working after the first calls": "static int calls = 0; if (++calls > 4) return;",
+    "keeps its answer by pointer": """
+      static const float* seen = nullptr; static float kept[512 * 256];
+      if (seen == x.data) { __builtin_memcpy(out.data, kept, sizeof kept); return; }
+      seen = x.data; for (int i = 0; i < 512 * 256; ++i) { float y = x.data[i] * w.data[i % 256] + b.data[i % 256];
+      kept[i] = out.data[i] = y > 0 ? y : 0; } return;""",
+    "keeps its answer by a fingerprint of the first element": """
+      static float seen = -1; static float kept[512 * 256]; float first = x.data[5 * 256];
+      if (seen > first - 0.5f && seen < first + 0.5f) { __builtin_memcpy(out.data, kept, sizeof kept); return; }
+      seen = first; for (int i = 0; i < 512 * 256; ++i) { float y = x.data[i] * w.data[i % 256] + b.data[i % 256];
+      kept[i] = out.data[i] = y > 0 ? y : 0; } return;""",
+}
+
+
+@pytest.mark.parametrize("name", list(CHEATS))
+def test_cached_answers_are_wrong_answers(judge: LocalJudge, problem: FunctionalProblem, name: str) -> None:
+    assert isinstance(verdict(judge, problem, altered(CHEATS[name])), Wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "word"),
+    [
+        ("segfault", "*(volatile int*)8 = 1;", "SIGSEGV"),
+        ("writes to its input", "const_cast<float*>(x.data)[3] = 0;", "SIGSEGV"),
+        ("abort", "__builtin_trap();", "SIG"),
+        ("refuses", 'RK_CHECK(rows == 1, "only one row is supported");', "only one row"),
+        ("another count of arguments", "", "number of arguments"),
+    ],
+)
+def test_crashes_say_how(judge: LocalJudge, problem: FunctionalProblem, name: str, code: str, word: str) -> None:
+    source = altered(code)
+    if name == "another count of arguments":
+        source = source.replace(", rk::Tensor<float> out)", ", double extra, rk::Tensor<float> out)")
+    crashed = verdict(judge, problem, source)
+    assert isinstance(crashed, Crashed), crashed
+    assert word in crashed.reason
+
+
+def test_a_hang_is_timed_out_and_the_judge_goes_on(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    hung = verdict(judge, problem, altered('for (;;) asm volatile("");'))
+    assert isinstance(hung, TimedOut)
+    assert isinstance(verdict(judge, problem, altered()), Passed)
+
+
+def test_memory_and_forks_are_bounded(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    eats = """#include <stdlib.h>
+    """ + altered(
+        "for (int i = 0; i < 64; ++i) { volatile char* p = (char*)malloc(1 << 28); RK_CHECK(p, \"no memory\");"
+        " for (long j = 0; j < 1 << 28; j += 4096) p[j] = 1; }"
+    )
+    assert isinstance(verdict(judge, problem, eats), Crashed)
+    forks = "#include <unistd.h>\n" + altered("for (int i = 0; i < 10; ++i) if (fork() == 0) { sleep(30); _exit(0); }")
+    verdict(judge, problem, forks)
+    import psutil
+
+    assert not [p for p in psutil.process_iter(["status"]) if p.info["status"] == "sleeping" and _sleeps(p)]
+
+
+def _sleeps(process: object) -> bool:
+    import psutil
+
+    try:
+        assert isinstance(process, psutil.Process)
+        return "kernel.so" in "".join(m.path for m in process.memory_maps())
+    except psutil.Error:
+        return False
+
+
+def test_a_round_is_built_together_and_yields_each_verdict(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    sources = [altered(f"int unused{i} = {i}; (void)unused{i};") for i in range(3)] + [altered("int x = ;")]
+    judged = list(judge.judge(problem, [Candidate(s, "kernel", "cpu") for s in sources]))
+    assert [type(j.verdict) for _, j in judged] == [Passed, Passed, Passed, BuildFailed]
+
+
+def test_the_wrong_backend_is_rejected(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    ((_, judged),) = judge.judge(problem, [Candidate(altered(), "kernel", "cuda")])
+    assert isinstance(judged.verdict, Rejected)
+    assert judged.verdict.code == "wrong_backend"
+
+
+def test_a_random_forward_cannot_be_judged(judge: LocalJudge) -> None:
+    random = PROBLEM.replace("torch.relu(", "torch.dropout(torch.relu(").replace("self.bias)", "self.bias), 0.5, True)")
+    fp = functionalize(problem_from_source("dropout", random), workers=judge.workers)
+    with pytest.raises(ProblemError, match="random"):
+        list(judge.judge(fp, [Candidate(altered(), "kernel", "cpu")]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os", "y = torch.load('x')", "y = x._data", "x.data = y", "y = open('f')", "y = torch.ops.mine.op(x)",
+        "y = [i for i in range(3)]", "y = (lambda: 1)()", "y = x.numpy()", "global z", "y = kernels.a.b(x)",
+        "y = __import__('os')", "y = torch.utils.cpp_extension.load_inline('x')", "while True: pass",
+    ],
+)  # fmt: skip
+def test_composed_sources_keep_to_their_subset(line: str) -> None:
+    with pytest.raises(Forbidden):
+        check_composed(f"KERNELS = r'''x'''\ndef forward(x):\n    {line}\n    return x\n")
+
+
+def test_the_tier_is_told_from_the_text() -> None:
+    assert tier_of(HONEST) == "kernel"
+    assert tier_of(COMPOSED) == "composed"
+    assert tier_of(MODULE) == "module"
+    assert tier_of("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}") == "module"
+    check_composed(COMPOSED)

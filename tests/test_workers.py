@@ -1,0 +1,115 @@
+"""Child processes: results come back, and every way of failing is told apart. One test a property of isolation."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from eval.workers import WorkerFailed, Workers
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    os.environ["OPENAI_API_KEY"] = "sk-secret"
+    with Workers() as pool:
+        yield pool
+
+
+def fails(workers: Workers, code: str, **limits: float) -> WorkerFailed:
+    settings = {"deadline_s": 20.0} | limits
+    with pytest.raises(WorkerFailed) as caught:
+        workers.call("builtins:exec", code, **settings)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_a_result_comes_back(workers: Workers) -> None:
+    assert workers.call("math:sqrt", 9.0, deadline_s=60) == 3.0
+
+
+def test_an_exception_is_reported_with_its_text(workers: Workers) -> None:
+    failure = fails(workers, "raise ValueError('no such thing')")
+    assert failure.kind == "raised"
+    assert "no such thing" in failure.message
+
+
+def test_a_segmentation_fault_is_named(workers: Workers) -> None:
+    failure = fails(workers, "import ctypes; ctypes.string_at(0)")
+    assert failure.kind == "crashed"
+    assert "SIGSEGV" in failure.message
+
+
+def test_an_early_exit_is_no_result(workers: Workers) -> None:
+    failure = fails(workers, "import os; print('bye', flush=True); os._exit(0)")
+    assert failure.kind == "crashed"
+    assert "exited with code 0" in failure.message
+    assert "bye" in failure.log
+
+
+def test_an_endless_loop_meets_the_deadline(workers: Workers) -> None:
+    started = time.monotonic()
+    assert fails(workers, "while True: pass", deadline_s=0.5).kind == "timed_out"
+    assert time.monotonic() - started < 10
+
+
+def test_too_large_an_allocation_is_refused(workers: Workers) -> None:
+    failure = fails(workers, "x = bytearray(4 << 30)", memory_bytes=1 << 30)
+    assert failure.kind == "memory"
+
+
+def test_children_that_hold_memory_together_are_stopped(workers: Workers) -> None:
+    code = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        held = bytearray(120 << 20)
+        for i in range(0, len(held), 4096): held[i] = 1
+        time.sleep(20)
+time.sleep(20)
+"""
+    failure = fails(workers, code, memory_bytes=400 << 20)
+    assert failure.kind == "memory"
+    assert "400 MiB" in failure.message
+
+
+def test_grandchildren_that_left_the_session_are_killed(workers: Workers, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    code = f"""
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open({str(pid_file)!r}, "w").write(str(os.getpid()))
+        time.sleep(60)
+    os._exit(0)
+os.wait(); time.sleep(0.3)
+"""
+    workers.call("builtins:exec", code, deadline_s=20)
+    assert not psutil.pid_exists(int(pid_file.read_text()))
+
+
+def test_keys_are_not_in_the_environment(workers: Workers) -> None:
+    assert "sk-secret" not in workers.call("builtins:eval", "str(dict(__import__('os').environ))", deadline_s=20)
+
+
+def test_the_scratch_folder_goes_away(workers: Workers) -> None:
+    code = "(open('left', 'w').write('x'), __import__('os').getcwd())[1]"
+    folder = workers.call("builtins:eval", code, deadline_s=20)
+    assert not Path(folder).exists()
+
+
+def test_a_file_in_the_working_folder_cannot_take_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "eval.py").write_text("raise SystemExit('hijacked')")
+    monkeypatch.chdir(tmp_path)
+    with Workers() as pool:
+        assert pool.call("math:sqrt", 4.0, deadline_s=60) == 2.0
+
+
+def test_two_threads_may_call_at_once(workers: Workers) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(4) as pool:
+        results = pool.map(lambda n: workers.call("math:sqrt", float(n * n), deadline_s=30), range(8))
+    assert list(results) == [float(n) for n in range(8)]
