@@ -27,7 +27,12 @@ from eval.content import compose, rows_of
 from eval.records import TensorSpec
 from eval.tiers import kernels_text
 
-SAFE_BUILTINS = {"int": int, "float": float, "bool": bool, "len": len, "max": max, "min": min, "tuple": tuple}
+# What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
+# builtins; the forward cannot name it (eval.tiers refuses underscores).
+SAFE_BUILTINS = {
+    "int": int, "float": float, "bool": bool, "len": len, "max": max, "min": min, "tuple": tuple,
+    "__import__": __import__,
+}  # fmt: skip
 
 
 def serve(channel: Channel) -> None:

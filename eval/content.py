@@ -52,6 +52,12 @@ def plain(draw: int, tensors: int) -> Recipe:
     return (Splice(draw, 0, draw, 0, 0, 0),) * tensors
 
 
+def whole_draw(recipe: Recipe) -> int | None:
+    """The draw that a recipe takes unchanged, or None for a mixture."""
+    draws = {part.draw for part in recipe}
+    return draws.pop() if len(draws) == 1 and all(p.offset == 0 and p.count == 0 for p in recipe) else None
+
+
 def random_recipe(specs: Sequence[TensorSpec], movable: Sequence[bool], draws: int, rng: random.Random) -> Recipe:
     """A secret recipe for one call. Tensors that may not be moved (structured inputs, parameters) keep their order."""
     draw = rng.randrange(draws)

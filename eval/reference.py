@@ -1,7 +1,8 @@
 """The reference worker: runs the problem's own module, and nothing of a candidate.
 
 Role of a forked child (`serve`). It makes draws of inputs and parameters, answers timed calls (eager or
-compiled) on the content that the judge has laid out, and computes the fp64 oracle. It never sees a candidate.
+compiled) on the content that the judge has laid out, computes the fp64 oracle, and compares outputs with it: bytes
+that the judge has copied. It never sees a candidate.
 Parameters are views over the shared content, so a call always uses the current ones; buffers that the module
 updates are private and restored before each call.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from eval import codec
 from eval.arena import attach
 from eval.channel import Channel
 from eval.content import Recipe, compose, rows_of
+from eval.numerics import compare
 from eval.problem import load_module
 from eval.records import FunctionalProblem, TensorArgument
 
@@ -46,6 +49,15 @@ def serve(channel: Channel) -> None:
         channel.send(reply)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The module's own outputs and the oracle's, on the device; `kind` is `fp64` or `own dtype`."""
+
+    reference: list[torch.Tensor]
+    oracle: list[torch.Tensor]
+    kind: str
+
+
 class Reference:
     """One problem's module with its arguments bound to shared memory."""
 
@@ -55,8 +67,8 @@ class Reference:
         torch.set_num_threads(message["threads"])
         strict_precision()
         self.content = attach(fds[0], message["content"], writable=False)
-        self.outputs = attach(fds[1], message["outputs"], writable=True)
-        self.oracle_outputs = attach(fds[2], message["oracle"], writable=True)
+        self.submitted = attach(fds[1], message["outputs"], writable=False)
+        self.answers: dict[int, Answer] = {}
         self.draws: list[list[torch.Tensor]] = []
         module = load_module(self.fp.problem.name, self.fp.problem.source)
         with self.device:
@@ -149,19 +161,41 @@ class Reference:
         self._synchronize()
         return {"done": True}
 
-    def oracle(self, *, fds: Sequence[int]) -> dict[str, Any]:
-        """Write the module's outputs, and the fp64 ones, for the current content."""
+    def answer(self, *, key: int | None, fds: Sequence[int]) -> dict[str, Any]:
+        """Compute what is right for the current content; with a key, remember it (whole draws come again)."""
+        answer = self._compute()
+        if key is not None:
+            self.answers[key] = answer
+        finite = all(bool(torch.isfinite(t).all()) for t in answer.oracle if t.is_floating_point())
+        return {"kind": answer.kind, "finite": finite}
+
+    def check(self, *, key: int | None, fds: Sequence[int]) -> dict[str, Any]:
+        """Compare the submitted outputs with the remembered answer, or with one for the current content."""
+        answer = self.answers[key] if key is not None else self._compute()
+        results = [
+            asdict(compare(got.to(self.device), reference, oracle))
+            for got, reference, oracle in zip(self.submitted, answer.reference, answer.oracle, strict=True)
+        ]
+        return {"results": results}
+
+    def varies(self, *, first: int, second: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Does the output depend on the draw, by more than 1 % of its largest value?"""
+        for a, b in zip(self.answers[first].oracle, self.answers[second].oracle, strict=True):
+            x, y = a.double(), b.double()
+            if x.numel() and float((x - y).abs().max()) > 1e-2 * max(float(x.abs().max()), 1e-30):
+                return {"varies": True}
+        return {"varies": False}
+
+    def _compute(self) -> Answer:
         self._restore()
         inputs = pytree.tree_unflatten(self.leaves, self.tree)
         results = _tensors(self.model(*inputs))
-        _store(results, self.outputs)
+        _require_form(results, self.submitted)
         with contextlib.suppress(RuntimeError, TypeError, ValueError), _double_factories():
             exact = _tensors(torch.func.functional_call(self.model, self._doubled_state(), tuple(_doubled(inputs))))
             if [tuple(t.shape) for t in exact] == [tuple(t.shape) for t in results]:
-                _store(exact, self.oracle_outputs)
-                return {"oracle": "fp64"}
-        _store(results, self.oracle_outputs)
-        return {"oracle": "own dtype"}
+                return Answer([t.clone() for t in results], [t.clone() for t in exact], "fp64")
+        return Answer([t.clone() for t in results], [t.clone() for t in results], "own dtype")
 
     def _doubled_state(self) -> dict[str, torch.Tensor]:
         state = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
@@ -213,13 +247,11 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
-def _store(results: Sequence[torch.Tensor], target: Sequence[torch.Tensor]) -> None:
-    if len(results) != len(target):
-        raise ValueError(f"the module returned {len(results)} tensors where {len(target)} were traced")
-    for value, place in zip(results, target, strict=True):
-        if tuple(value.shape) != tuple(place.shape):
-            raise ValueError(f"the module returned shape {tuple(value.shape)} where {tuple(place.shape)} was traced")
-        place.copy_(value)
+def _require_form(results: Sequence[torch.Tensor], traced: Sequence[torch.Tensor]) -> None:
+    got = [(tuple(t.shape), t.dtype) for t in results]
+    expected = [(tuple(t.shape), t.dtype) for t in traced]
+    if got != expected:
+        raise ValueError(f"the module returned {got} where {expected} was traced")
 
 
 def _vary(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -19,7 +19,7 @@ Reach = Literal["batch", "inputs", "all"]
 REACHES: tuple[Reach, ...] = ("batch", "inputs", "all")
 SMALLEST = {"batch": 2, "inputs": 16, "all": 32}
 _FACTORIES = {"rand", "randn", "zeros", "ones", "empty", "full", "randint", "rand_like", "arange"}
-_TRIES = 6
+_TRIES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,11 @@ def fit(problem: Problem, *, max_bytes: int, measure: Callable[[Problem], int]) 
         factor, previous = max_bytes / size, None
         for _ in range(_TRIES):
             candidate = scaled(problem, factor, reach=reach)
-            if candidate is None or candidate == previous:
+            if candidate is None:
                 break
+            if candidate == previous:
+                factor /= 4
+                continue
             if reach != "all" and reduction(problem, candidate) < 0.4 * size / max_bytes:
                 break  # even this reach's smallest problem is too large
             try:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval import codec
 from eval.arena import Arena, tensor_bytes
-from eval.content import Recipe, compose, is_structured, plain, random_recipe, rows_of
+from eval.content import Recipe, compose, is_structured, plain, random_recipe, rows_of, whole_draw
 from eval.device import threads
 from eval.limits import Limits
-from eval.numerics import UNIT_ROUNDOFF, Expected, values
 from eval.records import Device, FunctionalProblem, ProblemError, TensorArgument, TensorSpec
 from eval.workers import Worker, WorkerFailed, Workers
 
@@ -39,15 +40,13 @@ class Session:
         self.workers, self.candidate_workers = workers, candidate_workers
         self.rng = random.SystemRandom()
         self.specs = [a.spec for a in fp.tensors]
-        oracle_specs = [TensorSpec(s.shape, "float64" if s.dtype in UNIT_ROUNDOFF else s.dtype) for s in fp.outputs]
-        self.oracle_specs = oracle_specs
         self.content = Arena(self.specs, readers_only=True)
-        self.reference_outputs, self.oracle_outputs = Arena(fp.outputs), Arena(oracle_specs)
+        self.submitted = Arena(fp.outputs, readers_only=True)
         self.content_bytes = sum(tensor_bytes(s) for s in self.specs)
         self.output_bytes = sum(tensor_bytes(s) for s in fp.outputs)
         self.draws: list[Arena] = []
         self.own_draws = 0
-        self.expected_cache: dict[Recipe, list[Expected]] = {}
+        self.answered: set[int] = set()
         self.oracle_kind = "fp64"
         self.eager_s: list[float] = []
         self.compile_note = "torch.compile was not asked for"
@@ -71,10 +70,10 @@ class Session:
         worker = self.workers.spawn("eval.reference:serve", memory_bytes=memory, limit_address_space=False)
         message = {
             "problem": codec.encode(self.fp), "device": self.device.backend, "threads": threads(),
-            "content": self.content.describe(), "outputs": self.reference_outputs.describe(),
-            "oracle": self.oracle_outputs.describe(), "seed": self.rng.getrandbits(40),
+            "content": self.content.describe(), "outputs": self.submitted.describe(),
+            "seed": self.rng.getrandbits(40),
         }  # fmt: skip
-        fds = [self.content.fd, self.reference_outputs.fd, self.oracle_outputs.fd]
+        fds = [self.content.fd, self.submitted.fd]
         try:
             self.reply = worker.request(message, deadline_s=self.limits.open_s, fds=fds)
         except WorkerFailed as failure:
@@ -112,25 +111,23 @@ class Session:
     def _movable(self, index: int, argument: TensorArgument) -> bool:
         if argument.role != "input":
             return False
-        return not is_structured(values(self.draws[0].bytes(index), argument.spec))
+        return not is_structured(_numbers(self.draws[0].bytes(index), argument.spec))
 
     def _accepts_normal(self) -> bool:
         """Zero-mean inputs are used only where the module stays finite on them (a logarithm would not)."""
         self._draw("normal")
-        recipe = plain(len(self.draws) - 1, len(self.specs))
         try:
-            expected = self.expected(recipe)
+            return self._answer(len(self.draws) - 1)
         except ProblemError:
             self._restart()
             return False
-        return all(bool(np.isfinite(e.oracle).all()) for e in expected if e.spec.dtype in UNIT_ROUNDOFF)
 
     def _restart(self) -> None:
         """After a failure on unusual inputs: a new reference worker, and own draws only."""
         self.worker.close()
         for arena in self.draws:
             arena.close()
-        self.draws = []
+        self.draws, self.answered = [], set()
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
             self._draw("own")
@@ -149,34 +146,38 @@ class Session:
 
     # Answers
 
-    def expected(self, recipe: Recipe) -> list[Expected]:
-        """What every output should be for this content (whole draws are remembered)."""
-        if recipe in self.expected_cache:
-            return self.expected_cache[recipe]
-        self.write(recipe)
-        self.oracle_kind = self.ask("oracle", deadline_s=max(self.limits.open_s, self.call_limit_s))["oracle"]
-        answers = [
-            Expected(
-                spec,
-                values(self.reference_outputs.bytes(i), spec).copy(),
-                values(self.oracle_outputs.bytes(i), self.oracle_specs[i]).copy(),
-            )
-            for i, spec in enumerate(self.fp.outputs)
-        ]
-        if all(part.offset == 0 and part.count == 0 for part in recipe):
-            self.expected_cache[recipe] = answers
-        return answers
+    def _answer(self, draw: int) -> bool:
+        """Have the answer for a whole draw computed and remembered; False if it is not finite."""
+        self.write(plain(draw, len(self.specs)))
+        reply = self.ask("answer", key=draw, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        self.answered.add(draw)
+        self.oracle_kind = reply["kind"]
+        return bool(reply["finite"])
+
+    def require_answer(self, recipe: Recipe) -> None:
+        """Compute a whole draw's answer now, so that it is not computed between a call and its check."""
+        draw = whole_draw(recipe)
+        if draw is not None and draw not in self.answered:
+            self._answer(draw)
+
+    def check(self, outputs: Sequence[NDArray[np.uint8]], recipe: Recipe) -> list[dict[str, Any]]:
+        """Compare a call's outputs (the judge's copies) with the answer; a row `ok, ratio, where` for each."""
+        self.require_answer(recipe)
+        draw = whole_draw(recipe)
+        if draw is None:
+            self.write(recipe)
+        for index, raw in enumerate(outputs):
+            self.submitted.bytes(index)[:] = raw
+        reply = self.ask("check", key=draw, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        return list(reply["results"])
 
     def depends_on_input(self) -> bool:
         """False for a degenerate problem: two draws whose outputs are the same within 1 %."""
         if self.own_draws < 2 or not any(a.role == "input" for a in self.fp.tensors):
             return True
-        first, second = (self.expected(plain(k, len(self.specs))) for k in range(2))
-        for a, b in zip(first, second, strict=True):
-            x, y = a.oracle.astype(np.float64), b.oracle.astype(np.float64)
-            if x.size and float(np.max(np.abs(x - y))) > 1e-2 * max(float(np.max(np.abs(x))), 1e-30):
-                return True
-        return False
+        for draw in (0, 1):
+            self.require_answer(plain(draw, len(self.specs)))
+        return bool(self.ask("varies", first=0, second=1)["varies"])
 
     # Reference times
 
@@ -207,7 +208,7 @@ class Session:
 
     def close(self) -> None:
         self.worker.close()
-        for arena in [self.content, self.reference_outputs, self.oracle_outputs, *self.draws]:
+        for arena in [self.content, self.submitted, *self.draws]:
             arena.close()
 
     def __enter__(self) -> Session:
@@ -216,3 +217,9 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+
+
+def _numbers(raw: NDArray[np.uint8], spec: TensorSpec) -> NDArray[Any]:
+    """Bytes as numbers, to look at their arrangement (numpy has no bfloat16: its bits serve)."""
+    kind = "uint16" if spec.dtype == "bfloat16" else spec.dtype
+    return raw.view(np.dtype(kind)).reshape(spec.shape)

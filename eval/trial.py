@@ -23,7 +23,6 @@ from eval.baseline import Baseline
 from eval.content import Recipe, plain
 from eval.device import floor_us, threads
 from eval.limits import Limits
-from eval.numerics import compare
 from eval.records import (
     Candidate,
     Crashed,
@@ -124,8 +123,9 @@ class Trial:
     def _prepare(self, recipe: Recipe) -> None:
         """Poisoned outputs and nothing left of the call before; the content is laid out by the caller on a CPU."""
         self.poison = POISONS[self.poison == POISONS[0]]
-        self.outputs.whole()[:] = self.poison
-        if self.session.on_gpu:
+        if not self.session.on_gpu:
+            self.outputs.whole()[:] = self.poison
+        else:
             request = {"do": "load", "recipe": codec.encode(recipe), "poison": self.poison}
             self._ask(request, stage="call", deadline_s=self.session.limits.open_s)
         self._ask({"do": "ready"}, stage="call", deadline_s=self.session.limits.open_s)
@@ -150,12 +150,11 @@ class Trial:
     # Checking
 
     def _check(self, outputs: Sequence[NDArray[np.uint8]], recipe: Recipe, input_class: str) -> None:
-        for number, (raw, expected) in enumerate(zip(outputs, self.session.expected(recipe), strict=True)):
-            result = compare(raw, expected)
-            self.worst_ratio = max(self.worst_ratio, result.ratio)
-            if not result.ok:
-                where = (f"output {number}: " if len(outputs) > 1 else "") + result.where
-                raise Stopped(Wrong("The numbers are not the problem's.", input_class, result.ratio, where))
+        for number, result in enumerate(self.session.check(outputs, recipe)):
+            self.worst_ratio = max(self.worst_ratio, result["ratio"])
+            if not result["ok"]:
+                where = (f"output {number}: " if len(outputs) > 1 else "") + result["where"]
+                raise Stopped(Wrong("The numbers are not the problem's.", input_class, result["ratio"], where))
 
     def _check_draws(self) -> None:
         """The whole draws (zero-mean ones too) and one fresh mixture, in random order, under both poisons."""
@@ -165,7 +164,7 @@ class Trial:
             recipes.append((plain(session.normal, len(session.specs)), "zero-mean draw"))
         recipes.append((session.random_recipe(), "mixed draw"))
         for recipe, input_class in session.rng.sample(recipes, len(recipes)):
-            session.expected(recipe)
+            session.require_answer(recipe)
             session.write(recipe)
             before = self._input_hash(recipe)
             self._prepare(recipe)

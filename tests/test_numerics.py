@@ -2,82 +2,80 @@
 
 import numpy as np
 import pytest
+import torch
 
 from eval.content import Splice, compose, is_structured, random_recipe, rows_of
-from eval.numerics import Expected, compare
+from eval.numerics import Comparison, compare
 from eval.records import TensorSpec
 from eval.timing import pairs_for, ratio_of
 
 RNG = np.random.default_rng(0)
-
-
-def matmul_case(k: int = 512) -> tuple[Expected, np.ndarray, np.ndarray]:
-    a, b = RNG.standard_normal((64, k)).astype(np.float32), RNG.standard_normal((k, 64)).astype(np.float32)
-    spec = TensorSpec((64, 64), "float32")
-    return Expected(spec, (a @ b).astype(np.float64), a.astype(np.float64) @ b.astype(np.float64)), a, b
+GEN = torch.Generator().manual_seed(0)
 
 
 def raw(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
+def matmul_case() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    a, b = torch.randn(64, 512, generator=GEN), torch.randn(512, 64, generator=GEN)
+    return a, b, a @ b, a.double() @ b.double()
+
+
+def judged(got: torch.Tensor, exact: torch.Tensor) -> Comparison:
+    return compare(got, exact.to(got.dtype), exact)
+
+
 def test_another_order_of_summation_passes() -> None:
-    expected, a, b = matmul_case()
-    blocked = sum(a[:, i : i + 64] @ b[i : i + 64] for i in range(0, 512, 64))
-    assert compare(raw(np.asarray(blocked, np.float32)), expected).ok
+    a, b, reference, oracle = matmul_case()
+    blocked = torch.stack([a[:, i : i + 64] @ b[i : i + 64] for i in range(0, 512, 64)]).sum(0)
+    assert compare(blocked, reference, oracle).ok
 
 
 def test_half_precision_operands_fail_even_where_allclose_at_1e_2_would_pass() -> None:
-    expected, a, b = matmul_case()
-    cheat = (a.astype(np.float16).astype(np.float32) @ b.astype(np.float16).astype(np.float32)).astype(np.float32)
-    result = compare(raw(cheat), expected)
-    assert np.allclose(cheat, expected.oracle, rtol=1e-2, atol=1e-1)
+    a, b, reference, oracle = matmul_case()
+    cheat = a.half().float() @ b.half().float()
+    assert torch.allclose(cheat.double(), oracle, rtol=1e-2, atol=1e-1)
+    result = compare(cheat, reference, oracle)
     assert not result.ok
     assert result.ratio > 64
 
 
 def test_one_wrong_row_cannot_hide() -> None:
-    oracle = RNG.standard_normal((1000, 512))
-    spec = TensorSpec((1000, 512), "float32")
-    got = oracle.astype(np.float32)
-    expected = Expected(spec, got.astype(np.float64), oracle)
-    assert compare(raw(got), expected).ok
-    got = got.copy()
+    oracle = torch.randn(1000, 512, dtype=torch.float64, generator=GEN)
+    got = oracle.float()
+    assert judged(got, oracle).ok
     got[700] *= 1.0001
-    result = compare(raw(got), expected)
+    result = judged(got, oracle)
     assert not result.ok
     assert "[700," in result.where
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_zeros_never_pass_whatever_the_scale(scale: float) -> None:
-    oracle = RNG.standard_normal((8, 512)) * scale
-    expected = Expected(TensorSpec((8, 512), "float32"), oracle.astype(np.float32).astype(np.float64), oracle)
-    assert not compare(raw(np.zeros((8, 512), np.float32)), expected).ok
+    oracle = torch.randn(8, 512, dtype=torch.float64, generator=GEN) * scale
+    assert not judged(torch.zeros(8, 512), oracle).ok
 
 
 def test_nan_fails_where_the_reference_is_finite_and_is_asked_for_where_it_is_not() -> None:
-    oracle = np.array([1.0, np.nan, np.inf, 2.0])
-    expected = Expected(TensorSpec((4,), "float32"), oracle, oracle)
-    assert compare(raw(oracle.astype(np.float32)), expected).ok
-    assert not compare(raw(np.array([1.0, 0.0, np.inf, 2.0], np.float32)), expected).ok
-    assert not compare(raw(np.array([np.nan, np.nan, np.inf, 2.0], np.float32)), expected).ok
+    oracle = torch.tensor([1.0, float("nan"), float("inf"), 2.0], dtype=torch.float64)
+    assert judged(oracle.float(), oracle).ok
+    assert not judged(torch.tensor([1.0, 0.0, float("inf"), 2.0]), oracle).ok
+    assert not judged(torch.tensor([float("nan"), float("nan"), float("inf"), 2.0]), oracle).ok
 
 
 def test_integers_are_exact() -> None:
-    values = np.arange(10, dtype=np.int64)
-    expected = Expected(TensorSpec((10,), "int64"), values, values)
-    assert compare(raw(values), expected).ok
-    assert not compare(raw(values + (values == 7)), expected).ok
+    values = torch.arange(10)
+    assert judged(values, values).ok
+    result = judged(values + (values == 7), values)
+    assert not result.ok
+    assert "[7]" in result.where
 
 
-def test_bfloat16_bytes_are_read() -> None:
-    exact = RNG.standard_normal((4, 256))
-    bits = (exact.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    truncated = (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    expected = Expected(TensorSpec((4, 256), "bfloat16"), truncated, exact)
-    assert compare(raw(bits), expected).ok
-    assert not compare(raw(bits + 8), expected).ok
+def test_16_bit_outputs_are_held_to_their_own_rounding() -> None:
+    exact = torch.randn(4, 256, dtype=torch.float64, generator=GEN)
+    assert judged(exact.bfloat16(), exact).ok
+    assert not judged((exact * 1.05).bfloat16(), exact).ok
 
 
 def test_content_is_new_for_every_recipe_and_keeps_the_values_of_the_draws() -> None:

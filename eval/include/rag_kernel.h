@@ -83,6 +83,17 @@ template <> struct Unpack<bool> : UnpackNumber<bool> {};
 template <> struct Unpack<double> : UnpackNumber<double> {};
 template <> struct Unpack<float> : UnpackNumber<float> {};
 
+// Hands an error to the caller without a native back trace: tvm-ffi's takes a second to read all symbols.
+inline int raise(const char* kind, const char* message) {
+  const TVMFFIByteArray k{kind, __builtin_strlen(kind)}, m{message, __builtin_strlen(message)}, none{"", 0};
+  TVMFFIObjectHandle error = nullptr;
+  if (TVMFFIErrorCreate(&k, &m, &none, &error) == 0) {
+    TVMFFIErrorSetRaised(error);
+    TVMFFIObjectDecRef(error);
+  }
+  return -1;
+}
+
 template <class... A, size_t... I>
 inline int call(void (*f)(A...), const TVMFFIAny* args, int32_t n, std::index_sequence<I...>) {
   try {
@@ -92,9 +103,8 @@ inline int call(void (*f)(A...), const TVMFFIAny* args, int32_t n, std::index_se
     if (cudaError_t e = cudaGetLastError()) throw Error{"RuntimeError", cudaGetErrorString(e)};
 #endif
     return 0;
-  } catch (const Error& e) { TVMFFIErrorSetRaisedFromCStr(e.kind, e.message); }
-  catch (...) { TVMFFIErrorSetRaisedFromCStr("RuntimeError", "the kernel threw an exception of its own"); }
-  return -1;
+  } catch (const Error& e) { return raise(e.kind, e.message); }
+  catch (...) { return raise("RuntimeError", "the kernel threw an exception of its own"); }
 }
 template <class... A> inline int call(void (*f)(A...), const TVMFFIAny* args, int32_t n) {
   return call(f, args, n, std::make_index_sequence<sizeof...(A)>{});
