@@ -1,0 +1,191 @@
+"""What retrieval and reports need to know of a graph, and the shape-agnostic key of it.
+
+Comes in: a `Functional`. Goes out: `Features` and a graph key. FLOPs are counted by torch.utils.flop_counter on
+meta tensors, so nothing is computed. Knows nothing of source text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from eval.ids import content_id
+from eval.records import Features, Node, Ref, TensorArgument, TensorSpec, Value
+from ingest.graph import Functional, base_name, bind, overload, refs
+
+_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+MATMUL_LIKE = _RECURRENT | {
+    "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "inner", "einsum",
+    "bilinear", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d", "scaled_dot_product_attention", "chain_matmul", "tensordot", "linalg_multi_dot",
+}  # fmt: skip
+LAYOUT = {
+    "reshape", "permute", "transpose", "unsqueeze", "squeeze", "expand", "expand_as", "to", "repeat", "unflatten",
+    "flatten", "numpy_T", "slice", "select", "cat", "stack", "split", "split_with_sizes", "chunk", "narrow", "roll",
+    "flip", "index", "index_select", "gather", "pad", "movedim", "unbind", "tile", "repeat_interleave", "unfold",
+    "broadcast_to", "broadcast_tensors", "meshgrid", "diagonal", "embedding", "one_hot", "pixel_shuffle",
+    "pixel_unshuffle", "tril", "triu", "masked_fill", "where", "getitem", "torch.tensor",
+}  # fmt: skip
+FACTORIES = {
+    "zeros", "ones", "full", "empty", "arange", "eye", "linspace", "zeros_like", "ones_like", "full_like", "rand",
+    "randn", "randint", "randperm", "rand_like", "randn_like", "empty_like", "new_zeros", "new_ones", "new_full",
+    "tril_indices", "triu_indices", "scalar_tensor",
+}  # fmt: skip
+# Calls that return a view of their first argument: they take no memory.
+VIEWS = {
+    "reshape", "permute", "transpose", "unsqueeze", "squeeze", "expand", "expand_as", "unflatten", "flatten",
+    "numpy_T", "slice", "select", "split", "split_with_sizes", "chunk", "narrow", "movedim", "unbind", "getitem",
+    "broadcast_to", "broadcast_tensors", "diagonal",
+}  # fmt: skip
+# Arguments that hold sizes: they do not tell one graph from another.
+_SIZE_ARGUMENTS = {
+    "size", "shape", "normalized_shape", "output_size", "split_size", "split_sizes", "sizes", "end", "start",
+    "length", "repeats", "sections", "n", "m", "steps", "shifts",
+}  # fmt: skip
+_SMALLEST_SIZE = 16
+
+
+def features(functional: Functional) -> Features:
+    """Count what one forward call does and moves."""
+    tensors = [a for a in functional.arguments if isinstance(a, TensorArgument)]
+    outputs = output_specs(functional)
+    operators = sorted(base_name(n.op) for n in functional.nodes if n.op != "getitem")
+    arithmetic = [n for n in functional.nodes if base_name(n.op) not in MATMUL_LIKE | LAYOUT | FACTORIES]
+    read = _used(functional)
+    return Features(
+        operators=tuple(operators),
+        ranks=tuple(len(a.spec.shape) for a in tensors if a.role == "input"),
+        dtypes=tuple(sorted({s.dtype for s in (*(a.spec for a in tensors), *outputs)})),
+        parameter_count=sum(math.prod(a.spec.shape) for a in tensors if a.role == "parameter"),
+        flops=count_flops(functional),
+        pointwise_flops=sum(math.prod(n.outputs[0].shape) for n in arithmetic if n.outputs),
+        bytes_moved=nbytes(a.spec for a in tensors if a.name in read) + nbytes(outputs),
+    )
+
+
+def output_specs(functional: Functional) -> tuple[TensorSpec, ...]:
+    """Specs of the outputs, in order."""
+    specs = specs_by_name(functional)
+    return tuple(specs[name] for name in functional.results)
+
+
+def specs_by_name(functional: Functional) -> dict[str, TensorSpec]:
+    """The spec of every argument and of every node with one output."""
+    specs = {a.name: a.spec for a in functional.arguments if isinstance(a, TensorArgument)}
+    return specs | {n.name: n.outputs[0] for n in functional.nodes if n.outputs}
+
+
+def nbytes(specs: Iterable[TensorSpec]) -> int:
+    """Bytes that dense tensors of these specs take."""
+    return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
+
+
+def working_bytes(functional: Functional) -> int:
+    """Bytes of all arguments and all results, as if nothing were freed on the way."""
+    tensors = [a.spec for a in functional.arguments if isinstance(a, TensorArgument)]
+    made = [s for n in functional.nodes if base_name(n.op) not in VIEWS for s in n.outputs]
+    return nbytes(tensors) + nbytes(made)
+
+
+def _used(functional: Functional) -> set[str]:
+    values = [v for n in functional.nodes for v in (*n.args, *(v for _, v in n.kwargs))]
+    return {r for v in values for r in refs(v)} | set(functional.results)
+
+
+def count_flops(functional: Functional) -> int:
+    """Multiply-adds of matmul-like operators, twice each, by PyTorch's own counter."""
+    specs, known, total = specs_by_name(functional), {}, 0
+    for node in functional.nodes:
+        if base_name(node.op) not in MATMUL_LIKE:
+            continue
+        shapes = [specs[r] for v in (*node.args, *(v for _, v in node.kwargs)) for r in refs(v)]
+        key = repr((node.op, shapes, [v for v in node.args if not refs(v)], node.kwargs))
+        if key not in known:
+            recurrent = base_name(node.op) in _RECURRENT
+            known[key] = _recurrent_flops(node, specs) if recurrent else _counted(node, specs)
+        total += known[key]
+    return total
+
+
+def _counted(node: Node, specs: dict[str, TensorSpec]) -> int:
+    args = [_meta(v, specs) for v in node.args]
+    kwargs = {k: _meta(v, specs) for k, v in node.kwargs}
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        overload(node.op)(*args, **kwargs)
+    return int(counter.get_total_flops())
+
+
+def _meta(value: Value, specs: dict[str, TensorSpec]) -> Any:
+    if isinstance(value, Ref):
+        spec = specs[value.name]
+        return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+    if isinstance(value, tuple):
+        return [_meta(v, specs) for v in value]
+    if isinstance(value, str) and value.startswith("torch."):
+        return getattr(torch, value.removeprefix("torch."))
+    return value
+
+
+def _recurrent_flops(node: Node, specs: dict[str, TensorSpec]) -> int:
+    """Every weight matrix is applied once to every row of every step."""
+    given = bind(node)
+    x = specs[refs(given["input"])[0]]
+    rows = math.prod(x.shape[:-1])
+    matrices = [specs[r].shape for r in refs(given["params"]) if len(specs[r].shape) == 2]
+    return sum(2 * rows * math.prod(shape) for shape in matrices)
+
+
+def graph_key(functional: Functional) -> str:
+    """The same for the same graph at other sizes, with other names, and in another order of independent calls."""
+    specs = specs_by_name(functional)
+    tensors = [a for a in functional.arguments if isinstance(a, TensorArgument)]
+    dims = {n for a in tensors for n in a.spec.shape if n >= _SMALLEST_SIZE}
+    digest = {a.name: f"arg{i}:{_kind(a.spec)}" for i, a in enumerate(tensors)}
+    for node in functional.nodes:
+        texts = [node.op, *map(_kind, node.outputs)]
+        rank = len(specs[first].shape) if (first := next(iter(_refs_of(node)), "")) in specs else 0
+        for name, value in _named_values(node):
+            texts.append(f"{name}={_canonical(name, value, digest, dims, rank)}")
+        digest[node.name] = content_id("n", *texts)
+    arguments = [digest[a.name] for a in tensors]
+    return content_id("g", *arguments, "->", *(digest[name] for name in functional.results))
+
+
+def _refs_of(node: Node) -> list[str]:
+    return [r for v in (*node.args, *(v for _, v in node.kwargs)) for r in refs(v)]
+
+
+def _named_values(node: Node) -> list[tuple[str, Value]]:
+    """Arguments by name, sorted, without those that equal their defaults."""
+    if not node.op.startswith("aten."):
+        return [(str(i), v) for i, v in enumerate(node.args)]
+    defaults = {a.name: a.default_value for a in overload(node.op)._schema.arguments if a.has_default_value()}
+    given = bind(node)
+    return [(k, given[k]) for k in sorted(given) if not (k in defaults and _plain_equal(given[k], defaults[k]))]
+
+
+def _plain_equal(value: Value, default: Any) -> bool:
+    return bool((list(value) if isinstance(value, tuple) else value) == default)
+
+
+def _canonical(name: str, value: Value, digest: dict[str, str], dims: set[int], rank: int) -> str:
+    again: Callable[[Value], str] = lambda v: _canonical(name, v, digest, dims, rank)  # noqa: E731
+    if isinstance(value, Ref):
+        return digest[value.name]
+    if isinstance(value, tuple):
+        return f"sizes{len(value)}" if name in _SIZE_ARGUMENTS else f"[{','.join(map(again, value))}]"
+    if name in _SIZE_ARGUMENTS and not (isinstance(value, int) and -8 < value < 8):
+        return "size"
+    if name in {"dim", "dim0", "dim1", "dims", "start_dim", "end_dim"} and isinstance(value, int) and value < 0:
+        return str(value + rank)
+    if isinstance(value, int) and not isinstance(value, bool) and value in dims:
+        return "size"
+    return repr(float(value)) if isinstance(value, int) and not isinstance(value, bool) else repr(value)
+
+
+def _kind(spec: TensorSpec) -> str:
+    return f"{spec.dtype}/{len(spec.shape)}"

@@ -1,0 +1,89 @@
+"""A problem as a parameterized call, worked out in a child process and checked against the module.
+
+Comes in: a `Problem` and the `Workers` whose children may run its code. Goes out: a `FunctionalProblem`, or a
+ProblemError whose sentence says what to do. This module never imports torch: `ingest.functionalize_child` does,
+in the child.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from eval.records import FunctionalProblem, Problem, ProblemError
+from eval.workers import WorkerFailed, Workers
+
+# What to import before forking: `Workers(preload=PRELOAD)` saves seconds for each problem.
+PRELOAD = ("torch._dynamo", "ingest.functionalize_child")
+CHILD = "ingest.functionalize_child:functionalize_here"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of one problem: its functional form, or the reason why there is none."""
+
+    name: str
+    functional: FunctionalProblem | None
+    reason: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.functional is not None
+
+
+def functionalize(
+    problem: Problem,
+    *,
+    workers: Workers,
+    deadline_s: float = 60.0,
+    memory_bytes: int | None = None,
+    threads: int | None = None,
+) -> FunctionalProblem:
+    """Record, emit and verify one problem in a child process."""
+    payload = {"problem": problem, "threads": threads}
+    try:
+        reply = workers.call(CHILD, payload, deadline_s=deadline_s, memory_bytes=memory_bytes)
+    except WorkerFailed as failure:
+        raise ProblemError(_sentence(problem, failure, deadline_s)) from failure
+    if isinstance(reply, FunctionalProblem):
+        return reply
+    raise ProblemError(str(reply["reason"]))
+
+
+def _sentence(problem: Problem, failure: WorkerFailed, deadline_s: float) -> str:
+    if failure.kind == "timed_out":
+        return (
+            f"{problem.name} was not functionalized within {deadline_s:g} s: its forward, get_inputs or __init__ hangs "
+            "or is very slow; make its sizes smaller or its loops shorter."
+        )
+    if failure.kind == "memory":
+        return f"{problem.name} allocates more memory than there is ({failure.message}); make its sizes smaller."
+    tail = failure.log.strip().splitlines()[-1:] or [failure.message]
+    return f"{problem.name} ended its process while it was functionalized ({failure.message}): {tail[0]}"
+
+
+def functionalize_many(
+    problems: Iterable[Problem],
+    *,
+    workers: Workers,
+    jobs: int = 2,
+    deadline_s: float = 60.0,
+    memory_bytes: int | None = None,
+) -> Iterator[Row]:
+    """Functionalize several problems, `jobs` at a time with one thread each, in the order given."""
+
+    def row(problem: Problem) -> Row:
+        started = time.monotonic()
+        try:
+            functional = functionalize(
+                problem, workers=workers, deadline_s=deadline_s, memory_bytes=memory_bytes, threads=1
+            )
+            return Row(problem.name, functional, "", time.monotonic() - started)
+        except ProblemError as error:
+            return Row(problem.name, None, str(error), time.monotonic() - started)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(row, problems)

@@ -1,0 +1,117 @@
+"""The part of functionalizing that runs the problem's code: only ever in a child process.
+
+Comes in: a payload with a `Problem`. Goes out: a `FunctionalProblem`, or a reason. Verification happens at full
+size where that is cheap, else on a smaller problem that goes through the very same steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument
+from eval.scaling import fit
+from ingest.emit import Emitted, emit
+from ingest.features import count_flops, features, graph_key, nbytes, output_specs, working_bytes
+from ingest.graph import Functional, functional
+from ingest.recording import trace
+from ingest.verify import DoesNotRun, verify
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What one verification may cost."""
+
+    argument_bytes: float  # drawn at random, so dearer than what is computed
+    working_bytes: float
+    flops: float
+
+    def load(self, graph: Functional) -> float:
+        """How much of the limit a graph takes; 1 is all of it."""
+        arguments = nbytes(a.spec for a in graph.arguments if isinstance(a, TensorArgument))
+        return max(
+            arguments / self.argument_bytes,
+            working_bytes(graph) / self.working_bytes,
+            count_flops(graph) / self.flops,
+        )
+
+
+# The later limits are for problems that cannot be shrunk to the first. Each smaller problem has to be recorded, which
+# takes seconds for a deep network, so those start at the second.
+LIMITS = (Limit(64e6, 256e6, 4e9), Limit(512e6, 1e9, 30e9), Limit(800e6, 2e9, 90e9))
+DEEP_NODES = 150
+UNIT = 1_000_000  # a load of 1, in the bytes that `fit` compares
+
+
+def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str, str]:
+    """Functionalize `payload["problem"]`; a problem that cannot be used gives `{"reason": sentence}`."""
+    problem = payload["problem"]
+    if payload["threads"]:
+        torch.set_num_threads(int(payload["threads"]))
+    random.seed(0)
+    torch.manual_seed(0)
+    try:
+        return _functionalize(problem)
+    except ProblemError as error:
+        return {"reason": str(error)}
+    except (MemoryError, RecursionError) as error:
+        kind = "more memory than there is" if isinstance(error, MemoryError) else "too deep a recursion"
+        return {"reason": f"{problem.name} needs {kind}; make its sizes smaller."}
+
+
+def _functionalize(problem: Problem) -> FunctionalProblem:
+    try:
+        return _attempt(problem, plain=False)
+    except DoesNotRun:  # an operator whose Python spelling is not known well enough
+        return _attempt(problem, plain=True)
+
+
+def _attempt(problem: Problem, *, plain: bool) -> FunctionalProblem:
+    forms: dict[str, tuple[Functional, Emitted]] = {}
+
+    def form(of: Problem) -> tuple[Functional, Emitted]:
+        if of.id not in forms:
+            recorded = trace(of)
+            graph = functional(of.name, recorded)
+            forms[of.id] = graph, emit(graph, recorded.attributes, plain=plain)
+        return forms[of.id]
+
+    graph, emitted = form(problem)
+    verified, notice = _verified(problem, form)
+    return FunctionalProblem(
+        problem=problem,
+        source=emitted.source,
+        arguments=graph.arguments,
+        constants=emitted.constants,
+        outputs=output_specs(graph),
+        nodes=graph.nodes,
+        results=graph.results,
+        mutated=graph.mutated,
+        uses_random=graph.uses_random,
+        graph_key=graph_key(graph),
+        features=features(graph),
+        verified=verified,
+        notice=notice,
+    )
+
+
+def _verified(problem: Problem, form: Callable[[Problem], tuple[Functional, Emitted]]) -> tuple[bool, str]:
+    """Verify at the largest size that is cheap; a problem that cannot be shrunk stays unverified, with a notice."""
+    deep = len(form(problem)[0].nodes) > DEEP_NODES
+    for limit in LIMITS[deep:]:
+
+        def load(of: Problem, limit: Limit = limit) -> int:
+            return int(UNIT * limit.load(form(of)[0]))
+
+        try:
+            checked, smaller = fit(problem, max_bytes=UNIT, measure=load)
+        except ProblemError:
+            continue
+        graph, emitted = form(checked)
+        verify(checked, emitted.source, graph.arguments)
+        return True, f"verified at {smaller}" if smaller else ""
+    return False, "not verified against the module: it is too large to run here, and its sizes cannot be made smaller"

@@ -1,0 +1,83 @@
+"""The functional form run against the module: the same weights, the same inputs, the same random draws.
+
+Comes in: a problem, its functional form and the emitted source. Goes out: nothing, or a ProblemError that says how
+far apart they are. Runs in the child process, for real and in train mode, as KernelBench runs modules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from eval.records import Argument, Problem, ProblemError, ScalarArgument
+from ingest.recording import build, execute, make_inputs, said, state_at, tensors_of
+
+SEED = 2025
+RELATIVE = 1e-4
+ABSOLUTE = 1e-5  # of the output's root mean square
+_LOOSER = {torch.float16: 32.0, torch.bfloat16: 256.0}
+
+
+class DoesNotRun(ProblemError):
+    """The emitted source raises."""
+
+
+def verify(problem: Problem, source: str, arguments: tuple[Argument, ...]) -> None:
+    """Run both and compare every output."""
+    torch.manual_seed(SEED)
+    module = execute(problem)
+    model = build(problem, module)
+    inputs = make_inputs(problem, module)
+    values = _values(model, pytree.tree_leaves(inputs), arguments)
+    with torch.no_grad():
+        mine = _mine(problem, source, values)
+        torch.manual_seed(SEED)
+        theirs = tensors_of(problem, model(*inputs))
+    if len(mine) != len(theirs):
+        raise ProblemError(f"{problem.name}: the functional form returns {len(mine)} tensors, not {len(theirs)}.")
+    for i, (ours, reference) in enumerate(zip(mine, theirs, strict=True)):
+        reason = _difference(ours, reference)
+        if reason:
+            raise ProblemError(
+                f"{problem.name}: the functional form disagrees with the module in output {i}: {reason}; "
+                "report the problem file, because this is a fault of the functionalizer."
+            )
+
+
+def _values(model: torch.nn.Module, leaves: list[Any], arguments: tuple[Argument, ...]) -> list[Any]:
+    def value(argument: Argument) -> Any:
+        if isinstance(argument, ScalarArgument) or argument.role == "input":
+            leaf = leaves[int(argument.path)]
+            return leaf.clone() if isinstance(leaf, Tensor) else leaf
+        return state_at(model, argument.path)
+
+    return [value(a) for a in arguments]
+
+
+def _mine(problem: Problem, source: str, values: list[Any]) -> list[Tensor]:
+    namespace: dict[str, Any] = {}
+    exec(compile(source, f"<functional {problem.name}>", "exec"), namespace)
+    torch.manual_seed(SEED)
+    try:
+        result = namespace["module_fn"](*values)
+    except Exception as error:
+        raise DoesNotRun(f"{problem.name}: the functional form does not run: {said(error)}.") from error
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _difference(ours: Tensor, reference: Tensor) -> str:
+    if ours.shape != reference.shape or ours.dtype != reference.dtype:
+        return f"{ours.dtype}{list(ours.shape)} instead of {reference.dtype}{list(reference.shape)}"
+    if not reference.dtype.is_floating_point:
+        wrong = int((ours != reference).sum())
+        return f"{wrong} of {reference.numel()} elements differ" if wrong else ""
+    finite = reference[torch.isfinite(reference)]
+    scale = float(finite.double().square().mean().sqrt()) if finite.numel() else 0.0
+    loose = _LOOSER.get(reference.dtype, 1.0)
+    if torch.allclose(ours, reference, rtol=RELATIVE * loose, atol=ABSOLUTE * loose * scale, equal_nan=True):
+        return ""
+    worst = float((ours - reference).abs().nan_to_num(torch.inf).max())
+    return f"the largest difference is {worst:.3g} where the RMS is {scale:.3g}"

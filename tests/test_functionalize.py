@@ -1,0 +1,274 @@
+"""The functionalizer, in real child processes: what it emits, what it finds out, and what it says when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from eval.problem import load_module
+from eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
+from eval.workers import Workers
+from ingest.functionalize import PRELOAD, functionalize, functionalize_many
+from ingest.graph import refs
+from ingest.recording import state_at
+from ingest.verify import verify
+
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+
+
+def problem(init: str, forward: str, inputs: str, *, given: str = "x", constants: str = "", args: str = "") -> Problem:
+    """A problem from the bodies of its parts."""
+    indent = "\n        "
+    return Problem(
+        "case",
+        f"{HEAD}{constants}\n\nclass Model(nn.Module):\n    def __init__(self{', ' + args if args else ''}):\n"
+        f"        super().__init__()\n        {init.replace(chr(10), indent)}\n\n"
+        f"    def forward(self, {given}):\n        {forward.replace(chr(10), indent)}\n\n"
+        f"def get_inputs():\n    return [{inputs}]\n\ndef get_init_inputs():\n    return [{args}]\n",
+    )
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers(preload=PRELOAD) as started:
+        yield started
+
+
+CONV = problem(
+    "self.conv = nn.Conv2d(3, 8, 3, stride=2)\nself.scale_factor = 0.25",
+    "return torch.relu(self.conv(x)) * self.scale_factor",
+    "torch.randn(batch, 3, 16, 16)",
+    constants="batch = 4",
+)
+
+
+def test_a_convolution_becomes_readable_python(workers: Workers) -> None:
+    done = functionalize(CONV, workers=workers)
+    assert done.source == (
+        "import torch\nimport torch.nn.functional as F\n\n\n"
+        "def module_fn(\n"
+        "    x,  # float32[4, 3, 16, 16]\n"
+        "    conv_weight,  # float32[8, 3, 3, 3]\n"
+        "    conv_bias,  # float32[8]\n"
+        "    *,\n    stride=2,\n    scale_factor=0.25,\n):\n"
+        "    conv2d = F.conv2d(x, conv_weight, conv_bias, stride=stride)\n"
+        "    relu = F.relu(conv2d)\n"
+        "    mul = relu * scale_factor\n"
+        "    return mul\n"
+    )
+    assert [(a.name, a.path) for a in done.arguments] == [
+        ("x", "0"), ("conv_weight", "conv.weight"), ("conv_bias", "conv.bias")
+    ]  # fmt: skip
+    assert done.constants == (("stride", 2), ("scale_factor", 0.25))
+    assert done.outputs[0].shape == (4, 8, 7, 7)
+    assert done.verified and done.notice == "" and not done.uses_random and not done.mutated
+
+
+def test_features_are_counted(workers: Workers) -> None:
+    features = functionalize(CONV, workers=workers).features
+    outputs = 4 * 8 * 7 * 7
+    assert features.operators == ("conv2d", "mul", "relu")
+    assert features.ranks == (4,) and features.dtypes == ("float32",)
+    assert features.parameter_count == 8 * 3 * 9 + 8
+    assert features.flops == 2 * outputs * 3 * 9
+    assert features.pointwise_flops == 2 * outputs
+    assert features.bytes_moved == 4 * (4 * 3 * 16 * 16 + 8 * 3 * 9 + 8 + outputs)
+
+
+def test_the_source_runs_by_itself_and_agrees_with_the_module(workers: Workers) -> None:
+    case = problem(
+        "self.fc = nn.Linear(32, 64)\nself.norm = nn.LayerNorm(64)",
+        "y, index = torch.max(F.gelu(self.norm(self.fc(x))), dim=1)\nreturn y - 0.5, index",
+        "torch.randn(8, 32)",
+    )
+    done = functionalize(case, workers=workers)
+    module = load_module("case", case.source)
+    model, inputs = module.Model(), module.get_inputs()
+    namespace: dict[str, object] = {}
+    exec(done.source, namespace)
+    values = [inputs[0] if a.path == "0" else state_at(model, a.path) for a in done.arguments]
+    ours = namespace["module_fn"](*values)  # type: ignore[operator]
+    for mine, theirs in zip(ours, model(*inputs), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_the_same_problem_gives_the_same_text(workers: Workers) -> None:
+    assert functionalize(CONV, workers=workers) == functionalize(CONV, workers=workers)
+
+
+RELUS = [
+    ("self.act = nn.ReLU()", "return self.act(x @ y)", "M, N"),
+    ("self.act = nn.ReLU(inplace=True)", "return self.act(torch.matmul(x, y))", "32, 48"),
+    ("pass", "z = torch.matmul(x, y)\nz.relu_()\nreturn z", "M, N"),
+    ("pass", "result = F.relu(torch.matmul(x, y))\nreturn result.contiguous()", "96, 16"),
+]
+
+
+def test_the_graph_key_ignores_sizes_names_and_styles(workers: Workers) -> None:
+    cases = [
+        problem(init, forward, f"torch.randn({sizes}), torch.randn({', '.join(reversed(sizes.split(', ')))})",
+                given="x, y", constants="M = 64\nN = 32")
+        for init, forward, sizes in RELUS
+    ]  # fmt: skip
+    keys = {functionalize(case, workers=workers).graph_key for case in cases}
+    other = problem("pass", "return F.gelu(x @ y)", "torch.randn(64, 32), torch.randn(32, 64)", given="x, y")
+    assert len(keys) == 1
+    assert functionalize(other, workers=workers).graph_key not in keys
+
+
+def test_the_graph_key_tells_constants_and_topology_apart(workers: Workers) -> None:
+    forwards = ["return (x + y) * 3.0", "return (x + y) * 4.0", "return (x - y) * 3.0", "return (x + x) * 3.0"]
+    cases = [problem("pass", f, "torch.randn(64, 32), torch.randn(64, 32)", given="x, y") for f in forwards]
+    assert len({functionalize(case, workers=workers).graph_key for case in cases}) == len(forwards)
+
+
+def test_batchnorm_uses_batch_statistics_and_updates_its_buffers(workers: Workers) -> None:
+    case = problem("self.bn = nn.BatchNorm2d(4)", "return self.bn(x)", "torch.randn(8, 4, 5, 5) * 3 + 1")
+    done = functionalize(case, workers=workers)
+    assert [a.name for a in done.arguments] == ["x", "bn_weight", "bn_bias"]
+    assert done.mutated == ("bn.num_batches_tracked", "bn.running_mean", "bn.running_var")
+    assert "training=True, eps=eps" in done.source and done.verified
+
+
+def test_inputs_of_many_gigabytes_are_never_materialised(workers: Workers) -> None:
+    case = problem(
+        "self.linear = nn.Linear(N, N)",
+        "return torch.sigmoid(self.linear(x))",
+        "torch.rand(batch_size, N)",
+        constants="batch_size = 1024 * 256\nN = 16384",
+        args="N",
+    )
+    done = functionalize(case, workers=workers, memory_bytes=3 << 30)
+    assert done.tensors[0].spec.shape == (262144, 16384)
+    assert done.verified
+    assert done.notice.startswith("verified at batch_size=") and "instead of 262144" in done.notice
+
+
+def test_a_problem_that_cannot_shrink_is_not_called_verified(workers: Workers) -> None:
+    case = problem("pass", "return x + 1", "torch.rand(1, side())", constants="def side():\n    return 10**9\n")
+    done = functionalize(case, workers=workers)
+    assert not done.verified and done.notice.startswith("not verified")
+
+
+def test_a_module_may_read_tensor_values_while_it_is_built(workers: Workers) -> None:
+    init = "self.rates = [r.item() for r in torch.linspace(0, 0.5, 3)]\nself.fc = nn.Linear(8, 8)"
+    case = problem(init, "return self.fc(x) * self.rates[1]", "torch.randn(4, 8)")
+    done = functionalize(case, workers=workers)
+    assert done.verified and ("scale", 0.25) in done.constants
+
+
+def test_hidden_state_kept_as_a_plain_attribute_is_a_buffer(workers: Workers) -> None:
+    init = "self.hidden = torch.randn(4, 8)\nself.cell = nn.Linear(16, 8)"
+    forward = "self.hidden = torch.tanh(self.cell(torch.cat((x, self.hidden), dim=1)))\nreturn self.hidden"
+    done = functionalize(problem(init, forward, "torch.randn(4, 8)"), workers=workers)
+    assert [(a.name, a.role) for a in done.tensors][-1] == ("hidden", "buffer")
+    assert done.mutated == ("hidden",) and done.verified
+
+
+def test_recurrent_layers_are_one_node_and_recorded_quickly(workers: Workers) -> None:
+    init = "self.gru = nn.GRU(8, 16, num_layers=2)\nself.lstm = nn.LSTM(16, 16, bidirectional=True)"
+    case = problem(init, "y, _ = self.gru(x)\nreturn self.lstm(y)[0]", "torch.randn(2000, 2, 8)")
+    done = functionalize(case, workers=workers)
+    assert done.verified and {"gru", "lstm"} <= set(done.features.operators)
+    assert done.outputs[0].shape == (2000, 2, 32)
+
+
+def test_numbers_among_the_inputs_are_scalar_arguments(workers: Workers) -> None:
+    case = problem(
+        "pass", "return torch.cumsum(x, dim) if flag else x", "torch.randn(4, 8), 1, True", given="x, dim, flag"
+    )
+    done = functionalize(case, workers=workers)
+    assert done.arguments[1:] == (ScalarArgument("dim", 1, "1"), ScalarArgument("flag", True, "2"))
+    assert done.verified
+
+
+@pytest.mark.parametrize(
+    ("init", "forward"),
+    [
+        ("self.drop = nn.Dropout(0.5)", "return self.drop(x)"),
+        ("self.lstm = nn.LSTM(8, 8)", "h = torch.randn(1, 4, 8)\nreturn self.lstm(x, (h, h))[0]"),
+    ],
+)
+def test_random_draws_are_noticed_and_verified_with_one_seed(workers: Workers, init: str, forward: str) -> None:
+    done = functionalize(problem(init, forward, "torch.randn(4, 4, 8)"), workers=workers)
+    assert done.uses_random and done.verified
+
+
+def test_dropout_of_rate_zero_is_no_dropout(workers: Workers) -> None:
+    case = problem("self.drop = nn.Dropout(0.0)", "return self.drop(x) + 1", "torch.randn(4, 8)")
+    done = functionalize(case, workers=workers)
+    assert not done.uses_random and done.features.operators == ("add",)
+
+
+def test_writes_through_views_become_values(workers: Workers) -> None:
+    forward = "y = torch.zeros_like(x)\ny[:, 1:] = x[:, :-1]\ny[:, 0] += 2\nreturn y * x"
+    done = functionalize(problem("pass", forward, "torch.randn(4, 8)"), workers=workers)
+    assert done.verified
+    assert not any(node.op.split(".")[1].endswith("_") for node in done.nodes)
+
+
+def test_an_operator_with_another_spelling_in_python_is_written_as_recorded(workers: Workers) -> None:
+    case = problem("pass", "return torch.tensordot(x, x, dims=2) + 1", "torch.randn(4, 8)")
+    done = functionalize(case, workers=workers)
+    assert done.verified and "torch.ops.aten.tensordot.default(x, x, " in done.source
+
+
+def test_nodes_refer_only_to_arguments_and_earlier_nodes(workers: Workers) -> None:
+    init = "self.a = nn.Linear(8, 8)\nself.b = nn.BatchNorm1d(8)"
+    forward = "y = self.b(self.a(x))\np, q = y.chunk(2, dim=1)\nreturn F.silu(p, inplace=True) * q"
+    done = functionalize(problem(init, forward, "torch.randn(4, 8)"), workers=workers)
+    known = {a.name for a in done.arguments}
+    for node in done.nodes:
+        assert {r for v in node.args for r in refs(v)} <= known, node
+        known.add(node.name)
+    assert set(done.results) <= known
+
+
+BAD = {
+    "a syntax error on line 5": Problem("p", HEAD + "\nclass Model(nn.Module:\n"),
+    "does not define class Model": Problem("p", HEAD + "def get_inputs(): pass\ndef get_init_inputs(): pass\n"),
+    "get_inputs() fails: ValueError: no data": Problem(
+        "p", problem("pass", "return x", "1").source.replace("return [1]", "raise ValueError('no data')")
+    ),
+    "pip install not_a_package_at_all": Problem("p", "import not_a_package_at_all\n" + CONV.source),
+    "depends on the data": problem("pass", "return x * 2 if x.sum() > 0 else x", "torch.randn(4)"),
+    "returns int": problem("pass", "return 3", "torch.randn(4)"),
+    "cannot be recorded: RuntimeError": problem("pass", "return x @ x", "torch.randn(4, 5)"),
+    "ended its process": problem("pass", "import os\nos.abort()", "torch.randn(4)"),
+    "more memory than": problem(
+        "self.n = int(torch.ones(1).item())\nself.w = nn.Parameter(torch.ones(1 << 33))", "return x", "torch.randn(4)"
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_bad_problems_are_refused_with_a_sentence(workers: Workers, sentence: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        functionalize(BAD[sentence], workers=workers, memory_bytes=4 << 30)
+    assert sentence in str(caught.value)
+
+
+def test_a_forward_that_hangs_is_given_up_at_the_deadline(workers: Workers) -> None:
+    case = problem("pass", "while True: pass", "torch.randn(4)")
+    with pytest.raises(ProblemError, match="not functionalized within 2 s"):
+        functionalize(case, workers=workers, deadline_s=2.0)
+
+
+def test_a_functional_form_that_disagrees_is_refused(workers: Workers) -> None:
+    done = functionalize(CONV, workers=workers)
+    verify(CONV, done.source, done.arguments)
+    with pytest.raises(ProblemError, match="disagrees with the module in output 0"):
+        verify(CONV, done.source.replace("scale_factor=0.25", "scale_factor=0.2501"), done.arguments)
+    with pytest.raises(ProblemError, match="instead of"):
+        verify(CONV, done.source.replace("return mul", "return mul[:1]"), done.arguments)
+
+
+def test_many_problems_come_back_in_order_with_their_reasons(workers: Workers) -> None:
+    bad = Problem("bad", "x = 1\n")
+    rows = list(functionalize_many([CONV, bad, CONV], workers=workers, jobs=2))
+    assert [row.name for row in rows] == ["case", "bad", "case"]
+    assert [row.ok for row in rows] == [True, False, True]
+    assert isinstance(rows[0].functional, FunctionalProblem)
+    assert "does not define" in rows[1].reason and all(row.seconds > 0 for row in rows)

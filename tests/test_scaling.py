@@ -1,0 +1,119 @@
+"""Shrinking a problem by its text: which sizes go first, and what holds together."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from eval.problem import load_module
+from eval.records import Problem, ProblemError
+from eval.scaling import difference, fit, scaled
+
+CONV = """\
+import torch
+# a comment with ümläuts, so that byte and character offsets differ
+class Model: ...
+batch_size = 1024 * 4; channels = 64
+height = width = 128
+kernel_size = 3
+
+def get_inputs():
+    return [torch.rand(batch_size, channels, height, width)]
+
+def get_init_inputs():
+    return [channels, kernel_size]
+"""
+
+
+def values(problem: Problem) -> dict[str, int]:
+    tree = ast.parse(problem.source)
+    namespace: dict[str, int] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign):
+            exec(ast.unparse(statement), namespace)
+    return {k: v for k, v in namespace.items() if isinstance(v, int)}
+
+
+def elements(problem: Problem) -> int:
+    """How many elements the inputs have, without torch's help."""
+    module = load_module("scaled", problem.source)
+    return sum(t.numel() for t in module.get_inputs())
+
+
+def test_the_batch_goes_first() -> None:
+    smaller = scaled(Problem("p", CONV), 1 / 64, reach="batch")
+    assert smaller is not None
+    assert values(smaller) == {"batch_size": 64, "channels": 64, "height": 128, "width": 128, "kernel_size": 3}
+    assert difference(Problem("p", CONV), smaller) == "batch_size=64 instead of 4096"
+
+
+def test_sizes_of_the_module_go_last_and_small_numbers_stay() -> None:
+    inputs_only, everything = (scaled(Problem("p", CONV), 1e-9, reach=reach) for reach in ("inputs", "all"))
+    assert inputs_only is not None and everything is not None
+    assert values(inputs_only)["channels"] == 64
+    assert values(everything) == {"batch_size": 2, "channels": 32, "height": 16, "width": 16, "kernel_size": 3}
+
+
+def test_literals_in_get_inputs_shrink_together_with_those_of_the_module() -> None:
+    source = (
+        "import torch\nclass Model: ...\n"
+        "def get_inputs():\n    return [torch.rand(128, 4096), torch.randint(0, 10, (128,))]\n"
+        "def get_init_inputs():\n    return [4096, 10]\n"
+    )
+    batch = scaled(Problem("p", source), 1 / 4, reach="batch")
+    everything = scaled(Problem("p", source), 1 / 64)
+    assert batch is not None and everything is not None
+    assert "torch.rand(32, 4096), torch.randint(0, 10, (32,))" in batch.source
+    assert "torch.rand(64, 128)" in everything.source and "return [128, 10]" in everything.source
+    assert difference(Problem("p", source), batch) == "32 instead of 128"
+
+
+def test_equal_sizes_stay_equal() -> None:
+    source = (
+        "import torch\nclass Model: ...\nrows = 4096\nshape = (4096,)\n"
+        "def get_inputs():\n    return [torch.rand(rows, *shape), torch.rand(rows)]\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+    smaller = scaled(Problem("p", source), 1 / 100, reach="inputs")
+    assert smaller is not None
+    assert "rows = 256\nshape = (256,)" in smaller.source
+
+
+def test_nothing_to_shrink_is_none() -> None:
+    source = "def get_inputs():\n    return [3]\ndef get_init_inputs():\n    return []\n"
+    assert scaled(Problem("p", source), 0.5) is None
+
+
+@pytest.mark.parametrize("limit", [2**22, 2**16])
+def test_fit_finds_a_problem_that_fits(limit: int) -> None:
+    source = CONV.replace("1024 * 4", "64")
+    smaller, notice = fit(Problem("p", source), max_bytes=limit, measure=elements)
+    assert elements(smaller) <= limit < elements(Problem("p", source))
+    assert "batch_size=" in notice and " instead of 64" in notice
+
+
+def test_fit_leaves_a_problem_alone_that_fits_already() -> None:
+    problem = Problem("p", CONV.replace("1024 * 4", "2"))
+    assert fit(problem, max_bytes=2**40, measure=elements) == (problem, "")
+
+
+def test_fit_tries_other_sizes_when_some_do_not_hold_together() -> None:
+    def measure(problem: Problem) -> int:
+        found = values(problem)
+        if found["height"] < 128 and found["channels"] == 64:
+            raise ProblemError("the height is baked into the module")
+        return found["batch_size"] * found["channels"] * found["height"]
+
+    smaller, _ = fit(Problem("p", CONV), max_bytes=2 * 32 * 16, measure=measure)
+    assert values(smaller)["channels"] == 32
+
+
+def test_fit_says_so_when_nothing_fits() -> None:
+    with pytest.raises(ProblemError, match=r"could not be shrunk"):
+        fit(Problem("p", CONV), max_bytes=10, measure=elements_of_values)
+
+
+def elements_of_values(problem: Problem) -> int:
+    found = values(problem)
+    return found["batch_size"] * found["height"]
