@@ -1,0 +1,227 @@
+"""Bundles: kernels with their evaluations and lineage, to hand to someone else.
+
+Comes in: an archive and a path. Goes out: one .zip (or a folder) with Parquet tables and every source as a file of
+its own; or, the other way, rows in an archive. A bundle is checked whole before a row of it is taken: every content
+id is computed again. Exporting what was imported gives the same bytes. Runs, failed attempts and prompts stay at home.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from archive.audit import lost_references, wrong_contents
+from archive.database import MemoryDatabase
+from archive.duck import DuckArchive
+from archive.filters import condition
+from archive.records import ArchiveError, KernelFilter
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+FORMAT = "rag-kernels bundle 1"
+EVERYTHING = KernelFilter(include_retracted=True)
+EXTENSIONS = "CASE WHEN tier = 'kernel' THEN CASE backend WHEN 'cuda' THEN 'cu' ELSE 'cpp' END ELSE 'py' END"
+SOURCE_NAME = re.compile(r"sources/k_[0-9a-f]+\.(cu|cpp|py)")
+
+# What a bundle holds, in the order in which it is read back. `chosen` and `told` are temporary tables: the kernels
+# that are exported, and these together with their ancestors.
+TABLES: dict[str, str] = {
+    "candidates": f"SELECT id, tier, backend, {EXTENSIONS} AS extension FROM candidates WHERE id IN (FROM told)",
+    "kernels": """
+        SELECT id, functional_id, idea_id, writer, model, coalesce(nullif(licence, ''), $licence) AS licence,
+            coalesce(nullif(attribution, ''), $attribution) AS attribution, created_at
+        FROM kernels WHERE id IN (FROM chosen)""",
+    "ideas": "SELECT * FROM ideas WHERE id IN (SELECT idea_id FROM kernels WHERE id IN (FROM chosen))",
+    "functionals": """
+        SELECT * FROM functionals
+        WHERE id IN (SELECT functional_id FROM evaluations WHERE kernel_id IN (FROM chosen))
+            OR id IN (SELECT functional_id FROM kernels WHERE id IN (FROM chosen))""",
+    "problems": """
+        SELECT p.* FROM problems AS p
+        WHERE p.id IN (SELECT problem_id FROM evaluations WHERE kernel_id IN (FROM chosen))
+            OR p.id IN (SELECT f.problem_id FROM kernels AS k JOIN functionals AS f ON f.id = k.functional_id
+                        WHERE k.id IN (FROM chosen))
+            OR p.id IN (SELECT i.problem_id FROM kernels AS k JOIN ideas AS i ON i.id = k.idea_id
+                        WHERE k.id IN (FROM chosen))""",
+    "evaluations": "SELECT * EXCLUDE (trust) FROM evaluations WHERE kernel_id IN (FROM chosen)",
+    "edges": "SELECT * FROM edges WHERE child IN (FROM told)",
+    "retractions": "SELECT * FROM retractions WHERE kernel_id IN (FROM chosen)",
+    "embeddings": "SELECT * FROM embeddings WHERE kernel_id IN (FROM chosen)",
+}
+
+
+def export(
+    archive: DuckArchive,
+    path: Path,
+    where: KernelFilter = EVERYTHING,
+    *,
+    licence: str = "",
+    attribution: str = "",
+) -> dict[str, int]:
+    """Write the kernels that pass the filter and return the number of rows of each table.
+
+    `path` is a .zip, which is replaced, or else a folder, which must be new or empty. Licence and attribution are
+    given to kernels that have none.
+    """
+    if path.suffix != ".zip" and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise ArchiveError(f"{path} exists already: name a new folder, or a file that ends in .zip.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".bundle-", dir=path.parent) as scratch:
+            folder = Path(scratch) / "bundle"
+            counts = _write_tables(archive, folder, where, {"licence": licence, "attribution": attribution})
+            if path.suffix == ".zip":
+                _pack(folder, Path(scratch) / "bundle.zip").replace(path)
+            else:
+                folder.replace(path)
+    except OSError as error:
+        raise ArchiveError(f"The bundle {path} cannot be written: {error}.") from error
+    return counts
+
+
+def import_bundle(archive: DuckArchive, path: Path, *, trust_bundle: bool = False) -> dict[str, int]:
+    """Take in a bundle and return the number of new rows of each table; what is there already stays as it is.
+
+    Kernels come in as `claimed`, whatever the bundle says, and without its vectors. With `trust_bundle` they keep the
+    trust and the vectors of where they were judged: for bundles from people whose judge you trust as your own.
+    """
+    with tempfile.TemporaryDirectory(prefix="rag-kernels-") as scratch:
+        folder = _unpack(path, Path(scratch)) if path.is_file() else path
+        checked = Path(scratch) / "checked"
+        _check(path, folder, checked)
+        with archive.database.write() as con:
+            counts = _take(con, checked, trust_bundle)
+    return counts
+
+
+def _write_tables(archive: DuckArchive, folder: Path, where: KernelFilter, extra: dict[str, str]) -> dict[str, int]:
+    (folder / "sources").mkdir(parents=True)
+    sql, parameters = condition(where)
+    limit = "" if where.limit is None else f"LIMIT {int(where.limit)}"
+    counts: dict[str, int] = {}
+    with archive.database.read() as con:
+        con.execute(
+            f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT DISTINCT id FROM kernel_cards WHERE {sql} "
+            f"ORDER BY id {limit}",
+            parameters,
+        )
+        con.execute(
+            "CREATE OR REPLACE TEMP TABLE told AS FROM chosen "
+            "UNION SELECT ancestor_id FROM ancestry WHERE kernel_id IN (FROM chosen)"
+        )
+        if con.execute("SELECT 1 FROM chosen").fetchone() is None:
+            raise ArchiveError("No kernel passes the filter, so there is nothing to export.")
+        for table, select in TABLES.items():
+            values = {name: value for name, value in extra.items() if f"${name}" in select}
+            con.execute(f"CREATE OR REPLACE TEMP TABLE part AS {select}", values)
+            con.execute(f"COPY (FROM part ORDER BY ALL) TO '{_quoted(folder / table)}.parquet' (FORMAT parquet)")
+            counts[table] = int(con.execute("SELECT count(*) FROM part").fetchall()[0][0])
+        for name, extension, source in con.execute(
+            f"SELECT id, {EXTENSIONS}, source FROM candidates WHERE id IN (FROM told)"
+        ).fetchall():
+            (folder / "sources" / f"{name}.{extension}").write_bytes(source.encode())
+        for table in ("chosen", "told", "part"):
+            con.execute(f"DROP TABLE {table}")
+    manifest = {"format": FORMAT, "rows": counts}
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+    return counts
+
+
+def _pack(folder: Path, target: Path) -> Path:
+    """Zip a folder so that equal content gives equal bytes."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+            entry = zipfile.ZipInfo(file.relative_to(folder).as_posix(), (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            bundle.writestr(entry, file.read_bytes())
+    return target
+
+
+def _unpack(path: Path, scratch: Path) -> Path:
+    """Take out of a zip what belongs into a bundle, and nothing else."""
+    folder = scratch / "bundle"
+    (folder / "sources").mkdir(parents=True)
+    known = {"manifest.json", *(f"{table}.parquet" for table in TABLES)}
+    try:
+        with zipfile.ZipFile(path) as bundle:
+            for name in bundle.namelist():
+                if name in known or SOURCE_NAME.fullmatch(name):
+                    with bundle.open(name) as packed, (folder / name).open("wb") as unpacked:
+                        shutil.copyfileobj(packed, unpacked)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ArchiveError(f"{path} is not a whole bundle: {error}. Fetch or export it again.") from error
+    return folder
+
+
+def _check(path: Path, folder: Path, checked: Path) -> None:
+    """Load a bundle into an archive of its own, verify it there, and write its complete tables to `checked`."""
+    import duckdb
+
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        if manifest.get("format") != FORMAT:
+            raise ArchiveError(
+                f"{path} has the format {manifest.get('format')!r}; this version reads {FORMAT!r}. Upgrade rag-kernels."
+            )
+        with MemoryDatabase().write() as con:
+            for table in TABLES:
+                con.execute(_load_sql(table, folder))
+            wrong = wrong_contents(con)
+            wrong += [sentence for table, sentence in lost_references(con) if table != "edges"]
+            if wrong:
+                raise ArchiveError(f"{path} is not what it claims to be, so nothing was imported. {wrong[0]}")
+            checked.mkdir()
+            for table in TABLES:
+                con.execute(f"COPY {table} TO '{_quoted(checked / table)}.parquet' (FORMAT parquet)")
+    except (OSError, ValueError, duckdb.Error) as error:
+        raise ArchiveError(f"{path} cannot be read as a bundle: {error}. Fetch or export it again.") from error
+
+
+def _load_sql(table: str, folder: Path) -> str:
+    rows = f"read_parquet('{_quoted(folder / table)}.parquet')"
+    if table == "candidates":
+        texts = f"read_text('{_quoted(folder / 'sources')}/*')"
+        return (
+            f"INSERT INTO candidates BY NAME SELECT c.id, c.tier, c.backend, t.content AS source FROM {rows} AS c "
+            f"JOIN {texts} AS t ON parse_filename(t.filename) = concat(c.id, '.', c.extension)"
+        )
+    trust = ", stated_trust AS trust" if table == "evaluations" else ""
+    return f"INSERT INTO {table} BY NAME SELECT *{trust} FROM {rows}"
+
+
+def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[str, int]:
+    """Insert what is not there yet; the bundle's word on kernels that are there already counts only if trusted."""
+    con.execute("CREATE OR REPLACE TEMP TABLE present AS SELECT id FROM kernels")
+    counts: dict[str, int] = {}
+    for table in TABLES:
+        rows = f"read_parquet('{_quoted(checked / table)}.parquet')"
+        select = f"SELECT * FROM {rows}"
+        if not trust_bundle:
+            if table == "embeddings":
+                continue
+            if table == "evaluations":
+                select = f"SELECT * REPLACE ('claimed' AS trust) FROM {rows}"
+            if table == "retractions":
+                select += " WHERE kernel_id NOT IN (FROM present)"
+        elif table == "evaluations":
+            con.execute(f"UPDATE evaluations SET trust = stated_trust WHERE id IN (SELECT id FROM {rows})")
+        before = _count(con, table)
+        con.execute(f"INSERT OR IGNORE INTO {table} BY NAME {select}")
+        counts[table] = _count(con, table) - before
+    con.execute("DROP TABLE present")
+    return counts
+
+
+def _count(con: DuckDBPyConnection, table: str) -> int:
+    return int(con.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
+
+
+def _quoted(path: Any) -> str:
+    return str(path).replace("'", "''")

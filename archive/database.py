@@ -1,0 +1,251 @@
+"""Connections: one per transaction for a file, one for good in memory.
+
+Comes in: a path. Goes out: `read()` and `write()`, context managers that hand out a DuckDB connection inside a
+transaction. DuckDB lets one process write a file at a time and readers need it closed, so a file is opened for each
+transaction and a lock held by another process is waited for. A second lock, `archive.lock`, is a queue: a waiting
+writer holds it, so that readers who come again and again cannot keep it out. Errors of the database become
+`ArchiveError`s that say what to do. Knows nothing of what is stored.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from archive.migrations import migrate, pending
+from archive.records import ArchiveError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Result = TypeVar("Result")
+
+CONFIG: dict[str, Any] = {
+    "threads": 2,
+    "default_block_size": "16384",  # of new files: a fifth of the size and two thirds of the time for small ones
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+FULL_DISK = ("No space left", "File too large", "Disk quota", "Could not write", "out of disk space")
+
+# One process may hold a file open in one mode only, whichever of its threads or archives asks: a lock per file.
+_LOCKS: dict[Path, threading.Lock] = {}
+
+
+class Database(Protocol):
+    def read(self) -> Any: ...
+
+    def write(self) -> Any: ...
+
+    def version(self) -> str: ...
+
+
+class MemoryDatabase:
+    """A database that lives as long as this object."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._writes = 0
+        self._con: DuckDBPyConnection | None = None
+
+    @contextmanager
+    def read(self) -> Iterator[DuckDBPyConnection]:
+        with self._lock, translated("the archive in memory"):
+            yield self._connection()
+
+    @contextmanager
+    def write(self) -> Iterator[DuckDBPyConnection]:
+        with self._lock, translated("the archive in memory"):
+            con = self._connection()
+            with transaction(con):
+                yield con
+            self._writes += 1
+
+    def version(self) -> str:
+        return str(self._writes)
+
+    def _connection(self) -> DuckDBPyConnection:
+        if self._con is None:
+            import duckdb
+
+            self._con = duckdb.connect(":memory:", config=CONFIG)
+            migrate(self._con)
+        return self._con
+
+
+class FileDatabase:
+    """A DuckDB file, created on first use."""
+
+    def __init__(self, path: Path, *, deadline_s: float = 30.0) -> None:
+        self.path = path.absolute()
+        self._deadline_s = deadline_s
+        self._queue = self.path.with_suffix(".lock")
+        self._lock = _LOCKS.setdefault(self.path, threading.Lock())
+        self._checked = False
+
+    @contextmanager
+    def read(self) -> Iterator[DuckDBPyConnection]:
+        with self._lock, translated(str(self.path)), self._connection(read_only=True) as con:
+            yield con
+
+    @contextmanager
+    def write(self) -> Iterator[DuckDBPyConnection]:
+        with (
+            self._lock,
+            translated(str(self.path)),
+            self._connection(read_only=False) as con,
+            transaction(con),
+        ):
+            yield con
+
+    def version(self) -> str:
+        """Changes with every write, of any process; costs two looks at the folder."""
+        states = []
+        for path in (self.path, self.path.with_name(self.path.name + ".wal")):
+            try:
+                found = path.stat()
+                states.append(f"{found.st_mtime_ns}-{found.st_size}")
+            except FileNotFoundError:
+                states.append("none")
+        return "/".join(states)
+
+    @contextmanager
+    def _connection(self, *, read_only: bool) -> Iterator[DuckDBPyConnection]:
+        if not self._checked:
+            self._prepare()
+        with self._opened(read_only=read_only) as con:
+            yield con
+
+    @contextmanager
+    def _opened(self, *, read_only: bool) -> Iterator[DuckDBPyConnection]:
+        """A writer keeps its turn until it is done; a reader passes it on once it is in."""
+        with ExitStack() as turn:
+            turn.enter_context(self._turn())
+            with closing(self._connect(self.path, read_only=read_only)) as con:
+                if read_only:
+                    turn.close()
+                yield con
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        try:
+            queue = self._queue.open("a")
+        except OSError:  # a place where nobody can write: no writer to let through
+            yield
+            return
+        with queue:
+            self._wait_for(partial(fcntl.flock, queue, fcntl.LOCK_EX | fcntl.LOCK_NB), BlockingIOError)
+            yield
+
+    def _prepare(self) -> None:
+        if not self.path.exists():
+            self._create()
+        with self._opened(read_only=True) as con:
+            steps = pending(con)
+        if steps:
+            with self._opened(read_only=False) as con:
+                migrate(con)
+        self._checked = True
+
+    def _create(self) -> None:
+        """Make the file beside its place and link it in whole: nobody ever sees half a schema."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=self.path.parent) as folder:
+            fresh = Path(folder) / self.path.name
+            with closing(self._connect(fresh, read_only=False)) as con:
+                migrate(con)
+            try:
+                os.link(fresh, self.path)
+            except FileExistsError:
+                pass  # another process was quicker
+            except OSError:  # a file system without hard links
+                if not self.path.exists():
+                    fresh.rename(self.path)
+
+    def _connect(self, path: Path, *, read_only: bool) -> DuckDBPyConnection:
+        """Open the file, waiting for a lock that another process holds."""
+        import duckdb
+
+        def locked(error: Exception) -> bool:
+            return "lock" in str(error) or "different configuration" in str(error)
+
+        connect = partial(duckdb.connect, str(path), read_only=read_only, config=CONFIG)
+        return self._wait_for(connect, (duckdb.IOException, duckdb.ConnectionException), locked)
+
+    def _wait_for(
+        self,
+        attempt: Callable[[], Result],
+        busy: type[Exception] | tuple[type[Exception], ...],
+        certainly: Callable[[Exception], bool] = lambda _: True,
+    ) -> Result:
+        """Try until it works, or until the deadline has passed."""
+        deadline = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                return attempt()
+            except busy as error:
+                if not certainly(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise ArchiveError(
+                        f"Another process has kept {self.path} open for more than {self._deadline_s:.0f} s. "
+                        f"Close it (a duckdb shell?) and try again. ({error})"
+                    ) from error
+            time.sleep(random.uniform(0.002, 0.006))
+
+
+@contextmanager
+def closing(con: DuckDBPyConnection) -> Iterator[DuckDBPyConnection]:
+    """Close the connection also when DuckDB itself has given up on the file."""
+    try:
+        yield con
+    finally:
+        con.close()
+
+
+@contextmanager
+def transaction(con: DuckDBPyConnection) -> Iterator[None]:
+    """All or nothing."""
+    import duckdb
+
+    con.execute("BEGIN")
+    try:
+        yield
+        con.execute("COMMIT")
+    except BaseException:
+        try:
+            con.execute("ROLLBACK")
+        except duckdb.Error:
+            pass  # the failed commit has already rolled back
+        raise
+
+
+@contextmanager
+def translated(place: str) -> Iterator[None]:
+    """Turn what DuckDB and the operating system say into an ArchiveError that names the next step."""
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.Error, OSError) as error:
+        text = str(error)
+        if any(sign in text for sign in FULL_DISK):
+            advice = "There is no room to write it. Free some space and try again; what was recorded before is intact"
+        elif "not a valid DuckDB database" in text or "Serialization" in text or "corrupt" in text.lower():
+            advice = "It is damaged. Move it aside and import your last `archive export`, or start a new archive"
+        elif "version number" in text:
+            advice = "Another version of DuckDB wrote it. Upgrade with `pip install -U duckdb`"
+        elif isinstance(error, OSError) or "Permission denied" in text or "Read-only file system" in text:
+            advice = "It cannot be used. Fix its permissions, or choose another folder"
+        else:
+            raise
+        raise ArchiveError(f"{place}: {advice}. ({text})") from error

@@ -1,0 +1,91 @@
+"""docs/archive.md, from the database itself: `python -m archive.docs > docs/archive.md`.
+
+Comes in: nothing but the schema of a fresh archive, whose tables, views and columns carry their comments. Goes out:
+Markdown. A test fails when the file is not what this prints.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from archive.memory import MemoryArchive
+from archive.migrations import MIGRATIONS, SCHEMA
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+PREFACE = """# The archive
+
+An archive is a folder: `archive.duckdb` holds everything, `chroma/` is an index over its vectors that is rebuilt
+whenever it is missing, behind or damaged. It is at `$RAG_KERNELS_ARCHIVE`, else at
+`~/.local/share/rag-kernels/archive`. Several processes may use it at once: each transaction opens the file, and waits
+while another process has it open.
+
+Look into it with any DuckDB:
+
+    duckdb -readonly archive.duckdb "SELECT place, kernel_id, speedup FROM leaderboard WHERE problem_name = 'softmax'"
+
+Ids are hashes of contents, so the same source has the same id in every archive, and two archives merge without
+duplicates. Rows are added, never changed, with two exceptions: a run gets its end, and the trust of an imported
+evaluation may rise. Times are ISO 8601 in UTC, as text (`created_at::TIMESTAMPTZ` makes them times). Columns named
+`record` and `judged` hold whole records as text; infinite numbers in them are written `Infinity`, as Python does.
+
+How far a kernel is trusted: *claimed* (imported, not judged here), *compiled* (built, but the device it is for was
+not there), *verified* (right on every check, and timed), *confirmed* (passed again in a fresh process).
+
+`rag-kernels archive export kernels.zip` writes a bundle: these tables as Parquet, without runs, attempts and LLM
+calls, and each source as a file. `rag-kernels archive import kernels.zip` checks every id and takes the kernels in as
+*claimed*.
+
+This page is made by `python -m archive.docs > docs/archive.md`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    with MemoryArchive().database.read() as con:
+        tables = con.execute("SELECT table_name, comment FROM duckdb_tables() ORDER BY table_oid").fetchall()
+        views = con.execute(
+            "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"
+        ).fetchall()
+        parts = [
+            PREFACE,
+            "## Tables\n",
+            *(_table(con, name, comment) for name, comment in tables),
+            "## Views\n",
+            *(_view(con, name, comment) for name, comment in views),
+            "## Migrations\n",
+            "\n".join(f"{n}. `{name}` ({SCHEMA.name}/{name}.sql)" for n, name in enumerate(MIGRATIONS, 1)) + "\n",
+        ]
+    return "\n".join(parts)
+
+
+def _table(con: DuckDBPyConnection, name: str, comment: str) -> str:
+    columns = con.execute(
+        "SELECT column_name, data_type, is_nullable, comment FROM duckdb_columns() WHERE table_name = ? "
+        "ORDER BY column_index",
+        [name],
+    ).fetchall()
+    keys = con.execute(
+        "SELECT unnest(constraint_column_names) FROM duckdb_constraints() "
+        "WHERE table_name = ? AND constraint_type = 'PRIMARY KEY'",
+        [name],
+    ).fetchall()
+    key = ", ".join(f"`{column}`" for (column,) in keys)
+    lines = [f"### {name}\n", f"{comment or ''} Key: {key}.\n", "| column | type | |", "|---|---|---|"]
+    for column, kind, nullable, remark in columns:
+        shown = kind.replace("|", "\\|") + (", may be null" if nullable else "")
+        lines.append(f"| `{column}` | {shown} | {remark or ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def _view(con: DuckDBPyConnection, name: str, comment: str) -> str:
+    columns = con.execute(
+        "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [name]
+    ).fetchall()
+    return f"### {name}\n\n{comment or ''}\n\n{', '.join(f'`{column}`' for (column,) in columns)}\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,274 @@
+"""What an archive does, over any database: the one implementation behind `FileArchive` and `MemoryArchive`.
+
+Comes in: records. Goes out: records. Each method is one transaction. Similarity is computed exactly, by DuckDB;
+`archive.store` puts an index in front of that. Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from archive import rows
+from archive.database import Database
+from archive.filters import BEST_ROW, condition
+from archive.records import ArchivedKernel, ArchiveError, Attempt, Edge, KernelFilter, LLMCall, Run
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# Column names are interpolated below, values never are.
+KERNELS = f"SELECT {', '.join(rows.KERNEL_COLUMNS)} FROM kernel_cards".replace("precision", '"precision"')
+ALL = KernelFilter(include_retracted=True)
+
+STATS = """
+    SELECT
+        (SELECT count(*) FROM problems) AS problems,
+        (SELECT count(*) FROM kernels) AS kernels,
+        (SELECT count(DISTINCT kernel_id) FROM evaluations WHERE trust IN ('verified', 'confirmed')) AS verified,
+        (SELECT count(DISTINCT kernel_id) FROM evaluations WHERE trust = 'confirmed') AS confirmed,
+        (SELECT count(DISTINCT kernel_id) FROM retractions) AS retracted,
+        (SELECT count(*) FROM evaluations) AS evaluations,
+        (SELECT count(*) FROM edges) AS edges,
+        (SELECT count(*) FROM runs) AS runs,
+        (SELECT count(*) FROM attempts) AS attempts,
+        (SELECT count(*) FROM attempts WHERE verdict = 'passed') AS passed_attempts,
+        (SELECT count(*) FROM llm_calls) AS llm_calls,
+        (SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::BIGINT FROM llm_calls) AS tokens,
+        (SELECT coalesce(sum(cost_usd), 0) FROM llm_calls) AS cost_usd,
+        (SELECT count(*) FROM llm_calls WHERE cost_usd IS NULL) AS calls_of_unknown_cost,
+        (SELECT count(*) FROM embeddings) AS embeddings
+"""
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+class DuckArchive:
+    """An archive in a DuckDB database. `version()` changes whenever anything was written."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def version(self) -> str:
+        return self.database.version()
+
+    def start_run(self, run: Run) -> None:
+        """Record a run; one that was there before is running again."""
+        names = tuple(Run.__dataclass_fields__)
+        with self.database.write() as con:
+            con.execute(
+                f"INSERT INTO runs ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)}) "
+                "ON CONFLICT (id) DO UPDATE SET status = excluded.status, finished_at = excluded.finished_at",
+                [getattr(run, name) for name in names],
+            )
+
+    def finish_run(self, run_id: str, status: str) -> None:
+        with self.database.write() as con:
+            known = con.execute(
+                "UPDATE runs SET status = ?, finished_at = ? WHERE id = ? RETURNING id", [status, now(), run_id]
+            ).fetchall()
+            if not known:
+                raise ArchiveError(f"There is no run {run_id!r} in this archive: start it first.")
+
+    def record_call(self, call: LLMCall) -> None:
+        with self.database.write() as con:
+            row = con.execute("SELECT coalesce(max(position), 0) + 1 FROM llm_calls").fetchall()[0]
+            values = {name: getattr(call, name) for name in rows.CALL_COLUMNS}
+            rows.insert(con, "llm_calls", {"position": row[0], **values})
+
+    def record_attempt(self, attempt: Attempt) -> None:
+        with self.database.write() as con:
+            rows.insert_attempt(con, attempt)
+
+    def index_embedding(self, kernel_id: str, vector: Sequence[float], model: str) -> None:
+        self.index_embeddings([(kernel_id, vector)], model)
+
+    def index_embeddings(self, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:
+        """Add or replace many vectors in one transaction."""
+        with self.database.write() as con:
+            put_vectors(con, vectors, model)
+
+    def nearest(
+        self, vector: Sequence[float], count: int, where: KernelFilter, model: str | None = None
+    ) -> list[tuple[str, float]]:
+        with self.database.read() as con:
+            known = resolve_model(con, vector, model)
+            return [] if known is None else nearest(con, vector, count, where, known)
+
+    def kernels(self, where: KernelFilter) -> list[ArchivedKernel]:
+        """Newest first, each with the evaluation that speaks best for it among those that pass the filter."""
+        sql, parameters = condition(where)
+        limit = "" if where.limit is None else f"LIMIT {int(where.limit)}"
+        with self.database.read() as con:
+            found = rows.query(
+                con,
+                f"{KERNELS} WHERE {sql} QUALIFY {BEST_ROW} ORDER BY created_at DESC, id {limit}",
+                parameters,
+            )
+        return [rows.to_kernel(row) for row in found]
+
+    def kernel(self, kernel_id: str) -> ArchivedKernel | None:
+        """By id or prefix of one, with or without the leading `k_`; retracted ones too.
+
+        Raises ArchiveError when a prefix fits several kernels.
+        """
+        prefix = kernel_id if kernel_id.startswith("k_") else f"k_{kernel_id}"
+        with self.database.read() as con:
+            found = con.execute(
+                "SELECT id FROM kernels WHERE starts_with(id, ?) ORDER BY id LIMIT 5", [prefix]
+            ).fetchall()
+            if len(found) > 1:
+                names = ", ".join(name for (name,) in found)
+                raise ArchiveError(f"{kernel_id!r} fits several kernels ({names}...): give more of the id.")
+            kernel = rows.query(con, f"{KERNELS} WHERE id = ? QUALIFY {BEST_ROW}", found[0]) if found else []
+        return rows.to_kernel(kernel[0]) if kernel else None
+
+    def attempts(self, run_id: str) -> list[Attempt]:
+        with self.database.read() as con:
+            found = rows.query(con, f"{rows.ATTEMPTS} WHERE a.run_id = ? ORDER BY a.number", [run_id])
+        return [rows.to_attempt(row) for row in found]
+
+    def calls(self, run_id: str) -> list[LLMCall]:
+        """In order of arrival."""
+        names = ", ".join(rows.CALL_COLUMNS)
+        with self.database.read() as con:
+            found = rows.query(con, f"SELECT {names} FROM llm_calls WHERE run_id = ? ORDER BY position", [run_id])
+        return [LLMCall(**row) for row in found]
+
+    def runs(self, limit: int = 50) -> list[Run]:
+        names = ", ".join(Run.__dataclass_fields__)
+        with self.database.read() as con:
+            found = rows.query(con, f"SELECT {names} FROM runs ORDER BY started_at DESC, id DESC LIMIT ?", [limit])
+        return [Run(**row) for row in found]
+
+    def lineage(self, kernel_id: str) -> list[Edge]:
+        """All edges above a kernel, nearest first, each once."""
+        found: dict[Edge, None] = {}
+        seen, level = {kernel_id}, [kernel_id]
+        with self.database.read() as con:
+            while level:
+                above = rows.query(
+                    con,
+                    "SELECT child, source, relation FROM edges WHERE list_contains(?::VARCHAR[], child) "
+                    "ORDER BY child, relation, source",
+                    [level],
+                )
+                edges = [Edge(**row) for row in above]
+                found.update(dict.fromkeys(edges))
+                level = list(dict.fromkeys(edge.source for edge in edges if edge.source not in seen))
+                seen.update(level)
+        return list(found)
+
+    def retract(self, kernel_id: str, reason: str) -> None:
+        if not reason.strip():
+            raise ArchiveError("Say why the kernel is retracted: the reason is kept with it.")
+        with self.database.write() as con:
+            if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
+                raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
+            retraction = {"kernel_id": kernel_id, "reason": reason, "created_at": now()}
+            rows.insert(con, "retractions", retraction, key=("kernel_id", "reason"))
+
+    def stats(self) -> dict[str, int | float]:
+        with self.database.read() as con:
+            return rows.query(con, STATS)[0]
+
+    def missing_embeddings(self, model: str) -> Iterable[ArchivedKernel]:
+        """Kernels without a vector of this model, retracted ones excepted."""
+        with self.database.read() as con:
+            found = rows.query(
+                con,
+                f"{KERNELS} WHERE retracted = '' AND id NOT IN (SELECT kernel_id FROM embeddings WHERE model = ?) "
+                f"QUALIFY {BEST_ROW} ORDER BY created_at, id",
+                [model],
+            )
+        return [rows.to_kernel(row) for row in found]
+
+    def reindex(self) -> int:
+        """Rebuild the index from the table of vectors and return their number; here the table is the index."""
+        with self.database.read() as con:
+            return int(con.execute("SELECT count(*) FROM embeddings").fetchall()[0][0])
+
+
+def put_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:
+    created_at = now()
+    for kernel_id, vector in vectors:
+        _check_vector(con, kernel_id, vector, model)
+        con.execute(
+            "INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)",
+            [kernel_id, model, [float(x) for x in vector], created_at],
+        )
+
+
+def _check_vector(con: DuckDBPyConnection, kernel_id: str, vector: Sequence[float], model: str) -> None:
+    if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
+        raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive: record its attempt before its vector.")
+    if not has_direction(vector):
+        raise ArchiveError(
+            f"The vector for {kernel_id} is all zeros or not finite: check the embedding model {model!r}."
+        )
+    known = con.execute("SELECT len(vector) FROM embeddings WHERE model = ? LIMIT 1", [model]).fetchone()
+    if known is not None and known[0] != len(vector):
+        raise ArchiveError(
+            f"The model {model!r} gave {len(vector)} numbers where it gave {known[0]} before: "
+            "give the changed model another name."
+        )
+
+
+def has_direction(vector: Sequence[float]) -> bool:
+    """Whether a vector can be compared by its angle at all."""
+    return all(math.isfinite(x) for x in vector) and any(x != 0 for x in vector)
+
+
+def resolve_model(con: DuckDBPyConnection, vector: Sequence[float], model: str | None) -> str | None:
+    """The model to compare a vector with: the one named, or of its size the one that embedded a kernel last.
+
+    None when there is nothing to compare with; raises ArchiveError when the vector has another size than its vectors.
+    """
+    if not has_direction(vector):
+        return None
+    row = con.execute(
+        "SELECT model, len(vector) FROM embeddings WHERE coalesce(model = ?, len(vector) = ?) "
+        "ORDER BY created_at DESC, model LIMIT 1",
+        [model, len(vector)],
+    ).fetchone()
+    if row is not None and row[1] != len(vector):
+        raise ArchiveError(
+            f"The query has {len(vector)} numbers, but the vectors of {row[0]!r} have {row[1]}: "
+            "embed the query with the model that embedded the kernels."
+        )
+    return None if row is None else str(row[0])
+
+
+def nearest(
+    con: DuckDBPyConnection,
+    vector: Sequence[float],
+    count: int,
+    where: KernelFilter,
+    model: str,
+    among: Sequence[str] | None = None,
+) -> list[tuple[str, float]]:
+    """Exact cosine similarity to the kernels that pass the filter, or to those of `among` that do."""
+    sql, parameters = condition(where)
+    chosen = "" if among is None else "AND list_contains(?::VARCHAR[], kernel_id)"
+    found = con.execute(
+        f"""
+        SELECT kernel_id, list_cosine_similarity(vector, ?::FLOAT[]) AS similarity
+        FROM embeddings
+        WHERE model = ? AND len(vector) = ? {chosen} AND kernel_id IN (SELECT id FROM kernel_cards WHERE {sql})
+        ORDER BY similarity DESC, kernel_id
+        LIMIT ?
+        """,
+        [
+            [float(x) for x in vector],
+            model,
+            len(vector),
+            *([] if among is None else [list(among)]),
+            *parameters,
+            count,
+        ],
+    ).fetchall()
+    return [(str(kernel_id), float(similarity)) for kernel_id, similarity in found]

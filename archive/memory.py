@@ -1,0 +1,14 @@
+"""An archive that is gone with the process: for tests and for `--archive :memory:`.
+
+The same code as the file archive over a DuckDB in memory; similarity by comparing with every vector.
+"""
+
+from __future__ import annotations
+
+from archive.database import MemoryDatabase
+from archive.duck import DuckArchive
+
+
+class MemoryArchive(DuckArchive):
+    def __init__(self) -> None:
+        super().__init__(MemoryDatabase())

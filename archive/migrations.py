@@ -1,0 +1,64 @@
+"""The history of the schema: named steps, in order, only ever appended to.
+
+Comes in: a DuckDB connection. Goes out: the same database at the newest schema, with a row in `migrations` for
+each step. The steps are the SQL files in `schema/`. Knows nothing of files, locks or records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from archive.records import ArchiveError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MIGRATIONS: tuple[str, ...] = ("001_tables", "002_views")
+SCHEMA = Path(__file__).parent / "schema"
+
+
+def applied(con: DuckDBPyConnection) -> list[str]:
+    """Names of the steps that this database has taken, in order; empty for a new file."""
+    known = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'migrations'").fetchone()
+    if known is None:
+        return []
+    return [name for (name,) in con.execute("SELECT name FROM migrations ORDER BY position").fetchall()]
+
+
+def pending(con: DuckDBPyConnection, names: Sequence[str] = MIGRATIONS) -> list[str]:
+    """Steps that are still to be taken.
+
+    Raises ArchiveError when the database has taken steps that this version does not know.
+    """
+    done = applied(con)
+    unknown = [name for name in done if name not in names]
+    if unknown:
+        raise ArchiveError(
+            f"This archive was written by a newer version of rag-kernels (it has the schema step {unknown[-1]!r}). "
+            "Upgrade with `pip install -U rag-kernels`, or choose another archive folder."
+        )
+    return [name for name in names if name not in done]
+
+
+def migrate(con: DuckDBPyConnection, names: Sequence[str] = MIGRATIONS, schema: Path = SCHEMA) -> list[str]:
+    """Take all pending steps in one transaction and return their names."""
+    steps = pending(con, names)
+    if not steps:
+        return []
+    con.execute("BEGIN")
+    con.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (position INTEGER PRIMARY KEY, name VARCHAR UNIQUE, applied_at VARCHAR)"
+    )
+    con.execute("COMMENT ON TABLE migrations IS 'Steps of the schema that this file has taken.'")
+    con.execute("COMMENT ON COLUMN migrations.position IS 'order'")
+    con.execute("COMMENT ON COLUMN migrations.name IS 'a file in archive/schema/'")
+    con.execute("COMMENT ON COLUMN migrations.applied_at IS 'when this file took the step'")
+    for name in steps:
+        con.execute((schema / f"{name}.sql").read_text())
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        con.execute("INSERT INTO migrations SELECT count(*) + 1, ?, ? FROM migrations", [name, now])
+    con.execute("COMMIT")
+    return steps

@@ -1,0 +1,321 @@
+"""What the explorer and the command line read: small typed rows, never a connection.
+
+Comes in: an archive and what is asked. Goes out: frozen rows, ready to show. Reads only. `version(archive)` changes
+with every write of any process, so that callers can cache by it. Knows the views of `schema/`, nothing of how rows
+are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from archive import rows
+from archive.duck import DuckArchive
+from archive.filters import BEST_ROW, condition
+from archive.records import Edge, KernelFilter, Trust
+from eval import codec
+from eval.records import Backend, Judged, Tier
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A line of the table of kernels: everything but the sources."""
+
+    id: str
+    problem_id: str
+    problem_name: str
+    backend: Backend
+    tier: Tier
+    trust: Trust
+    retracted: str
+    label: str
+    precision: str
+    idea: str
+    writer: str
+    model: str
+    graph_key: str
+    device_name: str
+    device_arch: str
+    candidate_us: float | None
+    eager_us: float | None
+    compile_us: float | None
+    speedup_eager: float | None
+    speedup_compile: float | None
+    speedup: float | None
+    floor_fraction: float | None
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A verified kernel's place for a problem on a device."""
+
+    place: int
+    problem_id: str
+    problem_name: str
+    device_key: str
+    device_name: str
+    device_arch: str
+    kernel_id: str
+    backend: Backend
+    tier: Tier
+    trust: Trust
+    label: str
+    writer: str
+    model: str
+    candidate_us: float | None
+    eager_us: float | None
+    compile_us: float | None
+    speedup_eager: float | None
+    speedup_compile: float | None
+    speedup: float | None
+    floor_fraction: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One judgement of a kernel, whole."""
+
+    id: str
+    problem_id: str
+    problem_name: str
+    trust: Trust
+    judged: Judged
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """A line of a run's table; `won` is a pass that beats the better baseline."""
+
+    attempt_id: str
+    run_id: str
+    number: int
+    round: int
+    problem_id: str
+    problem_name: str
+    candidate_id: str
+    tier: Tier
+    backend: Backend
+    verdict: str
+    reason: str
+    speedup: float | None
+    trust: Trust | None
+    label: str | None
+    won: bool
+    writer: str
+    model: str
+    idea: str
+    cost_usd: float | None
+    seconds: float
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """What a run tried, won and cost; a cost is None when no price is known."""
+
+    run_id: str
+    command: str
+    problem_name: str
+    started_at: str
+    status: str
+    attempts: int
+    passed: int
+    verified_kernels: int
+    best_speedup: float | None
+    seconds: float
+    cost_usd: float | None
+    cost_per_verified_kernel: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """How often a kernel was shown to a writer, and what became of those attempts."""
+
+    kernel_id: str
+    shown: int
+    passed: int
+    won: int
+    median_speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What it took to write and judge a kernel."""
+
+    kernel_id: str
+    attempts: int
+    cost_usd: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """fast_p: the share of a run's problems that became more than `p` times as fast."""
+
+    run_id: str
+    p: float
+    share: float
+    problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineageNode:
+    """A kernel, a failed candidate (no trust), or the name of an origin outside the archive (no backend)."""
+
+    id: str
+    problem_name: str
+    backend: Backend | None
+    tier: Tier | None
+    trust: Trust | None
+    speedup: float | None
+    writer: str
+    idea: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineageGraph:
+    """Ancestors and descendants of one kernel, itself included."""
+
+    nodes: tuple[LineageNode, ...]
+    edges: tuple[Edge, ...]
+
+
+def version(archive: DuckArchive) -> str:
+    """A text that changes whenever anything was written, by any process; cheap enough for every page view."""
+    return archive.version()
+
+
+def kernel_table(archive: DuckArchive, where: KernelFilter | None = None) -> list[KernelRow]:
+    """Newest first, each with the evaluation that speaks best for it."""
+    where = where or KernelFilter()
+    sql, parameters = condition(where)
+    limit = "" if where.limit is None else f" LIMIT {int(where.limit)}"
+    return _load(
+        archive,
+        KernelRow,
+        f"FROM kernel_cards WHERE {sql} QUALIFY {BEST_ROW} ORDER BY created_at DESC, id{limit}",
+        parameters,
+    )
+
+
+def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key: str | None = None) -> list[Place]:
+    """Verified kernels by problem, device and place; for all problems and devices, or one of them."""
+    return _load(
+        archive,
+        Place,
+        "FROM leaderboard WHERE coalesce(problem_id = ?, true) AND coalesce(device_key = ?, true) "
+        "ORDER BY problem_name, problem_id, device_name, device_key, place",
+        [problem_id, device_key],
+    )
+
+
+def best_per_graph_key(archive: DuckArchive, graph_key: str) -> list[str]:
+    """Kernel ids of the best kernel for a graph, one per device that it was verified on."""
+    with archive.database.read() as con:
+        found = con.execute(
+            "SELECT kernel_id FROM best_per_graph_key WHERE graph_key = ? ORDER BY device_key", [graph_key]
+        ).fetchall()
+    return [str(kernel_id) for (kernel_id,) in found]
+
+
+def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
+    """Every judgement of a kernel, newest first."""
+    with archive.database.read() as con:
+        found = rows.query(
+            con,
+            "SELECT e.id, e.problem_id, p.name AS problem_name, e.trust, e.judged, e.created_at FROM evaluations AS e "
+            "JOIN problems AS p ON p.id = e.problem_id WHERE e.kernel_id = ? ORDER BY e.created_at DESC, e.id",
+            [kernel_id],
+        )
+    return [Evaluation(**{**row, "judged": codec.loads(row["judged"])}) for row in found]
+
+
+def attempts_of_run(archive: DuckArchive, run_id: str) -> list[AttemptRow]:
+    """In order, failures included."""
+    return _load(archive, AttemptRow, "FROM attempt_results WHERE run_id = ? ORDER BY number", [run_id])
+
+
+def attempts_of_kernel(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]:
+    """Every time this source was judged, newest first."""
+    return _load(
+        archive,
+        AttemptRow,
+        "FROM attempt_results WHERE candidate_id = ? ORDER BY created_at DESC, attempt_id",
+        [kernel_id],
+    )
+
+
+def attempts_shown(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]:
+    """Attempts whose writer was shown this kernel, newest first."""
+    return _load(
+        archive,
+        AttemptRow,
+        "FROM attempt_results WHERE list_contains(list_transform(exemplars, lambda x: x.kernel_id), ?) "
+        "ORDER BY created_at DESC, attempt_id",
+        [kernel_id],
+    )
+
+
+def run_table(archive: DuckArchive, limit: int = 50) -> list[RunRow]:
+    """Newest first."""
+    return _load(archive, RunRow, "FROM run_summary ORDER BY started_at DESC, run_id DESC LIMIT ?", [limit])
+
+
+def exemplar_credit(archive: DuckArchive) -> list[Credit]:
+    """Most helpful first."""
+    return _load(archive, Credit, "FROM exemplar_credit ORDER BY won DESC, shown, kernel_id", [])
+
+
+def kernel_costs(archive: DuckArchive) -> list[Cost]:
+    return _load(archive, Cost, "FROM kernel_costs ORDER BY kernel_id", [])
+
+
+def fast_p(archive: DuckArchive, run_id: str) -> list[Share]:
+    return _load(archive, Share, "FROM fast_p WHERE run_id = ? ORDER BY p", [run_id])
+
+
+def lineage_graph(archive: DuckArchive, kernel_id: str) -> LineageGraph:
+    """All ancestors and all descendants, with the edges among them."""
+    with archive.database.read() as con:
+        found = con.execute(
+            "SELECT ancestor_id FROM ancestry WHERE kernel_id = $id "
+            "UNION SELECT kernel_id FROM ancestry WHERE ancestor_id = $id",
+            {"id": kernel_id},
+        ).fetchall()
+        names = sorted({kernel_id, *(name for (name,) in found)})
+        edges = rows.query(
+            con,
+            "SELECT child, source, relation FROM edges WHERE list_contains($1::VARCHAR[], child) "
+            "AND list_contains($1::VARCHAR[], source) ORDER BY child, relation, source",
+            [names],
+        )
+        nodes = rows.query(con, LINEAGE_NODES, [names])
+    return LineageGraph(tuple(LineageNode(**row) for row in nodes), tuple(Edge(**row) for row in edges))
+
+
+LINEAGE_NODES = f"""
+    SELECT
+        n.id, coalesce(k.problem_name, t.problem_name, '') AS problem_name, c.backend, c.tier, k.trust, k.speedup,
+        coalesce(k.writer, t.writer, '') AS writer, coalesce(k.idea, t.idea, '') AS idea
+    FROM (SELECT unnest(?::VARCHAR[]) AS id) AS n
+    LEFT JOIN candidates AS c ON c.id = n.id
+    LEFT JOIN (SELECT * FROM kernel_cards QUALIFY {BEST_ROW}) AS k ON k.id = n.id
+    LEFT JOIN (
+        SELECT * FROM attempt_results
+        QUALIFY row_number() OVER (PARTITION BY candidate_id ORDER BY created_at, attempt_id) = 1
+    ) AS t ON t.candidate_id = n.id
+    ORDER BY n.id
+"""
+
+
+def _load(archive: DuckArchive, kind: type[Row], sql: str, parameters: Sequence[Any]) -> list[Row]:
+    """Fill records of a kind from the columns of the same names."""
+    names = ", ".join(f'"{field.name}"' for field in fields(kind))  # type: ignore[arg-type]
+    with archive.database.read() as con:
+        return [kind(**row) for row in rows.query(con, f"SELECT {names} {sql}", parameters)]

@@ -1,0 +1,268 @@
+"""Between records and rows: what each table holds of an attempt, and an attempt back from its rows.
+
+Comes in: records, and a DuckDB connection inside a transaction. Goes out: inserted rows (never replaced ones), or
+records. Knows the tables of `schema/`; knows nothing of files, locks and vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, assert_never
+
+from archive.records import ArchivedKernel, Attempt, Edge, Exemplar, LLMCall, Trust
+from eval import codec
+from eval.ids import content_id
+from eval.records import (
+    BuildFailed,
+    Candidate,
+    Compiled,
+    Crashed,
+    FunctionalProblem,
+    Judged,
+    Measurement,
+    Passed,
+    Rejected,
+    TimedOut,
+    Verdict,
+    Wrong,
+    verdict_name,
+)
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Row = dict[str, Any]
+
+KERNEL_COLUMNS = tuple(ArchivedKernel.__dataclass_fields__)
+CALL_COLUMNS = tuple(LLMCall.__dataclass_fields__)
+
+ATTEMPTS = """
+    SELECT a.*, f.record, c.tier, c.backend, c.source, i.text AS idea
+    FROM attempts AS a
+    JOIN functionals AS f ON f.id = a.functional_id
+    JOIN candidates AS c ON c.id = a.candidate_id
+    JOIN ideas AS i ON i.id = a.idea_id
+"""
+
+
+def query(con: DuckDBPyConnection, sql: str, parameters: Any = ()) -> list[Row]:
+    """Run a query and return its rows as dictionaries."""
+    cursor = con.execute(sql, parameters)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def insert(con: DuckDBPyConnection, table: str, row: Mapping[str, Any], key: Sequence[str] = ("id",)) -> None:
+    """Add a row unless its key is there already: content ids make that the same row.
+
+    Looking first takes a third of the time of INSERT OR IGNORE.
+    """
+    there = " AND ".join(f"{name} = ?" for name in key)
+    if con.execute(f"SELECT 1 FROM {table} WHERE {there}", [row[name] for name in key]).fetchone() is not None:
+        return
+    names = ", ".join(f'"{name}"' for name in row)
+    marks = ", ".join("?" for _ in row)
+    con.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))
+
+
+def trust_of(verdict: Verdict) -> Trust | None:
+    """The trust that a verdict of our own judge earns; None when the candidate does not become a kernel."""
+    match verdict:
+        case Passed():
+            return "confirmed" if verdict.measurement.confirmed else "verified"
+        case Compiled():
+            return "compiled"
+        case BuildFailed() | Wrong() | Crashed() | TimedOut() | Rejected():
+            return None
+    assert_never(verdict)
+
+
+def functional_id(functional: FunctionalProblem) -> str:
+    return content_id("f", codec.dumps(functional))
+
+
+def idea_id(problem_id: str, text: str) -> str:
+    return content_id("i", problem_id, text)
+
+
+def evaluation_id(kernel_id: str, functional: str, judged: str) -> str:
+    """`functional` is a functionals.id, `judged` the text of the Judged record."""
+    return content_id("e", kernel_id, functional, judged)
+
+
+def problem_row(functional: FunctionalProblem, created_at: str) -> Row:
+    problem = functional.problem
+    return {"id": problem.id, "name": problem.name, "source": problem.source, "created_at": created_at}
+
+
+def functional_row(functional: FunctionalProblem) -> Row:
+    features = functional.features
+    return {
+        "id": functional_id(functional),
+        "problem_id": functional.problem.id,
+        "graph_key": functional.graph_key,
+        "source": functional.source,
+        "operators": list(features.operators),
+        "ranks": list(features.ranks),
+        "dtypes": list(features.dtypes),
+        "shapes": [list(tensor.spec.shape) for tensor in functional.tensors],
+        "record": codec.dumps(functional),
+    }
+
+
+def candidate_row(candidate: Candidate) -> Row:
+    return {
+        "id": candidate.id,
+        "tier": candidate.tier,
+        "backend": candidate.backend,
+        "source": candidate.source,
+    }
+
+
+def evaluation_row(kernel_id: str, functional: FunctionalProblem, judged: Judged, created_at: str) -> Row | None:
+    """What an evaluation says of a kernel; None when the verdict is a failure."""
+    trust = trust_of(judged.verdict)
+    if trust is None:
+        return None
+    text = codec.dumps(judged)
+    known_as = functional_id(functional)
+    return {
+        "id": evaluation_id(kernel_id, known_as, text),
+        "kernel_id": kernel_id,
+        "problem_id": functional.problem.id,
+        "functional_id": known_as,
+        "trust": trust,
+        "stated_trust": trust,
+        "device_key": judged.device.key,
+        "device_name": judged.device.name,
+        "device_arch": judged.device.arch,
+        "torch": judged.environment.torch,
+        "compiler": judged.environment.compiler,
+        "judge_version": judged.environment.judge_version,
+        **_passed_columns(judged.verdict),
+        "judged": text,
+        "created_at": created_at,
+    }
+
+
+def _passed_columns(verdict: Verdict) -> Row:
+    if not isinstance(verdict, Passed):
+        return {"label": "", "precision": ""}
+    return {
+        "label": verdict.label,
+        "precision": verdict.precision,
+        "error_ratio": verdict.error_ratio,
+        **_measurement_columns(verdict.measurement),
+    }
+
+
+def _measurement_columns(measured: Measurement) -> Row:
+    over_compile = measured.speedup_compile
+    return {
+        "candidate_us": measured.candidate_us,
+        "eager_us": measured.eager_us,
+        "compile_us": measured.compile_us,
+        "speedup_eager": measured.speedup_eager.median,
+        "speedup_compile": None if over_compile is None else over_compile.median,
+        "speedup": measured.speedup,
+        "floor_us": measured.floor_us,
+        "floor_fraction": measured.floor_fraction,
+    }
+
+
+def kernel_row(attempt: Attempt) -> Row:
+    return {
+        "id": attempt.candidate.id,
+        "functional_id": functional_id(attempt.problem),
+        "idea_id": idea_id(attempt.problem.problem.id, attempt.idea),
+        "writer": attempt.writer,
+        "model": attempt.model,
+        "licence": "",
+        "attribution": "",
+        "created_at": attempt.created_at,
+    }
+
+
+def attempt_row(attempt: Attempt, evaluation: str | None) -> Row:
+    verdict = attempt.judged.verdict
+    return {
+        "id": attempt.id,
+        "run_id": attempt.run_id,
+        "number": attempt.number,
+        "round": attempt.round,
+        "functional_id": functional_id(attempt.problem),
+        "candidate_id": attempt.candidate.id,
+        "idea_id": idea_id(attempt.problem.problem.id, attempt.idea),
+        "evaluation_id": evaluation,
+        "verdict": verdict_name(verdict),
+        "reason": "" if isinstance(verdict, Passed) else verdict.reason,
+        "judged": codec.dumps(attempt.judged),
+        "writer": attempt.writer,
+        "model": attempt.model,
+        "exemplars": [_struct(exemplar) for exemplar in attempt.exemplars],
+        "parents": [_struct(edge) for edge in attempt.parents],
+        "call_ids": list(attempt.call_ids),
+        "cost_usd": attempt.cost_usd,
+        "seconds": attempt.seconds,
+        "note": attempt.note,
+        "created_at": attempt.created_at,
+    }
+
+
+def _struct(record: Exemplar | Edge) -> Row:
+    return {name: value for name, value in codec.encode(record).items() if name != "_"}
+
+
+def insert_attempt(con: DuckDBPyConnection, attempt: Attempt) -> None:
+    """Add an attempt with everything that it refers to; does nothing when it is there already."""
+    if con.execute("SELECT 1 FROM attempts WHERE id = ?", [attempt.id]).fetchone():
+        return
+    problem = attempt.problem
+    idea = {
+        "id": idea_id(problem.problem.id, attempt.idea),
+        "problem_id": problem.problem.id,
+        "text": attempt.idea,
+        "created_at": attempt.created_at,
+    }
+    evaluation = evaluation_row(attempt.candidate.id, problem, attempt.judged, attempt.created_at)
+    insert(con, "problems", problem_row(problem, attempt.created_at))
+    insert(con, "functionals", functional_row(problem))
+    insert(con, "candidates", candidate_row(attempt.candidate))
+    insert(con, "ideas", idea)
+    if evaluation is not None:
+        insert(con, "kernels", kernel_row(attempt))
+        insert(con, "evaluations", evaluation)
+    for edge in attempt.parents:
+        insert(con, "edges", _struct(edge), key=("child", "source", "relation"))
+    insert(con, "attempts", attempt_row(attempt, None if evaluation is None else evaluation["id"]))
+
+
+def to_attempt(row: Row) -> Attempt:
+    """An attempt exactly as recorded; `row` is one of `ATTEMPTS`."""
+    return Attempt(
+        run_id=row["run_id"],
+        number=row["number"],
+        round=row["round"],
+        problem=codec.loads(row["record"]),
+        candidate=Candidate(row["source"], row["tier"], row["backend"]),
+        judged=codec.loads(row["judged"]),
+        writer=row["writer"],
+        model=row["model"],
+        idea=row["idea"],
+        exemplars=tuple(Exemplar(**{**x, "reasons": tuple(x["reasons"])}) for x in row["exemplars"]),
+        parents=tuple(Edge(**x) for x in row["parents"]),
+        call_ids=tuple(row["call_ids"]),
+        cost_usd=row["cost_usd"],
+        seconds=row["seconds"],
+        created_at=row["created_at"],
+        note=row["note"],
+    )
+
+
+def to_kernel(row: Row) -> ArchivedKernel:
+    """A kernel from a row of `kernel_cards`."""
+    values = {name: row[name] for name in KERNEL_COLUMNS}
+    for name in ("operators", "ranks", "dtypes"):
+        values[name] = tuple(values[name])
+    values["shapes"] = tuple(tuple(shape) for shape in values["shapes"])
+    return ArchivedKernel(**values)

@@ -1,0 +1,167 @@
+"""The archive in a folder: `archive.duckdb` is the truth, `chroma/` an index over its vectors.
+
+Comes in: a folder. Goes out: an archive. Vectors go to DuckDB first and to Chroma after the commit; Chroma proposes
+neighbours and DuckDB decides, so a stale or damaged index costs time, never a wrong answer. An index that is corrupt,
+gone or behind is repaired here. Knows the order of things, not the SQL and not Chroma's ways.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from archive import rows
+from archive.database import FileDatabase
+from archive.duck import DuckArchive, nearest, put_vectors, resolve_model
+from archive.index import ChromaIndex, IndexDamaged, Item
+from archive.memory import MemoryArchive
+from archive.records import KernelFilter
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+State = tuple[int, str | None]
+
+DATABASE = "archive.duckdb"
+INDEX = "chroma"
+TOLERANCE = 1e-3  # how far Chroma's similarity may be from the exact one before the index counts as stale
+
+
+def open_archive(location: str | Path | None = None) -> DuckArchive:
+    """Open the archive in a folder, or one in memory for `:memory:`.
+
+    Without a location: the folder named by RAG_KERNELS_ARCHIVE, or ~/.local/share/rag-kernels/archive. Nothing is
+    read or written before the first use.
+    """
+    if location is None:
+        home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+        location = os.environ.get("RAG_KERNELS_ARCHIVE") or home / "rag-kernels" / "archive"
+    return MemoryArchive() if str(location) == ":memory:" else FileArchive(Path(location).expanduser())
+
+
+class FileArchive(DuckArchive):
+    """Several processes may use the same folder at once. `deadline_s` bounds the wait for another's transaction."""
+
+    def __init__(self, root: Path, *, deadline_s: float = 30.0) -> None:
+        super().__init__(FileDatabase(root / DATABASE, deadline_s=deadline_s))
+        self.root = root
+        self._index = ChromaIndex(root / INDEX)
+        self._indexing = threading.RLock()
+        self._seen: dict[str, State] = {}  # of each model, the vectors that the open index is known to hold
+
+    def index_embeddings(self, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:
+        with self._indexing:
+            with self.database.write() as con:
+                before = _state(con, model)
+                put_vectors(con, vectors, model)
+                after = _state(con, model)
+            kernel_ids = [kernel_id for kernel_id, _ in vectors]
+            self._with_index(lambda: self._index.put(model, self._items(model, kernel_ids)), lambda: None)
+            if self._seen.get(model) == before:
+                self._seen[model] = after
+
+    def nearest(
+        self, vector: Sequence[float], count: int, where: KernelFilter, model: str | None = None
+    ) -> list[tuple[str, float]]:
+        with self.database.read() as con:
+            known = resolve_model(con, vector, model)
+        if known is None:
+            return []
+        with self._indexing:
+            return self._with_index(
+                lambda: self._nearest(vector, count, where, known),
+                lambda: super(FileArchive, self).nearest(vector, count, where, known),
+            )
+
+    def reindex(self) -> int:
+        """Throw the index away and build it from the table of vectors."""
+        with self._indexing:
+            self._seen.clear()
+            self._index.clear()
+            return self._fill()
+
+    def _nearest(self, vector: Sequence[float], count: int, where: KernelFilter, model: str) -> list[tuple[str, float]]:
+        wanted = max(4 * count, 64)
+        self._catch_up(model)
+        near = self._index.query(model, vector, wanted, backend=where.backend, tier=where.tier)
+        with self.database.read() as con:
+            found = nearest(con, vector, count, where, model, among=list(near))
+            if len(found) < count and len(near) == wanted:  # the filter is narrower than the index knows
+                return nearest(con, vector, count, where, model)
+        if any(abs(near[kernel_id] - similarity) > TOLERANCE for kernel_id, similarity in found):
+            raise IndexDamaged("its vectors differ from those in DuckDB")
+        return found
+
+    def _catch_up(self, model: str) -> None:
+        """Take in what other processes indexed, give the index what a killed one could not, drop what is gone."""
+        with self.database.read() as con:
+            state = _state(con, model)
+            if self._seen.get(model) == state:
+                return
+            known = {r[0] for r in con.execute("SELECT kernel_id FROM embeddings WHERE model = ?", [model]).fetchall()}
+        self._close()  # an open index does not see what other processes write
+        there = self._index.ids(model)
+        self._index.put(model, self._items(model, sorted(known - there)))
+        self._index.remove(model, sorted(there - known))
+        self._seen[model] = state
+
+    def _close(self) -> None:
+        self._seen.clear()
+        self._index.close()
+
+    def _with_index(self, use: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
+        """Use the index; if it fails open it again, if that fails rebuild it and go the way without it."""
+        try:
+            return use()
+        except IndexDamaged:
+            self._close()  # another process may have rebuilt the folder that we had open
+        try:
+            return use()
+        except IndexDamaged as error:
+            self._rebuild(error)
+        return otherwise()
+
+    def _rebuild(self, error: IndexDamaged) -> None:
+        self._seen.clear()
+        try:
+            aside = self._index.move_aside()
+            log.warning("the index %s is damaged (%s); moved to %s, rebuilding it", self._index.folder, error, aside)
+            log.info("rebuilt the index with %d vectors", self._fill())
+        except (IndexDamaged, OSError) as again:
+            log.warning("the index cannot be rebuilt (%s); searching without it, which is slower", again)
+
+    def _fill(self) -> int:
+        total = 0
+        for model in self._models():
+            items = self._items(model, None)
+            self._index.put(model, items)
+            total += len(items)
+        return total
+
+    def _models(self) -> list[str]:
+        with self.database.read() as con:
+            found = con.execute("SELECT DISTINCT model FROM embeddings ORDER BY model").fetchall()
+        return [str(name) for (name,) in found]
+
+    def _items(self, model: str, kernel_ids: Sequence[str] | None) -> list[Item]:
+        chosen = "true" if kernel_ids is None else "list_contains(?::VARCHAR[], e.kernel_id)"
+        with self.database.read() as con:
+            found = rows.query(
+                con,
+                "SELECT e.kernel_id, e.vector, c.backend, c.tier FROM embeddings AS e "
+                f"JOIN candidates AS c ON c.id = e.kernel_id WHERE e.model = ? AND {chosen} ORDER BY e.kernel_id",
+                [model] if kernel_ids is None else [model, list(kernel_ids)],
+            )
+        return [Item(**row) for row in found]
+
+
+def _state(con: DuckDBPyConnection, model: str) -> State:
+    """How many vectors a model has and when the last was written: changes with every write."""
+    row = con.execute("SELECT count(*), max(created_at) FROM embeddings WHERE model = ?", [model]).fetchall()[0]
+    return int(row[0]), row[1]

@@ -1,0 +1,123 @@
+"""What the explorer reads, and the page that documents the schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import factories as f
+import pytest
+
+from archive import docs, queries
+from archive.memory import MemoryArchive
+from archive.records import Edge, KernelFilter
+
+RELU, TANH = f.problem("relu"), f.problem("tanh")
+A, B, C, D = (f.candidate(RELU, variant=v).id for v in range(4))
+
+
+@pytest.fixture(scope="module")
+def archive() -> MemoryArchive:
+    """Run 1: A wins, B is slower than eager, C fails after seeing A and B. Run 2: A again, elsewhere."""
+    made = MemoryArchive()
+    made.start_run(f.run("run1", started_at="2026-01-01T00:00:00+00:00"))
+    made.start_run(f.run("run2", started_at="2026-01-02T00:00:00+00:00"))
+    made.start_run(f.run("idle", started_at="2026-01-03T00:00:00+00:00"))
+    made.record_call(f.llm_call("run1", "call1", cost_usd=0.25))
+    made.record_call(f.llm_call("run2", "call2", cost_usd=None))
+    made.record_attempt(f.attempt("run1", 1, RELU, variant=0, verdict=f.passed(3.0), cost_usd=0.25))
+    made.record_attempt(f.attempt("run1", 2, RELU, variant=1, verdict=f.passed(0.5), exemplars=(f.exemplar(A),)))
+    shown = (f.exemplar(A), f.exemplar(B, rank=2))
+    made.record_attempt(f.attempt("run1", 3, RELU, variant=2, verdict=f.wrong(), exemplars=shown, parents=(A,)))
+    made.record_attempt(f.attempt("run1", 4, RELU, variant=3, verdict=f.passed(4.0), exemplars=shown, parents=(C,)))
+    made.record_attempt(f.attempt("run1", 5, TANH, variant=0, verdict=f.crashed()))
+    elsewhere = f.judged(f.passed(9.0), on=f.device(name="Another CPU"))
+    made.record_attempt(f.attempt("run2", 1, RELU, variant=0, judged=elsewhere, cost_usd=None))
+    return made
+
+
+def test_kernel_table(archive: MemoryArchive) -> None:
+    table = queries.kernel_table(archive)
+    assert {row.id for row in table} == {A, B, D}
+    assert {row.id: row.device_name for row in table}[A] == "Another CPU"
+    assert [row.id for row in queries.kernel_table(archive, KernelFilter(limit=1))] == [min(A, B, D)]
+
+
+def test_leaderboard(archive: MemoryArchive) -> None:
+    device = f.device().key
+    board = queries.leaderboard(archive, RELU.problem.id, device)
+    assert [(row.place, row.kernel_id, row.speedup) for row in board] == [
+        (1, D, pytest.approx(3.2)),
+        (2, A, pytest.approx(2.4)),
+        (3, B, pytest.approx(0.4)),
+    ]
+    assert len(queries.leaderboard(archive)) == 4
+    assert queries.leaderboard(archive, "p_nosuch") == []
+    assert sorted(queries.best_per_graph_key(archive, RELU.graph_key)) == sorted([A, D])
+
+
+def test_attempts_and_evaluations(archive: MemoryArchive) -> None:
+    run = queries.attempts_of_run(archive, "run1")
+    assert [(a.verdict, a.won) for a in run] == [
+        ("passed", True),
+        ("passed", False),
+        ("wrong", False),
+        ("passed", True),
+        ("crashed", False),
+    ]
+    assert run[2].reason == "output 0 differs from the fp64 oracle" and run[2].trust is None
+    assert {a.run_id for a in queries.attempts_of_kernel(archive, A)} == {"run1", "run2"}
+    assert {a.candidate_id for a in queries.attempts_shown(archive, B)} == {C, D}
+    judged = {e.judged.device.name for e in queries.evaluations(archive, A)}
+    assert judged == {"Another CPU", f.device().name}
+
+
+def test_runs_credit_and_cost(archive: MemoryArchive) -> None:
+    idle, second, first = queries.run_table(archive)
+    assert (first.attempts, first.passed, first.verified_kernels) == (5, 3, 3)
+    assert first.cost_usd == 0.25 and first.cost_per_verified_kernel == pytest.approx(0.25 / 3)
+    assert (second.cost_usd, second.cost_per_verified_kernel) == (None, None)
+    assert (idle.attempts, idle.cost_usd, idle.best_speedup) == (0, 0.0, None)
+    credit = {c.kernel_id: (c.shown, c.passed, c.won) for c in queries.exemplar_credit(archive)}
+    assert credit == {A: (3, 2, 1), B: (2, 1, 1)}
+    costs = {c.kernel_id: (c.attempts, c.cost_usd) for c in queries.kernel_costs(archive)}
+    assert costs == {A: (2, None), B: (1, 0.0), D: (1, 0.0)}
+    assert [(s.p, s.share) for s in queries.fast_p(archive, "run1")] == [
+        (0.0, 0.5),
+        (1.0, 0.5),
+        (1.5, 0.5),
+        (2.0, 0.5),
+        (3.0, 0.5),
+    ]
+
+
+def test_lineage_goes_up_and_down_through_failures(archive: MemoryArchive) -> None:
+    graph = queries.lineage_graph(archive, C)
+    assert set(graph.edges) == {Edge(C, A, "parent"), Edge(D, C, "parent")}
+    nodes = {node.id: node for node in graph.nodes}
+    assert set(nodes) == {A, C, D}
+    assert nodes[C].trust is None and nodes[C].problem_name == "scaled_relu"
+    assert nodes[D].trust == "confirmed" and nodes[D].speedup == pytest.approx(3.2)
+    (stranger,) = queries.lineage_graph(archive, "elsewhere/kernel-7").nodes
+    assert (stranger.id, stranger.backend) == ("elsewhere/kernel-7", None)
+
+
+def test_version_is_for_caching(archive: MemoryArchive) -> None:
+    before = queries.version(archive)
+    queries.kernel_table(archive)
+    assert queries.version(archive) == before
+
+
+def test_the_page_on_the_schema_is_current() -> None:
+    page = Path(docs.__file__).parent.parent / "docs" / "archive.md"
+    assert page.read_text() == docs.page(), "run `python -m archive.docs > docs/archive.md`"
+
+
+def test_every_table_view_and_column_is_explained() -> None:
+    with MemoryArchive().database.read() as con:
+        bare = con.execute(
+            "SELECT table_name, column_name FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) "
+            "WHERE duckdb_columns.comment IS NULL"
+        ).fetchall()
+        bare += con.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal AND comment IS NULL").fetchall()
+        bare += con.execute("SELECT table_name FROM duckdb_tables() WHERE comment IS NULL").fetchall()
+    assert bare == []
