@@ -1,0 +1,55 @@
+"""Faster kernels for PyTorch modules: written, proved right, timed honestly, and remembered.
+
+    import rag_kernels
+    for attempt in rag_kernels.generate("problem.py", device="cpu"):
+        print(attempt.judged.verdict)
+
+Names are imported when they are first used, so that `import rag_kernels` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eval.judge import Judge
+    from rag_kernels.api import evaluate, find_kernels, functionalize, generate, open_session
+    from rag_kernels.growth import Grown, grow
+    from rag_kernels.options import Options
+    from rag_kernels.records import Brief, Budget, Draft, Writer
+    from rag_kernels.search import winner
+    from rag_kernels.session import Session
+
+__all__ = [
+    "Brief",
+    "Budget",
+    "Draft",
+    "Grown",
+    "Judge",
+    "Options",
+    "Session",
+    "Writer",
+    "evaluate",
+    "find_kernels",
+    "functionalize",
+    "generate",
+    "grow",
+    "open_session",
+    "winner",
+]
+
+_HOMES = {
+    "eval.judge": ("Judge",),
+    "rag_kernels.api": ("evaluate", "find_kernels", "functionalize", "generate", "open_session"),
+    "rag_kernels.growth": ("Grown", "grow"),
+    "rag_kernels.options": ("Options",),
+    "rag_kernels.records": ("Brief", "Budget", "Draft", "Writer"),
+    "rag_kernels.search": ("winner",),
+    "rag_kernels.session": ("Session",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'rag_kernels' has no attribute {name!r}")

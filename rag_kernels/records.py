@@ -1,0 +1,70 @@
+"""The nouns of driving: what a writer is asked, what it drafts, and what a run may spend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from archive.records import ArchivedKernel, Attempt, Exemplar, Relation
+from eval.records import Candidate, Device, FunctionalProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An exemplar with the kernel it names."""
+
+    exemplar: Exemplar
+    kernel: ArchivedKernel
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """All that a writer may know when it drafts one round."""
+
+    run_id: str
+    problem: FunctionalProblem
+    device: Device
+    exemplars: tuple[Shown, ...]
+    attempts: tuple[Attempt, ...]  # of this run so far, oldest first
+    hint: str
+    round: int  # 1, 2, 3...
+    width: int  # how many drafts are wanted at most
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A candidate before it is judged. `parents` are kernel ids with how they contributed."""
+
+    candidate: Candidate
+    idea: str
+    parents: tuple[tuple[str, Relation], ...] = ()
+    exemplars: tuple[Exemplar, ...] = ()
+    model: str = ""
+    call_ids: tuple[str, ...] = ()
+    cost_usd: float | None = 0.0
+    note: str = ""
+
+
+class Writer(Protocol):
+    """The seam for whatever writes kernels: an LLM, the offline writer, a recorded script."""
+
+    name: str
+
+    def propose(self, brief: Brief) -> Sequence[Draft]:
+        """Draft up to `brief.width` candidates; an empty list says that nothing more comes to mind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a run may spend; `None` is no limit. `usd` needs a model whose price is known."""
+
+    rounds: int = 2
+    seconds: float | None = None
+    tokens: int | None = None
+    usd: float | None = None
+
+
+class WriterError(Exception):
+    """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""

@@ -1,0 +1,128 @@
+"""The scripted stand-ins: a writer that replays sources, and a model that replays replies. No network, no cost.
+
+Comes in: a list, or a JSON-lines file with an object a line. Goes out: drafts, or replies, in the recorded order.
+For tests, for demonstrations, and for replaying a run.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archive.records import LLMCall
+from eval.records import Backend, Candidate
+from eval.tiers import tier_of
+from rag_kernels import llm_reply
+from rag_kernels.llm import Reply
+from rag_kernels.llm_request import Message, prompt_text
+from rag_kernels.records import Brief, Draft, WriterError
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """One recorded draft: a bare `source`, or a model's whole `reply` with the code in a fenced block."""
+
+    source: str = ""
+    reply: str = ""
+    idea: str = ""
+    note: str = ""
+
+
+class ScriptedWriter:
+    """Hands out what was recorded, `brief.width` a round, until nothing is left."""
+
+    name = "scripted"
+
+    def __init__(self, script: Iterable[Scripted | str]) -> None:
+        self._left = [Scripted(source=s) if isinstance(s, str) else s for s in script]
+
+    @classmethod
+    def from_file(cls, path: Path) -> ScriptedWriter:
+        """Read a JSON-lines file with the fields of `Scripted`; raises WriterError that names the line."""
+        return cls(_scripted(entry, path, number) for number, entry in _json_lines(path))
+
+    def propose(self, brief: Brief) -> list[Draft]:
+        """The next drafts. A recorded reply without code is passed over, as the LLM writer does."""
+        drafts: list[Draft] = []
+        while self._left and len(drafts) < brief.width:
+            scripted = self._left.pop(0)
+            candidate = _candidate(scripted, brief.device.backend)
+            if candidate is not None:
+                idea = scripted.idea or llm_reply.stated_idea(scripted.reply)
+                exemplars = tuple(s.exemplar for s in brief.exemplars)
+                drafts.append(Draft(candidate, idea, exemplars=exemplars, note=scripted.note))
+        return drafts
+
+
+class ScriptedLLM:
+    """Answers with the call recorded for this very prompt and model, else with the next text for the purpose.
+
+    Purposes are "ideas", "implement", "repair", "improve" and "recombine". Each reply is used once. Requests are
+    kept in `prompts`.
+    """
+
+    def __init__(self, recorded: Iterable[LLMCall] = (), *, texts: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._recorded = [call for call in recorded if not call.error]
+        self._texts = {purpose: list(replies) for purpose, replies in (texts or {}).items()}
+        self._lock = threading.Lock()
+        self.prompts: list[str] = []
+
+    def complete(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        *,
+        run_id: str,
+        purpose: str,
+        temperature: float | None,
+        timeout_s: float,
+    ) -> Reply:
+        prompt = prompt_text(messages, model)
+        with self._lock:
+            self.prompts.append(prompt)
+            for call in self._recorded:
+                if call.prompt == prompt and call.model == model:
+                    self._recorded.remove(call)
+                    return _replayed(call)
+            if self._texts.get(purpose):
+                return Reply(self._texts[purpose].pop(0), 0, 0, 0.0, 0.0)
+        raise WriterError(f"The script holds no further reply for {model} ({purpose}); record more, or ask for less.")
+
+
+def _replayed(call: LLMCall) -> Reply:
+    """The reply with its tokens and its id, and no cost: it is paid already."""
+    return Reply(call.reply, call.prompt_tokens, call.completion_tokens, 0.0, 0.0, (call.id,))
+
+
+def _candidate(scripted: Scripted, backend: Backend) -> Candidate | None:
+    if scripted.reply:
+        return llm_reply.candidate(scripted.reply, backend)
+    return Candidate(scripted.source, tier_of(scripted.source), backend)
+
+
+def _json_lines(path: Path) -> list[tuple[int, Any]]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise WriterError(f"The script {path} cannot be read ({error.strerror}); check the path.") from None
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                entries.append((number, json.loads(line)))
+            except json.JSONDecodeError as error:
+                raise WriterError(f"Line {number} of {path} is no JSON: {error.msg}.") from None
+    return entries
+
+
+def _scripted(entry: Any, path: Path, number: int) -> Scripted:
+    fields = set(Scripted.__dataclass_fields__)
+    if not isinstance(entry, dict) or not set(entry) <= fields or not (entry.get("source") or entry.get("reply")):
+        raise WriterError(
+            f"Line {number} of {path} must be an object with `source` or `reply`, and no fields but {sorted(fields)}."
+        )
+    return Scripted(**entry)

@@ -1,0 +1,157 @@
+"""What prompts say is true: the worked examples build and are right, and templates refuse missing values."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import factories
+import jinja2
+import pytest
+
+from eval.build import Built, build, toolchain
+from eval.records import Backend, Crashed, FunctionalProblem, ScalarArgument, TensorArgument, TensorSpec, Verdict
+from eval.tiers import check_composed, kernels_text, tier_of
+from rag_kernels import describe, feedback
+from rag_kernels.prompts import FOLDER, render
+from rag_kernels.records import Brief
+
+ERRORS = """In file included from /tmp/build-1/kernel.cpp:1:
+/tmp/build-1/kernel.cpp: In function 'void scale(rk::Tensor<const float>)':
+/tmp/build-1/kernel.cpp:7:12: error: 'expf' was not declared in this scope; did you mean 'exp'?
+    7 |     y[i] = expf(x[i]);
+      |            ^~~~
+      |            exp
+/tmp/build-1/kernel.cpp:9:1: error: expected '}' at end of input
+"""
+
+
+def system(backend: Backend) -> str:
+    return render("system", backend=backend, device=factories.device(backend))
+
+
+def examples(backend: Backend) -> tuple[str, str]:
+    """The kernel-tier and the composed-tier example of the system prompt."""
+    blocks = re.findall(r"```\w+\n(.*?)```", system(backend), re.DOTALL)
+    assert len(blocks) == 2
+    return blocks[0], blocks[1]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_the_worked_examples_build(backend: Backend, tmp_path: Path) -> None:
+    tools = toolchain()
+    if backend == "cuda" and tools.nvcc is None:
+        pytest.skip("there is no nvcc")
+    kernel, composed = examples(backend)
+    check_composed(composed)
+    assert (tier_of(kernel), tier_of(composed)) == ("kernel", "composed")
+    for result in build([(kernel, backend), (kernels_text(composed), backend)], tools=tools, cache=tmp_path):
+        assert isinstance(result, Built), result.log
+
+
+def test_the_worked_examples_are_right(tmp_path: Path) -> None:
+    import torch
+    import tvm_ffi
+
+    kernel, composed = examples("cpu")
+    built = build([(kernel, "cpu"), (kernels_text(composed), "cpu")], tools=toolchain(), cache=tmp_path)
+    softmax, library = (tvm_ffi.load_module(str(b.library)) for b in built if isinstance(b, Built))
+    x = torch.randn(5, 37) * 9
+    out = torch.empty_like(x)
+    softmax.forward(tvm_ffi.from_dlpack(x), 0.5, -1, tvm_ffi.from_dlpack(out))
+    torch.testing.assert_close(out, torch.softmax(x * 0.5, dim=-1))
+
+    names = {"torch": torch, "kernels": library}
+    exec(composed, names)
+    weight, bias = torch.randn(11, 37), torch.randn(11)
+    expected = torch.relu(torch.nn.functional.linear(x, weight, bias))
+    torch.testing.assert_close(names["forward"](x, weight, bias), expected)  # type: ignore[operator]
+
+
+def test_a_missing_value_is_an_error() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        render("implement", idea="only this")
+    assert {p.stem for p in FOLDER.glob("*.jinja")} >= {"system", "ideas", "implement", "improve"}
+
+
+def test_braces_in_sources_are_not_template_code() -> None:
+    assert "{{ idea }}" in FOLDER.joinpath("implement.jinja").read_text()
+    parent = factories.attempt(verdict=factories.wrong(), idea="{{ 7 * 7 }} & <b>")
+    row = describe.parent_values(parent, _brief(factories.problem()))
+    assert row["idea"] == "{{ 7 * 7 }} & <b>"
+
+
+def _brief(problem: FunctionalProblem) -> Brief:
+    return Brief("r", problem, factories.device(), (), (), "", 1, 1)
+
+
+def test_the_signature_follows_the_call() -> None:
+    base = factories.linear_problem()
+    problem = FunctionalProblem(
+        **{name: getattr(base, name) for name in base.__dataclass_fields__}
+        | {
+            "arguments": (
+                TensorArgument("x", "input", TensorSpec((2, 3), "bfloat16"), "0"),
+                ScalarArgument("causal", True, "1"),
+                ScalarArgument("steps", 3, "2"),
+                TensorArgument("table", "buffer", TensorSpec((7,), "int64"), "table"),
+            ),
+            "constants": (("stride", (2, 1)), ("eps", 1e-5), ("mode", "zeros"), ("exact", False)),
+            "outputs": (TensorSpec((), "float32"), TensorSpec((2,), "bool")),
+        }
+    )
+    assert " ".join(describe.signature(problem, "cuda").split()) == (
+        "void kernel(rk::Tensor<const __nv_bfloat16> x, bool causal, int64_t steps, rk::Tensor<const int64_t> table, "
+        "int64_t stride_0, int64_t stride_1, double eps, bool exact, rk::Tensor<float> out_0, rk::Tensor<bool> out_1); "
+        "RK_EXPORT(forward, kernel)"
+    )
+    assert "rk::Tensor<const rk::bf16> x" in describe.signature(problem, "cpu")
+    line = describe.composed_signature(problem)
+    assert line == "def forward(x, causal, steps, table, *, stride, eps, mode, exact):"
+    check_composed(f"KERNELS = ''\n\n{line}\n    return x\n")
+
+
+def test_compiler_logs_are_cut_to_the_first_errors() -> None:
+    text = feedback.trim_log(ERRORS)
+    assert text.splitlines()[0] == "kernel.cpp:7:12: error: 'expf' was not declared in this scope; did you mean 'exp'?"
+    assert "y[i] = expf(x[i]);" in text and "kernel.cpp:9:1: error: expected '}'" in text and "/tmp" not in text
+    many = feedback.trim_log("\n".join(f"k.cu({i}): error: no {i}" for i in range(90)))
+    assert many.count("error:") == feedback.ERRORS_SHOWN and many.endswith("(86 more errors follow)")
+    assert len(feedback.trim_log("x" * 99_999)) == feedback.LOG_CHARS
+
+
+def test_a_real_compiler_log_keeps_its_cause(tmp_path: Path) -> None:
+    broken = factories.candidate().source.replace("x.numel()", "x.count()")
+    [result] = build([(broken, "cpu")], tools=toolchain(), cache=tmp_path)
+    assert not isinstance(result, Built)
+    text = feedback.trim_log(result.log)
+    assert "count" in text and len(text.splitlines()) <= feedback.ERRORS_SHOWN * feedback.CONTEXT_LINES + 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        (factories.passed(2.0), "eager 200 us, torch.compile 160 us, floor 50 us"),
+        (factories.compiled(), "It compiles; it was not run"),
+        (factories.build_failed(), "kernel.cpp:3:1: error: expected ';'"),
+        (factories.wrong(), 'class "normal"; where: index (3, 17); its error is 512 times'),
+        (factories.crashed(), "SIGSEGV. Look for reads and writes out of bounds."),
+        (Crashed("TypeError: another number of arguments", ""), "Compare it with the signature above."),
+        (factories.timed_out(), "after 10 s in the stage check"),
+        (factories.rejected(), "(mutated_input): the candidate wrote to its input x."),
+    ],
+)
+def test_every_verdict_is_explained(verdict: Verdict, says: str) -> None:
+    problem = factories.problem()
+    text = feedback.explain(verdict, device=factories.device(), features=problem.features)
+    assert says in text and ".." not in text.replace("...", "")
+    [line] = feedback.history([factories.attempt(verdict=verdict, idea="an idea")])
+    assert line.startswith("#1 ") and line.endswith("Idea: an idea") and "\n" not in line
+
+
+def test_the_history_is_short_with_winners_first() -> None:
+    wins = [factories.attempt(number=i, variant=i, verdict=factories.passed(1.0 + i)) for i in range(1, 10)]
+    losses = [factories.attempt(number=i, variant=i, verdict=factories.wrong()) for i in range(10, 30)]
+    lines = feedback.history([*wins, *losses])
+    assert len(lines) == feedback.HISTORY_LINES
+    assert lines[0].startswith("#9 ") and lines[6].startswith("#29 wrong")

@@ -1,0 +1,163 @@
+"""Reading replies, planning rounds, replaying scripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import factories
+import pytest
+
+from rag_kernels import llm_reply
+from rag_kernels.llm_plan import Explore, Rework, plan_round
+from rag_kernels.llm_request import prompt_text
+from rag_kernels.records import Brief, WriterError
+from rag_kernels.scripted import Scripted, ScriptedLLM, ScriptedWriter
+
+KERNEL = '#include "rag_kernel.h"\nvoid f(rk::Tensor<float> out) {}\nRK_EXPORT(forward, f)\n'
+COMPOSED = "KERNELS = r'''\n" + KERNEL + "'''\n\ndef forward(x):\n    return x\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "ideas"),
+    [
+        ("1. one\n2. two\n3. three", ["one", "two"]),
+        ("Sure:\n\n1) **Fuse**: do it\n   in one pass.\n\n2) Tile.\n", ["Fuse: do it in one pass.", "Tile."]),
+        ("**1. Fuse.** now\n\n**2. Tile.** then", ["Fuse. now", "Tile. then"]),
+        ("<think>1. bad\n2. worse</think>\n1. good", ["good"]),
+        ("Just fuse the loops.", ["Just fuse the loops."]),
+        ("", []),
+        ("```cpp\nint x;\n```", []),
+    ],
+)
+def test_ideas(reply: str, ideas: list[str]) -> None:
+    assert llm_reply.ideas(reply, 2) == ideas
+
+
+@pytest.mark.parametrize(
+    ("reply", "source", "tier"),
+    [
+        (f"```cpp\n{KERNEL}```", KERNEL, "kernel"),
+        (f"text\n```\n{KERNEL}```\nmore", KERNEL, "kernel"),
+        (f"~~~c++\n{KERNEL}~~~", KERNEL, "kernel"),
+        (f"```cpp\nfloat s = 0;\n```\nthe whole:\n```cpp\n{KERNEL}```", KERNEL, "kernel"),
+        (f"<think>```cpp\nint bad;\n```</think>```cpp\n{KERNEL}```", KERNEL, "kernel"),
+        (f"```cpp\n{KERNEL}", KERNEL, "kernel"),
+        (f"```cpp\n{KERNEL}```\n```cpp\n// RK_EXPORT(second)\n```", KERNEL, "kernel"),
+        (f"```python\n{COMPOSED}```", COMPOSED, "composed"),
+        (f"```\n{COMPOSED}```", COMPOSED, "composed"),
+        ("```python\nclass ModelNew(nn.Module): ...\n```", "class ModelNew(nn.Module): ...\n", "module"),
+        ("````cpp\nint a; // ``` inside\n````", "int a; // ``` inside\n", "kernel"),
+    ],
+)
+def test_code(reply: str, source: str, tier: str) -> None:
+    found = llm_reply.candidate(reply, "cpu")
+    assert found is not None and (found.source, found.tier, found.backend) == (source, tier, "cpu")
+
+
+@pytest.mark.parametrize("reply", ["", "no code at all", "inline `code` only", "```cpp\n```", "```"])
+def test_no_code(reply: str) -> None:
+    assert llm_reply.candidate(reply, "cpu") is None
+
+
+def test_stated_idea() -> None:
+    assert (
+        llm_reply.stated_idea("**Idea:** use `float4` loads.\n```cpp\n// Idea: not this\n```") == "use `float4` loads."
+    )
+    assert llm_reply.stated_idea("```cpp\n// Idea: not this\n```") == ""
+
+
+def test_the_first_round_is_all_new() -> None:
+    assert plan_round((), 3) == [Explore(), Explore(), Explore()]
+
+
+def test_a_round_after_failures_only_repairs_and_explores() -> None:
+    lost = [factories.attempt(number=i, variant=i, verdict=factories.wrong()) for i in (1, 2)]
+    repair = [Rework("repair", (a,)) for a in reversed(lost)]
+    assert plan_round(lost, 3) == [repair[0], Explore(), repair[1]]
+    assert plan_round(lost, 6) == [repair[0], Explore(), repair[1], Explore(), Explore(), Explore()]
+
+
+def test_what_only_lacked_a_gpu_is_not_repaired() -> None:
+    assert plan_round([factories.attempt(verdict=factories.compiled())], 2) == [Explore(), Explore()]
+
+
+def test_a_parent_that_was_improved_often_gives_way() -> None:
+    best = factories.attempt(number=1, variant=1, verdict=factories.passed(2.0))
+    second = factories.attempt(number=2, variant=2, verdict=factories.passed(1.9))
+    assert plan_round([best, second], 1) == [Rework("improve", (best,))]
+    child = factories.attempt(number=3, variant=3, verdict=factories.passed(1.0), parents=(best.candidate.id,))
+    assert plan_round([best, second, child], 1) == [Rework("improve", (second,))]
+
+
+def test_parents_are_crossed_once_and_only_when_their_ideas_differ() -> None:
+    a = factories.attempt(number=1, variant=1, idea="a")
+    b = factories.attempt(number=2, variant=2, idea="b")
+    twin = factories.attempt(number=2, variant=2, idea="a")
+    assert Rework("recombine", (a, b)) in plan_round([a, b], 4)
+    assert not any(isinstance(t, Rework) and t.kind == "recombine" for t in plan_round([a, twin], 4))
+    edges = tuple(factories.edge("k_child", p.candidate.id, "crossover") for p in (a, b))
+    child = factories.attempt(number=3, variant=3, verdict=factories.rejected(), parents=edges)
+    assert not any(isinstance(t, Rework) and t.kind == "recombine" for t in plan_round([a, b, child], 4))
+
+
+def brief(width: int) -> Brief:
+    return Brief("run1", factories.problem(), factories.device(), (), (), "", 1, width)
+
+
+def test_a_script_from_a_file_is_handed_out_by_width(tmp_path: Path) -> None:
+    path = tmp_path / "script.jsonl"
+    lines = [
+        {"source": KERNEL, "idea": "first", "note": "kept"},
+        {"reply": "no code here"},
+        {"reply": f"Idea: second\n```python\n{COMPOSED}```"},
+        {"source": factories.candidate().source},
+    ]
+    path.write_text("\n\n".join(map(json.dumps, lines)))
+    writer = ScriptedWriter.from_file(path)
+    first = writer.propose(brief(2))
+    assert [(d.idea, d.note, d.candidate.tier) for d in first] == [
+        ("first", "kept", "kernel"),
+        ("second", "", "composed"),
+    ]
+    assert [d.candidate for d in writer.propose(brief(2))] == [factories.candidate()]
+    assert writer.propose(brief(2)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"source": "x"}\n{broken', "Line 2 of .* is no JSON"),
+        ('{"idea": "x"}', "Line 1"),
+        ('{"source": "x", "y": 1}', "idea"),
+    ],
+)
+def test_a_broken_script_names_its_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "script.jsonl"
+    path.write_text(text)
+    with pytest.raises(WriterError, match=says):
+        ScriptedWriter.from_file(path)
+    with pytest.raises(WriterError, match="cannot be read"):
+        ScriptedWriter.from_file(tmp_path / "none.jsonl")
+
+
+def test_plain_sources_make_a_script() -> None:
+    drafts = ScriptedWriter([KERNEL, Scripted(source=COMPOSED)]).propose(brief(5))
+    assert [d.candidate.tier for d in drafts] == ["kernel", "composed"]
+
+
+def test_recorded_calls_answer_their_own_prompts() -> None:
+    messages = [[{"role": "user", "content": text}] for text in ("one", "two")]
+    calls = [
+        factories.llm_call(call_id=f"c{i}", model="m/x", prompt=prompt_text(m, "m/x"), reply=f"answer {i}")
+        for i, m in enumerate(messages)
+    ]
+    llm = ScriptedLLM([*calls, factories.llm_call(model="m/x", prompt=calls[0].prompt, error="500")])
+    ask = {"run_id": "r", "purpose": "ideas", "temperature": None, "timeout_s": 1.0}
+    replies = [llm.complete("m/x", m, **ask) for m in reversed(messages)]  # type: ignore[arg-type]
+    assert [(r.text, r.call_ids, r.cost_usd) for r in replies] == [
+        ("answer 1", ("c1",), 0.0),
+        ("answer 0", ("c0",), 0.0),
+    ]
+    with pytest.raises(WriterError, match="no further reply"):
+        llm.complete("m/x", messages[0], **ask)  # type: ignore[arg-type]
