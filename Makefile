@@ -1,0 +1,80 @@
+# Sets up .venv from pyproject.toml and constraints.txt, and runs what is in it. `make` alone lists the targets.
+# Uses pip, and apt-get where it is root on Debian or Ubuntu; otherwise it says what to install, and how.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+DEMO ?= examples/layernorm_gelu.py
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+READY_DEV := $(VENV)/.ready-dev
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip install -qq --no-input
+PYTHON_H = "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
+APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench setup setup-dev tools clean
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | awk -F '|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+demo: $(READY)  ## set up, then write a faster kernel for one example on the CPU
+	@$(BIN)/rag-kernels generate $(DEMO) --device cpu
+
+test: lint  ## set up with the development tools, then run ruff, mypy and the tests
+	@$(BIN)/python -m pytest
+
+lint: $(READY_DEV)  ## ruff and mypy alone
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(READY)  ## time the examples, eager and under torch.compile
+	@$(BIN)/python tests/bench/examples_sizes.py --compile
+
+setup: $(READY)  ## .venv to use the tool
+setup-dev: $(READY_DEV)  ## .venv to work on it
+
+clean:  ## remove .venv and all caches
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# $(call package,test,packages,what for,otherwise): where the test fails, install the packages if that is
+# possible; if not, say the command to run and go on with `otherwise` (`exit 1`: we need it, `true`: we can do without).
+define package
+@if ! { $(1); } >/dev/null 2>&1; then \
+  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+    echo "Installing $(2) (apt-get): $(3)."; \
+    { $(APT) update && $(APT) install -y --no-install-recommends $(2); } </dev/null >/dev/null 2>&1; \
+  fi; \
+  if ! { $(1); } >/dev/null 2>&1; then \
+    echo "Not found: $(3). On Debian or Ubuntu, as root: apt-get install -y $(2)" >&2; $(4); \
+  fi; \
+fi
+endef
+
+tools:
+	$(call package,[ $(PYTHON) != python3 ] || command -v python3,python3 python3-venv python3-dev,Python 3.11 or newer,exit 1)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "rag-kernels needs Python 3.11 or newer, and $(PYTHON) is" \
+	       "$$($(PYTHON) --version 2>/dev/null || echo missing). Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(call package,command -v g++,g++,the C++ compiler g++ that builds kernels,exit 1)
+
+# An interpreter that is gone (an upgraded system) means a new .venv, whatever the stamps say.
+ifneq ($(shell test -x $(BIN)/python && echo there),there)
+.PHONY: $(READY)
+endif
+
+$(READY): pyproject.toml constraints.txt | tools
+	$(call package,$(PYTHON) -c 'import ensurepip',python3-venv,the venv module of Python,exit 1)
+	$(call package,test -f $(PYTHON_H),python3-dev,Python.h (without it torch.compile is no baseline),true)
+	@echo "Setting up $(VENV) from constraints.txt; some minutes the first time."
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(READY_DEV): $(READY)
+	$(call package,command -v chromium || command -v google-chrome,chromium,a browser (without it the test of the explorer in one is skipped),true)
+	$(call package,command -v bwrap,bubblewrap,bwrap (without it the tests of that sandbox are skipped),true)
+	@echo "Adding the development tools to $(VENV)."
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,97 @@
+"""What the documents promise is there: commands, links, files, and a row for every example."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
+RAG_KERNELS = str(Path(sys.executable).with_name("rag-kernels"))
+FOLDERS = "eval|archive|ingest|rag_kernels|app|examples|tests|docs"
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def commands(text: str) -> list[list[str]]:
+    """Return the words of each `make` or `rag-kernels` command in fenced blocks, indented blocks and inline code."""
+    fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S))
+    indented = "\n".join(re.findall(r"^ {4,}(\S.*)$", text, re.M))
+    inline = "\n".join(re.findall(r"`([^`\n]+)`", text))
+    lines = re.findall(r"^\s*(?:\$ )?((?:make|rag-kernels) .+)$", f"{fenced}\n{indented}\n{inline}", re.M)
+    return [line.partition("#")[0].split() for line in lines]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    environment |= {"COLUMNS": "200", "NO_COLOR": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=60)
+
+
+@functools.cache
+def help_text(name: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    return run(RAG_KERNELS, *name, "--help")
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_readme_starts_with_its_two_commands() -> None:
+    head = "\n".join((ROOT / "README.md").read_text().splitlines()[:30])
+    assert {"make demo", "make test"} <= {" ".join(words) for words in commands(head)}
+
+
+@every_document
+def test_make_targets_exist(document: Path) -> None:
+    found = [words[1:] for words in commands(document.read_text()) if words[0] == "make"]
+    for target in {word for words in found for word in words if "=" not in word}:
+        done = run("make", "--dry-run", target)
+        assert done.returncode == 0, f"{document.name}: make {target}\n{done.stderr}"
+
+
+@every_document
+def test_subcommands_and_options_exist(document: Path) -> None:
+    wanted: dict[tuple[str, ...], set[str]] = {}
+    for words in (words[1:] for words in commands(document.read_text()) if words[0] == "rag-kernels"):
+        depth = 2 if words[0] == "archive" else 1
+        name = tuple(itertools.takewhile(re.compile(r"[a-z]").match, words[:depth]))
+        wanted.setdefault(name, set()).update(re.findall(r"(?<!\S)\[?(--[a-z][a-z-]*)", " ".join(words)))
+    for name, options in wanted.items():
+        done = help_text(name)
+        assert done.returncode == 0, f"{document.name}: rag-kernels {' '.join(name)}\n{done.stderr}"
+        missing = options - set(re.findall(r"--[a-z][a-z-]*", done.stdout))
+        assert not missing, f"{document.name}: rag-kernels {' '.join(name)} has no {', '.join(sorted(missing))}"
+
+
+@every_document
+def test_links_resolve(document: Path) -> None:
+    text = document.read_text()
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        assert target.exists(), f"{document.name} links to {link}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
+            assert anchor in {slug(heading) for heading in headings}, f"{document.name} links to {link}"
+
+
+@every_document
+def test_files_named_in_text_exist(document: Path) -> None:
+    for name in re.findall(rf"`((?:{FOLDERS})/[\w/.-]*)`", document.read_text()):
+        assert (ROOT / name).exists(), f"{document.name} names {name}"
+
+
+def test_every_example_has_a_row() -> None:
+    rows = re.findall(r"^\| \[\w+\]\((\w+\.py)\)", (ROOT / "examples" / "README.md").read_text(), re.M)
+    assert rows == [path.name for path in sorted((ROOT / "examples").glob("*.py"))]
