@@ -1,0 +1,53 @@
+"""The Streamlit entry point: which archive, which pages, and what a reader sees when the archive cannot be read.
+
+Comes in: `--archive PATH` behind Streamlit's `--`, see `app.launch`. Goes out: the page that the URL names. The
+explorer only reads: it writes nothing, runs no kernel and holds no key.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import streamlit as st
+
+from app import data, show
+from archive.records import ArchiveError
+
+HERE = Path(__file__).parent
+VIEWS = HERE / "views"
+
+
+def archive_path() -> Path:
+    parser = argparse.ArgumentParser(prog="explorer")
+    parser.add_argument("--archive", type=Path, required=True)
+    path: Path = parser.parse_args().archive
+    return path
+
+
+def main() -> None:
+    st.set_page_config(page_title="rag-kernels", page_icon=str(HERE / "icon.svg"), layout="wide")
+    page = st.navigation(
+        [
+            st.Page(VIEWS / "overview.py", title="Overview", icon=":material/dashboard:", default=True),
+            st.Page(VIEWS / "kernels.py", title="Kernels", icon=":material/table_rows:", url_path="kernels"),
+            st.Page(VIEWS / "problems.py", title="Problems", icon=":material/function:", url_path="problems"),
+            st.Page(VIEWS / "runs.py", title="Runs", icon=":material/timeline:", url_path="runs"),
+            st.Page(VIEWS / "kernel.py", title="Kernel", url_path="kernel", visibility="hidden"),
+            st.Page(VIEWS / "problem.py", title="Problem", url_path="problem", visibility="hidden"),
+            st.Page(VIEWS / "run.py", title="Run", url_path="run", visibility="hidden"),
+        ],
+        position="top",
+    )
+    path = archive_path()
+    try:
+        data.choose(path)
+        if data.is_empty():
+            show.empty_archive(path)
+        else:
+            page.run()
+    except ArchiveError as error:
+        st.error(f"The archive cannot be read: {show.plain(str(error))}", icon=":material/error:")
+
+
+main()

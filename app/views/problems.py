@@ -1,0 +1,28 @@
+"""Problems: what has been worked on, and how far it got."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import data, tables
+
+SORTS = {
+    "best speed-up": ("speedup", False),
+    "most attempts": ("attempts", False),
+    "name": ("problem", True),
+}
+
+st.title("Problems")
+left, right = st.columns([5, 3])
+text = left.text_input("Search", placeholder="softmax", key="q", bind="query-params", help="in names and operators")
+order = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
+table = data.problems()
+if text.strip():
+    haystack = table["problem"] + " " + table["operators"]
+    table = table[haystack.str.contains(text.strip(), case=False, regex=False)]
+column, ascending = SORTS[order]
+if table.empty:
+    st.info("No problem matches these words.", icon=":material/search_off:")
+else:
+    st.caption(f"{len(table):,} problems. Click a row to open it.")
+    tables.problems(table.sort_values(column, ascending=ascending, na_position="last"), key="problems")
