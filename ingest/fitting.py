@@ -1,0 +1,56 @@
+"""A problem at a size that this machine can judge.
+
+Comes in: a Problem and how many bytes its tensors may take. Goes out: its FunctionalProblem, at full size if that
+fits, else scaled down with a notice that says which constants were reduced. Nothing is materialised to find out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import psutil
+
+from eval.arena import tensor_bytes
+from eval.records import Backend, FunctionalProblem, Problem
+from eval.scaling import fit
+from eval.workers import Workers
+from ingest.functionalize import functionalize
+
+CPU_SHARE = 24  # draws, outputs, the fp64 oracle and two workers' temporaries share the memory
+GPU_SHARE = 7
+
+
+def room_bytes(backend: Backend) -> int:
+    """How many bytes a problem's tensors may take: a share of the free memory of the host or the GPU."""
+    host = int(psutil.virtual_memory().available)
+    if backend == "cpu":
+        return host // CPU_SHARE
+    try:
+        query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+        free_mib = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return host // CPU_SHARE  # CUDA without a GPU: candidates are only compiled
+    return min((int(free_mib) << 20) // GPU_SHARE, host // 3)
+
+
+def footprint(problem: FunctionalProblem) -> int:
+    """Bytes of the arguments, the outputs and twice the largest intermediate."""
+    ends = sum(tensor_bytes(a.spec) for a in problem.tensors) + sum(tensor_bytes(s) for s in problem.outputs)
+    return ends + 2 * max((sum(tensor_bytes(s) for s in n.outputs) for n in problem.nodes), default=0)
+
+
+def functionalize_to_fit(problem: Problem, *, workers: Workers, max_bytes: int) -> FunctionalProblem:
+    """The functional form of the problem, or of a smaller one whose tensors fit into `max_bytes`."""
+    full = functionalize(problem, workers=workers)
+    if footprint(full) <= max_bytes:
+        return full
+    forms = {problem.id: full}
+
+    def measure(candidate: Problem) -> int:
+        if candidate.id not in forms:
+            forms[candidate.id] = functionalize(candidate, workers=workers)
+        return footprint(forms[candidate.id])
+
+    smaller, change = fit(problem, max_bytes=max_bytes, measure=measure)
+    return replace(forms[smaller.id], notice=f"scaled down to fit this machine: {change}")
