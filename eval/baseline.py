@@ -30,12 +30,14 @@ class Baseline:
     note: str
 
 
-def open_baseline(
-    fp: FunctionalProblem, device: Device, *, environment: str, cache: Path, open_session: Callable[[], Session]
-) -> Baseline:
-    """The cached baseline, or one measured now (torch.compile takes seconds to a minute on a CPU)."""
+def baseline_file(fp: FunctionalProblem, device: Device, *, environment: str, cache: Path) -> Path:
+    """Where this problem's baseline on this machine is, or will be, kept."""
     key = content_id("bl", fp.problem.source, device.key, environment, BASELINE_VERSION)
-    file = cache / "baselines" / f"{key}.json"
+    return cache / "baselines" / f"{key}.json"
+
+
+def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
+    """The cached baseline, or one measured now (torch.compile takes seconds to a minute on a CPU)."""
     if not file.is_file():
         with open_session() as own:
             baseline = _measure(own)

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from eval.baseline import BASELINE_VERSION, open_baseline
+from eval.baseline import baseline_file, open_baseline
 from eval.build import BuildError, Built, Toolchain, build, default_cache, toolchain
 from eval.device import absent_gpu, gpu_name, open_device, threads
 from eval.limits import Limits
@@ -74,6 +74,8 @@ class LocalJudge:
 
     def judge(self, fp: FunctionalProblem, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Judged]]:
         checked = [(candidate, self._static_verdict(candidate)) for candidate in candidates]
+        if self.can_run and self.limits.measure_compile and not self._baseline_file(fp).is_file():
+            self._compile_workers()  # they start while the candidates are built
         started = perf_counter()
         to_build = [c for c, verdict in checked if verdict is None and _kernels(c)]
         sources = [(_kernels(c), c.backend) for c in to_build]
@@ -121,9 +123,8 @@ class LocalJudge:
                 started = perf_counter()
                 session = self._open_session(fp)
                 baseline = open_baseline(
-                    fp, self.device, environment=self._baseline_key(), cache=self.cache,
-                    open_session=lambda: self._new_session(fp, self._compile_workers()),
-                )  # fmt: skip
+                    self._baseline_file(fp), lambda: self._new_session(fp, self._compile_workers())
+                )
                 session.eager_estimate_s()
                 stages["prepare"] = perf_counter() - started
                 with Trial(session, candidate, library) as trial:
@@ -131,8 +132,9 @@ class LocalJudge:
                 stages |= trial.stage_s
         return Judged(verdict, self.device, self.environment, stages)
 
-    def _baseline_key(self) -> str:
-        return " ".join([self.environment.torch, str(threads()), str(self.limits.measure_compile), BASELINE_VERSION])
+    def _baseline_file(self, fp: FunctionalProblem) -> Path:
+        environment = f"{self.environment.torch} {threads()} {self.limits.measure_compile}"
+        return baseline_file(fp, self.device, environment=environment, cache=self.cache)
 
     def _new_session(self, fp: FunctionalProblem, reference_workers: Workers) -> Session:
         ours, theirs = reference_workers, self._candidate_workers
@@ -187,7 +189,8 @@ def open_judge(backend: Backend, *, limits: Limits | None = None, cache_dir: Pat
     cache = cache_dir or default_cache()
     gpu = gpu_name() if backend == "cuda" else None
     tools = toolchain(f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else "sm_90")
-    workers, candidate_workers = Workers(inductor_env(cache)), Workers()
+    tracer = ("torch._dynamo",) if backend == "cpu" else ()  # most problems need it; it may touch a GPU
+    workers, candidate_workers = Workers(inductor_env(cache), preload=tracer), Workers()
     try:
         if backend == "cuda" and gpu is None and tools.nvcc is not None:
             device = absent_gpu()

@@ -167,6 +167,7 @@ class Reference:
         if key is not None:
             self.answers[key] = answer
         finite = all(bool(torch.isfinite(t).all()) for t in answer.oracle if t.is_floating_point())
+        self._release()
         return {"kind": answer.kind, "finite": finite}
 
     def check(self, *, key: int | None, fds: Sequence[int]) -> dict[str, Any]:
@@ -176,6 +177,7 @@ class Reference:
             asdict(compare(got.to(self.device), reference, oracle))
             for got, reference, oracle in zip(self.submitted, answer.reference, answer.oracle, strict=True)
         ]
+        self._release()
         return {"results": results}
 
     def varies(self, *, first: int, second: int, fds: Sequence[int]) -> dict[str, Any]:
@@ -201,6 +203,11 @@ class Reference:
         state = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         self._restore()
         return {name: t.double() if t.is_floating_point() else t.clone() for name, t in state.items()}
+
+    def _release(self) -> None:
+        """Give the GPU memory of fp64 temporaries back: the candidate's worker needs room too."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

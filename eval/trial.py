@@ -27,6 +27,7 @@ from eval.records import (
     Candidate,
     Crashed,
     FunctionalProblem,
+    MachineError,
     Measurement,
     Passed,
     Ratio,
@@ -116,9 +117,22 @@ class Trial:
         session.write(plain(0, len(session.specs)))  # a constructor sees inputs that no call will use
         self._ask(message, stage="load", deadline_s=deadline_s, fds=[session.content.fd, self.outputs.fd])
         if session.on_gpu:
-            for draw in session.draws:
-                request = {"do": "hold", "layout": draw.describe()}
-                self._ask(request, stage="load", deadline_s=limits.open_s, fds=[draw.fd])
+            self._hold_draws()
+
+    def _hold_draws(self) -> None:
+        """GPU only: whole draws on the device, put there by our own code: a failure is not the candidate's."""
+        assert self.worker is not None
+        for draw in self.session.draws:
+            request = {"do": "hold", "layout": draw.describe()}
+            try:
+                self.worker.request(request, deadline_s=self.session.limits.open_s, fds=[draw.fd])
+            except WorkerFailed as failure:
+                if failure.kind == "memory":
+                    raise MachineError(
+                        f"The GPU has too little free memory to judge {self.session.fp.problem.name}: "
+                        "stop other programs on it, or make the problem smaller."
+                    ) from failure
+                raise Stopped(_failed(failure, "load", self.session.limits.open_s)) from failure
 
     def _prepare(self, recipe: Recipe) -> None:
         """Poisoned outputs and nothing left of the call before; the content is laid out by the caller on a CPU."""

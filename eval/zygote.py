@@ -71,6 +71,7 @@ def main(control_fd: int, preload: Sequence[str]) -> None:
             _kill_tree(child.pid)
             shutil.rmtree(child.scratch, ignore_errors=True)
     _kill_orphans({})
+    os._exit(0)  # tearing down torch's modules would take seconds
 
 
 def _serve(control: Channel, request: Any, fds: list[int], children: dict[int, _Child]) -> None:

@@ -1,0 +1,49 @@
+"""Describe, embed, index: what makes an archived kernel findable.
+
+Comes in: an archive, an embedder, and an attempt or nothing (all that the index lacks). Goes out: how many vectors
+were written. Knows nothing of searching.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from archive.protocol import Archive
+from archive.records import ArchivedKernel, Attempt
+from eval.records import Compiled, Passed
+from ingest.describe import description, functional_text
+from ingest.embedder import Embedder
+
+BATCH = 256
+
+
+def describe_kernel(kernel: ArchivedKernel) -> str:
+    """The description of what an archived kernel computes: the same text as that of its functional problem."""
+    return functional_text(kernel.functional_source, kernel.operators, kernel.ranks, kernel.dtypes)
+
+
+def index_attempt(archive: Archive, attempt: Attempt, embedder: Embedder) -> bool:
+    """Index the kernel of a recorded attempt; False for a failed one, which is no kernel."""
+    if not isinstance(attempt.judged.verdict, Passed | Compiled):
+        return False
+    vector = embedder.embed([description(attempt.problem)])[0]
+    archive.index_embedding(attempt.candidate.id, vector.tolist(), embedder.name)
+    return True
+
+
+def reindex(archive: Archive, embedder: Embedder) -> int:
+    """Index every kernel that has no vector of this embedder; returns how many there were."""
+    total = 0
+    for batch in _batches(archive.missing_embeddings(embedder.name)):
+        texts = [describe_kernel(kernel) for kernel in batch]
+        distinct = list(dict.fromkeys(texts))
+        vectors = dict(zip(distinct, embedder.embed(distinct), strict=True))
+        rows = [(kernel.id, vectors[text].tolist()) for kernel, text in zip(batch, texts, strict=True)]
+        archive.index_embeddings(rows, embedder.name)
+        total += len(rows)
+    return total
+
+
+def _batches(kernels: Iterable[ArchivedKernel]) -> Iterable[list[ArchivedKernel]]:
+    rest = iter(kernels)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

@@ -1,0 +1,126 @@
+"""The public Python API: what the command line does, as functions.
+
+Comes in: a problem file and the fields of `Options` as keywords. Goes out: records. `open_session` puts writer,
+judge, archive and retrieval together. Knows nothing of terminals and environment variables.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from archive.protocol import Archive
+from archive.records import Attempt
+from archive.store import open_archive
+from eval.device import gpu_name
+from eval.judge import open_judge
+from eval.problem import load_problem
+from eval.records import Backend, FunctionalProblem
+from eval.tiers import candidate_from_file
+from eval.workers import Workers
+from ingest.embedder import Embedder, load_embedder
+from ingest.fitting import functionalize_to_fit, room_bytes
+from ingest.functionalize import functionalize as functionalize_problem
+from ingest.pipeline import index_attempt
+from rag_kernels.budget import Ledger
+from rag_kernels.llm import LLM
+from rag_kernels.llm_writer import LLMWriter
+from rag_kernels.offline.writer import OfflineWriter
+from rag_kernels.options import Options
+from rag_kernels.records import Shown, Writer
+from rag_kernels.retrieval import Hit, retrieve, search
+from rag_kernels.session import Session
+from rag_kernels.starter import stock
+
+log = logging.getLogger(__name__)
+
+
+def generate(problem: str | Path, *, resume: str | None = None, **options: Any) -> Iterator[Attempt]:
+    """Write, prove, time and archive kernels for a problem file; yields each attempt as it is judged.
+
+    Keywords are the fields of `Options`: `models`, `device`, `effort`, `archive`, `hint`...
+    """
+    loaded = load_problem(Path(problem))
+    with open_session(Options(**options)) as session:
+        run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
+        yield from session.generate(loaded, run)
+
+
+def evaluate(problem: str | Path, kernel: str | Path, *, confirm: bool = True, **options: Any) -> Attempt:
+    """Judge a kernel from outside and return what came of it (of its confirmation, when it passed)."""
+    loaded = load_problem(Path(problem))
+    settings = Options(**options)
+    candidate = candidate_from_file(Path(kernel), target_backend(settings))
+    with open_session(settings, backend=candidate.backend) as session:
+        return list(session.evaluate(loaded, candidate, confirm=confirm))[-1]
+
+
+def functionalize(problem: str | Path) -> FunctionalProblem:
+    """The problem as a parameterized call, checked against the module, with its features."""
+    loaded = load_problem(Path(problem))
+    with Workers() as workers:
+        return functionalize_problem(loaded, workers=workers)
+
+
+def find_kernels(query: str | FunctionalProblem, *, count: int = 10, **options: Any) -> list[Hit]:
+    """Archived kernels like these words or like this problem, best first, with scores and reasons."""
+    settings = Options(**options)
+    archive, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
+    stock(archive, embedder)
+    return search(archive, query, embedder=embedder, mode=settings.retrieval, count=count)
+
+
+@contextmanager
+def open_session(options: Options, *, backend: Backend | None = None) -> Iterator[Session]:
+    """The seams for these options, closed at the end. `backend` overrides the device that the options ask for."""
+    archive = open_archive(options.archive or None)
+    embedder = load_embedder(options.embedder)
+    device = backend or target_backend(options)
+    stock(archive, embedder)
+    with open_judge(device, cache_dir=Path(options.cache) if options.cache else None) as judge:
+        yield Session(
+            options=options,
+            archive=archive,
+            judge=judge,
+            functionalize=lambda problem: functionalize_to_fit(problem, workers=judge.workers, max_bytes=room_bytes(device)),
+            retrieve=lambda functional: exemplars(archive, functional, options, embedder, device),
+            index=lambda attempt: index_attempt(archive, attempt, embedder),
+            make_writer=lambda ledger: open_writer(options, archive, ledger),
+        )
+
+
+def exemplars(
+    archive: Archive, functional: FunctionalProblem, options: Options, embedder: Embedder, backend: Backend
+) -> list[Shown]:
+    """What retrieval finds for a writer, as the options say."""
+    return retrieve(
+        archive,
+        functional,
+        embedder=embedder,
+        mode=options.retrieval,
+        count=options.exemplar_count,
+        backend=backend,
+        exclude_problem_ids=() if options.leave_out == "nothing" else (functional.problem.id,),
+        exclude_family=options.leave_out == "family",
+        seed=options.seed,
+    )
+
+
+def open_writer(options: Options, archive: Archive, ledger: Ledger) -> Writer:
+    """The LLM writer when models are named, else the offline writer."""
+    if not options.models:
+        log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
+        return OfflineWriter()
+    llm = LLM(archive.record_call, ledger=ledger, api_base=options.api_base or None)
+    llm.require_prices(options.models)
+    return LLMWriter(llm, options.models)
+
+
+def target_backend(options: Options) -> Backend:
+    """The device that the options ask for; `auto` is CUDA where there is a GPU."""
+    if options.device == "auto":
+        return "cuda" if gpu_name() else "cpu"
+    return options.device

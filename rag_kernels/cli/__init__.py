@@ -1,0 +1,91 @@
+"""The command line: `rag-kernels COMMAND`. One file a command; nothing heavy is imported before a command runs.
+
+Comes in: arguments and the environment. Goes out: results on stdout, messages on stderr, and the exit code: 0, or 1
+(it ran, but there is no verified kernel), or 2 (bad usage or input). This is the one place, beside the judge's
+process boundary, where exceptions are caught: each becomes a sentence.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rag_kernels.cli import archive, doctor, evaluate, explorer, functionalize, generate, grow, search
+from rag_kernels.cli.common import emit, start_logging
+
+EXIT_BAD_INPUT = 2
+EXIT_OUR_FAULT = 70
+
+app = typer.Typer(
+    name="rag-kernels",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("generate", short_help="Write and prove a faster kernel.")(generate.generate)
+app.command("functionalize", short_help="Show problems as calls.")(functionalize.functionalize)
+app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
+app.command("search", short_help="Find archived kernels.")(search.search)
+app.command("grow", short_help="Generate for many problems.")(grow.grow)
+app.add_typer(archive.app, name="archive", short_help="Look after the archive.")
+app.command("app", short_help="Browse the archive.")(explorer.explorer)
+app.command("doctor", short_help="Check this machine.")(doctor.doctor)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("rag-kernels"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug messages.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Write, prove, time and archive faster kernels for PyTorch modules.
+
+    Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
+    """
+    start_logging(debug=debug)
+
+
+def main() -> None:
+    """The entry point of the `rag-kernels` script."""
+    arguments = sys.argv[1:]
+    try:
+        app(arguments, prog_name="rag-kernels")
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        message = expected(error)
+        fail(message or f"This is a fault of rag-kernels itself ({type(error).__name__}: {error}). "
+             "Run it again as `rag-kernels --debug ...` to see where.", arguments)  # fmt: skip
+        sys.exit(EXIT_BAD_INPUT if message else EXIT_OUR_FAULT)
+
+
+def expected(error: Exception) -> str:
+    """The sentence of an error that is the input's or the machine's; empty when the fault is ours."""
+    from archive.records import ArchiveError
+    from eval.records import MachineError, ProblemError
+    from ingest.embedder import EmbedderError
+    from rag_kernels.records import WriterError
+
+    if isinstance(error, ProblemError | MachineError | ArchiveError | WriterError | EmbedderError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}."
+    return ""
+
+
+def fail(message: str, arguments: list[str]) -> None:
+    print(f"Error: {message}", file=sys.stderr)
+    if "--json" in arguments:
+        emit({"error": message})

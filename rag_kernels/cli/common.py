@@ -1,0 +1,140 @@
+"""What the commands share: flags, JSON output, logging, and settings with the flags over the environment.
+
+Comes in: flags as typer parsed them. Goes out: `Settings`, rows on stdout, messages on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rag_kernels.options import Options
+    from rag_kernels.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a result on stdout; messages go to stderr.")]
+ArchivePlace = Annotated[
+    str | None, typer.Option("--archive", metavar="FOLDER", help="The archive's folder, or :memory: to keep nothing.")
+]
+DeviceChoice = Annotated[
+    Literal["auto", "cpu", "cuda"] | None,
+    typer.Option("--device", help="Where kernels are to run; auto takes CUDA if there is a GPU."),
+]
+Model = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME", help="An LLM by its litellm name; repeat it for several. None: offline."),
+]
+ApiBase = Annotated[
+    str | None, typer.Option("--api-base", metavar="URL", help="Address of an OpenAI-compatible server.")
+]
+Effort = Annotated[
+    int | None,
+    typer.Option("--effort", min=1, max=9, metavar="1..9", help="One dial: rounds, drafts a round and exemplars. [2]"),
+]
+Rounds = Annotated[
+    int | None, typer.Option("--rounds", min=1, metavar="N", help="Rounds at most; by default as --effort says.")
+]
+Examples = Annotated[
+    int | None,
+    typer.Option(
+        "--examples", min=0, metavar="N", help="Archived kernels to show the writer; by default from --effort."
+    ),
+]
+Retrieval = Annotated[
+    Literal["off", "random", "bm25", "dense", "hybrid"] | None,
+    typer.Option("--retrieval", help="How exemplars are found. [hybrid]"),
+]
+LeaveOut = Annotated[
+    Literal["nothing", "problem", "family"],
+    typer.Option("--leave-out", help="Hide kernels of this problem, or of its family, to measure what they are worth."),
+]
+Hint = Annotated[str, typer.Option("--hint", metavar="TEXT", help="A word of advice for the writer.")]
+BudgetUsd = Annotated[
+    float | None, typer.Option("--budget-usd", min=0, metavar="USD", help="Start no more once this is spent.")
+]
+BudgetSeconds = Annotated[
+    float | None, typer.Option("--budget-seconds", min=0, metavar="S", help="The same for wall time.")
+]
+BudgetTokens = Annotated[
+    int | None, typer.Option("--budget-tokens", min=0, metavar="N", help="The same for LLM tokens.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for whatever is drawn at random.")]
+
+
+OUR_LOGGERS = ("eval", "archive", "ingest", "rag_kernels")
+
+
+class StderrHandler(logging.Handler):
+    """Writes to whatever `sys.stderr` is at the moment, so that lines do not tear a live table."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Our own messages, and the warnings of others (some libraries set their own level)."""
+        return record.levelno >= logging.WARNING or record.name.split(".")[0] in OUR_LOGGERS
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+def start_logging(*, debug: bool) -> None:
+    """Show our own messages on stderr, and of other libraries only warnings."""
+    logging.basicConfig(handlers=[StderrHandler()], format="%(name)s: %(message)s" if debug else "%(message)s")
+    for folder in OUR_LOGGERS:
+        logging.getLogger(folder).setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+def end_politely() -> None:
+    """Let a polite kill end a run as Ctrl-C does: the judge's processes are closed and the run is marked."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def emit(row: dict[str, Any]) -> None:
+    """Print one JSON object on a line of its own, at once."""
+    print(json.dumps(row, ensure_ascii=False), flush=True)
+
+
+def read_settings(**flags: Any) -> Settings:
+    """The settings: flags that were given, then the environment, then the defaults."""
+    from pydantic import ValidationError
+
+    from rag_kernels.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "_".join(str(part) for part in first["loc"])
+        raise typer.BadParameter(
+            f"RAG_KERNELS_{name.upper()} (or --{name.replace('_', '-')}): {first['msg'].lower()}."
+        ) from error
+
+
+def writable_out(path: Path | None, suffixes: tuple[str, ...]) -> None:
+    """Refuse an output path before any work is done for it."""
+    if path is None:
+        return
+    if path.suffix not in suffixes:
+        raise typer.BadParameter(f"--out {path} must end in {' or '.join(suffixes)}.")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"--out {path} cannot be written: its folder does not exist, or it is one.")
+
+
+def read_options(*, models: list[str] | None = None, **flags: Any) -> Options:
+    """`Options` for a session: the flags that were given, then the environment, then the defaults."""
+    from rag_kernels.options import Options
+
+    names = ("api_base", "archive", "device", "effort", "retrieval", "embedder", "cache")
+    settings = read_settings(**{name: flags.pop(name, None) for name in names})
+    chosen = models or [name.strip() for name in settings.model.split(",") if name.strip()]
+    known = {name: getattr(settings, name) for name in names}
+    return Options(models=tuple(chosen), **known, **flags)

@@ -1,0 +1,32 @@
+"""`rag-kernels app`: the explorer in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from rag_kernels.cli.common import ArchivePlace, Json, emit, read_settings
+
+
+def explorer(
+    archive: ArchivePlace = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, metavar="N", help="The port on 127.0.0.1.")] = 8501,
+    as_json: Json = False,
+) -> None:
+    """Browse the archive in a browser, on this machine only.
+
+    Example: rag-kernels app --port 8600
+    """
+    from archive.store import FileArchive, open_archive
+
+    store = open_archive(read_settings(archive=archive).archive or None)
+    if not isinstance(store, FileArchive):
+        raise typer.BadParameter("The explorer reads an archive from disk: --archive must name a folder.")
+    url = f"http://127.0.0.1:{port}"
+    if as_json:
+        emit({"url": url, "archive": str(store.root)})
+    print(f"The explorer is at {url} (Ctrl-C ends it).", file=sys.stderr, flush=True)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "app.launch", str(store.root), "--port", str(port)])

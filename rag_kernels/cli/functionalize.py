@@ -1,0 +1,84 @@
+"""`rag-kernels functionalize`: problems as parameterized calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rag_kernels.cli.common import Json, emit
+
+
+def functionalize(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="KernelBench files, or folders of them.")],
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Problems at a time; by default one a CPU core.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn problems into parameterized calls, check them against the modules, and show their features.
+
+    Exit code: 0 when all went well, 1 when some of several failed, 2 when none worked.
+
+    Example: rag-kernels functionalize examples/ --json
+    """
+    from eval.problem import find_problems
+    from eval.records import ProblemError
+
+    files = find_problems(paths)
+    if not files:
+        raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
+    failed = 0
+    for row in functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0))):
+        failed += not row["ok"]
+        if as_json:
+            emit(row)
+        else:
+            print(functional_text(row, brief=len(files) > 1), flush=True)
+    if not as_json and len(files) > 1:
+        print(f"{len(files) - failed} of {len(files)} functionalized.")
+    raise typer.Exit(0 if not failed else 1 if failed < len(files) else 2)
+
+
+def functional_rows(files: list[Path], *, jobs: int) -> Iterator[dict[str, Any]]:
+    """A row a problem, in the order of the files, several at a time."""
+    from eval.problem import load_problem
+    from eval.records import Problem, ProblemError
+    from eval.workers import Workers
+    from ingest.functionalize import functionalize_many
+    from rag_kernels.rows import functional_row
+
+    loaded: list[Problem | ProblemError] = []
+    for path in files:
+        try:
+            loaded.append(load_problem(path))
+        except ProblemError as error:
+            loaded.append(error)
+    problems = [p for p in loaded if isinstance(p, Problem)]
+    with ExitStack() as stack:
+        done = functionalize_many(problems, workers=stack.enter_context(Workers()), jobs=jobs) if problems else iter(())
+        for path, problem in zip(files, loaded, strict=True):
+            if isinstance(problem, ProblemError):
+                row = {"ok": False, "reason": str(problem), "graph_key": None, "seconds": 0.0}
+            else:
+                result = next(done)
+                row = {"ok": result.ok, "reason": result.reason, "graph_key": None, "seconds": result.seconds}
+                row |= functional_row(result.functional) if result.functional else {}
+            yield {"problem": path.stem, "path": str(path), **row}
+
+
+def functional_text(row: dict[str, Any], *, brief: bool) -> str:
+    from rag_kernels.report import facts
+
+    if not row["ok"]:
+        return f"{row['problem']}: failed. {row['reason']}"
+    notice = f" ({row['notice']})" if row["notice"] else ""
+    if brief:
+        return f"{row['problem']}: ok, {row['seconds']:.1f} s, {row['graph_key']}{notice}"
+    names = ("graph_key", "operators", "ranks", "dtypes", "parameter_count", "flops", "pointwise_flops", "bytes_moved",
+             "mutated", "uses_random", "seconds")  # fmt: skip
+    return f"{row['source']}\n{facts((name, row[name]) for name in names)}{notice}"

@@ -1,0 +1,127 @@
+"""`rag-kernels generate`: the main job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_kernels.cli.common import (
+    ApiBase,
+    ArchivePlace,
+    BudgetSeconds,
+    BudgetTokens,
+    BudgetUsd,
+    DeviceChoice,
+    Effort,
+    Examples,
+    Hint,
+    Json,
+    LeaveOut,
+    Model,
+    Retrieval,
+    Rounds,
+    Seed,
+    emit,
+    end_politely,
+    read_options,
+    writable_out,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from archive.records import Attempt
+
+
+def generate(
+    problem: Annotated[
+        Path, typer.Argument(metavar="PROBLEM", help="A KernelBench file: Model, get_inputs, get_init_inputs.")
+    ],
+    model: Model = None,
+    device: DeviceChoice = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write the winner: a .py module with ModelNew, or .cpp/.cu source."),
+    ] = None,
+    hint: Hint = "",
+    effort: Effort = None,
+    rounds: Rounds = None,
+    examples: Examples = None,
+    retrieval: Retrieval = None,
+    leave_out: LeaveOut = "nothing",
+    budget_usd: BudgetUsd = None,
+    budget_seconds: BudgetSeconds = None,
+    budget_tokens: BudgetTokens = None,
+    archive: ArchivePlace = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run of the problem, or `latest`.")
+    ] = None,
+    seed: Seed = 0,
+    api_base: ApiBase = None,
+    as_json: Json = False,
+) -> None:
+    """Write a faster kernel for a PyTorch module, prove it right, time it and archive it.
+
+    Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
+    """
+    options = read_options(
+        models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
+        leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
+        archive=archive, seed=seed, api_base=api_base,
+    )  # fmt: skip
+    from eval.problem import load_problem
+    from rag_kernels.api import open_session, target_backend
+    from rag_kernels.export import write_kernel
+    from rag_kernels.rows import result_row
+    from rag_kernels.search import winner
+
+    writable_out(out, (".py", ".cu" if target_backend(options) == "cuda" else ".cpp"))
+    loaded = load_problem(problem)
+    end_politely()
+    with open_session(options) as session:
+        run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
+        _, finished = watch(session.generate(loaded, run), loaded.name, as_json=as_json)
+        attempts = session.archive.attempts(run.id)
+    best = winner(attempts)
+    if best and out:
+        write_kernel(best, out)
+    row = result_row(attempts, run_id=run.id, problem=loaded.name, out=str(out) if best and out else None)
+    show_result(row, as_json=as_json)
+    if not finished:
+        print(f"Interrupted; go on with: rag-kernels generate {problem} --resume {run.id}", file=sys.stderr)
+        raise typer.Exit(130)
+    raise typer.Exit(0 if best else 1)
+
+
+def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool) -> tuple[list[Attempt], bool]:
+    """Show attempts as they are judged; False beside them when Ctrl-C or a kill ended them early."""
+    from rich.console import Console
+
+    from rag_kernels.report import attempts_table
+    from rag_kernels.rows import attempt_row
+
+    console = Console(stderr=as_json)
+    seen: list[Attempt] = []
+    try:
+        with attempts_table(console, title) as show:
+            for attempt in attempts:
+                seen.append(attempt)
+                if as_json:
+                    emit(attempt_row(attempt))
+                if not as_json or console.is_terminal:
+                    show(attempt)
+    except KeyboardInterrupt:
+        return seen, False
+    return seen, True
+
+
+def show_result(row: dict[str, Any], *, as_json: bool) -> None:
+    from rag_kernels.report import summary
+
+    if as_json:
+        emit(row)
+    else:
+        print(summary(row))

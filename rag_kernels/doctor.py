@@ -1,0 +1,212 @@
+"""What works on this machine, and what to do about what does not.
+
+Comes in: `Options`. Goes out: a `Check` after the other; each is tried, not guessed. Calls no model unless asked to.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from archive.records import ArchiveError
+from archive.store import FileArchive, open_archive
+from eval.build import Built, Toolchain, build, default_cache, toolchain, tvm_ffi_root
+from eval.device import gpu_name, threads
+from eval.records import Backend, MachineError
+from eval.workers import WorkerFailed, Workers
+from ingest.embedder import EmbedderError, load_embedder
+from rag_kernels.llm import LLM
+from rag_kernels.llm_request import PROGRAM_PREFIX, load_litellm
+from rag_kernels.options import Options
+from rag_kernels.records import WriterError
+
+NEEDED_DISK_BYTES = 2 << 30
+KERNEL = '#include "rag_kernel.h"\nvoid f(int64_t n) { (void)n; }\nRK_EXPORT(forward, f)\n'
+OPENMP_KERNEL = KERNEL.replace("(void)n", "omp_set_num_threads(n)").replace("void f", "#include <omp.h>\nvoid f")
+CUDA_KERNEL = KERNEL.replace("(void)n", "k<<<n, 1>>>()").replace("void f", "__global__ void k() {}\nvoid f")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`required` is what CPU kernels cannot be made without. `next_step` is empty when there is nothing to do."""
+
+    check: str
+    ok: bool
+    detail: str
+    next_step: str = ""
+    required: bool = False
+
+
+def checks(options: Options, *, probe: bool = False) -> Iterator[Check]:
+    """Try everything, the quick things first."""
+    yield python()
+    yield from packages()
+    yield compiler()
+    yield ninja()
+    yield builds("tvm-ffi", KERNEL, "cpu", "C++ over the tvm-ffi header", required=True)
+    yield builds("openmp", OPENMP_KERNEL, "cpu", "C++ with OpenMP", required=True)
+    yield nvcc()
+    yield gpu()
+    yield workers()
+    yield sandbox()
+    yield embedder(options)
+    yield archive(options)
+    yield disk()
+    yield from llm(options, probe=probe)
+
+
+def python() -> Check:
+    shown = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", sys.version_info >= (3, 11), shown, "" if sys.version_info >= (3, 11) else
+                 "Install Python 3.11 or newer.", required=True)  # fmt: skip
+
+
+def packages() -> Iterator[Check]:
+    """What is installed; versions are read without importing anything."""
+    for name, required in (("torch", True), ("apache-tvm-ffi", True), ("duckdb", True), ("chromadb", True),
+                           ("litellm", False), ("streamlit", False)):  # fmt: skip
+        try:
+            yield Check(name, True, version(name), required=required)
+        except PackageNotFoundError:
+            yield Check(name, False, "not installed", f"Run `pip install {name}`.", required)
+
+
+def tools() -> Toolchain:
+    try:
+        return toolchain()
+    except OSError as error:
+        raise MachineError(f"The compiler {error.filename} cannot be run: correct CXX, or unset it.") from error
+
+
+def compiler() -> Check:
+    try:
+        found = tools()
+    except MachineError as error:
+        return Check("c++", False, "none found", str(error), required=True)
+    return Check("c++", True, f"{found.cxx}: {found.version.split(' / ')[0]}", required=True)
+
+
+def ninja() -> Check:
+    beside = Path(sys.executable).parent / "ninja"
+    found = str(beside) if beside.is_file() else shutil.which("ninja")
+    return Check("ninja", found is not None, found or "none found", "" if found else "Run `pip install ninja`.", True)
+
+
+def builds(check: str, source: str, backend: Backend, what: str, *, required: bool) -> Check:
+    """Really build a small kernel, without the cache."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="rag-kernels-doctor-") as cache:
+            [built] = build([(source, backend)], tools=tools(), cache=Path(cache))
+            root = tvm_ffi_root()
+    except MachineError as error:
+        return Check(check, False, f"{what} does not build", str(error), required)
+    if isinstance(built, Built):
+        return Check(check, True, f"{what} builds in {built.seconds:.2f} s ({root})", required=required)
+    return Check(check, False, f"{what} does not build: {built.reason}", "Install g++ with OpenMP (libgomp).", required)
+
+
+def nvcc() -> Check:
+    try:
+        found = tools().nvcc
+    except MachineError:
+        found = None
+    if found is None:
+        return Check("nvcc", False, "none found", "For CUDA kernels install the CUDA toolkit; the CPU needs none.")
+    return builds("nvcc", CUDA_KERNEL, "cuda", f"CUDA with {found}", required=False)
+
+
+def gpu() -> Check:
+    name = gpu_name()
+    if name:
+        return Check("gpu", True, name)
+    return Check("gpu", False, "nvidia-smi lists none",
+                 "CUDA kernels can be compiled here, but not verified; use --device cpu.")  # fmt: skip
+
+
+def workers() -> Check:
+    """The judge's child processes: does one start, import torch, and answer?"""
+    try:
+        with Workers() as started:
+            found = started.call("importlib.metadata:version", "torch", deadline_s=60)
+    except (WorkerFailed, RuntimeError) as error:
+        return Check("workers", False, str(error), "See that `python -c 'import torch'` works; reinstall torch.", True)
+    return Check("workers", True, f"a child with torch {found} answers; {threads()} CPU threads", required=True)
+
+
+def sandbox() -> Check:
+    """The layers that hold for every candidate; see the docstrings of `eval.zygote` and `eval.candidate`."""
+    detail = "processes of their own, rlimits, a watchdog on memory and children; no namespaces"
+    return Check("sandbox", True, detail, "Judge kernels that you do not trust in a container or virtual machine.")
+
+
+def embedder(options: Options) -> Check:
+    try:
+        loaded = load_embedder(options.embedder)
+        loaded.embed(["softmax"])
+    except EmbedderError as error:
+        return Check("embedder", False, options.embedder, str(error), True)
+    return Check("embedder", True, f"{loaded.name}, {loaded.dim} dimensions", required=True)
+
+
+def archive(options: Options) -> Check:
+    """Opened and counted, and its folder written to."""
+    try:
+        opened = open_archive(options.archive or None)
+        stats = opened.stats()
+        if isinstance(opened, FileArchive):
+            opened.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=opened.root) as file:
+                file.write(b"rag-kernels")
+    except ArchiveError as error:
+        return Check("archive", False, options.archive, str(error), True)
+    except OSError as error:
+        step = "Choose a folder that you may write to with --archive or RAG_KERNELS_ARCHIVE."
+        return Check("archive", False, f"{error.strerror}: {error.filename}", step, True)
+    where = opened.root if isinstance(opened, FileArchive) else "in memory"
+    return Check("archive", True, f"{where}: {stats['kernels']} kernels, {stats['confirmed']} confirmed", required=True)
+
+
+def disk() -> Check:
+    place = default_cache()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    detail = f"{free / 1e9:.1f} GB free at {place}"
+    step = "" if free > NEEDED_DISK_BYTES else "Free some space, or set RAG_KERNELS_CACHE to another disk."
+    return Check("disk", not step, detail, step)
+
+
+def llm(options: Options, *, probe: bool) -> Iterator[Check]:
+    """Whether models are named and have a key; with `probe` each is asked for one word."""
+    if not options.models:
+        step = "Give --model NAME or set RAG_KERNELS_MODEL; without one the offline writer works."
+        yield Check("llm", False, "no model is configured", step)
+    for model in options.models:
+        yield asked(model, options) if probe else configured(model, options)
+
+
+def configured(model: str, options: Options) -> Check:
+    if model.startswith(PROGRAM_PREFIX):
+        words = shlex.split(model.removeprefix(PROGRAM_PREFIX))
+        found = bool(words) and shutil.which(words[0]) is not None
+        return Check("llm", found, model, "" if found else f"There is no program {' '.join(words[:1])!r} on the PATH.")
+    missing = load_litellm().validate_environment(model)["missing_keys"]
+    if missing and not options.api_base:
+        return Check("llm", False, f"{model} has no key", f"Set {' and '.join(missing)}, then try --probe.")
+    return Check("llm", True, f"{model} is configured (not called; --probe does)")
+
+
+def asked(model: str, options: Options) -> Check:
+    client = LLM(lambda call: None, api_base=options.api_base or None, retries=0)
+    question = [{"role": "user", "content": "Answer with the one word: ready"}]
+    try:
+        reply = client.complete(model, question, run_id="doctor", purpose="probe", timeout_s=60)
+    except WriterError as error:
+        return Check("llm", False, model, str(error))
+    return Check("llm", True, f"{model} answered in {reply.seconds:.1f} s")

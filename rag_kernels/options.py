@@ -1,0 +1,50 @@
+"""How a session is to work: one record, made by the CLI from flags and environment, or by a Python caller.
+
+Knows nothing of where its values come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rag_kernels.records import Budget
+
+RetrievalMode = Literal["off", "random", "bm25", "dense", "hybrid"]
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+LeaveOut = Literal["nothing", "problem", "family"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`effort` is the one dial; `rounds` and `examples` override what follows from it."""
+
+    models: tuple[str, ...] = ()  # empty: the offline writer
+    api_base: str = ""
+    device: DeviceChoice = "auto"
+    archive: str = ""  # a folder, ":memory:", or "" for the default place
+    effort: int = 2
+    rounds: int | None = None
+    examples: int | None = None
+    retrieval: RetrievalMode = "hybrid"
+    leave_out: LeaveOut = "nothing"  # what retrieval hides, to measure what it is worth
+    hint: str = ""
+    budget_seconds: float | None = None
+    budget_tokens: int | None = None
+    budget_usd: float | None = None
+    seed: int = 0
+    embedder: str = "builtin"  # or a sentence-transformers model by name or path
+    cache: str = ""  # empty: the default place
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.rounds or self.effort, self.budget_seconds, self.budget_tokens, self.budget_usd)
+
+    @property
+    def width(self) -> int:
+        """Drafts in a round at most."""
+        return 2 * self.effort
+
+    @property
+    def exemplar_count(self) -> int:
+        return self.effort + 1 if self.examples is None else self.examples

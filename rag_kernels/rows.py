@@ -1,0 +1,175 @@
+"""Records as flat rows: what `--json` prints, and what tables show.
+
+Comes in: attempts, kernels, functional problems. Goes out: dicts of plain JSON values with stable keys. Knows
+nothing of terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from archive.records import ArchivedKernel, Attempt
+from eval.records import (
+    BuildFailed,
+    Compiled,
+    Crashed,
+    FunctionalProblem,
+    Passed,
+    Rejected,
+    TimedOut,
+    Verdict,
+    Wrong,
+    verdict_name,
+)
+from rag_kernels.growth import Grown
+from rag_kernels.search import winner
+
+Row = dict[str, Any]
+
+UNMEASURED: Row = dict.fromkeys(
+    ("label", "precision", "error_ratio", "speedup_eager", "speedup_compile", "speedup_eager_interval",
+     "speedup_compile_interval", "candidate_us", "eager_us", "compile_us", "floor_us", "floor_fraction", "confirmed")
+)  # fmt: skip
+
+
+def verdict_row(verdict: Verdict) -> Row:
+    """What the verdict says, with the measurement's keys always there (null when nothing was measured)."""
+    row: Row = {"verdict": verdict_name(verdict), "reason": "", **UNMEASURED}
+    match verdict:
+        case Passed(label=label, precision=precision, error_ratio=error_ratio, measurement=m):
+            over_compile = m.speedup_compile
+            row |= {
+                "label": label,
+                "precision": precision,
+                "error_ratio": error_ratio,
+                "speedup_eager": m.speedup_eager.median,
+                "speedup_compile": over_compile.median if over_compile else None,
+                "speedup_eager_interval": [m.speedup_eager.low, m.speedup_eager.high],
+                "speedup_compile_interval": [over_compile.low, over_compile.high] if over_compile else None,
+                "candidate_us": m.candidate_us,
+                "eager_us": m.eager_us,
+                "compile_us": m.compile_us,
+                "floor_us": m.floor_us,
+                "floor_fraction": m.floor_fraction,
+                "confirmed": m.confirmed,
+                "notes": list(verdict.notes) + ([m.compile_note] if m.compile_note else []),
+            }
+        case Wrong(error_ratio=error_ratio, input_class=input_class, where=where):
+            row |= {"reason": verdict.reason, "error_ratio": error_ratio, "input_class": input_class, "where": where}
+        case BuildFailed(log=text) | Crashed(log=text):
+            row |= {"reason": verdict.reason, "log": text}
+        case TimedOut(stage=stage):
+            row |= {"reason": verdict.reason, "stage": stage}
+        case Rejected(code=code):
+            row |= {"reason": verdict.reason, "code": code}
+        case Compiled():
+            row |= {"reason": verdict.reason}
+    return row
+
+
+def attempt_row(attempt: Attempt) -> Row:
+    return {
+        "type": "attempt",
+        "run_id": attempt.run_id,
+        "problem": attempt.problem.problem.name,
+        "attempt": attempt.number,
+        "round": attempt.round,
+        "kernel_id": attempt.candidate.id,
+        "tier": attempt.candidate.tier,
+        "writer": attempt.writer,
+        "model": attempt.model,
+        "idea": attempt.idea,
+        "note": attempt.note,
+        "device": attempt.candidate.backend,
+        "device_name": attempt.judged.device.name,
+        **verdict_row(attempt.judged.verdict),
+        "exemplars": [e.kernel_id for e in attempt.exemplars],
+        "parents": [{"kernel_id": e.source, "relation": e.relation} for e in attempt.parents],
+        "stage_s": attempt.judged.stage_s,
+        "cost_usd": attempt.cost_usd,
+        "seconds": attempt.seconds,
+    }
+
+
+def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str, out: str | None = None) -> Row:
+    """The row that closes a run: the winner, or what became of the last attempt when nothing passed.
+
+    `kernel_id` is null unless a kernel passed. `attempts` counts candidates, not confirmations.
+    """
+    best = winner(attempts)
+    shown = best or next((a for a in reversed(attempts) if isinstance(a.judged.verdict, Compiled)), None)
+    shown = shown or (attempts[-1] if attempts else None)
+    if shown is None:
+        return {
+            "type": "result", "run_id": run_id, "problem": problem, "kernel_id": None, "verdict": None,
+            "reason": "No candidate was written.", **UNMEASURED, "tier": None, "writer": None, "model": None,
+            "device": None, "exemplars": [], "attempts": 0, "seconds": 0.0, "cost_usd": 0.0, "out": None,
+        }  # fmt: skip
+    costs = [a.cost_usd for a in attempts]
+    known = [c for c in costs if c is not None]
+    return {
+        **attempt_row(shown),
+        "type": "result",
+        "kernel_id": best.candidate.id if best else None,
+        "graph_key": shown.problem.graph_key,
+        "attempts": len({a.candidate.id for a in attempts}),
+        "seconds": sum(a.seconds for a in attempts),
+        "cost_usd": sum(known) if len(known) == len(costs) else None,
+        "out": out,
+    }
+
+
+def grown_row(grown: Grown) -> Row:
+    """What a growth made of one problem: its result, with a `state` of done, skipped or failed."""
+    run_id = grown.attempts[0].run_id if grown.attempts else None
+    row = result_row(grown.attempts, run_id=run_id, problem=grown.name)
+    state = "failed" if grown.failure else "skipped" if grown.skipped else "done"
+    return {**row, "type": "problem", "state": state, "reason": grown.failure or row["reason"]}
+
+
+def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
+    """An archived kernel without its sources."""
+    return {
+        "kernel_id": kernel.id,
+        "problem": kernel.problem_name,
+        **extra,
+        "tier": kernel.tier,
+        "backend": kernel.backend,
+        "trust": kernel.trust,
+        "retracted": kernel.retracted,
+        "label": kernel.label,
+        "precision": kernel.precision,
+        "idea": kernel.idea,
+        "writer": kernel.writer,
+        "model": kernel.model,
+        "graph_key": kernel.graph_key,
+        "operators": list(kernel.operators),
+        "device": kernel.device_name,
+        "candidate_us": kernel.candidate_us,
+        "eager_us": kernel.eager_us,
+        "compile_us": kernel.compile_us,
+        "speedup_eager": kernel.speedup_eager,
+        "speedup_compile": kernel.speedup_compile,
+        "floor_fraction": kernel.floor_fraction,
+        "created_at": kernel.created_at,
+    }
+
+
+def functional_row(problem: FunctionalProblem) -> Row:
+    """The parameterized call and its features."""
+    features = problem.features
+    return {
+        "graph_key": problem.graph_key,
+        "source": problem.source,
+        "notice": problem.notice,
+        "operators": list(features.operators),
+        "ranks": list(features.ranks),
+        "dtypes": list(features.dtypes),
+        "parameter_count": features.parameter_count,
+        "flops": features.flops,
+        "pointwise_flops": features.pointwise_flops,
+        "bytes_moved": features.bytes_moved,
+        "uses_random": problem.uses_random,
+        "mutated": list(problem.mutated),
+    }

@@ -1,0 +1,27 @@
+"""The settings of the command line: environment variables `RAG_KERNELS_*` and their defaults.
+
+Comes in: the environment (only the CLI reads it). Goes out: a `Settings`. Flags override it; nothing else in the
+house looks at the environment.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Every field is an environment variable: `model` is `RAG_KERNELS_MODEL`."""
+
+    model_config = SettingsConfigDict(env_prefix="RAG_KERNELS_", env_ignore_empty=True, extra="ignore")
+
+    model: str = Field("", description="Model names for litellm, separated by commas; empty: the offline writer")
+    api_base: str = Field("", description="Address of an OpenAI-compatible server")
+    archive: str = Field("", description="Folder, or :memory:; empty: ~/.local/share/rag-kernels/archive")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is a GPU")
+    effort: int = Field(2, ge=1, le=9, description="One dial: rounds, width of a round and exemplars grow with it")
+    retrieval: Literal["off", "random", "bm25", "dense", "hybrid"] = Field("hybrid", description="Retrieval mode")
+    embedder: str = Field("builtin", description="The model in the package, or a sentence-transformers model")
+    cache: str = Field("", description="Folder for builds and baselines; empty: ~/.cache/rag-kernels")

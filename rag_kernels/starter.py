@@ -1,0 +1,30 @@
+"""The starter archive: kernels that come with the package, so that the first run has something to retrieve.
+
+Comes in: an empty archive. Goes out: the same with the bundle's kernels, as claims until they are judged here. The
+bundle is what `rag-kernels grow examples/` and `rag-kernels archive export` made.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from archive.bundle import import_bundle
+from archive.duck import DuckArchive
+from ingest.embedder import Embedder
+from ingest.pipeline import reindex
+
+log = logging.getLogger(__name__)
+
+BUNDLE = Path(__file__).with_name("starter.zip")
+
+
+def stock(archive: DuckArchive, embedder: Embedder, *, bundle: Path = BUNDLE) -> int:
+    """Put the bundle into an archive that holds nothing yet; returns how many kernels came."""
+    stats = archive.stats()
+    if stats["runs"] or stats["problems"] or not bundle.is_file():
+        return 0
+    kernels = import_bundle(archive, bundle)["kernels"]
+    reindex(archive, embedder)
+    log.info("The archive is new: %d kernels of the starter archive are in it now.", kernels)
+    return kernels

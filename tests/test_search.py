@@ -1,0 +1,325 @@
+"""The search loop over the in-memory archive, the scripted writer and a scripted judge: no compiler, no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from factories import candidate, compiled, llm_call, passed, problem, wrong
+from scripted_judge import ScriptedJudge
+
+from archive.bundle import export
+from archive.memory import MemoryArchive
+from archive.records import Attempt, Exemplar, KernelFilter
+from eval.records import FunctionalProblem, Problem, ProblemError, Verdict
+from ingest.embedder import load_embedder
+from rag_kernels.growth import Grown, grow, next_time
+from rag_kernels.history import spent_before
+from rag_kernels.options import Options
+from rag_kernels.records import Brief, Budget, Draft, Writer, WriterError
+from rag_kernels.rows import result_row
+from rag_kernels.scripted import ScriptedWriter
+from rag_kernels.search import winner
+from rag_kernels.session import Session
+from rag_kernels.starter import stock
+
+RELU = problem()
+
+
+def draft(variant: int, **changes: object) -> Draft:
+    return Draft(candidate(RELU, variant=variant), f"idea {variant}", **changes)  # type: ignore[arg-type]
+
+
+class Rounds:
+    """A writer with prepared rounds; it notes the briefs that it got."""
+
+    name = "scripted"
+
+    def __init__(self, *rounds: Sequence[Draft] | Exception) -> None:
+        self.rounds = list(rounds)
+        self.briefs: list[Brief] = []
+
+    def propose(self, brief: Brief) -> Sequence[Draft]:
+        self.briefs.append(brief)
+        now = self.rounds[brief.round - 1] if brief.round <= len(self.rounds) else []
+        if isinstance(now, Exception):
+            raise now
+        return now
+
+
+def session(
+    writer: Writer,
+    judge: ScriptedJudge | None = None,
+    *,
+    archive: MemoryArchive | None = None,
+    functionalize: Callable[[Problem], FunctionalProblem] = lambda p: replace(RELU, problem=p),
+    **options: object,
+) -> Session:
+    return Session(
+        options=Options(**options),  # type: ignore[arg-type]
+        archive=archive or MemoryArchive(),
+        judge=judge or ScriptedJudge(),
+        functionalize=functionalize,
+        retrieve=lambda functional: (),
+        index=lambda attempt: None,
+        make_writer=lambda ledger: writer,
+    )
+
+
+def run_all(made: Session) -> list[Attempt]:
+    return list(made.generate(RELU.problem, made.new_run("generate", RELU.problem)))
+
+
+def verdicts(*pairs: tuple[int, Verdict]) -> dict[str, Verdict]:
+    return {candidate(RELU, variant=v).id: verdict for v, verdict in pairs}
+
+
+def test_every_attempt_is_on_disk_before_it_is_yielded() -> None:
+    made = session(Rounds([draft(1), draft(2)]), ScriptedJudge(verdicts((1, wrong()))))
+    run = made.new_run("generate", RELU.problem)
+    for count, attempt in enumerate(made.generate(RELU.problem, run), start=1):
+        assert [a.id for a in made.archive.attempts(run.id)][-1] == attempt.id
+        assert len(made.archive.attempts(run.id)) == count
+    assert made.archive.runs()[0].status == "finished"
+
+
+def test_the_fastest_is_confirmed_and_wins() -> None:
+    judge = ScriptedJudge(verdicts((1, passed(1.5, confirmed=False)), (2, passed(3.0, confirmed=False)), (3, wrong())))
+    attempts = run_all(session(Rounds([draft(1), draft(2), draft(3)]), judge))
+    best = winner(attempts)
+    assert judge.confirmed == [candidate(RELU, variant=2).id]
+    assert best is not None and best.candidate.id == judge.confirmed[0]
+    assert best.note == "confirmation of attempt 2" and len(attempts) == 4
+
+
+def test_a_failed_confirmation_is_retracted_and_the_next_one_tried() -> None:
+    fast, slow = candidate(RELU, variant=2), candidate(RELU, variant=1)
+    judge = ScriptedJudge(
+        {fast.id: passed(3.0, confirmed=False), slow.id: passed(1.5, confirmed=False)}, {fast.id: wrong()}
+    )
+    made = session(Rounds([draft(1), draft(2)]), judge)
+    best = winner(run_all(made))
+    assert judge.confirmed == [fast.id, slow.id]
+    assert best is not None and best.candidate.id == slow.id
+    assert [k.id for k in made.archive.kernels(KernelFilter())] == [slow.id]
+
+
+def test_a_slower_confirmation_hands_the_win_to_a_faster_one() -> None:
+    first, second = candidate(RELU, variant=1), candidate(RELU, variant=2)
+    judge = ScriptedJudge(
+        {first.id: passed(3.0, confirmed=False), second.id: passed(2.5, confirmed=False)},
+        {first.id: passed(1.1), second.id: passed(2.4)},
+    )
+    best = winner(run_all(session(Rounds([draft(1), draft(2)]), judge)))
+    assert best is not None and best.candidate.id == second.id
+
+
+def test_nothing_passed() -> None:
+    judge = ScriptedJudge(verdicts((1, wrong()), (2, compiled())))
+    attempts = run_all(session(Rounds([draft(2), draft(1)]), judge))
+    row = result_row(attempts, run_id="r", problem="p")
+    assert winner(attempts) is None and judge.confirmed == []
+    assert (row["kernel_id"], row["verdict"], row["attempts"]) == (None, "compiled", 2)
+
+
+def test_the_best_attempts_and_their_verdicts_reach_the_next_brief() -> None:
+    writer = Rounds([draft(1)], [draft(2)])
+    run_all(session(writer, hint="use tiles", effort=3, rounds=2))
+    assert [len(b.attempts) for b in writer.briefs] == [0, 1]
+    assert writer.briefs[1].attempts[0].judged.verdict == passed(2.0, confirmed=False)
+    assert (writer.briefs[0].hint, writer.briefs[0].width) == ("use tiles", 6)
+
+
+def test_rounds_and_width_are_kept() -> None:
+    writer = Rounds(*[[draft(10 * r + n) for n in range(9)] for r in range(5)])
+    judge = ScriptedJudge()
+    run_all(session(writer, judge, effort=2))
+    assert len(writer.briefs) == 2 and len(judge.asked) == 2 * 4
+
+
+def test_the_same_source_is_judged_once() -> None:
+    judge = ScriptedJudge()
+    run_all(session(Rounds([draft(1), draft(1)], [draft(1), draft(2)]), judge))
+    assert judge.asked == [candidate(RELU, variant=v).id for v in (1, 2)]
+
+
+def test_time_budget_ends_a_round_early_and_still_confirms() -> None:
+    judge = ScriptedJudge(before=lambda c: time.sleep(0.15))
+    attempts = run_all(session(Rounds([draft(1), draft(2), draft(3)]), judge, budget_seconds=0.1))
+    assert len(judge.asked) == 1 and len(judge.confirmed) == 1
+    assert attempts[-1].judged.verdict == passed(2.0)
+
+
+def test_token_budget_of_earlier_calls_counts() -> None:
+    made = session(Rounds([draft(1)]), budget_tokens=100)
+    run = made.new_run("generate", RELU.problem)
+    made.archive.start_run(run)
+    made.archive.record_call(llm_call(run.id))
+    assert list(made.generate(RELU.problem, run)) == []
+
+
+def test_stopping_early_loses_nothing_and_resume_judges_nothing_again() -> None:
+    archive, rounds = MemoryArchive(), ([draft(1), draft(2), draft(3), draft(4)], [draft(5)])
+    first = session(Rounds(*rounds), archive=archive)
+    run = first.new_run("generate", RELU.problem)
+    attempts = first.generate(RELU.problem, run)
+    next(attempts), next(attempts)
+    attempts.close()  # type: ignore[attr-defined]  # as Ctrl-C does
+    assert archive.runs()[0].status == "interrupted" and len(archive.attempts(run.id)) == 2
+
+    judge = ScriptedJudge()
+    second = session(Rounds(*rounds), judge, archive=archive)
+    resumed = second.old_run("latest", RELU.problem)
+    assert resumed.id == run.id
+    list(second.generate(RELU.problem, resumed))
+    assert judge.asked == [candidate(RELU, variant=v).id for v in (3, 4, 5)]
+    numbers = [a.number for a in archive.attempts(run.id)]
+    assert numbers == list(range(1, 7)) and archive.runs()[0].status == "finished"
+
+
+def test_resume_needs_a_run_of_this_problem() -> None:
+    made = session(Rounds([draft(1)]))
+    run_all(made)
+    with pytest.raises(ProblemError, match="no run 'latest' of other"):
+        made.old_run("latest", Problem("other", "class Model: ..."))
+
+
+def test_what_a_run_had_spent_is_counted_again() -> None:
+    made = session(Rounds([draft(1), draft(2), draft(3), draft(4)], [draft(5)]))
+    run_all(made)
+    run = made.archive.runs()[0]
+    made.archive.record_call(llm_call(run.id, cost_usd=None))
+    spent = spent_before(made.archive, run.id, 4)
+    assert (spent.rounds, spent.tokens, spent.calls, spent.unpriced_calls) == (1, 200, 1, 1)
+    assert spent.seconds == pytest.approx(sum(a.seconds for a in made.archive.attempts(run.id)))
+
+
+def test_lineage_holds_parents_and_what_was_shown() -> None:
+    parent = candidate(RELU, variant=1)
+    child = draft(2, parents=((parent.id, "parent"),), exemplars=(Exemplar("k_shown", 1, 0.5, ()),))
+    attempts = run_all(session(Rounds([draft(1)], [child])))
+    edges = {(e.source, e.relation) for e in attempts[1].parents}
+    assert edges == {(parent.id, "parent"), ("k_shown", "retrieved")}
+
+
+def test_a_writer_that_cannot_start_is_an_error() -> None:
+    made = session(Rounds(WriterError("The key is wrong.")))
+    with pytest.raises(WriterError, match="key is wrong"):
+        run_all(made)
+    assert made.archive.runs()[0].status == "failed"
+
+
+def test_a_writer_that_fails_later_ends_the_run_with_what_there_is() -> None:
+    judge = ScriptedJudge()
+    best = winner(run_all(session(Rounds([draft(1)], WriterError("Too many requests.")), judge)))
+    assert best is not None and judge.confirmed == [best.candidate.id]
+
+
+def test_a_problem_that_draws_random_numbers_is_refused() -> None:
+    made = session(Rounds([draft(1)]), functionalize=lambda p: replace(RELU, uses_random=True))
+    with pytest.raises(ProblemError, match="dropout"):
+        run_all(made)
+
+
+def test_a_candidate_from_outside_is_archived_as_an_import() -> None:
+    made = session(Rounds())
+    attempts = list(made.evaluate(RELU.problem, candidate(RELU), confirm=True))
+    assert [a.writer for a in attempts] == ["import", "import"]
+    [kernel] = made.archive.kernels(KernelFilter())
+    assert kernel.trust == "confirmed"
+
+
+def test_the_scripted_writer_drives_the_whole_loop() -> None:
+    sources = [candidate(RELU, variant=v).source for v in range(3)]
+    attempts = run_all(session(ScriptedWriter(sources), effort=1))
+    assert len({a.candidate.id for a in attempts}) == 2  # one round of two
+
+
+def write_problems(folder: Path, *names: str) -> list[Path]:
+    for name in names:
+        (folder / f"{name}.py").write_text(RELU.problem.source + f"# {name}\n")
+    return [folder / f"{name}.py" for name in names]
+
+
+class Once(Rounds):
+    """The same round for every problem."""
+
+    def propose(self, brief: Brief) -> Sequence[Draft]:
+        self.briefs.append(brief)
+        return [draft(1), draft(2)] if brief.round == 1 else []
+
+
+def test_grow_skips_what_is_finished_and_goes_on_with_what_was_cut_short(tmp_path: Path) -> None:
+    paths = write_problems(tmp_path, "a", "b", "c")
+    archive = MemoryArchive()
+    events = grow(paths, session(Once(), archive=archive))
+    for event in events:
+        if isinstance(event, Attempt) and event.problem.problem.name == "b":
+            break
+    events.close()  # type: ignore[attr-defined]
+
+    judge = ScriptedJudge()
+    again = list(grow(paths, session(Once(), judge, archive=archive), resume=True))
+    done = [e for e in again if isinstance(e, Grown)]
+    assert [(g.name, g.skipped) for g in done] == [("a", True), ("b", False), ("c", False)]
+    assert all(winner(g.attempts) for g in done)
+    assert len(judge.asked) == 1 + 2  # one left of b, both of c
+    assert len(archive.runs()) == 3
+
+
+def test_grow_without_resume_starts_afresh(tmp_path: Path) -> None:
+    paths, archive = write_problems(tmp_path, "a"), MemoryArchive()
+    list(grow(paths, session(Once(), archive=archive)))
+    [_, _, _, grown] = list(grow(paths, session(Once(), archive=archive)))
+    assert isinstance(grown, Grown) and not grown.skipped and len(archive.runs()) == 2
+
+
+def test_grow_reports_a_bad_problem_and_goes_on(tmp_path: Path) -> None:
+    paths = write_problems(tmp_path, "a", "b")
+    paths[0].write_text("class Model(:\n")
+    done = [e for e in grow(paths, session(Once())) if isinstance(e, Grown)]
+    assert "syntax error on line 1" in done[0].failure
+    assert winner(done[1].attempts) is not None
+
+
+def test_grow_stops_when_the_time_is_up(tmp_path: Path) -> None:
+    from datetime import datetime, timedelta
+
+    paths, archive = write_problems(tmp_path, "a", "b"), MemoryArchive()
+    soon = datetime.now() + timedelta(seconds=0.2)
+    judge = ScriptedJudge(before=lambda c: time.sleep(0.3))
+    events = list(grow(paths, session(Once(), judge, archive=archive), until=soon))
+    assert len(judge.asked) == 1 and [type(e) for e in events] == [Attempt, Grown]
+    assert archive.runs()[0].status == "interrupted"
+
+
+def test_next_time() -> None:
+    from datetime import datetime
+
+    evening = datetime(2026, 1, 2, 22, 0)
+    assert next_time("07:00", now=evening) == datetime(2026, 1, 3, 7, 0)
+    assert next_time("23:30", now=evening) == datetime(2026, 1, 2, 23, 30)
+    with pytest.raises(ValueError):
+        next_time("25:00")
+
+
+def test_effort_is_one_dial() -> None:
+    low, high = Options(effort=1), Options(effort=4)
+    assert low.budget == Budget(rounds=1) and high.budget == Budget(rounds=4)
+    assert low.width < high.width and low.exemplar_count < high.exemplar_count
+    assert Options(effort=4, rounds=1, examples=0).budget.rounds == 1
+    assert Options(effort=4, examples=0).exemplar_count == 0
+
+
+def test_a_new_archive_is_stocked_once_with_claims(tmp_path: Path) -> None:
+    made, embedder = session(Rounds([draft(1)])), load_embedder()
+    run_all(made)
+    bundle, fresh = tmp_path / "starter.zip", MemoryArchive()
+    export(made.archive, bundle)  # type: ignore[arg-type]
+    assert stock(fresh, embedder, bundle=bundle) == 1
+    [kernel] = fresh.kernels(KernelFilter())
+    assert kernel.trust == "claimed" and not list(fresh.missing_embeddings(embedder.name))
+    assert stock(fresh, embedder, bundle=bundle) == 0
