@@ -1,0 +1,77 @@
+"""Builds with the real compilers: one graph for a round, a cache by content, logs kept."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eval.build import BuildError, Built, build, toolchain
+from eval.records import MachineError
+
+SOURCE = """
+#include "rag_kernel.h"
+void twice(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = 2 * x.data[i];
+}
+RK_EXPORT(forward, twice)
+"""
+
+
+def test_a_round_is_one_graph_and_failures_are_values(tmp_path: Path) -> None:
+    broken = SOURCE.replace("2 *", "two *")
+    good, bad = build([(SOURCE, "cpu"), (broken, "cpu")], tools=toolchain(), cache=tmp_path)
+    assert isinstance(good, Built) and good.library.is_file() and not good.cached
+    assert isinstance(bad, BuildError)
+    assert "two" in bad.reason and str(tmp_path) not in bad.log
+
+
+def test_the_same_source_is_built_once_and_a_failure_is_remembered(tmp_path: Path) -> None:
+    sources = [(SOURCE, "cpu"), ("not C++", "cpu")]
+    build(sources, tools=toolchain(), cache=tmp_path)
+    good, bad = build(sources, tools=toolchain(), cache=tmp_path)
+    assert isinstance(good, Built) and good.cached
+    assert isinstance(bad, BuildError)
+
+
+def test_the_library_is_an_ordinary_tvm_ffi_one(tmp_path: Path) -> None:
+    import torch
+    import tvm_ffi
+
+    (built,) = build([(SOURCE, "cpu")], tools=toolchain(), cache=tmp_path)
+    assert isinstance(built, Built)
+    x, out = torch.randn(10), torch.empty(10)
+    forward = tvm_ffi.load_module(str(built.library)).forward
+    forward(x, out)
+    assert torch.equal(out, 2 * x)
+    with pytest.raises(TypeError, match="dtype"):
+        forward(x.double(), out)
+    with pytest.raises(TypeError, match="number of arguments"):
+        forward(x)
+
+
+@pytest.mark.skipif(toolchain().nvcc is None, reason="no nvcc here")
+def test_cuda_compiles_without_a_gpu(tmp_path: Path) -> None:
+    source = "#include <cuda_runtime.h>\n" + SOURCE
+    (built,) = build([(source, "cuda")], tools=toolchain(), cache=tmp_path)
+    assert isinstance(built, Built), built
+
+
+def test_no_compiler_is_said_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    toolchain.cache_clear()
+    try:
+        with pytest.raises(MachineError, match=r"apt-get install g\+\+"):
+            toolchain()
+    finally:
+        toolchain.cache_clear()
+
+
+def test_a_compiler_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    toolchain.cache_clear()
+    try:
+        with pytest.raises(MachineError, match="CXX"):
+            toolchain()
+    finally:
+        toolchain.cache_clear()
