@@ -1,0 +1,171 @@
+"""From a functional problem to one candidate text: kernel tier if everything fuses, composed tier otherwise.
+
+Comes in: a FunctionalProblem, a backend and tuning parameters. Goes out: a `Plan` with the candidate and what it did.
+The composed tier is Python of the judge's subset: library calls in graph order, own kernels in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eval.records import Backend, Candidate, FunctionalProblem, Ref, TensorArgument, TensorSpec
+from eval.records import Value as Argument
+from rag_kernels.offline import cpp, cuda, ir, prelude
+from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.function import Function, part_function, whole_function
+from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
+from rag_kernels.offline.numbers import Number
+from rag_kernels.offline.regions import Planner, Region, Split
+from rag_kernels.offline.rules import RULES
+from rag_kernels.offline.table import CTYPES
+from rag_kernels.offline.tune import Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was written: the candidate, how many operators fused, and which operators stopped the fusion."""
+
+    candidate: Candidate
+    schedules: tuple[str, ...]
+    regions: int
+    library: tuple[str, ...]
+    stopped: tuple[str, ...]
+
+
+def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
+    """Fuse what can be fused; None when no kernel of our own would be left."""
+    if fp.uses_random:
+        return None
+    lowered = Lowering(fp).run(RULES)
+    specs = dict(lowered.buffers)
+    split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024)
+    steps = Planner(split, specs).run(lowered)
+    regions = [s for s in steps if isinstance(s, Region)]
+    if not regions:
+        return None
+    library = library_operators(steps)
+    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
+    whole = len(regions) == len(steps) and set(lowered.results) <= {b for r in regions for b in r.stores}
+    if whole and _plain_arguments(fp):
+        function = whole_function(fp, regions, lowered.results, specs)
+        text = kernels_source([function], parameters, f"{fp.problem.name}: {summary(regions, ())}")
+        return Plan(Candidate(text, "kernel", backend), _schedules(text), len(regions), (), ())
+    text = composed_source(fp, lowered, steps, specs, parameters)
+    return Plan(Candidate(text, "composed", backend), _schedules(text), len(regions), library, lowered.stopped)
+
+
+def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
+    """Names of the operators that stay with PyTorch; views cost nothing and are not counted."""
+    names = [base_name(s.node.op) for s in steps if isinstance(s, Library)]
+    return tuple(name for name in names if name not in VIEWS and name != "getitem")
+
+
+def _plain_arguments(fp: FunctionalProblem) -> bool:
+    return all(a.spec.dtype in CTYPES for a in fp.arguments if isinstance(a, TensorArgument))
+
+
+def _schedules(text: str) -> tuple[str, ...]:
+    return tuple(w for w in ("row", "column", "point") if (f" {w}s of " if w != "point" else " elements") in text)
+
+
+def summary(regions: list[Region], library: tuple[str, ...]) -> str:
+    kernels = f"{len(regions)} fused loop nest{'s' if len(regions) > 1 else ''}"
+    return f"{kernels} behind {', '.join(library)}" if library else kernels
+
+
+def kernels_source(functions: list[Function], parameters: Parameters, idea: str) -> str:
+    """The C++ or CUDA text that holds these functions."""
+    if isinstance(parameters, CpuParameters):
+        bodies = "\n".join(cpp.function_text(f, parameters) for f in functions)
+        return f"// {idea}\n{cpp.HEAD}\n{prelude.used(prelude.CPP, bodies)}{cpp.constants(parameters)}\n{bodies}"
+    bodies = "\n".join(cuda.function_text(f, parameters) for f in functions)
+    return f"// {idea}\n{cuda.HEAD}\n{prelude.used(prelude.CUDA, bodies)}{cuda.constants(parameters)}\n{bodies}"
+
+
+def composed_source(
+    fp: FunctionalProblem, lowered: Lowered, steps: list[Region | Library], specs: dict[str, TensorSpec],
+    parameters: Parameters,
+) -> str:  # fmt: skip
+    """KERNELS and a `forward` that calls library operators and our functions in turn."""
+    functions: list[Function] = []
+    lines: list[str] = []
+    made: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
+    for run in grouped(steps):
+        if isinstance(run, Library):
+            made.add(run.node.name)
+            lines.append(f"{run.node.name} = {library_call(run, fp)}")
+            continue
+        needed = needed_after(run, steps, lowered.results)
+        f = part_function(fp, f"part_{len(functions)}", run, needed, specs)
+        functions.append(f)
+        lines += [f"{b} = {allocate(specs[b], fp)}" for b in f.outputs]
+        arguments = [i.python if isinstance(i, Number) else f"{i}.contiguous()" if i in made else i for i in f.order]
+        lines.append(f"kernels.{f.name}({', '.join(arguments)})")
+    lines.append(f"return {', '.join(lowered.results)}")
+    names = [a.name for a in fp.arguments]
+    keywords = [name for name, _ in fp.constants]
+    header = ", ".join([*names, *(["*", *keywords] if keywords else [])])
+    library = library_operators(steps)
+    regions = [s for s in steps if isinstance(s, Region)]
+    text = kernels_source(functions, parameters, f"{fp.problem.name}: {summary(regions, library)}")
+    body = "\n".join("    " + line for line in lines)
+    return f"KERNELS = r'''\n{text}'''\n\n\ndef forward({header}):\n{body}\n"
+
+
+def grouped(steps: list[Region | Library]) -> list[list[Region] | Library]:
+    """Regions in a row become one function."""
+    out: list[list[Region] | Library] = []
+    for step in steps:
+        if isinstance(step, Library):
+            out.append(step)
+        elif out and isinstance(out[-1], list):
+            out[-1].append(step)
+        else:
+            out.append([step])
+    return out
+
+
+def needed_after(run: list[Region], steps: list[Region | Library], results: tuple[str, ...]) -> set[str]:
+    """Buffers of this run that others read."""
+    needed = set(results)
+    for step in steps:
+        if isinstance(step, Library):
+            needed |= set(refs(step.node.args)) | set(refs(tuple(v for _, v in step.node.kwargs)))
+        elif step not in run:
+            needed |= {v.buffer for v in ir.walk(*step.stores.values()) if isinstance(v, ir.Load)}
+    return needed
+
+
+def allocate(spec: TensorSpec, fp: FunctionalProblem) -> str:
+    device = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
+    where = f", device={device}.device" if device else ""
+    return f"torch.empty({list(spec.shape)}, dtype=torch.{spec.dtype}{where})"
+
+
+def library_call(step: Library, fp: FunctionalProblem) -> str:
+    node = step.node
+    if node.op == "getitem":
+        return f"{python(node.args[0])}[{python(node.args[1])}]"
+    arguments = [python(a) for a in node.args]
+    arguments += [f"{k}={python(v)}" for k, v in node.kwargs if k not in {"device", "pin_memory", "layout"}]
+    if any(k == "device" for k, _ in node.kwargs):
+        first = next(a.name for a in fp.arguments if isinstance(a, TensorArgument))
+        arguments.append(f"device={first}.device")
+    owner = node.op if node.op.startswith("torch.") else f"torch.ops.{node.op}"
+    return f"{owner}({', '.join(arguments)})"
+
+
+def python(value: Argument) -> str:
+    """An argument of the graph as Python."""
+    match value:
+        case Ref(name=name):
+            return name
+        case tuple():
+            return f"[{', '.join(python(v) for v in value)}]"
+        case str() if value.startswith("torch."):
+            return value
+        case float() if value in (float("inf"), float("-inf")) or value != value:
+            return f"float('{value}')"
+        case _:
+            return repr(value)

@@ -1,0 +1,387 @@
+"""CUDA for the regions of a function: one `__global__` kernel a region, launched in turn on the current stream.
+
+Comes in: a Function and tuning Parameters. Goes out: CUDA text of the kernel contract. The threads of a block form
+teams: a row has a team along threadIdx.x, a column a team along threadIdx.y (so that neighbouring columns load
+together); a team reduces through warp shuffles or shared memory. Nothing here runs where there is no GPU: tests
+compile it, the judge on a GPU proves it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rag_kernels.offline import ir
+from rag_kernels.offline.expressions import Printer, Scope
+from rag_kernels.offline.function import Function, Sizes
+from rag_kernels.offline.nest import Loop, Names, build_nest
+from rag_kernels.offline.numbers import Number, c_name
+from rag_kernels.offline.passes import START, STEP, Passes, accumulator, indent, levels, start_of
+from rag_kernels.offline.regions import Region
+from rag_kernels.offline.table import CTYPES
+
+HEAD = """#include <cuda_runtime.h>
+#include <cmath>
+#include <cstdint>
+#include "rag_kernel.h"
+"""
+
+TEAMS = """
+struct Sum { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
+struct Prod { template <class T> __device__ T operator()(T a, T b) const { return a * b; } };
+struct Max { template <class T> __device__ T operator()(T a, T b) const { return (b > a || b != b) ? b : a; } };
+struct Min { template <class T> __device__ T operator()(T a, T b) const { return (b < a || b != b) ? b : a; } };
+struct Any { __device__ int operator()(int a, int b) const { return a | b; } };
+struct All { __device__ int operator()(int a, int b) const { return a & b; } };
+
+// Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
+template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
+  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
+  if (blockDim.x <= 32) return v;
+  __shared__ T parts[32];
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : start;
+  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
+  return v;
+}
+
+// Combine over threadIdx.y: one column of shared memory for each threadIdx.x. All threads get it.
+template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
+  if (blockDim.y == 1) return v;
+  __shared__ T parts[1024];
+  __syncthreads();
+  parts[threadIdx.y * blockDim.x + threadIdx.x] = v;
+  __syncthreads();
+  v = start;
+  for (unsigned y = 0; y < blockDim.y; ++y) v = f(v, parts[y * blockDim.x + threadIdx.x]);
+  return v;
+}
+
+// Inclusive scan over threadIdx.x; `total` receives the combination of all.
+template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (unsigned d = 1; d < 32; d *= 2) {
+    const T below = __shfl_up_sync(0xffffffffu, v, d);
+    if (lane >= d) v = f(below, v);
+  }
+  __shared__ T parts[32];
+  __syncthreads();
+  if (lane == 31) parts[warp] = v;
+  __syncthreads();
+  T before = start;
+  total = start;
+  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
+    if (w == warp) before = total;
+    total = f(total, parts[w]);
+  }
+  return f(before, v);
+}
+"""
+
+LAUNCH = """
+inline unsigned blocks(int64_t n) {
+  RK_CHECK(n < (int64_t(1) << 31), "this kernel needs fewer than 2^31 blocks");
+  return unsigned(n);
+}
+template <class T> T* scratch(int64_t n, cudaStream_t stream) {
+  void* memory = nullptr;
+  RK_CHECK(cudaMallocAsync(&memory, sizeof(T) * n, stream) == cudaSuccess, "no device memory for a partial result");
+  return static_cast<T*>(memory);
+}
+// Threads for a row: one warp for short rows (several rows a block), more for long ones.
+inline dim3 row_block(int64_t length) {
+  if (length <= 1024) return dim3(32, THREADS / 32);
+  return dim3(length <= 8 * THREADS ? THREADS : LONG_THREADS, 1);
+}
+"""
+
+FUNCTORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "fastmax": "Max", "min": "Min", "any": "Any", "all": "All"}
+
+
+@dataclass(frozen=True, slots=True)
+class CudaParameters:
+    """What tuning turns."""
+
+    threads: int = 256  # of a block, also of a row up to eight times as long
+    long_threads: int = 1024  # of a block for longer rows
+    team: int = 16  # threads that share a column
+    vector: int = 4  # elements of a 16-byte load in pointwise kernels; 1 turns it off
+
+
+def constants(p: CudaParameters) -> str:
+    return (
+        f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector};"
+        f"  // tuning parameters\n{TEAMS}{LAUNCH}"
+    )
+
+
+def function_text(f: Function, parameters: CudaParameters) -> str:
+    names = Names()
+    sizes = Sizes(names)
+    sizes.solve(f)
+    kernels = [CudaRegion.of(r, f, names, parameters) for r in f.regions]
+    texts, launches = [], []
+    for number, kernel in enumerate(kernels):
+        text, launch = kernel.text(f"{f.name}_{number}", f)
+        texts += [*text, ""]
+        launches += launch
+    lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
+    lines += ["  " + d for d in sizes.declarations]
+    lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
+    lines.append(f"  cudaStream_t stream = (cudaStream_t)rk::stream({c_name(f.outputs[0])});")
+    for region in f.regions:
+        for buffer, value in region.stores.items():
+            if buffer in f.scratch:
+                ctype, name = CTYPES[value.dtype], f"{c_name(buffer)}_data"
+                total = names.product(tuple(a for g in value.dims for a in g))
+                lines.append(f"  {ctype}* {name} = scratch<{ctype}>({total}, stream);")
+    lines += indent(launches)
+    lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in f.scratch]
+    return "\n".join([*texts, *lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
+
+
+@dataclass(slots=True)
+class CudaRegion(Passes):
+    parameters: CudaParameters = CudaParameters()
+
+    @classmethod
+    def of(cls, region: Region, f: Function, names: Names, parameters: CudaParameters) -> CudaRegion:
+        pointers = {b: f"{c_name(b)}_p" for b in f.specs}
+        nest = build_nest(region, names)
+        printer = Printer(nest, pointers)
+        return cls(nest, printer, levels(region.stores.values()), parameters=parameters)
+
+    def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
+        """The device function and the statements that launch it."""
+        nest = self.nest
+        vector = self.vector_width(f)
+        rows = self.row if nest.schedule == "row" else self.column
+        body = self.point(vector) if nest.schedule == "point" else rows()
+        parameters, arguments = self.parameters_of("\n".join(body), f)
+        shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
+        reduced = " x ".join(loop.size for loop in nest.reduced)
+        note = f"// {', '.join(self.stores)}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
+        head = f"__global__ void {name}({', '.join(parameters)}) {{"
+        return [note, head, *indent(body), "}"], self.launch(name, arguments, vector)
+
+    def parameters_of(self, body: str, f: Function) -> tuple[list[str], list[str]]:
+        """Pointers, sizes and numbers that the body names."""
+        parameters, arguments = [], []
+        numbers = [item for item in f.order if isinstance(item, Number)]
+        for buffer in (*f.inputs, *f.scratch, *f.outputs):
+            name = c_name(buffer)
+            if re.search(rf"\b{name}_p\b", body):
+                const = "" if buffer in self.stores else "const "
+                parameters.append(f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {name}_p")
+                arguments.append(f"{name}_data" if buffer in f.scratch else f"{name}.data")
+        sizes = [(n, "int64_t") for n in self.nest.names.of.values()]
+        for text, kind in [*sizes, *((n.name, n.ctype) for n in numbers)]:
+            if re.search(rf"\b{text}\b", body):
+                parameters.append(f"{kind} {text}")
+                arguments.append(text)
+        return parameters, arguments
+
+    def total(self, loops: list[Loop]) -> str:
+        return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"
+
+    def launch(self, name: str, arguments: list[str], vector: int) -> list[str]:
+        outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"
+        lane = self.nest.lane.size if self.nest.lane else "1"
+        match self.nest.schedule:
+            case "point":
+                count = f"({outer}) * ({lane})" + (f" / {vector}" if vector > 1 else "")
+                check = [f'RK_CHECK(({lane}) % {vector} == 0, "this kernel needs a multiple of {vector} elements");']
+                grid = f"blocks(({count} + THREADS - 1) / THREADS)"
+                return [*(check if vector > 1 else []), f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
+            case "row":
+                if self.has_scan():
+                    return [f"{name}<<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
+                block = f"row_block({self.total(self.nest.reduced)})"
+                return [
+                    "{",
+                    f"  const dim3 block = {block};",
+                    f"  {name}<<<blocks(({outer} + block.y - 1) / block.y), block, 0, stream>>>{call}",
+                    "}",
+                ]
+            case _:
+                team = "1" if self.has_scan() or self.reduced_count() <= 32 else "TEAM"
+                width = "THREADS" if team == "1" else "32"
+                grid = f"blocks(({outer}) * (({lane} + {width} - 1) / {width}))"
+                return [f"{name}<<<{grid}, dim3({width}, {team}), 0, stream>>>{call}"]
+
+    def reduced_count(self) -> int:
+        total = 1
+        for loop in self.nest.reduced:
+            total *= loop.count
+        return total
+
+    def has_scan(self) -> bool:
+        return any(isinstance(v, ir.Scan) for v in ir.walk(*self.values))
+
+    # Point ----------------------------------------------------------------------------------------------------
+
+    def vector_width(self, f: Function) -> int:
+        """How many neighbouring elements a thread may take: only where every access is the whole tensor in order."""
+        nest = self.nest
+        flat = nest.schedule == "point" and nest.lane is not None and not nest.outer
+        if not flat or self.parameters.vector == 1:
+            return 1
+        assert nest.lane
+        every = [*nest.stores.values(), *nest.accesses.values()]
+        steps = [a.steps.get(nest.lane.leaves[-1], {}) for a in every]
+        plain = all(step in ({}, {(): 1}) for step in steps) and not any(a.values or a.constant for a in every)
+        stored = [*self.values, *(v for v in ir.walk(*self.values) if isinstance(v, ir.Load))]
+        floats = all(v.dtype == "float32" for v in stored)
+        index = any(isinstance(v, ir.Index) for v in ir.walk(*self.values))
+        return self.parameters.vector if plain and floats and not index and nest.lane.count % 4 == 0 else 1
+
+    def point(self, vector: int) -> list[str]:
+        scope = Scope()
+        nest = self.nest
+        if vector == 1:
+            stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
+            lines = [*scope.lines, *stores]
+        else:
+            lines = self.vector_body(scope)
+        lane = nest.lane.size if nest.lane else "1"
+        head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;"]
+        count = f"({self.total(nest.outer)}) * ({lane})" if vector == 1 else f"({lane}) / {vector}"
+        head.append(f"if (t >= {count}) return;")
+        if nest.lane:
+            head.append(f"const int64_t l = t % ({lane});" if vector == 1 and nest.outer else "const int64_t l = t;")
+        return [*head, *self.indices(nest.outer, f"(t / ({lane}))"), *lines]
+
+    def vector_body(self, scope: Scope) -> list[str]:
+        """Sixteen bytes a load: the loads go to small arrays, the expression runs over them."""
+        nest = self.nest
+        lines: list[str] = []
+        assert nest.lane
+        for v in ir.walk(*self.values):
+            if isinstance(v, ir.Load) and nest.accesses[id(v)].steps:
+                pointer, name = self.printer.pointers[v.buffer], f"{self.printer.pointers[v.buffer][:-2]}_v"
+                if f"{pointer}[{nest.lane.var}]" not in scope.known:
+                    lines.append(f"const float4 {name} = reinterpret_cast<const float4*>({pointer})[l];")
+                    scope.known[f"{pointer}[{nest.lane.var}]"] = f"(&{name}.x)[u]"
+        inner = Scope(scope)
+        targets = [self.printer.pointers[buffer] for buffer in self.stores]
+        for target, value in zip(targets, self.values, strict=True):
+            text = self.printer.emit(value, inner)
+            inner.lines.append(f"(&{target}v.x)[u] = {text};")
+        lines += [f"float4 {target}v;" for target in targets]
+        lines += ["#pragma unroll", "for (int u = 0; u < 4; ++u) {", *indent(inner.lines), "}"]
+        return [*lines, *(f"reinterpret_cast<float4*>({target})[l] = {target}v;" for target in targets)]
+
+    @staticmethod
+    def indices(loops: list[Loop], rest: str) -> list[str]:
+        lines = []
+        for k, loop in reversed(list(enumerate(loops))):
+            lines.append(f"const int64_t {loop.var} = {rest}{f' % ({loop.size})' if k else ''};")
+            rest = f"({rest} / ({loop.size}))"
+        return lines
+
+    # Rows and columns -----------------------------------------------------------------------------------------
+
+    def row(self) -> list[str]:
+        """A team along threadIdx.x walks the row once for every level of reductions, then once to store."""
+        outer = self.total(self.nest.outer)
+        head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;", f"if (t >= {outer}) return;"]
+        if self.has_scan():
+            head = ["const int64_t t = blockIdx.x;"]
+        return [*head, *self.indices(self.nest.outer, "t"), *self.passes("row", "true", "threadIdx.x == 0")]
+
+    def column(self) -> list[str]:
+        """Neighbouring threads hold neighbouring columns; a team along threadIdx.y shares each column."""
+        lane = self.nest.lane
+        assert lane
+        head = [
+            f"const int64_t tiles = ({lane.size} + blockDim.x - 1) / blockDim.x;",
+            "const int64_t l_wanted = blockIdx.x % tiles * blockDim.x + threadIdx.x;",
+            f"const bool active = l_wanted < {lane.size};",
+            "const int64_t l = active ? l_wanted : 0;  // idle threads take part in the barriers only",
+            *self.indices(self.nest.outer, "(blockIdx.x / tiles)"),
+        ]
+        return [*head, *self.passes("column", "active", "active && threadIdx.y == 0")]
+
+    def passes(self, kind: str, active: str, first: str) -> list[str]:
+        scope = Scope()
+        for level in range(1, self.top + 1):
+            self.reduce_pass(level, kind, active, scope)
+        swept = self.swept()
+        if swept:
+            self.settle(list(swept.values()), scope)
+            inner = Scope(scope)
+            scanning = self.scans(list(swept.values()), scope, inner, kind)
+            block = Scope(inner)
+            for buffer in swept:
+                block.lines += self.store(buffer, block)
+            scope.lines += self.sweep(inner.lines, block.lines, kind, active, scanning)
+        for buffer in [b for b in self.stores if b not in swept]:
+            (line,) = self.store(buffer, scope)
+            scope.lines.append(f"if ({first}) {line}")
+        return scope.lines
+
+    def settle(self, roots: list[ir.Value], scope: Scope) -> None:
+        for v in self.frontier(roots):
+            self.printer.emit(v, scope)
+
+    def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
+        found = self.reductions(level)
+        roots = [v.arg for v in found] + [g for v in found for g in v.guards]
+        self.settle(roots, scope)
+        inner = Scope(scope)
+        scanning = self.scans(roots, scope, inner, kind)
+        tail = Scope(inner)
+        after: list[str] = []
+        for v in found:
+            name = self.printer.name("acc")
+            ctype = CTYPES[v.dtype]
+            wide = accumulator(v) if self.reduced_count() > 16384 or accumulator(v) != "double" else ctype
+            start = start_of(v.kind, v.dtype)
+            scope.lines.append(f"{wide} {name} = {start};")
+            guard = " && ".join(self.printer.emit(g, tail) for g in v.guards)
+            block = Scope(tail)
+            text = self.printer.emit(v.arg, block)
+            lines = [*block.lines, STEP[v.kind].format(a=name, v=text)]
+            tail.lines += [f"if ({guard}) {{", *indent(lines), "}"] if guard else lines
+            if not guard:
+                tail.known |= block.known
+            after.append(f"{name} = {kind}_reduce({name}, {FUNCTORS[v.kind]}(), {wide}({start}));")
+            scope.known[id(v)] = name if wide == ctype else f"{ctype}({name})"
+        scope.lines += [*self.sweep(inner.lines, tail.lines, kind, active, scanning), *after]
+
+    def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
+        """Running totals: a block scans a stretch of the row at a time; a column thread simply runs."""
+        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
+        for v in found:
+            name, wide = self.printer.name("s"), accumulator(v)
+            scope.lines.append(f"{wide} {name} = {START[v.kind]};")
+            block = Scope(inner)
+            text = self.printer.emit(v.arg, block)
+            if kind == "column":
+                inner.lines += [*block.lines, STEP[v.kind].format(a=name, v=text)]
+                inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
+                continue
+            functor = f"{FUNCTORS[v.kind]}()"
+            scan = f"row_scan({name}_here, {functor}, {wide}({START[v.kind]}), {name}_total)"
+            inner.lines += [
+                f"{wide} {name}_here = {START[v.kind]}, {name}_total;",
+                "if (inside) {", *indent([*block.lines, f"{name}_here = {text};"]), "}",
+                f"{name}_here = {functor}({name}, {scan});",
+                f"{name} = {functor}({name}, {name}_total);",
+            ]  # fmt: skip
+            inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name}_here)", inner)
+        return bool(found)
+
+    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+        """The team's loop over the reduced loops, flattened; with a scan it advances in step."""
+        axis = "x" if kind == "row" else "y"
+        total = self.total(self.nest.reduced)
+        if scanning and kind == "row":
+            head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {total};"]
+            lines = [*head, *self.indices(self.nest.reduced, "k"), *body, "if (inside) {", *indent(tail), "}"]
+            return [f"for (int64_t k0 = 0; k0 < {total}; k0 += blockDim.x) {{", *indent(lines), "}"]
+        lines = [*self.indices(self.nest.reduced, "k"), *body, *tail]
+        limit = total if active == "true" else f"(active ? {total} : 0)"
+        return [f"for (int64_t k = threadIdx.{axis}; k < {limit}; k += blockDim.{axis}) {{", *indent(lines), "}"]

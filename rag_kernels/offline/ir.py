@@ -1,0 +1,305 @@
+"""Loop-level values: what a fused region computes, as expressions over named loop dimensions.
+
+Comes in: nothing of ATen. Goes out: `Value` trees (loads, pointwise operators, reductions, scans) whose dimensions
+are groups of atoms. An atom is one loop; a merged dimension is a group of several, a dimension of size one is an
+empty group. Reshapes regroup atoms (and split them), broadcasting unifies them, slices and pooling windows replace
+an atom by an affine form. Knows nothing of C++, CUDA or graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from math import prod
+
+_serial = count()
+
+
+class Unfusable(Exception):
+    """These values cannot share loops; the message names why. The planner then stores one of them."""
+
+
+@dataclass(eq=False, slots=True)
+class Atom:
+    """One loop. It may later be unified with another (`alias`) or split in two (`parts`, outer first)."""
+
+    size: int
+    fixed: bool = False  # a number of the problem (heads, groups), not a size that varies with the input
+    window: bool = False  # runs inside a pooling window
+    alias: Atom | None = None
+    parts: tuple[Atom, Atom] | None = None
+    serial: int = field(default_factory=lambda: next(_serial))  # gives sets of atoms an order
+
+    def leaves(self) -> tuple[Atom, ...]:
+        if self.alias:
+            return self.alias.leaves()
+        if self.parts:
+            return self.parts[0].leaves() + self.parts[1].leaves()
+        return (self,)
+
+    def split(self, outer: int, *, fixed: bool = False) -> None:
+        self.parts = (Atom(outer, fixed), Atom(self.size // outer))
+
+
+Group = tuple[Atom, ...]
+
+
+def leaves(group: Iterable[Atom]) -> tuple[Atom, ...]:
+    return tuple(leaf for atom in group for leaf in atom.leaves())
+
+
+def size_of(group: Iterable[Atom]) -> int:
+    return prod(atom.size for atom in group)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An index into one stored dimension: the sum of `coefficient * atom` over the terms, plus an offset."""
+
+    terms: tuple[tuple[Atom, int], ...]
+    offset: int = 0
+
+    def substitute(self, mapping: dict[Atom, Form]) -> Form:
+        terms: dict[Atom, int] = {}
+        offset = self.offset
+        for atom, factor in self.terms:
+            hit = next((leaf for leaf in atom.leaves() if leaf in mapping), None)
+            form = Form(((atom, 1),)) if hit is None else mapping[hit]
+            if hit is not None and len(atom.leaves()) > 1:
+                raise Unfusable("a split dimension is indexed again")
+            offset += factor * form.offset
+            for inner, coefficient in form.terms:
+                terms[inner] = terms.get(inner, 0) + factor * coefficient
+        return Form(tuple(terms.items()), offset)
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    dims: tuple[Group, ...]
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(size_of(group) for group in self.dims)
+
+
+@dataclass(eq=False, slots=True)
+class Const(Value):
+    number: bool | int | float
+    name: str = ""  # of the keyword constant or scalar argument that carries it, if one does
+
+
+@dataclass(eq=False, slots=True)
+class Size(Value):
+    """How many elements the group has: the divisor of a mean."""
+
+    group: Group
+
+
+@dataclass(eq=False, slots=True)
+class Load(Value):
+    """An element of a stored tensor. Each stored dimension has its size (`stored`) and an index: a form or a value."""
+
+    buffer: str
+    stored: tuple[Group, ...]
+    index: tuple[Form | Value, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Op(Value):
+    """A pointwise expression; `template` holds `{0}`, `{1}`... for the arguments."""
+
+    template: str
+    args: tuple[Value, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Index(Value):
+    """The value of a form, or (with `limit`) whether it lies inside 0 <= form < size of `limit`."""
+
+    form: Form
+    limit: Group | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Reduce(Value):
+    """`kind` over the atoms `over`; positions where a guard (a bool value) is false do not take part."""
+
+    kind: str  # sum, prod, max, min, fastmax, any, all
+    arg: Value
+    over: Group
+    guards: tuple[Index, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class Scan(Value):
+    kind: str  # sum, prod
+    arg: Value
+    over: Atom
+
+
+def children(value: Value) -> tuple[Value, ...]:
+    match value:
+        case Op():
+            return value.args
+        case Reduce():
+            return (value.arg, *value.guards)
+        case Scan():
+            return (value.arg,)
+        case Load():
+            return tuple(i for i in value.index if isinstance(i, Value))
+        case _:
+            return ()
+
+
+def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iterator[Value]:
+    """Every value of the trees once, arguments before users; below a value that `enter` refuses it does not go."""
+    seen: set[int] = set()
+
+    def visit(v: Value) -> Iterator[Value]:
+        if id(v) in seen:
+            return
+        seen.add(id(v))
+        if enter(v):
+            for child in children(v):
+                yield from visit(child)
+        yield v
+
+    for root in roots:
+        yield from visit(root)
+
+
+def own_atoms(value: Value) -> Iterator[Atom]:
+    """The leaves that a value itself names."""
+    for group in value.dims:
+        yield from leaves(group)
+    forms = [i for i in value.index if isinstance(i, Form)] if isinstance(value, Load) else []
+    forms += [value.form] if isinstance(value, Index) else []
+    for form in forms:
+        yield from leaves(atom for atom, _ in form.terms)
+    if isinstance(value, Reduce):
+        yield from leaves(value.over)
+    if isinstance(value, Scan):
+        yield from value.over.leaves()
+
+
+def tree_atoms(value: Value) -> set[Atom]:
+    """The loops on which the value depends: free ones only, so not those that a reduction inside consumes."""
+    known: dict[int, set[Atom]] = {}
+    for v in walk(value):
+        found = {leaf for child in children(v) for leaf in known[id(child)]}
+        if isinstance(v, Reduce):
+            found -= set(leaves(v.over))
+        elif isinstance(v, Load | Index | Scan):
+            found |= set(own_atoms(v))
+        known[id(v)] = found
+    return known[id(value)]
+
+
+def tensor_dims(shape: Iterable[int]) -> tuple[Group, ...]:
+    """Fresh atoms for a stored tensor."""
+    return tuple(() if size == 1 else (Atom(size),) for size in shape)
+
+
+def load(buffer: str, shape: Iterable[int], dtype: str) -> Load:
+    """The whole stored tensor, element by element."""
+    dims = tensor_dims(shape)
+    return Load(dims, dtype, buffer, dims, tuple(Form(tuple((a, 1) for a in group)) for group in dims))
+
+
+def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) -> Value:
+    """The same value with atoms replaced by affine forms; refuses to look inside reductions that use those atoms."""
+    memo: dict[int, Value] = {}
+
+    def visit(v: Value, new_dims: tuple[Group, ...] | None) -> Value:
+        if id(v) in memo:
+            return memo[id(v)]
+        if isinstance(v, Reduce | Scan):
+            if tree_atoms(v) & mapping.keys():
+                raise Unfusable("a reduction is indexed again")
+            return v
+        out: Value
+        match v:
+            case Load():
+                index = tuple(i.substitute(mapping) if isinstance(i, Form) else visit(i, None) for i in v.index)
+                out = Load(v.dims, v.dtype, v.buffer, v.stored, index)
+            case Index():
+                out = Index(v.dims, v.dtype, v.form.substitute(mapping), v.limit)
+            case Op():
+                out = Op(v.dims, v.dtype, v.template, tuple(visit(a, None) for a in v.args))
+            case _:
+                return v
+        out.dims = new_dims if new_dims is not None else tuple(_renamed(group, mapping) for group in v.dims)
+        memo[id(v)] = out
+        return out
+
+    return visit(value, dims)
+
+
+def _renamed(group: Group, mapping: dict[Atom, Form]) -> Group:
+    """Dims of inner values after a substitution: only the atoms matter, so a form's atoms stand for it."""
+    new = {leaf: [atom for atom, _ in form.terms] for leaf, form in mapping.items()}
+    return tuple(atom for leaf in leaves(group) for atom in new.get(leaf, [leaf]))
+
+
+def regroup(group: Iterable[Atom], sizes: Iterable[int], *, fixed: Iterable[int] = ()) -> tuple[Group, ...]:
+    """Lay the leaves out as dimensions of the given sizes, splitting atoms where that is exact."""
+    pending = list(leaves(group))
+    fixed = set(fixed)
+    out: list[Group] = []
+    for position, size in enumerate(sizes):
+        taken: list[Atom] = []
+        while (missing := size // size_of(taken)) > 1:
+            if not pending:
+                raise Unfusable("a reshape of another size")
+            atom = pending.pop(0)
+            if missing % atom.size and atom.size % missing == 0:
+                atom.split(missing, fixed=position in fixed)
+                atom, rest = atom.leaves()
+                pending.insert(0, rest)
+            if missing % atom.size:
+                raise Unfusable("a reshape that cuts across dimensions")
+            taken.append(atom)
+        out.append(tuple(taken))
+    if pending:
+        raise Unfusable("a reshape of another size")
+    return tuple(out)
+
+
+@dataclass(slots=True)
+class Loops:
+    """Unification of atoms, with the rule that no value may come to use one loop for two of its dimensions."""
+
+    values: dict[int, Value] = field(default_factory=dict)
+
+    def track(self, value: Value) -> None:
+        """Watch a value and all below it."""
+        for node in walk(value, enter=lambda v: id(v) not in self.values):
+            self.values[id(node)] = node
+
+    def unify(self, left: Group, right: Group) -> None:
+        """Make two dimensions of equal size the same loops, or raise Unfusable."""
+        a, b = list(leaves(left)), list(leaves(right))
+        while a and b:
+            if a[0] is b[0]:
+                a.pop(0), b.pop(0)
+            elif a[0].size == b[0].size:
+                self._merge(a.pop(0), b.pop(0))
+            else:
+                long, short = (a, b) if a[0].size > b[0].size else (b, a)
+                if long[0].size % short[0].size:
+                    raise Unfusable("dimensions that do not divide")
+                atom = long.pop(0)
+                atom.split(short[0].size)
+                long[:0] = atom.leaves()
+        if a or b:
+            raise Unfusable("dimensions of other sizes")
+
+    def _merge(self, a: Atom, b: Atom) -> None:
+        for value in self.values.values():
+            used = set(own_atoms(value)) | (set(own_atoms(value.arg)) if isinstance(value, Reduce | Scan) else set())
+            if a in used and b in used:
+                raise Unfusable("one loop would serve two dimensions")
+        b.alias = a
+        a.fixed = a.fixed or b.fixed

@@ -1,0 +1,139 @@
+"""Functions that generated kernels may call, by name; only those used are printed.
+
+The C++ ones are straight-line so that `#pragma omp simd` can vectorise them, and within about 2 ulp in float.
+CUDA has exact ones of its own (built without fast-math).
+"""
+
+CPP: dict[str, tuple[str, tuple[str, ...]]] = {
+    "rk_abs": ("inline float rk_abs(float x) { return __builtin_fabsf(x); }\n"
+               "inline double rk_abs(double x) { return __builtin_fabs(x); }\n"
+               "inline int64_t rk_abs(int64_t x) { return x < 0 ? -x : x; }\n", ()),
+    "rk_bits": ("inline float rk_bits(int32_t i) { float f; __builtin_memcpy(&f, &i, 4); return f; }\n"
+                "inline int32_t rk_int(float f) { int32_t i; __builtin_memcpy(&i, &f, 4); return i; }\n", ()),
+    "rk_exp": ("""// exp(x) = 2^n * exp(r), |r| <= log(2)/2, by a polynomial. Adding 1.5 * 2^23 rounds to n and leaves n
+// in the low bits, from where it moves to the exponent. Results below the smallest normal number become zero.
+inline float rk_exp(float x) {
+  const float c = x > 89.0f ? 89.0f : x;
+  const float z = c * 1.442695041f + 12582912.0f, n = z - 12582912.0f;
+  const float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const float y = (p + p) * rk_bits((rk_int(z) << 23) + (126 << 23));
+  return x < -87.3f ? 0.0f : y;
+}
+inline double rk_exp(double x) { return std::exp(x); }
+""", ("rk_bits",)),
+    "rk_expm1": ("""// exp(x) - 1 without cancellation: a Taylor polynomial near zero.
+inline float rk_expm1(float x) {
+  float p = 1.0f / 40320;
+  p = p * x + 1.0f / 5040;
+  p = p * x + 1.0f / 720;
+  p = p * x + 1.0f / 120;
+  p = p * x + 1.0f / 24;
+  p = p * x + 1.0f / 6;
+  p = p * x + 0.5f;
+  p = p * x * x + x;
+  const float e = rk_exp(x) - 1.0f;
+  return rk_abs(x) < 0.4f ? p : e;
+}
+inline double rk_expm1(double x) { return std::expm1(x); }
+""", ("rk_exp", "rk_abs")),
+    "rk_tanh": ("""// tanh: an odd polynomial near zero, 1 - 2 / (exp(2|x|) + 1) elsewhere.
+inline float rk_tanh(float x) {
+  const float a = rk_abs(x), s = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * s + 2.06390887954e-2f;
+  p = p * s - 5.37397155531e-2f;
+  p = p * s + 1.33314422036e-1f;
+  p = p * s - 3.33332819422e-1f;
+  p = p * s * x + x;
+  const float t = 1.0f - 2.0f / (rk_exp(2.0f * a) + 1.0f);
+  return a < 0.625f ? p : (x < 0.0f ? -t : t);
+}
+inline double rk_tanh(double x) { return std::tanh(x); }
+""", ("rk_exp", "rk_abs")),
+    "rk_erf": ("""// erf: an odd polynomial near zero, 1 - exp(polynomial) elsewhere.
+inline float rk_erf(float x) {
+  const float a = rk_abs(x), s = x * x;
+  float p = -5.96761703e-4f;
+  p = p * s + 4.99119423e-3f;
+  p = p * s - 2.67681349e-2f;
+  p = p * s + 1.12819925e-1f;
+  p = p * s - 3.76125336e-1f;
+  p = p * s + 1.28379166e-1f;
+  p = p * x + x;
+  float q = -1.72853470e-5f * a + 3.83197126e-4f;
+  q = q * s + (-3.88396438e-3f * a + 2.42546219e-2f);
+  q = q * a - 1.06777877e-1f;
+  q = q * a - 6.34846687e-1f;
+  q = q * a - 1.28717512e-1f;
+  q = q * a - a;
+  const float t = 1.0f - rk_exp(q);
+  return a > 0.927734375f ? (x < 0.0f ? -t : t) : p;
+}
+inline double rk_erf(double x) { return std::erf(x); }
+""", ("rk_exp", "rk_abs")),
+    "rk_log": ("""// log(x) = n log(2) + log(m), m in [sqrt(1/2), sqrt(2)), by a polynomial.
+inline float rk_log(float x) {
+  const float tiny = x < 1.17549435e-38f ? x * 8388608.0f : x;
+  const int32_t bits = rk_int(tiny), shifted = bits - 0x3f3504f3;
+  const float n = float(shifted >> 23) - (x < 1.17549435e-38f ? 23.0f : 0.0f);
+  const float m = rk_bits(bits - (shifted & int32_t(0xff800000))) - 1.0f, s = m * m;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  float y = m * s * p + n * -2.12194440e-4f - 0.5f * s;
+  y = (m + y) + n * 0.693359375f;
+  y = x == 0.0f ? -INFINITY : y;
+  y = x < 0.0f ? NAN : y;
+  return (x == INFINITY || x != x) ? x : y;
+}
+inline double rk_log(double x) { return std::log(x); }
+""", ("rk_bits",)),
+    "rk_log1p": ("""// log(1 + x), corrected for the rounding of 1 + x.
+inline float rk_log1p(float x) {
+  const float u = 1.0f + x, d = u - 1.0f;
+  const float y = rk_log(u) * (x / d);
+  return d == 0.0f ? x : (u == INFINITY ? u : y);
+}
+inline double rk_log1p(double x) { return std::log1p(x); }
+""", ("rk_log",)),
+}  # fmt: skip
+
+CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
+    name: (
+        f"__device__ inline float {name}(float x) {{ return {c}f(x); }}\n"
+        f"__device__ inline double {name}(double x) {{ return {c}(x); }}\n"
+        + ("__device__ inline int64_t rk_abs(int64_t x) { return x < 0 ? -x : x; }\n" if name == "rk_abs" else ""),
+        (),
+    )
+    for name, c in {"rk_abs": "fabs", "rk_exp": "exp", "rk_expm1": "expm1", "rk_tanh": "tanh", "rk_erf": "erf",
+                    "rk_log": "log", "rk_log1p": "log1p"}.items()
+}  # fmt: skip
+
+
+def used(table: dict[str, tuple[str, tuple[str, ...]]], body: str) -> str:
+    """The text of the functions that the body calls, and of those that they call."""
+    wanted: list[str] = []
+
+    def want(name: str) -> None:
+        if name not in wanted:
+            for other in table[name][1]:
+                want(other)
+            wanted.append(name)
+
+    for name in table:
+        if name + "(" in body:
+            want(name)
+    return "".join(table[name][0] for name in wanted)

@@ -1,0 +1,182 @@
+"""From stored values to regions: one region is one loop nest, that is one kernel.
+
+Comes in: the steps of `lower.py`. Goes out: the same steps with every `Stored` turned into `Region`s. A region has
+outer loops and reduced loops; all reductions in it share both. A reduction over other loops is stored first, by a
+region of its own. Few long rows are split: partial results first, then the rest. Knows nothing of languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from eval.records import TensorSpec
+from rag_kernels.offline import ir
+from rag_kernels.offline.lower import Library, Lowered
+
+Key = tuple[frozenset[ir.Atom], frozenset[ir.Atom]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Loops `outer` (independent) and `reduced`, and the values that are written, by buffer."""
+
+    stores: dict[str, ir.Value]
+    outer: tuple[ir.Atom, ...]
+    reduced: tuple[ir.Atom, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """When rows are fewer than `rows` and longer than `length`, aim at `rows` partial rows."""
+
+    rows: int
+    length: int = 1 << 15
+
+
+@dataclass(slots=True)
+class Planner:
+    split: Split
+    buffers: dict[str, TensorSpec]
+    regions: list[Region | Library] = field(default_factory=list)
+    stored: dict[int, ir.Value] = field(default_factory=dict)  # reductions already written, by identity
+    alive: list[ir.Value] = field(default_factory=list)  # identities stay unique while their objects live
+    halves: dict[int, ir.Reduce] = field(default_factory=dict)
+
+    def run(self, lowered: Lowered) -> list[Region | Library]:
+        for step in lowered.steps:
+            if isinstance(step, Library):
+                self.regions.append(step)
+            else:
+                self.store(step.buffer, self.rewrite(step.value, self.halve))
+        return self.regions
+
+    def store(self, buffer: str, value: ir.Value) -> None:
+        """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
+        root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
+        found = reductions(value)
+        main = None
+        for reduction in found:
+            outer, reduced = key_of(reduction)
+            if root <= outer | reduced:
+                main = (outer, reduced)
+        value = self.rewrite(value, lambda v: self.cut(v, main))
+        outer, reduced = main or (frozenset(root), frozenset())
+        self.add(Region({buffer: value}, ordered(outer), ordered(reduced)))
+
+    def add(self, region: Region) -> None:
+        """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
+        reads = {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
+        for place in range(len(self.regions) - 1, -1, -1):
+            other = self.regions[place]
+            if isinstance(other, Library):
+                break
+            if (other.outer, other.reduced) == (region.outer, region.reduced) and not reads & other.stores.keys():
+                self.regions[place] = Region(other.stores | region.stores, other.outer, other.reduced)
+                return
+            if reads & other.stores.keys():
+                break
+        self.regions.append(region)
+
+    def cut(self, value: ir.Value, main: Key | None) -> ir.Value | None:
+        """A load in place of a reduction that has other loops than the region."""
+        if not isinstance(value, ir.Reduce | ir.Scan) or key_of(value) == main:
+            return None
+        if id(value) not in self.stored:
+            name = f"part{len(self.stored)}"
+            while name in self.buffers:
+                name += "_"
+            self.buffers[name] = TensorSpec(value.shape, value.dtype)
+            self.store(name, value)
+            atoms = tuple(a for g in value.dims for a in ir.leaves(g))
+            forms = tuple(ir.Form(((a, 1),)) for a in atoms)
+            self.stored[id(value)] = ir.Load(value.dims, value.dtype, name, tuple((a,) for a in atoms), forms)
+            self.alive.append(value)
+        return self.stored[id(value)]
+
+    def halve(self, value: ir.Value) -> ir.Value | None:
+        """Split a reduction of few long rows in two: partial rows, and the reduction of these."""
+        if not isinstance(value, ir.Reduce) or value.guards:
+            return None
+        if id(value) in self.halves:
+            return self.halves[id(value)]
+        outer, reduced = key_of(value)
+        rows, length = ir.size_of(outer), ir.size_of(reduced)
+        if rows >= self.split.rows or length < self.split.length:
+            return None
+        parts = self.parts_of(ir.leaves(value.over), self.split.rows // max(1, rows))
+        if not parts:
+            return None
+        rest = tuple(a for a in ir.leaves(value.over) if a not in parts)
+        arg = self.rewrite(value.arg, self.halve)
+        inner = ir.Reduce((*value.dims, *((a,) for a in parts)), value.dtype, value.kind, arg, rest)
+        self.halves[id(value)] = ir.Reduce(value.dims, value.dtype, value.kind, inner, parts)
+        self.alive.append(value)
+        return self.halves[id(value)]
+
+    @staticmethod
+    def parts_of(atoms: tuple[ir.Atom, ...], wanted: int) -> tuple[ir.Atom, ...]:
+        """The outermost loops that give about `wanted` parts; one is split where that is exact."""
+        parts: list[ir.Atom] = []
+        for atom in atoms[:-1]:
+            if ir.size_of(parts) * atom.size > 64 * wanted:
+                break
+            parts.append(atom)
+            if ir.size_of(parts) >= wanted:
+                return tuple(parts)
+        atom = atoms[len(parts)]
+        need = -(-wanted // ir.size_of(parts))
+        divisors = [d for d in range(need, min(16 * need, atom.size // 2) + 1) if atom.size % d == 0]
+        if not divisors:
+            return tuple(parts)
+        atom.split(divisors[0], fixed=True)
+        return (*parts, atom.leaves()[0])
+
+    def rewrite(self, value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
+        """The tree with some values replaced; untouched parts stay the same objects."""
+        memo: dict[int, ir.Value] = {}
+
+        def visit(v: ir.Value) -> ir.Value:
+            if id(v) not in memo:
+                memo[id(v)] = change(v) or rebuilt(v, visit)
+            return memo[id(v)]
+
+        return visit(value)
+
+
+def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """The value over visited children, or itself when none changed."""
+    before = ir.children(v)
+    after = tuple(visit(child) for child in before)
+    if all(a is b for a, b in zip(after, before, strict=True)):
+        return v
+    match v:
+        case ir.Op():
+            return ir.Op(v.dims, v.dtype, v.template, after)
+        case ir.Reduce():
+            return ir.Reduce(v.dims, v.dtype, v.kind, after[0], v.over, v.guards)
+        case ir.Scan():
+            return ir.Scan(v.dims, v.dtype, v.kind, after[0], v.over)
+        case ir.Load():
+            values = iter(after)
+            index = tuple(next(values) if isinstance(i, ir.Value) else i for i in v.index)
+            return ir.Load(v.dims, v.dtype, v.buffer, v.stored, index)
+        case _:
+            raise AssertionError(type(v))
+
+
+def key_of(value: ir.Value) -> Key:
+    """The outer and the reduced loops of a reduction or scan."""
+    assert isinstance(value, ir.Reduce | ir.Scan)
+    over = frozenset(ir.leaves((value.over,) if isinstance(value, ir.Scan) else value.over))
+    named = {a for g in value.dims for a in ir.leaves(g)}
+    return frozenset((ir.tree_atoms(value) | named) - over), over
+
+
+def reductions(value: ir.Value) -> list[ir.Value]:
+    """All reductions and scans of the tree, those that others depend on first."""
+    return [v for v in ir.walk(value) if isinstance(v, ir.Reduce | ir.Scan)]
+
+
+def ordered(atoms: frozenset[ir.Atom]) -> tuple[ir.Atom, ...]:
+    return tuple(sorted(atoms, key=lambda a: a.serial))

@@ -1,0 +1,78 @@
+"""Pointwise operator coverage: ATen name -> expression over `{0}`, `{1}`... in the words of the prelude.
+
+Comes in: the base name of an ATen operator. Goes out: a template; `{T}` is the C type of the result. The functions
+`rk_exp`, `rk_tanh`... are defined by each backend's prelude. Knows nothing of shapes: `rules.py` has the operators
+that need more than one expression.
+"""
+
+CTYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
+
+# NaN must come through every one of these as it does in PyTorch: hence `a < b ? b : a` and not fmax.
+POINTWISE: dict[str, str] = {
+    "abs": "rk_abs({0})",
+    "acos": "acos({0})",
+    "asin": "asin({0})",
+    "atan": "atan({0})",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_not": "!{0}",
+    "bitwise_or": "{0} | {1}",
+    "ceil": "ceil({0})",
+    "cos": "cos({0})",
+    "cosh": "cosh({0})",
+    "div": "{T}({0}) / {T}({1})",
+    "eq": "{0} == {1}",
+    "erf": "rk_erf({0})",
+    "exp": "rk_exp({0})",
+    "expm1": "rk_expm1({0})",
+    "floor": "floor({0})",
+    "ge": "{0} >= {1}",
+    "gt": "{0} > {1}",
+    "isnan": "{0} != {0}",
+    "le": "{0} <= {1}",
+    "log": "rk_log({0})",
+    "log1p": "rk_log1p({0})",
+    "log10": "log10({0})",
+    "log2": "log2({0})",
+    "logical_and": "({0} != 0) && ({1} != 0)",
+    "logical_not": "!({0} != 0)",
+    "logical_or": "({0} != 0) || ({1} != 0)",
+    "lt": "{0} < {1}",
+    "maximum": "({0} < {1} || {1} != {1}) ? {1} : {0}",
+    "minimum": "({1} < {0} || {1} != {1}) ? {1} : {0}",
+    "mul": "{0} * {1}",
+    "ne": "{0} != {1}",
+    "neg": "-{0}",
+    "reciprocal": "{T}(1) / {0}",
+    "relu": "{0} < 0 ? {T}(0) : {0}",
+    "relu6": "{0} < 0 ? {T}(0) : {0} > 6 ? {T}(6) : {0}",
+    "round": "nearbyint({0})",
+    "rsqrt": "{T}(1) / sqrt({0})",
+    "sigmoid": "{T}(1) / ({T}(1) + rk_exp(-{0}))",
+    "sign": "{T}(({0} > 0) - ({0} < 0))",
+    "silu": "{0} / ({T}(1) + rk_exp(-{0}))",
+    "sin": "sin({0})",
+    "sinh": "sinh({0})",
+    "softsign": "{0} / ({T}(1) + rk_abs({0}))",
+    "sqrt": "sqrt({0})",
+    "square": "{0} * {0}",
+    "tan": "tan({0})",
+    "tanh": "rk_tanh({0})",
+    "trunc": "trunc({0})",
+    "where": "{0} ? {T}({1}) : {T}({2})",
+}
+
+ALIASES = {
+    "absolute": "abs",
+    "arctan": "atan",
+    "greater": "gt",
+    "less": "lt",
+    "multiply": "mul",
+    "negative": "neg",
+    "special_erf": "erf",
+    "special_expit": "sigmoid",
+    "__and__": "bitwise_and",
+    "__or__": "bitwise_or",
+}
+
+# Templates that cost many operations: worth keeping for a later pass rather than computing again.
+EXPENSIVE = ("rk_exp", "rk_tanh", "rk_erf", "rk_log", "rk_log1p", "rk_expm1", "pow(", "sin(", "cos(", "tan(")

@@ -1,0 +1,67 @@
+"""Tuning parameters as text in the source and as records: read back, and turned one step at a time.
+
+Comes in: a generated source, or parameters. Goes out: parameters, or neighbours of them. Knows the line
+`constexpr ... BLOCK = 1024, TILE = 4096;  // tuning parameters` that generated kernels carry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from eval.records import Backend
+from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.cuda import CudaParameters
+
+Parameters = CpuParameters | CudaParameters
+
+# What to try for each parameter, best guess first, and the schedules that feel it ("" is any).
+CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("lanes", "column", (256, 4096, 64)),
+    ("keep", "row", (False,)),
+    ("tile", "point", (16384, 1024)),
+    ("schedule", "", ("dynamic", "guided")),
+    ("block", "row", (4096, 512)),
+)
+CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("threads", "", (512, 128, 1024)),
+    ("long_threads", "row", (512, 256)),
+    ("team", "column", (8, 32, 4)),
+    ("vector", "point", (1,)),
+)
+
+
+def starting_parameters(backend: Backend) -> Parameters:
+    return CpuParameters() if backend == "cpu" else CudaParameters()
+
+
+def parameters_in(source: str, backend: Backend) -> Parameters | None:
+    """The parameters that a generated source was written with; None for a source of another hand."""
+    line = next((x for x in source.splitlines() if x.endswith("// tuning parameters")), None)
+    if line is None:
+        return None
+    start = starting_parameters(backend)
+    found = {k.lower(): int(v) for k, v in re.findall(r"(\w+) = (\d+)", line)}
+    changes: dict[str, Any] = {f.name: found[f.name] for f in fields(start) if f.name in found}
+    if isinstance(start, CpuParameters):
+        changes["keep"] = bool(changes.get("keep", start.keep))
+        scheduled = re.search(r"schedule\((\w+)", source)
+        changes["schedule"] = scheduled.group(1) if scheduled else start.schedule
+    return replace(start, **changes)
+
+
+def neighbours(base: Parameters, schedules: tuple[str, ...]) -> Iterator[Parameters]:
+    """One parameter changed at a time, those first that the schedules in use feel."""
+    for name, schedule, values in CPU_CHOICES if isinstance(base, CpuParameters) else CUDA_CHOICES:
+        if not schedule or schedule in schedules:
+            for value in values:
+                if getattr(base, name) != value:
+                    yield replace(base, **{name: value})
+
+
+def describe(base: Parameters, changed: Parameters) -> str:
+    """What differs, in words: `lanes 256 -> 1024`."""
+    pairs = [(f.name, getattr(base, f.name), getattr(changed, f.name)) for f in fields(base)]
+    return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)

@@ -1,0 +1,164 @@
+"""The offline writer as the search uses it: reuse, fuse, tune, stop. Nothing is compiled here but CUDA."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
+
+import tvm_ffi
+from factories import attempt, candidate, linear_problem, problem, wrong
+from test_offline_numbers import CASES, functional
+
+from archive.records import ArchivedKernel, Attempt, Exemplar
+from eval.records import Backend, Candidate, Device, FunctionalProblem, Measurement, Passed
+from eval.tiers import check_composed, kernels_text
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.tune import neighbours, parameters_in
+from rag_kernels.offline.writer import OfflineWriter
+from rag_kernels.records import Brief, Draft, Shown
+
+FFI = Path(tvm_ffi.__file__).parent
+INCLUDE = Path(__file__).parent.parent / "eval" / "include"
+
+
+def brief(
+    fp: FunctionalProblem,
+    *,
+    attempts: tuple[Attempt, ...] = (),
+    exemplars: tuple[Shown, ...] = (),
+    number: int = 1,
+    width: int = 4,
+    backend: Backend = "cpu",
+) -> Brief:
+    device = Device(backend, "device", "arch", 100.0, 1000.0)
+    return Brief("run", fp, device, exemplars, attempts, "", number, width)
+
+
+def judged(fp: FunctionalProblem, draft: Draft, number: int, candidate_us: float) -> Attempt:
+    """The attempt that comes of a draft when it passes in this time."""
+    made = attempt("run", number, fp)
+    verdict = made.judged.verdict
+    assert isinstance(verdict, Passed)
+    measured = dataclasses.replace(verdict.measurement, candidate_us=candidate_us)
+    assert isinstance(measured, Measurement)
+    passed = dataclasses.replace(made.judged, verdict=dataclasses.replace(verdict, measurement=measured))
+    return dataclasses.replace(made, candidate=draft.candidate, judged=passed)
+
+
+def shown(fp: FunctionalProblem, source: str, *, graph_key: str = "", backend: Backend = "cpu") -> Shown:
+    values = {f.name: "" for f in dataclasses.fields(ArchivedKernel)} | {
+        "id": "k_old", "source": source, "tier": "kernel", "backend": backend, "graph_key": graph_key or fp.graph_key,
+        "problem_name": "older",
+    }  # fmt: skip
+    return Shown(Exemplar("k_old", 1, 0.9, ("same graph",)), ArchivedKernel(**values))  # type: ignore[arg-type]
+
+
+def test_the_archived_kernel_of_the_same_graph_comes_first() -> None:
+    fp = problem()
+    drafts = OfflineWriter().propose(brief(fp, exemplars=(shown(fp, "// archived"),)))
+    assert [d.candidate.source == "// archived" for d in drafts] == [True, False]
+    assert drafts[0].parents == (("k_old", "retrieved"),)
+
+
+@pytest.mark.parametrize("other", [{"graph_key": "g_other"}, {"backend": "cuda"}])
+def test_a_kernel_of_another_graph_or_backend_is_not_reused(other: dict[str, str]) -> None:
+    fp = problem()
+    drafts = OfflineWriter().propose(brief(fp, exemplars=(shown(fp, "// archived", **other),)))  # type: ignore[arg-type]
+    assert [d.candidate.tier for d in drafts] == ["kernel"]
+    assert "// archived" not in drafts[0].candidate.source
+
+
+def test_a_wrong_attempt_is_never_drafted_again() -> None:
+    fp = problem()
+    (first,) = OfflineWriter().propose(brief(fp))
+    failed = dataclasses.replace(attempt("run", 1, fp, verdict=wrong()), candidate=first.candidate)
+    assert OfflineWriter().propose(brief(fp, attempts=(failed,), number=2)) == []
+
+
+def test_tuning_starts_from_the_fastest_and_ends() -> None:
+    fp = functional("tuned", CASES["column_softmax"])
+    writer = OfflineWriter()
+    (first,) = writer.propose(brief(fp))
+    attempts = [judged(fp, first, 1, 100.0)]
+    second = writer.propose(brief(fp, attempts=tuple(attempts), number=2, width=2))
+    assert [d.parents for d in second] == [((first.candidate.id, "parent"),)] * 2
+    attempts += [judged(fp, d, 2 + i, 50.0 - i) for i, d in enumerate(second)]
+    seen = {a.candidate.id for a in attempts}
+    for number in range(3, 40):
+        drafts = writer.propose(brief(fp, attempts=tuple(attempts), number=number, width=2))
+        if not drafts:
+            break
+        best = min(attempts, key=lambda a: a.judged.verdict.measurement.candidate_us)  # type: ignore[union-attr]
+        assert all(d.parents == ((best.candidate.id, "parent"),) for d in drafts)
+        assert not seen & {d.candidate.id for d in drafts}
+        seen |= {d.candidate.id for d in drafts}
+        attempts += [judged(fp, d, 10 * number + i, 60.0) for i, d in enumerate(drafts)]
+    else:
+        raise AssertionError("tuning never ended")
+
+
+def test_parameters_survive_the_source() -> None:
+    fp = functional("read_back", CASES["column_softmax"])
+    for base in (CpuParameters(), CudaParameters()):
+        backend: Backend = "cpu" if isinstance(base, CpuParameters) else "cuda"
+        for parameters in neighbours(base, ("row", "column", "point")):
+            plan = write(fp, parameters)
+            assert plan is not None
+            assert parameters_in(plan.candidate.source, backend) == parameters
+    assert parameters_in("// written by hand", "cpu") is None
+
+
+def test_a_leader_of_another_hand_is_no_reason_to_stop_tuning() -> None:
+    fp = functional("other_hand", CASES["column_softmax"])
+    (own,) = OfflineWriter().propose(brief(fp))
+    foreign = Draft(Candidate("// by hand", "kernel", "cpu"), idea="by hand")
+    attempts = (judged(fp, own, 1, 100.0), judged(fp, foreign, 2, 10.0))
+    drafts = OfflineWriter().propose(brief(fp, attempts=attempts, number=2))
+    assert drafts and all(d.parents == ((own.candidate.id, "parent"),) for d in drafts)
+
+
+def test_what_stops_the_fusion_is_named() -> None:
+    (draft,) = OfflineWriter().propose(brief(linear_problem()))
+    assert draft.candidate.tier == "composed"
+    check_composed(draft.candidate.source)
+    assert draft.note == "fusion stopped at: linear"
+
+
+def test_random_numbers_and_library_calls_alone_give_nothing() -> None:
+    fp = linear_problem()
+    assert OfflineWriter().propose(brief(dataclasses.replace(fp, uses_random=True))) == []
+    linear = next(n for n in fp.nodes if "linear" in n.op)
+    alone = dataclasses.replace(fp, nodes=(linear,), results=(linear.name,))
+    assert OfflineWriter().propose(brief(alone)) == []
+
+
+def test_the_same_problem_gives_the_same_source() -> None:
+    first, again = (functional("same", CASES["norms"]) for _ in range(2))
+    assert write(first, CpuParameters()) == write(again, CpuParameters())
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("name", ["norms", "scans", "conv_relu_pool"])
+def test_cuda_compiles(name: str, tmp_path: Path) -> None:
+    (draft,) = OfflineWriter().propose(brief(functional(name, CASES[name]), backend="cuda"))
+    source = draft.candidate.source
+    text = kernels_text(source) if draft.candidate.tier == "composed" else source
+    assert text.count("__global__") >= 1
+    (tmp_path / "k.cu").write_text(text)
+    flags = f"-O3 -std=c++17 -gencode=arch=compute_90,code=sm_90 -c -Xcompiler -fPIC -I{INCLUDE} -I{FFI}/include"
+    done = subprocess.run(["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"],
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_candidates_of_the_factory_are_not_ours() -> None:
+    assert parameters_in(candidate(problem()).source, "cpu") is None
