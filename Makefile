@@ -13,7 +13,7 @@ PYTHON_H = "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench setup setup-dev tools clean
+.PHONY: help demo test lint bench starter setup setup-dev tools clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | awk -F '|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -30,6 +30,12 @@ lint: $(READY_DEV)  ## ruff and mypy alone
 
 bench: $(READY)  ## time the examples, eager and under torch.compile
 	@$(BIN)/python tests/bench/examples_sizes.py --compile
+
+starter: $(READY)  ## make the starter archive of the package anew, from the examples (ten minutes)
+	@rm -rf build/starter rag_kernels/starter.zip
+	@$(BIN)/rag-kernels grow examples/ --device cpu --archive build/starter
+	@$(BIN)/rag-kernels archive export rag_kernels/starter.zip --archive build/starter --trust confirmed \
+	  --licence Apache-2.0 --attribution "rag-kernels, offline writer"
 
 setup: $(READY)  ## .venv to use the tool
 setup-dev: $(READY_DEV)  ## .venv to work on it

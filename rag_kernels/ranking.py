@@ -5,6 +5,7 @@ embeddings.
 """
 
 import logging
+import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
@@ -15,6 +16,8 @@ Item = TypeVar("Item")
 
 def bm25(documents: Sequence[Sequence[str]], query: Sequence[str]) -> list[float]:
     """The BM25 score of each document."""
+    # bm25s uses JAX where that is installed, and JAX would reserve three quarters of a GPU's memory here.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from bm25s import BM25
 
     known = {token for tokens in documents for token in tokens}

@@ -14,6 +14,7 @@ import typer
 
 from rag_kernels.cli import archive, doctor, evaluate, explorer, functionalize, generate, grow, search
 from rag_kernels.cli.common import emit, start_logging
+from rag_kernels.version import __version__
 
 EXIT_BAD_INPUT = 2
 EXIT_OUR_FAULT = 70
@@ -37,9 +38,7 @@ app.command("doctor", short_help="Check this machine.")(doctor.doctor)
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(version("rag-kernels"))
+        print(__version__)
         raise typer.Exit
 
 
