@@ -79,13 +79,14 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
     archive = open_archive(options.archive or None)
     embedder = load_embedder(options.embedder)
     device = backend or target_backend(options)
+    room = room_bytes(device)
     stock(archive, embedder)
     with open_judge(device, cache_dir=Path(options.cache) if options.cache else None) as judge:
         yield Session(
             options=options,
             archive=archive,
             judge=judge,
-            functionalize=lambda problem: functionalize_to_fit(problem, workers=judge.workers, max_bytes=room_bytes(device)),
+            functionalize=lambda problem: functionalize_to_fit(problem, workers=judge.workers, max_bytes=room),
             retrieve=lambda functional: exemplars(archive, functional, options, embedder, device),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
             make_writer=lambda ledger: open_writer(options, archive, ledger),

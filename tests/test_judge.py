@@ -45,7 +45,8 @@ def get_init_inputs():
 """
 HONEST = """
 #include "rag_kernel.h"
-void scale_shift(rk::Tensor<const float> x, rk::Tensor<const float> w, rk::Tensor<const float> b, rk::Tensor<float> out) {
+typedef rk::Tensor<const float> In;
+void scale_shift(In x, In w, In b, rk::Tensor<float> out) {
   int64_t n = x.size(1), rows = x.size(0);
   BEFORE
   #pragma omp parallel for

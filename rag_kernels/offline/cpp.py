@@ -13,12 +13,12 @@ from rag_kernels.offline import ir
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Loop, Names, build_nest
-from rag_kernels.offline.numbers import c_name
+from rag_kernels.offline.sizes import c_name
 from rag_kernels.offline.passes import START, STEP, Passes, accumulator, indent, levels, start_of
 from rag_kernels.offline.regions import Region
 from rag_kernels.offline.table import CTYPES, EXPENSIVE
 
-HEAD = """#pragma GCC optimize("no-math-errno", "no-trapping-math")  // sqrt and comparisons vectorise, values are exact
+HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; values stay exact
 #ifdef __AVX512F__
 #pragma GCC target("prefer-vector-width=512")
 #endif
@@ -37,7 +37,7 @@ using std::sinh; using std::sqrt; using std::tan; using std::trunc;
 class CpuParameters:
     """What tuning turns."""
 
-    block: int = 1024  # elements summed in float before they join the double
+    block: int = 512  # elements summed in float before they join the double
     tile: int = 4096  # elements of a pointwise task
     lanes: int = 1024  # columns of a column task
     keep: bool = True  # keep costly row values for the next pass rather than computing them again

@@ -99,6 +99,8 @@ class Printer:
             step = text_of(stride)
             terms.append(self.emit(index, scope) + ("" if step == "1" else f" * ({step})"))
         text = f"{self.pointers[value.buffer]}[{' + '.join(terms) or '0'}]"
+        if value.dtype == "bool":  # g++ vectorises loads of bytes, not of bools
+            text = f"((const uint8_t*){text.replace('[', ')[', 1)} != 0"
         known = scope.find(text)
         if known is None:
             known = self.assign(value, text, scope)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from eval.records import FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline import ir
 from rag_kernels.offline.nest import Names
-from rag_kernels.offline.numbers import Number, c_name, numbers
+from rag_kernels.offline.sizes import Number, c_name, numbers
 from rag_kernels.offline.regions import Region
 from rag_kernels.offline.table import CTYPES
 
@@ -113,7 +113,8 @@ class Sizes:
                     dims = written[v.buffer].dims
                     if tuple(map(ir.size_of, dims)) == tuple(map(ir.size_of, v.stored)):
                         internal += list(zip(dims, v.stored, strict=True))
-            extra = {a for v in ir.walk(*region.stores.values()) for a in ir.own_atoms(v)} | {*region.outer, *region.reduced}
+            named = {a for v in ir.walk(*region.stores.values()) for a in ir.own_atoms(v)}
+            extra = named | {*region.outer, *region.reduced}
             internal += [((a,), (a,)) for a in sorted(extra, key=lambda a: a.serial)]
         return external, internal
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
 from eval.records import Value as Argument
 from rag_kernels.offline import ir
-from rag_kernels.offline.numbers import Number, numbers
+from rag_kernels.offline.sizes import Number, numbers
 from rag_kernels.offline.table import CTYPES
 
 

@@ -17,8 +17,8 @@ START = {"sum": "0", "prod": "1", "max": "-INFINITY", "fastmax": "-INFINITY", "m
 STEP = {
     "sum": "{a} += {v};", "prod": "{a} *= {v};", "any": "{a} |= {v};", "all": "{a} &= {v};",
     "fastmax": "{a} = {v} > {a} ? {v} : {a};",
-    "max": "{a} = ({v} > {a} || {v} != {v}) ? {v} : {a};",
-    "min": "{a} = ({v} < {a} || {v} != {v}) ? {v} : {a};",
+    "max": "{a} = {v} == {v} ? ({v} > {a} ? {v} : {a}) : {v};",
+    "min": "{a} = {v} == {v} ? ({v} < {a} ? {v} : {a}) : {v};",
 }  # fmt: skip
 
 

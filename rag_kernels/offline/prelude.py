@@ -28,6 +28,22 @@ inline float rk_exp(float x) {
 }
 inline double rk_exp(double x) { return std::exp(x); }
 """, ("rk_bits",)),
+    "rk_sqrt": ("""// sqrt(x) = x * rsqrt(x) by Newton steps from a guess in integer arithmetic, within 0.7 ulp: libm's
+// would set errno, and so would not vectorise.
+inline float rk_sqrt(float x) {
+  const bool tiny = x < 1.17549435e-38f;
+  const float w = tiny ? x * 16777216.0f : x;
+  float y = rk_bits(0x5f375a86 - (rk_int(w) >> 1));
+  y = y * (1.5f - 0.5f * w * y * y);
+  y = y * (1.5f - 0.5f * w * y * y);
+  float s = w * y;
+  s = s + 0.5f * y * (w - s * s);
+  s = tiny ? s * 2.44140625e-4f : s;
+  s = x == INFINITY ? x : s;
+  return x < 0.0f ? NAN : s;
+}
+inline double rk_sqrt(double x) { return std::sqrt(x); }
+""", ("rk_bits",)),
     "rk_expm1": ("""// exp(x) - 1 without cancellation: a Taylor polynomial near zero.
 inline float rk_expm1(float x) {
   float p = 1.0f / 40320;
@@ -119,7 +135,7 @@ CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
         (),
     )
     for name, c in {"rk_abs": "fabs", "rk_exp": "exp", "rk_expm1": "expm1", "rk_tanh": "tanh", "rk_erf": "erf",
-                    "rk_log": "log", "rk_log1p": "log1p"}.items()
+                    "rk_log": "log", "rk_log1p": "log1p", "rk_sqrt": "sqrt"}.items()
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from rag_kernels.offline.rules_reduce import centred_square, mean_of, softmax_pa
 def normalise(c: Lowering, value: ir.Value, dims: list[int], eps: Any) -> ir.Value:
     mean = mean_of(c, value, dims, True)
     var = mean_of(c, centred_square(c, value, mean), dims, True)
-    scale = c.op("{T}(1) / sqrt({0} + {1})", var, c.scalar(eps, value.dtype))
+    scale = c.op("{T}(1) / rk_sqrt({0} + {1})", var, c.scalar(eps, value.dtype))
     return c.op("({0} - {1}) * {2}", value, mean, scale)
 
 
@@ -48,7 +48,7 @@ def rms_norm(c: Lowering, node: Node) -> ir.Value:
         eps = 1.1920928955078125e-07
     dims = list(range(len(value.dims) - len(shape), len(value.dims)))
     mean = mean_of(c, c.op("{0} * {0}", value), dims, True)
-    out = c.op("{0} * ({T}(1) / sqrt({1} + {2}))", value, mean, c.scalar(eps, value.dtype))
+    out = c.op("{0} * ({T}(1) / rk_sqrt({1} + {2}))", value, mean, c.scalar(eps, value.dtype))
     return affine(c, out, given(node, 2, "weight"), None)
 
 
@@ -61,7 +61,7 @@ def batch_norm(c: Lowering, node: Node) -> ir.Value:
         out = normalise(c, value, [0, *range(2, len(value.dims))], eps)
     else:
         m, v = (c.with_dims(p, (*p.dims, *[()] * trailing)) for p in (c.value(mean), c.value(var)))
-        scale = c.op("{T}(1) / sqrt({0} + {1})", v, c.scalar(eps, value.dtype))
+        scale = c.op("{T}(1) / rk_sqrt({0} + {1})", v, c.scalar(eps, value.dtype))
         out = c.op("({0} - {1}) * {2}", value, m, scale)
     return affine(c, out, weight, bias, trailing)
 
@@ -111,7 +111,7 @@ def triplet_margin(c: Lowering, node: Node) -> ir.Value:
 
     def distance(other: ir.Value) -> ir.Value:
         gap = c.op("({0} - {1} + {2}) * ({0} - {1} + {2})", anchor, other, eps)
-        return c.op("sqrt({0})", c.reduce("sum", gap, [-1], keep=False))
+        return c.op("rk_sqrt({0})", c.reduce("sum", gap, [-1], keep=False))
 
     margin = c.scalar(given(node, 3, "margin", 1.0), anchor.dtype)
     loss = c.op("{0} + {1} - {2} < 0 ? {T}(0) : {0} + {1} - {2}", margin, distance(near), distance(far))
@@ -123,7 +123,7 @@ def kl_div(c: Lowering, node: Node) -> ir.Value:
     if given(node, 3, "log_target", False):
         value = c.op("rk_exp({1}) * ({1} - {0})", a, b)
     else:
-        value = c.op("{1} > 0 ? {1} * (rk_log({1}) - {0}) : ({1} == 0 ? {T}(0) : {T}(NAN))", a, b)
+        value = c.op("{1} == 0 ? {T}(0) : {1} * ({2} - {0})", a, b, c.op("rk_log({0})", b))
     return reduced(c, value, given(node, 2, "reduction", 1))
 
 

@@ -44,17 +44,18 @@ def divide(c: Lowering, node: Node) -> ir.Value:
     mode = given(node, 2, "rounding_mode")
     if mode is not None and not dtype.startswith("float"):
         raise ir.Unfusable("integer division")
-    wrap = {None: "{}", "floor": "floor({})", "trunc": "trunc({})"}[mode]
+    wrap = {None: "{}", "floor": "rk_floor({})", "trunc": "rk_trunc({})"}[mode]
     return c.op(wrap.format(POINTWISE["div"]), a, b, dtype=dtype)
 
 
 def power(c: Lowering, node: Node) -> ir.Value:
     base, exponent = node.args[:2]
     dtype = out_dtype(node)
-    known = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "sqrt({0})", -0.5: "{T}(1) / sqrt({0})", -1: "{T}(1) / {0}"}
+    known = {2: "{0} * {0}", 3: "{0} * {0} * {0}", -1: "{T}(1) / {0}", 0.5: "rk_sqrt({0})"}
+    known[-0.5] = "{T}(1) / rk_sqrt({0})"
     if isinstance(exponent, int | float) and exponent in known:
         return c.op(known[exponent], c.value(base), dtype=dtype)
-    return c.op("pow({0}, {1})", c.value(base, dtype), c.value(exponent, dtype), dtype=dtype)
+    return c.op("rk_pow({0}, {1})", c.value(base, dtype), c.value(exponent, dtype), dtype=dtype)
 
 
 def clamp(c: Lowering, node: Node) -> ir.Value:
@@ -72,12 +73,20 @@ def clamp(c: Lowering, node: Node) -> ir.Value:
     return value if high is None else c.op("{0} > {1} ? {1} : {0}", value, c.value(high, dtype), dtype=dtype)
 
 
-def with_numbers(template: str, *numbers: tuple[str, float]) -> Rule:
-    """A unary operator with named numbers: `{0}` is the tensor, `{1}`... the numbers in order."""
+def with_numbers(template: str, *numbers: tuple[str, float], first: str = "") -> Rule:
+    """A unary operator with named numbers: `{0}` is the tensor, `{1}`... the numbers in order.
+
+    `first` is computed before and takes part as the last operand: a costly function inside a choice would keep the
+    loop from vectorising.
+    """
 
     def rule(c: Lowering, node: Node) -> ir.Value:
-        values = [c.scalar(given(node, i, n, d), out_dtype(node)) for i, (n, d) in enumerate(numbers, 1)]
-        return c.op(template, c.value(given(node, 0)), *values, dtype=out_dtype(node))
+        dtype = out_dtype(node)
+        values = [c.value(given(node, 0))]
+        values += [c.scalar(given(node, i, n, d), dtype) for i, (n, d) in enumerate(numbers, 1)]
+        if first:
+            values.append(c.op(first, *values, dtype=dtype))
+        return c.op(template, *values, dtype=dtype)
 
     return rule
 
@@ -95,7 +104,7 @@ def gelu(c: Lowering, node: Node) -> ir.Value:
 
 def mish(c: Lowering, node: Node) -> ir.Value:
     x = c.value(given(node, 0))
-    soft = c.op("{0} > 20 ? {0} : rk_log1p(rk_exp({0}))", x)
+    soft = c.op("{0} > 20 ? {0} : {1}", x, c.op("rk_log1p(rk_exp({0}))", x))
     return c.op("{0} * rk_tanh({1})", x, soft)
 
 

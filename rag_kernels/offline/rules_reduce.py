@@ -108,7 +108,7 @@ def variance(root: bool) -> Rule:
         total = c.reduce("sum", centred_square(c, value, mean), dims, keep=keep)
         size = c.size(count_of(value, dims), value.dtype)
         out = c.op("{0} / ({1} - {2})", total, size, ir.Const((), value.dtype, correction))
-        return c.op("sqrt({0})", out) if root else out
+        return c.op("rk_sqrt({0})", out) if root else out
 
     return rule
 
@@ -120,7 +120,7 @@ def vector_norm(c: Lowering, node: Node) -> ir.Value:
     keep = bool(given(node, 3, "keepdim", False))
     ord_ = 2 if ord_ is None else ord_
     if ord_ == 2:
-        return c.op("sqrt({0})", c.reduce("sum", c.op("{0} * {0}", value), dims, keep=keep))
+        return c.op("rk_sqrt({0})", c.reduce("sum", c.op("{0} * {0}", value), dims, keep=keep))
     size = c.op("rk_abs({0})", value)
     if ord_ == 1:
         return c.reduce("sum", size, dims, keep=keep)

@@ -23,7 +23,7 @@ CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("keep", "row", (False,)),
     ("tile", "point", (16384, 1024)),
     ("schedule", "", ("dynamic", "guided")),
-    ("block", "row", (4096, 512)),
+    ("block", "row", (256, 2048)),
 )
 CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("threads", "", (512, 128, 1024)),

@@ -49,10 +49,12 @@ def main() -> None:
                 rows.append((total, judged.stage_s, judged.verdict.measurement.eager_us))
             stages = " ".join(f"{statistics.median(r[1][s] for r in rows):6.2f}" for s in STAGES)
             eager_ms = statistics.median(r[2] for r in rows) / 1e3
-            print(f"{path.stem:24} {eager_ms:9.2f} {stages} {statistics.median(r[0] for r in rows):8.2f}", flush=True)
+            total = statistics.median(r[0] for r in rows)
+            print(f"{path.stem:24} {eager_ms:9.2f} {stages} {total:8.2f}", flush=True)
             totals += [r[0] for r in rows]
             builds += [r[1]["build"] for r in rows]
-    print(f"median of {len(totals)}: {statistics.median(totals):.2f} s, of that build {statistics.median(builds):.2f} s")
+    total, build = statistics.median(totals), statistics.median(builds)
+    print(f"median of {len(totals)}: {total:.2f} s, of that build {build:.2f} s")
 
 
 if __name__ == "__main__":
