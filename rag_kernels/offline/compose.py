@@ -15,9 +15,9 @@ from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
-from rag_kernels.offline.sizes import Number
 from rag_kernels.offline.regions import Planner, Region, Split
 from rag_kernels.offline.rules import RULES
+from rag_kernels.offline.sizes import Number
 from rag_kernels.offline.table import CTYPES
 from rag_kernels.offline.tune import Parameters
 

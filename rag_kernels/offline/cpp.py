@@ -13,9 +13,9 @@ from rag_kernels.offline import ir
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Loop, Names, build_nest
-from rag_kernels.offline.sizes import c_name
 from rag_kernels.offline.passes import START, STEP, Passes, accumulator, indent, levels, start_of
 from rag_kernels.offline.regions import Region
+from rag_kernels.offline.sizes import c_name
 from rag_kernels.offline.table import CTYPES, EXPENSIVE
 
 HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; values stay exact

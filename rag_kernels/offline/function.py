@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from eval.records import FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline import ir
 from rag_kernels.offline.nest import Names
-from rag_kernels.offline.sizes import Number, c_name, numbers
 from rag_kernels.offline.regions import Region
+from rag_kernels.offline.sizes import Number, c_name, numbers
 from rag_kernels.offline.table import CTYPES
 
 
