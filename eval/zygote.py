@@ -3,8 +3,9 @@
 What isolation holds here, for every worker:
 - a process and session of its own; the whole tree of descendants is killed when the worker ends or is given up,
   also those that left its session (the warm parent is a subreaper and kills every orphan it does not know);
-- a watchdog on the memory and the number of processes of the tree; RLIMIT_AS on CPU workers; RLIMIT_FSIZE and
-  RLIMIT_CORE; an environment from an allow-list; a scratch folder of its own, removed afterwards;
+- a watchdog on the memory and the number of processes of the tree and on what it writes to its scratch folder;
+  RLIMIT_AS on CPU workers; RLIMIT_FSIZE and RLIMIT_CORE; an environment from an allow-list; the scratch folder is
+  its own, and removed afterwards;
 - stdout and stderr go to a log in memory; no descriptor of the judge but the worker's own socket.
 What does not hold: without an OS sandbox a worker may read the user's files, reach the network and write where
 the user may write. Verdicts are never made here, and expected answers are never sent to a candidate's worker.
@@ -35,6 +36,7 @@ PR_SET_CHILD_SUBREAPER = 36
 WATCH_S = 0.1
 MAX_PROCESSES = 512
 MAX_FILE_BYTES = 1 << 30
+MAX_SCRATCH_BYTES = 2 << 30
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -172,8 +174,18 @@ def _watch(child: _Child) -> None:
         child.overrun = f"it used more than {child.memory_bytes >> 20} MiB of memory"
     elif len(tree) > MAX_PROCESSES:
         child.overrun = f"it started more than {MAX_PROCESSES} processes"
+    elif _folder_bytes(child.scratch) > MAX_SCRATCH_BYTES:
+        child.overrun = f"it wrote more than {MAX_SCRATCH_BYTES >> 20} MiB of files"
     if child.overrun:
         _kill_tree(child.pid)
+
+
+def _folder_bytes(folder: str) -> int:
+    """Disk space of the files right in a folder."""
+    try:
+        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in os.scandir(folder))
+    except FileNotFoundError:
+        return 0  # a file or the folder went away meanwhile
 
 
 def _kill_tree(pid: int) -> None:

@@ -74,6 +74,23 @@ time.sleep(20)
     assert "400 MiB" in failure.message
 
 
+def test_a_file_may_not_grow_without_end(workers: Workers) -> None:
+    failure = fails(workers, "f = open('big', 'wb'); f.seek(2 << 30); f.write(b'x'); f.close()")
+    assert "too large" in failure.message
+
+
+def test_a_scratch_folder_may_not_fill_the_disk(workers: Workers) -> None:
+    code = """
+import os, time
+for i in range(5):
+    with open(f"file{i}", "wb") as f:
+        os.posix_fallocate(f.fileno(), 0, 512 << 20)
+time.sleep(10)
+"""
+    failure = fails(workers, code, memory_bytes=1 << 30)
+    assert "2048 MiB of files" in failure.message
+
+
 def test_grandchildren_that_left_the_session_are_killed(workers: Workers, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     code = f"""
