@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from eval.judge import LocalJudge, open_judge
@@ -220,17 +221,12 @@ def test_memory_and_forks_are_bounded(judge: LocalJudge, problem: FunctionalProb
     assert isinstance(verdict(judge, problem, eats), Crashed)
     forks = "#include <unistd.h>\n" + altered("for (int i = 0; i < 10; ++i) if (fork() == 0) { sleep(30); _exit(0); }")
     verdict(judge, problem, forks)
-    import psutil
-
-    assert not [p for p in psutil.process_iter(["status"]) if p.info["status"] == "sleeping" and _sleeps(p)]
+    assert not [p for p in psutil.process_iter() if _holds_a_kernel(p, judge.cache)]
 
 
-def _sleeps(process: object) -> bool:
-    import psutil
-
+def _holds_a_kernel(process: psutil.Process, cache: Path) -> bool:
     try:
-        assert isinstance(process, psutil.Process)
-        return "kernel.so" in "".join(m.path for m in process.memory_maps())
+        return any(m.path.startswith(str(cache)) for m in process.memory_maps())
     except psutil.Error:
         return False
 
