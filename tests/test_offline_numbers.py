@@ -109,7 +109,7 @@ CASES = {
     ),
     "chain": Case(
         "return torch.sigmoid(torch.exp(x) * y + torch.erf(x)) - F.softplus(y) / F.hardswish(x + "
-        "10), F.elu(x)",
+        "10), F.elu(x), F.logsigmoid(x)",
         "torch.randn(60, 37)",
         "torch.randn(37)",
     ),

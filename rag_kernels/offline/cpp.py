@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from rag_kernels.offline import ir
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
-from rag_kernels.offline.nest import Loop, Names, build_nest
-from rag_kernels.offline.passes import START, STEP, Passes, accumulator, indent, levels, start_of
+from rag_kernels.offline.nest import Names, build_nest
+from rag_kernels.offline.passes import START, STEP, Passes, accumulator, around, indent, levels, start_of
 from rag_kernels.offline.regions import Region
 from rag_kernels.offline.sizes import c_name
 from rag_kernels.offline.table import CTYPES, EXPENSIVE
@@ -27,9 +27,6 @@ HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; va
 #include <memory>
 #include <algorithm>
 #include "rag_kernel.h"
-using std::acos; using std::asin; using std::atan; using std::ceil; using std::cos; using std::cosh;
-using std::floor; using std::log10; using std::log2; using std::nearbyint; using std::pow; using std::sin;
-using std::sinh; using std::sqrt; using std::tan; using std::trunc;
 """
 
 
@@ -353,10 +350,3 @@ class CpuRegion(Passes):
             cell = self.array(accumulator(v), self.printer.name("s"), START[v.kind], task)
             inner.lines.append(STEP[v.kind].format(a=cell, v=self.printer.emit(v.arg, inner)))
             inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({cell})", inner)
-
-
-def around(loops: list[Loop], body: list[str]) -> list[str]:
-    """Plain serial loops, outermost first, around some lines."""
-    for loop in reversed(loops):
-        body = [f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{", *indent(body), "}"]
-    return body

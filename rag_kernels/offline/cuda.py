@@ -9,93 +9,19 @@ compile it, the judge on a GPU proves it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rag_kernels.offline import ir
+from rag_kernels.offline.cuda_text import HEAD, LAUNCH, TEAMS
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Loop, Names, build_nest
-from rag_kernels.offline.passes import START, STEP, Passes, accumulator, indent, levels, start_of
+from rag_kernels.offline.passes import START, STEP, Passes, accumulator, around, indent, levels, start_of
 from rag_kernels.offline.regions import Region
 from rag_kernels.offline.sizes import Number, c_name
 from rag_kernels.offline.table import CTYPES
 
-HEAD = """#include <cuda_runtime.h>
-#include <cmath>
-#include <cstdint>
-#include "rag_kernel.h"
-"""
-
-TEAMS = """
-struct Sum { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
-struct Prod { template <class T> __device__ T operator()(T a, T b) const { return a * b; } };
-struct Max { template <class T> __device__ T operator()(T a, T b) const { return (b > a || b != b) ? b : a; } };
-struct Min { template <class T> __device__ T operator()(T a, T b) const { return (b < a || b != b) ? b : a; } };
-struct Any { __device__ int operator()(int a, int b) const { return a | b; } };
-struct All { __device__ int operator()(int a, int b) const { return a & b; } };
-
-// Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
-template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
-  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
-  if (blockDim.x <= 32) return v;
-  __shared__ T parts[32];
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : start;
-  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
-  return v;
-}
-
-// Combine over threadIdx.y: one column of shared memory for each threadIdx.x. All threads get it.
-template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
-  if (blockDim.y == 1) return v;
-  __shared__ T parts[1024];
-  __syncthreads();
-  parts[threadIdx.y * blockDim.x + threadIdx.x] = v;
-  __syncthreads();
-  v = start;
-  for (unsigned y = 0; y < blockDim.y; ++y) v = f(v, parts[y * blockDim.x + threadIdx.x]);
-  return v;
-}
-
-// Inclusive scan over threadIdx.x; `total` receives the combination of all.
-template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (unsigned d = 1; d < 32; d *= 2) {
-    const T below = __shfl_up_sync(0xffffffffu, v, d);
-    if (lane >= d) v = f(below, v);
-  }
-  __shared__ T parts[32];
-  __syncthreads();
-  if (lane == 31) parts[warp] = v;
-  __syncthreads();
-  T before = start;
-  total = start;
-  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
-    if (w == warp) before = total;
-    total = f(total, parts[w]);
-  }
-  return f(before, v);
-}
-"""
-
-LAUNCH = """
-inline unsigned blocks(int64_t n) {
-  RK_CHECK(n < (int64_t(1) << 31), "this kernel needs fewer than 2^31 blocks");
-  return unsigned(n);
-}
-template <class T> T* scratch(int64_t n, cudaStream_t stream) {
-  void* memory = nullptr;
-  RK_CHECK(cudaMallocAsync(&memory, sizeof(T) * n, stream) == cudaSuccess, "no device memory for a partial result");
-  return static_cast<T*>(memory);
-}
-// Threads for a row: one warp for short rows (several rows a block), more for long ones.
-inline dim3 row_block(int64_t length) {
-  if (length <= 1024) return dim3(32, THREADS / 32);
-  return dim3(length <= 8 * THREADS ? THREADS : LONG_THREADS, 1);
-}
-"""
+__all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 
 FUNCTORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "fastmax": "Max", "min": "Min", "any": "Any", "all": "All"}
 
@@ -121,7 +47,7 @@ def function_text(f: Function, parameters: CudaParameters) -> str:
     names = Names()
     sizes = Sizes(names)
     sizes.solve(f)
-    kernels = [CudaRegion.of(r, f, names, parameters) for r in f.regions]
+    kernels = [CudaRegion.of(r, f, sizes, parameters) for r in f.regions]
     texts, launches = [], []
     for number, kernel in enumerate(kernels):
         text, launch = kernel.text(f"{f.name}_{number}", f)
@@ -145,13 +71,14 @@ def function_text(f: Function, parameters: CudaParameters) -> str:
 @dataclass(slots=True)
 class CudaRegion(Passes):
     parameters: CudaParameters = CudaParameters()
+    constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
 
     @classmethod
-    def of(cls, region: Region, f: Function, names: Names, parameters: CudaParameters) -> CudaRegion:
+    def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> CudaRegion:
         pointers = {b: f"{c_name(b)}_p" for b in f.specs}
-        nest = build_nest(region, names)
-        printer = Printer(nest, pointers)
-        return cls(nest, printer, levels(region.stores.values()), parameters=parameters)
+        nest = build_nest(region, sizes.names)
+        level = levels(region.stores.values())
+        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=sizes.constants)
 
     def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
         """The device function and the statements that launch it."""
@@ -160,6 +87,8 @@ class CudaRegion(Passes):
         rows = self.row if nest.schedule == "row" else self.column
         body = self.point(vector) if nest.schedule == "point" else rows()
         parameters, arguments = self.parameters_of("\n".join(body), f)
+        used = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
+        body = [*(f"constexpr int64_t {n} = {v};" for n, v in used), *body]
         shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
         reduced = " x ".join(loop.size for loop in nest.reduced)
         note = f"// {', '.join(self.stores)}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
@@ -176,7 +105,7 @@ class CudaRegion(Passes):
                 const = "" if buffer in self.stores else "const "
                 parameters.append(f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {name}_p")
                 arguments.append(f"{name}_data" if buffer in f.scratch else f"{name}.data")
-        sizes = [(n, "int64_t") for n in self.nest.names.of.values()]
+        sizes = [(n, "int64_t") for n in self.nest.names.of.values() if n not in self.constants]
         for text, kind in [*sizes, *((n.name, n.ctype) for n in numbers)]:
             if re.search(rf"\b{text}\b", body):
                 parameters.append(f"{kind} {text}")
@@ -191,25 +120,31 @@ class CudaRegion(Passes):
         lane = self.nest.lane.size if self.nest.lane else "1"
         match self.nest.schedule:
             case "point":
-                count = f"({outer}) * ({lane})" + (f" / {vector}" if vector > 1 else "")
+                count = f"({outer}) * ({lane})" if not self.nest.outer else f"small(({outer}) * ({lane}))"
+                count += f" / {vector}" if vector > 1 else ""
                 check = [f'RK_CHECK(({lane}) % {vector} == 0, "this kernel needs a multiple of {vector} elements");']
                 grid = f"blocks(({count} + THREADS - 1) / THREADS)"
                 return [*(check if vector > 1 else []), f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
             case "row":
                 if self.has_scan():
                     return [f"{name}<<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
-                block = f"row_block({self.total(self.nest.reduced)})"
+                block = f"row_block(small({self.total(self.nest.reduced)}))"
                 return [
                     "{",
                     f"  const dim3 block = {block};",
-                    f"  {name}<<<blocks(({outer} + block.y - 1) / block.y), block, 0, stream>>>{call}",
+                    f"  {name}<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}",
                     "}",
                 ]
+            case _ if self.solo():
+                grid = f"blocks((small(({outer}) * ({lane})) + THREADS - 1) / THREADS)"
+                return [f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
             case _:
-                team = "1" if self.has_scan() or self.reduced_count() <= 32 else "TEAM"
-                width = "THREADS" if team == "1" else "32"
-                grid = f"blocks(({outer}) * (({lane} + {width} - 1) / {width}))"
-                return [f"{name}<<<{grid}, dim3({width}, {team}), 0, stream>>>{call}"]
+                grid = f"blocks(({outer}) * (({lane} + 31) / 32))"
+                return [f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
+
+    def solo(self) -> bool:
+        """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
+        return self.has_scan() or self.reduced_count() <= 32
 
     def reduced_count(self) -> int:
         total = 1
@@ -250,8 +185,10 @@ class CudaRegion(Passes):
         count = f"({self.total(nest.outer)}) * ({lane})" if vector == 1 else f"({lane}) / {vector}"
         head.append(f"if (t >= {count}) return;")
         if nest.lane:
-            head.append(f"const int64_t l = t % ({lane});" if vector == 1 and nest.outer else "const int64_t l = t;")
-        return [*head, *self.indices(nest.outer, f"(t / ({lane}))"), *lines]
+            if vector == 1 and nest.outer:
+                return [*head, *self.indices([*nest.outer, nest.lane], "t"), *lines]
+            head.append("const int64_t l = t;")
+        return [*head, *self.indices(nest.outer, "t"), *lines]
 
     def vector_body(self, scope: Scope) -> list[str]:
         """Sixteen bytes a load: the loads go to small arrays, the expression runs over them."""
@@ -274,12 +211,16 @@ class CudaRegion(Passes):
         return [*lines, *(f"reinterpret_cast<float4*>({target})[l] = {target}v;" for target in targets)]
 
     @staticmethod
-    def indices(loops: list[Loop], rest: str) -> list[str]:
-        lines = []
-        for k, loop in reversed(list(enumerate(loops))):
-            lines.append(f"const int64_t {loop.var} = {rest}{f' % ({loop.size})' if k else ''};")
-            rest = f"({rest} / ({loop.size}))"
-        return lines
+    def indices(loops: list[Loop], flat: str) -> list[str]:
+        """Take a flat index apart, innermost loop first."""
+        if len(loops) < 2:
+            return [f"const int64_t {loop.var} = {flat};" for loop in loops]
+        rest = f"rest_{loops[0].var}"
+        lines = [f"uint32_t {rest} = uint32_t({flat});"]
+        for loop in reversed(loops[1:]):
+            size = f"uint32_t({loop.size})"
+            lines += [f"const int64_t {loop.var} = {rest} % {size};", f"{rest} /= {size};"]
+        return [*lines, f"const int64_t {loops[0].var} = {rest};"]
 
     # Rows and columns -----------------------------------------------------------------------------------------
 
@@ -295,9 +236,17 @@ class CudaRegion(Passes):
         """Neighbouring threads hold neighbouring columns; a team along threadIdx.y shares each column."""
         lane = self.nest.lane
         assert lane
+        if self.solo():
+            loops = [*self.nest.outer, lane]
+            head = [
+                "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+                f"if (t >= {self.total(loops)}) return;",
+                *self.indices(loops, "t"),
+            ]
+            return [*head, *self.passes("column", "true", "true")]
         head = [
-            f"const int64_t tiles = ({lane.size} + blockDim.x - 1) / blockDim.x;",
-            "const int64_t l_wanted = blockIdx.x % tiles * blockDim.x + threadIdx.x;",
+            f"const uint32_t tiles = uint32_t(({lane.size} + blockDim.x - 1) / blockDim.x);",
+            "const int64_t l_wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
             f"const bool active = l_wanted < {lane.size};",
             "const int64_t l = active ? l_wanted : 0;  // idle threads take part in the barriers only",
             *self.indices(self.nest.outer, "(blockIdx.x / tiles)"),
@@ -319,7 +268,7 @@ class CudaRegion(Passes):
             scope.lines += self.sweep(inner.lines, block.lines, kind, active, scanning)
         for buffer in [b for b in self.stores if b not in swept]:
             (line,) = self.store(buffer, scope)
-            scope.lines.append(f"if ({first}) {line}")
+            scope.lines.append(line if first == "true" else f"if ({first}) {line}")
         return scope.lines
 
     def settle(self, roots: list[ir.Value], scope: Scope) -> None:
@@ -347,7 +296,8 @@ class CudaRegion(Passes):
             tail.lines += [f"if ({guard}) {{", *indent(lines), "}"] if guard else lines
             if not guard:
                 tail.known |= block.known
-            after.append(f"{name} = {kind}_reduce({name}, {FUNCTORS[v.kind]}(), {wide}({start}));")
+            if kind == "row" or not self.solo():
+                after.append(f"{name} = {kind}_reduce({name}, {FUNCTORS[v.kind]}(), {wide}({start}));")
             scope.known[id(v)] = name if wide == ctype else f"{ctype}({name})"
         scope.lines += [*self.sweep(inner.lines, tail.lines, kind, active, scanning), *after]
 
@@ -378,6 +328,8 @@ class CudaRegion(Passes):
         """The team's loop over the reduced loops, flattened; with a scan it advances in step."""
         axis = "x" if kind == "row" else "y"
         total = self.total(self.nest.reduced)
+        if kind == "column" and self.solo():
+            return around(self.nest.reduced, [*body, *tail])
         if scanning and kind == "row":
             head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {total};"]
             lines = [*head, *self.indices(self.nest.reduced, "k"), *body, "if (inside) {", *indent(tail), "}"]

@@ -80,6 +80,7 @@ class Sizes:
     declarations: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     known: set[ir.Atom] = field(default_factory=set)
+    constants: dict[str, str] = field(default_factory=dict)  # those that are numbers
 
     def solve(self, f: Function) -> None:
         external, internal = self.equations(f)
@@ -149,4 +150,6 @@ class Sizes:
     def declare(self, leaf: ir.Atom, text: str) -> None:
         if leaf not in self.known:
             self.known.add(leaf)
+            if text.isdigit():
+                self.constants[self.names[leaf]] = text
             self.declarations.append(f"const int64_t {self.names[leaf]} = {text};")

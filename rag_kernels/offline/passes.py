@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rag_kernels.offline import ir
 from rag_kernels.offline.expressions import Printer, Scope
-from rag_kernels.offline.nest import Nest
+from rag_kernels.offline.nest import Loop, Nest
 from rag_kernels.offline.table import CTYPES
 
 START = {"sum": "0", "prod": "1", "max": "-INFINITY", "fastmax": "-INFINITY", "min": "INFINITY", "any": "0", "all": "1"}
@@ -38,6 +38,13 @@ def accumulator(value: ir.Reduce | ir.Scan) -> str:
 
 def indent(lines: Iterable[str]) -> list[str]:
     return ["  " + line for line in lines]
+
+
+def around(loops: list[Loop], body: list[str]) -> list[str]:
+    """Plain serial loops, outermost first, around some lines."""
+    for loop in reversed(loops):
+        body = [f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{", *indent(body), "}"]
+    return body
 
 
 def levels(roots: Iterable[ir.Value]) -> dict[int, int]:

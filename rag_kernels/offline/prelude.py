@@ -1,8 +1,11 @@
 """Functions that generated kernels may call, by name; only those used are printed.
 
-The C++ ones are straight-line so that `#pragma omp simd` can vectorise them, and within about 2 ulp in float.
+The C++ ones are straight-line so that `#pragma omp simd` can vectorise them, and within a few ulp in float; the
+rare ones call libm.
 CUDA has exact ones of its own (built without fast-math).
 """
+
+LIBM = "acos asin atan ceil cos cosh floor log10 log2 nearbyint sin sinh tan trunc".split()
 
 CPP: dict[str, tuple[str, tuple[str, ...]]] = {
     "rk_abs": ("inline float rk_abs(float x) { return __builtin_fabsf(x); }\n"
@@ -94,11 +97,10 @@ inline float rk_erf(float x) {
 }
 inline double rk_erf(double x) { return std::erf(x); }
 """, ("rk_exp", "rk_abs")),
-    "rk_log": ("""// log(x) = n log(2) + log(m), m in [sqrt(1/2), sqrt(2)), by a polynomial.
-inline float rk_log(float x) {
-  const float tiny = x < 1.17549435e-38f ? x * 8388608.0f : x;
-  const int32_t bits = rk_int(tiny), shifted = bits - 0x3f3504f3;
-  const float n = float(shifted >> 23) - (x < 1.17549435e-38f ? 23.0f : 0.0f);
+    "rk_log_normal": ("""// log(x) of a positive normal x = n log(2) + log(m), m near 1, by a polynomial.
+inline float rk_log_normal(float x) {
+  const int32_t bits = rk_int(x), shifted = bits - 0x3f3504f3;
+  const float n = float(shifted >> 23);
   const float m = rk_bits(bits - (shifted & int32_t(0xff800000))) - 1.0f, s = m * m;
   float p = 7.0376836292e-2f;
   p = p * m - 1.1514610310e-1f;
@@ -109,23 +111,47 @@ inline float rk_log(float x) {
   p = p * m + 2.0000714765e-1f;
   p = p * m - 2.4999993993e-1f;
   p = p * m + 3.3333331174e-1f;
-  float y = m * s * p + n * -2.12194440e-4f - 0.5f * s;
-  y = (m + y) + n * 0.693359375f;
+  const float y = m * s * p + n * -2.12194440e-4f - 0.5f * s;
+  return (m + y) + n * 0.693359375f;
+}
+""", ("rk_bits",)),
+    "rk_log": ("""// log(x) for every x: denormals are scaled up first, then the special values are put in place.
+inline float rk_log(float x) {
+  const bool tiny = x < 1.17549435e-38f;
+  float y = rk_log_normal(tiny ? x * 8388608.0f : x) - (tiny ? 15.942385f : 0.0f);
   y = x == 0.0f ? -INFINITY : y;
   y = x < 0.0f ? NAN : y;
   return (x == INFINITY || x != x) ? x : y;
 }
 inline double rk_log(double x) { return std::log(x); }
-""", ("rk_bits",)),
+""", ("rk_log_normal",)),
     "rk_log1p": ("""// log(1 + x), corrected for the rounding of 1 + x.
 inline float rk_log1p(float x) {
-  const float u = 1.0f + x, d = u - 1.0f;
-  const float y = rk_log(u) * (x / d);
-  return d == 0.0f ? x : (u == INFINITY ? u : y);
+  const float u = 1.0f + x;
+  const float c = (x - (u - 1.0f)) / u;
+  return rk_log(u) + (u > 0.0f && u < INFINITY ? c : 0.0f);
 }
 inline double rk_log1p(double x) { return std::log1p(x); }
 """, ("rk_log",)),
+    "rk_softplus": ("""// log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)): nothing overflows.
+inline float rk_softplus(float x) {
+  const float t = rk_exp(-rk_abs(x)), u = 1.0f + t;
+  return (x < 0.0f ? 0.0f : x) + (rk_log_normal(u) + (t - (u - 1.0f)) / u);
+}
+inline double rk_softplus(double x) { return (x < 0 ? 0 : x) + std::log1p(std::exp(-rk_abs(x))); }
+""", ("rk_exp", "rk_abs", "rk_log_normal")),
 }  # fmt: skip
+
+CPP |= {
+    f"rk_{name}": (
+        f"inline float rk_{name}(float x) {{ return std::{name}(x); }}\n"
+        f"inline double rk_{name}(double x) {{ return std::{name}(x); }}\n",
+        (),
+    )
+    for name in LIBM
+}
+CPP["rk_pow"] = ("inline float rk_pow(float x, float y) { return std::pow(x, y); }\n"
+                 "inline double rk_pow(double x, double y) { return std::pow(x, y); }\n", ())  # fmt: skip
 
 CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
     name: (
@@ -135,8 +161,16 @@ CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
         (),
     )
     for name, c in {"rk_abs": "fabs", "rk_exp": "exp", "rk_expm1": "expm1", "rk_tanh": "tanh", "rk_erf": "erf",
-                    "rk_log": "log", "rk_log1p": "log1p", "rk_sqrt": "sqrt"}.items()
+                    "rk_log": "log", "rk_log1p": "log1p", "rk_sqrt": "sqrt",
+                    **{f"rk_{name}": name for name in LIBM}}.items()
 }  # fmt: skip
+CUDA["rk_softplus"] = (
+    "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
+    "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",
+    (),
+)
+CUDA["rk_pow"] = ("__device__ inline float rk_pow(float x, float y) { return powf(x, y); }\n"
+                  "__device__ inline double rk_pow(double x, double y) { return pow(x, y); }\n", ())  # fmt: skip
 
 
 def used(table: dict[str, tuple[str, tuple[str, ...]]], body: str) -> str:

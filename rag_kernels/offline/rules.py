@@ -35,6 +35,7 @@ from rag_kernels.offline.rules_point import (
     power,
     prelu,
     same,
+    softplus,
     where,
     with_numbers,
 )
@@ -83,9 +84,7 @@ RULES: dict[str, Rule] = _pointwise_rules() | {
     "celu": with_numbers("{0} > 0 ? {0} : {1} * {2}", ("alpha", 1.0), first="rk_expm1({0} / {1})"),
     "selu": with_numbers("{T}(1.0507009873554805) * ({0} > 0 ? {0} : {T}(1.6732632423543772) * {1})",
                          first="rk_expm1({0})"),
-    "softplus": with_numbers("{0} * {1} > {2} ? {0} : {3}",
-                             ("beta", 1.0), ("threshold", 20.0), first="rk_log1p(rk_exp({0} * {1})) / {1}"),
-    "log_sigmoid": with_numbers("({0} < 0 ? {0} : {T}(0)) - rk_log1p(rk_exp(-rk_abs({0})))"),
+    "softplus": softplus, "log_sigmoid": with_numbers("-rk_softplus(-{0})"),
     "hardsigmoid": with_numbers("{0} <= -3 ? {T}(0) : {0} >= 3 ? {T}(1) : {0} / {T}(6) + {T}(0.5)"),
     "hardswish": with_numbers("{0} * ({0} <= -3 ? {T}(0) : {0} >= 3 ? {T}(6) : {0} + {T}(3)) / {T}(6)"),
     "threshold": with_numbers("{0} <= {1} ? {2} : {0}", ("threshold", 0.0), ("value", 0.0)),

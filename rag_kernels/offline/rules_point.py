@@ -102,10 +102,22 @@ def gelu(c: Lowering, node: Node) -> ir.Value:
     return gelu_value(c, c.value(given(node, 0)), given(node, 1, "approximate", "none"))
 
 
+def softplus(c: Lowering, node: Node) -> ir.Value:
+    x, dtype = c.value(given(node, 0)), out_dtype(node)
+    beta, threshold = given(node, 1, "beta", 1), given(node, 2, "threshold", 20)
+    scaled = x if beta == 1 else c.op("{0} * {1}", x, c.scalar(beta, dtype))
+    out = c.op("rk_softplus({0})", scaled)
+    out = out if beta == 1 else c.op("{0} / {1}", out, c.scalar(beta, dtype))
+    if dtype == "float32" and threshold >= 20:  # there the function rounds to x by itself
+        return out
+    return c.op("{0} > {1} ? {2} : {3}", scaled, c.scalar(threshold, dtype), x, out)
+
+
 def mish(c: Lowering, node: Node) -> ir.Value:
+    """x * tanh(log(1 + e)) with e = exp(x), which is x * (e^2 + 2e) / (e^2 + 2e + 2); beyond 20 it is x."""
     x = c.value(given(node, 0))
-    soft = c.op("{0} > 20 ? {0} : {1}", x, c.op("rk_log1p(rk_exp({0}))", x))
-    return c.op("{0} * rk_tanh({1})", x, soft)
+    e = c.op("rk_exp({0} > 20 ? {T}(20) : {0})", x)
+    return c.op("{0} * ({1} * ({1} + {T}(2)) / ({1} * ({1} + {T}(2)) + {T}(2)))", x, e)
 
 
 def prelu(c: Lowering, node: Node) -> ir.Value:

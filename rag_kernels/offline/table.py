@@ -75,4 +75,4 @@ ALIASES = {
 }
 
 # Templates that cost many operations: worth keeping for a later pass rather than computing again.
-EXPENSIVE = ("rk_exp", "rk_tanh", "rk_erf", "rk_log", "rk_log1p", "rk_expm1", "rk_pow", "rk_sin", "rk_cos", "rk_tan")
+EXPENSIVE = tuple("rk_exp rk_tanh rk_erf rk_log rk_softplus rk_pow rk_sin rk_cos rk_tan".split())

@@ -1,0 +1,93 @@
+"""The fixed part of generated CUDA texts: how a team of threads reduces and scans, and how kernels are launched."""
+
+HEAD = """#include <cuda_runtime.h>
+#include <cmath>
+#include <cstdint>
+#include "rag_kernel.h"
+"""
+
+TEAMS = """
+struct Sum { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
+struct Prod { template <class T> __device__ T operator()(T a, T b) const { return a * b; } };
+struct Max { template <class T> __device__ T operator()(T a, T b) const { return (b > a || b != b) ? b : a; } };
+struct Min { template <class T> __device__ T operator()(T a, T b) const { return (b < a || b != b) ? b : a; } };
+struct Any { __device__ int operator()(int a, int b) const { return a | b; } };
+struct All { __device__ int operator()(int a, int b) const { return a & b; } };
+
+// Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
+template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
+  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
+  if (blockDim.x <= 32) return v;
+  __shared__ T parts[32];
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : start;
+  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
+  return v;
+}
+
+// Combine over threadIdx.y: one column of shared memory for each threadIdx.x. All threads get it.
+template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
+  if (blockDim.y == 1) return v;
+  __shared__ T parts[1024];
+  __syncthreads();
+  parts[threadIdx.y * blockDim.x + threadIdx.x] = v;
+  __syncthreads();
+  v = start;
+  for (unsigned y = 0; y < blockDim.y; ++y) v = f(v, parts[y * blockDim.x + threadIdx.x]);
+  return v;
+}
+
+// Inclusive scan over threadIdx.x; `total` receives the combination of all.
+template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (unsigned d = 1; d < 32; d *= 2) {
+    const T below = __shfl_up_sync(0xffffffffu, v, d);
+    if (lane >= d) v = f(below, v);
+  }
+  __shared__ T parts[32];
+  __syncthreads();
+  if (lane == 31) parts[warp] = v;
+  __syncthreads();
+  T before = start;
+  total = start;
+  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
+    if (w == warp) before = total;
+    total = f(total, parts[w]);
+  }
+  return f(before, v);
+}
+"""
+
+LAUNCH = """
+inline unsigned blocks(int64_t n) {
+  RK_CHECK(n < (int64_t(1) << 31), "this kernel needs fewer than 2^31 blocks");
+  return unsigned(n);
+}
+// Indices are taken apart in 32 bits; offsets have 64.
+inline int64_t small(int64_t n) {
+  RK_CHECK(n < (int64_t(1) << 32), "this kernel needs loops of fewer than 2^32 elements");
+  return n;
+}
+// Memory on the stream. The pool keeps what it has: by default it would return everything at each synchronisation.
+inline bool keep_pool() {
+  int device = 0;
+  cudaMemPool_t pool;
+  uint64_t all = UINT64_MAX;
+  return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetDefaultMemPool(&pool, device) == cudaSuccess &&
+         cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all) == cudaSuccess;
+}
+template <class T> T* scratch(int64_t n, cudaStream_t stream) {
+  static const bool kept = keep_pool();
+  RK_CHECK(kept, "the device has no memory pool");
+  void* memory = nullptr;
+  RK_CHECK(cudaMallocAsync(&memory, sizeof(T) * n, stream) == cudaSuccess, "no device memory for a partial result");
+  return static_cast<T*>(memory);
+}
+// Threads for a row: one warp for short rows (several rows a block), more for long ones.
+inline dim3 row_block(int64_t length) {
+  if (length <= 1024) return dim3(32, THREADS / 32);
+  return dim3(length <= 8 * THREADS ? THREADS : LONG_THREADS, 1);
+}
+"""
