@@ -164,6 +164,8 @@ def verdict(judged: Judged) -> None:
     match v:
         case Passed():
             st.text(f"Error ratio {v.error_ratio:.3g}: 1 is as exact as PyTorch itself. Precision: {v.precision}.")
+            if v.labels:
+                st.text(f"Labels: {', '.join(v.labels)}.")
             st.markdown("**Checks that held**")
             st.text("\n".join(f"✓ {check}" for check in v.checks) or "none recorded")
             for note in v.notes:

@@ -31,7 +31,7 @@ Flags come before these environment variables, and these before the defaults.
 | Code | Meaning |
 |---|---|
 | 0 | It worked; for `generate`, `eval` and `grow`: there is a verified kernel. |
-| 1 | It ran, but there is no verified kernel (`functionalize`: some failed; `archive verify`: something is wrong). |
+| 1 | It ran, but no kernel is verified (`check`: degenerate; `functionalize`: some failed; `archive verify`: faults). |
 | 2 | Bad usage or input, or something that the machine lacks; the message says what to do. |
 | 70 | A fault of rag-kernels itself; `rag-kernels --debug ...` shows where. |
 | 130 | Ctrl-C or a kill; what was judged is in the archive, and `--resume` goes on. |

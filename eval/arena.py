@@ -1,11 +1,13 @@
 """Shared memory laid out for a list of tensors: the judge and a worker see the same bytes.
 
-Comes in: tensor specs. Goes out: one memfd with each tensor at an aligned offset, as numpy views here and as
-torch views in a worker. Once sealed, whoever maps it later can only read.
+Comes in: tensor specs. Goes out: one memfd with each tensor in pages of its own, as numpy views here and as
+torch views in a worker. Once sealed, whoever maps it later can only read. A worker may map every tensor between
+guard pages: a tensor begins right after one, or (in a `tight` arena) ends right before one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import math
 import mmap
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 ALIGN = 4096
+MAP_FIXED = 0x10
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 0x2, 0x4, 0x10
 
@@ -35,21 +38,26 @@ def tensor_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * ITEM_BYTES[spec.dtype]
 
 
-def layout(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
-    """Offsets of each tensor and the total size in bytes."""
+def layout(specs: Sequence[TensorSpec], *, tight: bool = False) -> tuple[list[int], int]:
+    """Offsets of each tensor and the total size in bytes; `tight` puts each at the end of its pages."""
     offsets, end = [], 0
     for spec in specs:
-        offsets.append(end)
-        end += (tensor_bytes(spec) + ALIGN - 1) // ALIGN * ALIGN
+        pages = _paged(spec)
+        offsets.append(end + (pages - tensor_bytes(spec) if tight else 0))
+        end += pages
     return offsets, max(end, ALIGN)
+
+
+def _paged(spec: TensorSpec) -> int:
+    return (tensor_bytes(spec) + ALIGN - 1) // ALIGN * ALIGN
 
 
 class Arena:
     """The judge's side: writable numpy byte views over a memfd."""
 
-    def __init__(self, specs: Sequence[TensorSpec], *, readers_only: bool = False) -> None:
-        self.specs = tuple(specs)
-        self.offsets, self.size = layout(specs)
+    def __init__(self, specs: Sequence[TensorSpec], *, readers_only: bool = False, tight: bool = False) -> None:
+        self.specs, self.tight = tuple(specs), tight
+        self.offsets, self.size = layout(specs, tight=tight)
         self.fd = os.memfd_create("arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.size)
         self._map = mmap.mmap(self.fd, self.size)
@@ -63,34 +71,62 @@ class Arena:
     def whole(self) -> NDArray[np.uint8]:
         return np.frombuffer(self._map, np.uint8, self.size)
 
+    def slack(self, index: int) -> NDArray[np.uint8]:
+        """The bytes of a tensor's pages that are not the tensor: nobody should write there."""
+        start, count = self.offsets[index], tensor_bytes(self.specs[index])
+        if self.tight:
+            return np.frombuffer(self._map, np.uint8, start % ALIGN, start // ALIGN * ALIGN)
+        return np.frombuffer(self._map, np.uint8, _paged(self.specs[index]) - count, start + count)
+
     def describe(self) -> dict[str, Any]:
         """What a worker needs beside the descriptor to make its views."""
-        return {"shapes": [list(s.shape) for s in self.specs], "dtypes": [s.dtype for s in self.specs]}
+        return {
+            "shapes": [list(s.shape) for s in self.specs], "dtypes": [s.dtype for s in self.specs], "tight": self.tight,
+        }  # fmt: skip
 
     def close(self) -> None:
         os.close(self.fd)  # the mapping goes when the last numpy view of it is gone
 
 
-def attach(fd: int, description: dict[str, Any], *, writable: bool) -> list[torch.Tensor]:
-    """In a worker: torch views over the arena, in order. Writing to a read-only one is a segmentation fault."""
+def attach(fd: int, description: dict[str, Any], *, writable: bool, guarded: bool = False) -> list[torch.Tensor]:
+    """In a worker: torch views over the arena, in order. Writing to a read-only one is a segmentation fault.
+
+    `guarded` maps each tensor between two pages that nobody may touch.
+    """
     import warnings
 
     import torch
 
     pairs = zip(description["shapes"], description["dtypes"], strict=True)
     specs = [TensorSpec(tuple(shape), dtype) for shape, dtype in pairs]
-    offsets, size = layout(specs)
+    offsets, size = layout(specs, tight=description["tight"])
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    mapped = mmap.mmap(fd, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, protection)
-    os.close(fd)
+    mapped = None if guarded else mmap.mmap(fd, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, protection)
     views = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a read-only buffer is not writable: that is the point
         for spec, offset in zip(specs, offsets, strict=True):
             dtype, count = getattr(torch, spec.dtype), math.prod(spec.shape)
-            if count:
+            if not count:
+                flat = torch.empty(0, dtype=dtype)  # frombuffer refuses empty tensors
+            elif mapped is not None:
                 flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset)
             else:
-                flat = torch.empty(0, dtype=dtype)  # frombuffer refuses empty tensors
+                pages = _guarded(fd, offset // ALIGN * ALIGN, _paged(spec), protection)
+                flat = torch.frombuffer(pages, dtype=dtype, count=count, offset=offset % ALIGN)
             views.append(flat.reshape(spec.shape))
+    os.close(fd)
     return views
+
+
+def _guarded(fd: int, offset: int, length: int, protection: int) -> Any:
+    """Map part of a file between two inaccessible pages; stays mapped for the life of the process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    around = libc.mmap(None, length + 2 * ALIGN, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    shared = mmap.MAP_SHARED | mmap.MAP_POPULATE | MAP_FIXED
+    address = libc.mmap(around + ALIGN, length, protection, shared, fd, offset)
+    if address != around + ALIGN:
+        raise OSError(ctypes.get_errno(), "the shared memory could not be mapped between guard pages")
+    return (ctypes.c_char * length).from_address(address)

@@ -4,6 +4,9 @@ Comes in: (source, backend) pairs. Goes out: `Built` or `BuildError` for each, i
 round's candidates, one edge each; results are cached by the hash of source, header, flags and compiler. The
 sources include only `rag_kernel.h`, which needs nothing but tvm-ffi's C ABI, so that a build takes a fraction
 of a second for C++ and about a second for CUDA. Knows nothing of problems.
+
+Compilers read whatever a source names (`#include`, `.incbin`), so they run in a box where bubblewrap works: they see
+the system, the toolchain and their own scratch folder; no home, no network, no environment beyond the allow-list.
 """
 
 from __future__ import annotations
@@ -20,13 +23,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from eval.ids import content_id
-from eval.records import Backend, MachineError
+from eval.records import MachineError
+from eval.sandbox import allowed_env, bwrap, outside_system, python_folders, system_folders
 
 INCLUDE = Path(__file__).resolve().parent / "include"
 COMPILE_LIMIT_S = 90
 LOG_CHARS = 6000
+COMPILER_ENV = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 COMMON_HEADERS = """\
 #include <algorithm>
 #include <cmath>
@@ -37,7 +43,13 @@ COMMON_HEADERS = """\
 #include <vector>
 #include "rag_kernel.h"
 """
-SUFFIX: dict[Backend, str] = {"cpu": ".cpp", "cuda": ".cu"}
+# `-checked` builds are programs of their own, for sanitizers: the source and `rag_driver.h` around it.
+# `cuda-host` is the host part of a split CUDA source (`eval.nvrtc`).
+Flavour = Literal["cpu", "cuda", "cpu-checked", "cuda-checked", "cuda-host"]
+SUFFIX: dict[Flavour, str] = {
+    "cpu": ".cpp", "cuda": ".cu", "cpu-checked": ".cpp", "cuda-checked": ".cu", "cuda-host": ".cpp"
+}  # fmt: skip
+SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +79,23 @@ class Toolchain:
     version: str
     avx512: bool
 
-    def command(self, backend: Backend) -> str:
+    def command(self, flavour: Flavour) -> str:
         """The shell command of one edge, with ninja's $in and $out."""
         ffi = tvm_ffi_root()
-        shared = f"-shared -std=c++17 -O3 -I{INCLUDE} -I{ffi}/include -L{ffi}/lib -ltvm_ffi"
-        if backend == "cpu":
-            return f"{self.cxx} {self.cpu_flags()} $in {shared} -Wl,-rpath,{ffi}/lib -o $out"
+        linked = f"-std=c++17 -I{INCLUDE} -I{ffi}/include -L{ffi}/lib -ltvm_ffi"
+        if flavour == "cpu":
+            return f"{self.cxx} {self.cpu_flags()} $in -shared -O3 {linked} -Wl,-rpath,{ffi}/lib -o $out"
+        if flavour == "cuda-host":
+            defines = "-DRK_DEVICE=0 -DRK_HOST=1 -DRK_SPLIT"
+            return f"{self.cxx} {defines} -fPIC -O1 $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
+        if flavour == "cpu-checked":
+            return f"{self.cxx} {self.cpu_flags()} {SANITIZERS} $in {linked} -Wl,-rpath,{ffi}/lib -o $out"
         arch = self.cuda_arch.removeprefix("sm_")
         arch = "90a" if arch == "90" else arch  # Hopper's own instructions need the `a` target
-        gencode = f"-gencode=arch=compute_{arch},code=sm_{arch}"
-        return f"{self.nvcc} {gencode} -Xcompiler -fPIC $in {shared} -Xlinker -rpath={ffi}/lib -o $out"
-
+        nvcc = f"{self.nvcc} -gencode=arch=compute_{arch},code=sm_{arch} -Xlinker -rpath={ffi}/lib"
+        if flavour == "cuda-checked":
+            return f"{nvcc} -lineinfo -O3 $in {linked} -o $out"
+        return f"{nvcc} -Xcompiler -fPIC $in -shared -O3 {linked} -o $out"
 
     def cpu_flags(self) -> str:
         """Flags of a C++ kernel. None changes a value: no errno, no traps, vectors as wide as the CPU has them."""
@@ -136,9 +154,14 @@ def default_cache() -> Path:
     return Path(base)
 
 
-def build(sources: Sequence[tuple[str, Backend]], *, tools: Toolchain, cache: Path) -> list[Built | BuildError]:
+def checked(source: str) -> str:
+    """The text of a `-checked` program around a kernel-tier source."""
+    return f'{source}\n#include "rag_driver.h"\n'
+
+
+def build(sources: Sequence[tuple[str, Flavour]], *, tools: Toolchain, cache: Path) -> list[Built | BuildError]:
     """Compile every source; failures are values. Raises MachineError when CUDA is asked for without nvcc."""
-    if tools.nvcc is None and any(backend == "cuda" for _, backend in sources):
+    if tools.nvcc is None and any(flavour.startswith("cuda") for _, flavour in sources):
         raise MachineError("No nvcc was found; install the CUDA toolkit, or use --device cpu.")
     folders = [_folder(source, backend, tools, cache) for source, backend in sources]
     missing = {f: (source, backend) for f, (source, backend) in zip(folders, sources, strict=True) if not _done(f)}
@@ -149,7 +172,7 @@ def build(sources: Sequence[tuple[str, Backend]], *, tools: Toolchain, cache: Pa
     return [_result(folder, seconds if folder in missing else 0.0) for folder in folders]
 
 
-def _folder(source: str, backend: Backend, tools: Toolchain, cache: Path) -> Path:
+def _folder(source: str, backend: Flavour, tools: Toolchain, cache: Path) -> Path:
     header = (INCLUDE / "rag_kernel.h").read_text()
     return cache / "builds" / content_id("b", source, header, tools.command(backend), tools.version)
 
@@ -177,7 +200,7 @@ def _precompiled(tools: Toolchain, cache: Path) -> Path | None:
     return header
 
 
-def _run_ninja(missing: dict[Path, tuple[str, Backend]], tools: Toolchain, cache: Path) -> None:
+def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache: Path) -> None:
     """One graph for all; each edge writes its own log and renames its result into place."""
     backends = {backend for _, backend in missing.values()}
     header = _precompiled(tools, cache) if "cpu" in backends else None
@@ -191,15 +214,39 @@ def _run_ninja(missing: dict[Path, tuple[str, Backend]], tools: Toolchain, cache
             edges.append(f"build {work[folder]}: {backend} {text}\n")
         ninja_file = Path(scratch) / "build.ninja"
         ninja_file.write_text("\n".join(rules + edges))
+        box = _box(tools, scratch, [header.parent] if header else []) if builds_boxed(tools) else []
         subprocess.run(
-            [_ninja(), "-C", scratch, "-k", "0", "--quiet"],
-            capture_output=True, check=False, stdin=subprocess.DEVNULL,
+            [*box, _ninja(), "-C", scratch, "-k", "0", "--quiet"],
+            capture_output=True, check=False, stdin=subprocess.DEVNULL, env=_environment() | {"TMPDIR": scratch},
         )  # fmt: skip
         for folder, library in work.items():
             _keep(folder, library)
 
 
-def _rule(backend: Backend, tools: Toolchain, header: Path | None) -> str:
+def _environment() -> dict[str, str]:
+    """What a compiler may know of our environment: no keys."""
+    return allowed_env() | {name: os.environ[name] for name in COMPILER_ENV if name in os.environ}
+
+
+def _box(tools: Toolchain, scratch: str, readable: Sequence[Path] = ()) -> list[str]:
+    programs = [Path(found) for name in (tools.cxx, tools.nvcc) if name and (found := shutil.which(name))]
+    homes = [str(p.resolve().parent.parent) for p in programs]  # .../bin/g++ needs .../lib beside it
+    folders = [*system_folders(), *python_folders(), *outside_system(homes), str(INCLUDE), str(tvm_ffi_root())]
+    return bwrap([*folders, *map(str, readable)], (scratch, scratch))
+
+
+@functools.cache
+def builds_boxed(tools: Toolchain) -> bool:
+    """Whether bubblewrap works here, and the compilers work in it (one in an unusual place might not)."""
+    commands = [[tools.cxx, "-fsyntax-only", "-x", "c++", "/dev/null"]] + [[tools.nvcc, "--version"]] * bool(tools.nvcc)
+    with tempfile.TemporaryDirectory(prefix="rag-kernels-build-") as scratch:
+        box = _box(tools, scratch)
+        return bool(box) and all(
+            subprocess.run([*box, *command], capture_output=True, check=False).returncode == 0 for command in commands
+        )
+
+
+def _rule(backend: Flavour, tools: Toolchain, header: Path | None) -> str:
     command = tools.command(backend)
     if backend == "cpu" and header is not None:
         command = command.replace(" $in ", f" -include {header} $in ")
@@ -223,7 +270,7 @@ def _keep(folder: Path, library: Path) -> None:
     (folder / "log.txt").write_text(_clean(text))
     if library.is_file() and not code.is_file():
         staged = folder / f"kernel.{os.getpid()}.tmp"
-        shutil.copyfile(library, staged)
+        shutil.copy(library, staged)
         staged.rename(folder / "kernel.so")
     else:
         (folder / "failed").write_text(code.read_text().strip() if code.is_file() else "?")

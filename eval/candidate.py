@@ -4,35 +4,35 @@ Role of a forked child (`serve`). It holds the inputs of the current call and bu
 problem's source, a reference output, a tolerance, or word of what a call is for: every call is the same request.
 All that it says is "done" (or the text of an exception); outputs are bytes that the judge reads and compares.
 
-Covered by `eval.zygote`: process tree, memory, processes, file size, environment. Covered here: inputs are mapped
-read-only on a CPU; a composed forward runs without builtins. Not covered: native code may do whatever the user
-may do, unless an OS sandbox is around the worker.
+Covered by `eval.zygote`: process tree, memory, processes, files, environment, and the sandbox where there is one.
+Covered here: on a CPU inputs are mapped read-only and every tensor lies between guard pages; on a GPU between bands
+of a known pattern; a composed forward runs without builtins.
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import hashlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from eval import codec
 from eval.arena import attach
 from eval.channel import Channel
-from eval.content import compose, rows_of
+from eval.content import compose
+from eval.gpu import Banded, dirty_shared_memory, flush_caches
+from eval.loading import KernelCode, load
 from eval.records import TensorSpec
-from eval.tiers import kernels_text
 
-# What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
-# builtins; the forward cannot name it (eval.tiers refuses underscores).
-SAFE_BUILTINS = {
-    "int": int, "float": float, "bool": bool, "len": len, "max": max, "min": min, "tuple": tuple,
-    "__import__": __import__,
-}  # fmt: skip
+
+def serve_cuda(channel: Channel) -> None:
+    """As `serve`, with the GPU's context made before there is a candidate."""
+    torch.empty(1, device="cuda")
+    serve(channel)
 
 
 def serve(channel: Channel) -> None:
@@ -41,18 +41,19 @@ def serve(channel: Channel) -> None:
 
     faulthandler.disable()
     faulthandler.enable()
-    message, fds = channel.receive()
+    message, _ = channel.receive()
     try:
-        candidate = Loaded(message, fds)
+        candidate = Loaded(message)
         channel.send({"done": True})
     except Exception as error:
         channel.send({"raised": _sentence(error)})
         return
     while True:
         message, fds = channel.receive()
+        number = message.pop("number")
         try:
             with torch.no_grad():
-                reply = getattr(candidate, message.pop("do"))(fds=fds, **message)
+                reply = getattr(candidate, message.pop("do"))(fds=fds, **message) | {"number": number}
         except torch.OutOfMemoryError as error:
             reply = {"memory": _sentence(error)}
         except Exception as error:
@@ -64,159 +65,159 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:4000]
 
 
-class Loaded:
-    """A candidate bound to its arguments. `call` is the timed path."""
+class Bound:
+    """One set of buffers that the code is bound to: arguments, where results go, and on a GPU the held draws."""
 
-    def __init__(self, message: dict[str, Any], fds: Sequence[int]) -> None:
+    def __init__(self, message: dict[str, Any], fds: Sequence[int], device: torch.device, *, writes: bool) -> None:
+        on_cpu = device.type == "cpu"
+        content = attach(fds[0], message["content"], writable=message["writable"], guarded=on_cpu)
+        self.outputs = attach(fds[1], message["outputs"], writable=True, guarded=on_cpu)
+        self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
+        self.banded = [] if on_cpu else [Banded(t, device) for t in content]
+        self.tensors = content if on_cpu else [b.tensor for b in self.banded]
+        self.draws: list[list[torch.Tensor]] = []
+        self.results: list[torch.Tensor] = []
+        if writes and on_cpu:
+            self.results = self.outputs
+        elif writes:
+            places = [Banded(t, device) for t in self.outputs]
+            self.banded += places
+            self.results = [b.tensor for b in places]
+        self.keeps = not writes
+        self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
+
+
+class Loaded:
+    """A candidate's code and the buffers that it is bound to, by number. `call` is the timed path."""
+
+    def __init__(self, message: dict[str, Any]) -> None:
         self.device = torch.device(message["device"])
+        self.on_cpu = self.device.type == "cpu"
         torch.set_num_threads(message["threads"])
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        self.content = attach(fds[0], message["content"], writable=False)
-        self.outputs = attach(fds[1], message["outputs"], writable=True)
-        self.on_cpu = self.device.type == "cpu"
-        self.tensors = self.content if self.on_cpu else [t.to(self.device) for t in self.content]
-        self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in self.content]
-        self.draws: list[list[torch.Tensor]] = []
-        self.results: list[torch.Tensor] = []
-        loaders = {"kernel": self._load_kernel, "composed": self._load_composed, "module": self._load_module}
-        self.run: Callable[[], Any] = loaders[message["tier"]](message)
+        self.code = load(message, self.device)
+        self.bound: list[Bound] = []
+        self.runs: list[Any] = []
 
-    # Loading, one function a tier; each returns a function of no arguments for the timed path.
-
-    def _load_kernel(self, message: dict[str, Any]) -> Callable[[], Any]:
-        import tvm_ffi
-
-        forward = tvm_ffi.load_module(message["library"]).get_function("forward")
-        if forward is None:
-            raise AttributeError("the library exports no function `forward`; add RK_EXPORT(forward, your_function)")
-        self.results = self.outputs if self.on_cpu else [torch.empty_like(t, device=self.device) for t in self.outputs]
-        arguments = [*self._arguments(message), *message["constants"], *self.results]
-        fixed = [tvm_ffi.from_dlpack(a) if isinstance(a, torch.Tensor) else a for a in arguments]
-        return lambda: forward(*fixed)
-
-    def _load_composed(self, message: dict[str, Any]) -> Callable[[], Any]:
-        import tvm_ffi
-
-        library = tvm_ffi.load_module(message["library"])
-        names: dict[str, Any] = {
-            "torch": torch, "F": torch.nn.functional, "kernels": Kernels(library), "__builtins__": SAFE_BUILTINS,
-        }  # fmt: skip
-        text = message["source"].replace(kernels_text(message["source"]), "")
-        exec(compile(text, "<candidate>", "exec"), names)
-        forward, arguments, keywords = names["forward"], self._arguments(message), message["keywords"]
-        keywords = {name: tuple(v) if isinstance(v, list) else v for name, v in keywords.items()}
-        return lambda: self._keep(forward(*arguments, **keywords))
-
-    def _load_module(self, message: dict[str, Any]) -> Callable[[], Any]:
-        if "PYBIND11_MODULE" in message["source"]:
-            forward = _load_pybind(message["source"], self.device).forward
-            arguments = [*self._arguments(message), *message["constants"]]
-            return lambda: self._keep(forward(*arguments))
-        from eval.problem import load_module
-
-        namespace = load_module("candidate", message["source"])
-        torch.manual_seed(message["seed"])
-        with self.device:
-            model = namespace.ModelNew(*message["init_inputs"]).to(self.device)
-        model.requires_grad_(False)
-        self._bind_parameters(model, message["held"])
-        inputs = [self.tensors[v["content"]] if isinstance(v, dict) else v for v in message["leaves"]]
-        return lambda: self._keep(model(*inputs))
-
-    def _arguments(self, message: dict[str, Any]) -> list[Any]:
-        """Tensors and scalars in the order of the functional call."""
-        return [self.tensors[v["content"]] if isinstance(v, dict) else v for v in message["arguments"]]
-
-    def _bind_parameters(self, model: torch.nn.Module, held: list[dict[str, Any]]) -> None:
-        """Give the problem's weights to a `ModelNew`: by name and shape, else the next one of that shape."""
-        own = dict(model.named_parameters()) | dict(model.named_buffers())
-        free = dict(own)
-        for entry in held:
-            tensor = self.tensors[entry["content"]]
-            fits = [n for n, p in free.items() if p.shape == tensor.shape and p.dtype == tensor.dtype]
-            name = entry["path"] if entry["path"] in fits else (fits[0] if fits else None)
-            if name is not None:
-                free.pop(name).data = tensor if entry["role"] == "parameter" else tensor.clone()
-            elif entry["role"] == "parameter":
-                raise ValueError(f"ModelNew has no parameter of shape {tuple(tensor.shape)} for `{entry['path']}`")
-
-    def _keep(self, result: Any) -> None:
-        self.results = pytree.tree_leaves(result)
-
-    # The judge's requests.
-
-    def hold(self, *, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
-        """GPU only: bring one whole draw to the device."""
-        draw = attach(fds[0], layout, writable=False)
-        self.draws.append([t.to(self.device).reshape(-1).view(torch.uint8) for t in draw])
+    def bind(self, *, fds: Sequence[int], like: int | None, **message: Any) -> dict[str, Any]:
+        """Bind the code to one more set of buffers (`fds`: content, outputs); `like` shares its held draws."""
+        bound = Bound(message, fds, self.device, writes=isinstance(self.code, KernelCode))
+        if like is not None:
+            bound.draws = self.bound[like].draws
+        self.runs.append(self.code.bind(bound, message))
+        self.bound.append(bound)
         return {"done": True}
 
-    def load(self, *, recipe: Any, poison: int, fds: Sequence[int]) -> dict[str, Any]:
-        """GPU only: compose the content of the next call on the device, and poison the outputs."""
-        parts = codec.decode(recipe)
-        for index, (tensor, part) in enumerate(zip(self.tensors, parts, strict=True)):
-            draws = [draw[index] for draw in self.draws]
-            compose(tensor.reshape(-1).view(torch.uint8), draws, part, rows_of(self.specs[index])[0])
-        for tensor in self.results:
-            if type(tensor) is torch.Tensor and tensor.is_contiguous():
-                tensor.reshape(-1).view(torch.uint8).fill_(poison)
+    def hold(self, *, at: int, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: bring one whole draw to the device."""
+        draw = attach(fds[0], layout, writable=False)
+        self.bound[at].draws.append([t.to(self.device).reshape(-1).view(torch.uint8) for t in draw])
+        return {"done": True}
+
+    def load(self, *, at: int, recipe: Any, poison: int, cold: bool, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: compose the content of the next call on the device, poison the outputs, empty the caches."""
+        bound = self.bound[at]
+        for index, (tensor, part) in enumerate(zip(bound.tensors, codec.decode(recipe), strict=True)):
+            draws = [draw[index] for draw in bound.draws]
+            compose(tensor.reshape(-1).view(torch.uint8), draws, part, bound.specs[index])
+        for result in bound.results:
+            if type(result) is torch.Tensor and result.is_contiguous():
+                result.reshape(-1).view(torch.uint8).fill_(poison)
+        dirty_shared_memory()
+        if cold:
+            flush_caches()
         torch.cuda.synchronize()
         return {"done": True}
 
-    def ready(self, *, fds: Sequence[int]) -> dict[str, Any]:
+    def ready(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """Before a call, outside the clock: no result of an earlier call is held."""
-        if self.results is not self.outputs and self.on_cpu:
-            self.results = []
+        bound = self.bound[at]
+        bound.fresh()
+        if bound.keeps and self.on_cpu:
+            bound.results = []
         return {"done": True}
 
-    def call(self, *, fds: Sequence[int]) -> dict[str, Any]:
+    def call(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """The timed call."""
-        self.run()
+        self.runs[at]()
         if not self.on_cpu:
             torch.cuda.synchronize()
         return {"done": True}
 
-    def pull(self, *, fds: Sequence[int]) -> dict[str, Any]:
+    def burst(self, *, order: Sequence[int], fds: Sequence[int]) -> dict[str, Any]:
+        """The timed call for very short kernels: several sets of buffers, one wait at the end."""
+        for at in order:
+            self.runs[at]()
+        if not self.on_cpu:
+            torch.cuda.synchronize()
+        return {"done": True}
+
+    def pull(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """Copy the outputs into the judge's memory (where they are not already) and say what form they have."""
-        kinds = [type(t) is torch.Tensor or type(t) is torch.nn.Parameter for t in self.results]
+        bound = self.bound[at]
+        kinds = [type(t) is torch.Tensor or type(t) is torch.nn.Parameter for t in bound.results]
         if not all(kinds):
             return {"raised": "TypeError: the candidate returned something that is not a plain tensor"}
-        form = [[list(t.shape), str(t.dtype).removeprefix("torch."), t.device.type] for t in self.results]
-        expected = [[list(t.shape), str(t.dtype).removeprefix("torch."), self.device.type] for t in self.outputs]
-        if form == expected and self.results is not self.outputs:
-            for source, place in zip(self.results, self.outputs, strict=True):
+        form = [_form(t, t.device.type) for t in bound.results]
+        expected = [_form(t, self.device.type) for t in bound.outputs]
+        if form == expected and bound.results is not bound.outputs:
+            for source, place in zip(bound.results, bound.outputs, strict=True):
                 place.copy_(source)
-        return {"form": form}
+        intact = all(banded.intact() for banded in bound.banded)
+        return {"form": form, "intact": intact, "arithmetic": _arithmetic_is_ieee()}
 
-    def input_hash(self, *, fds: Sequence[int]) -> dict[str, Any]:
+    def digest(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """A fingerprint of the outputs where they are (the judge takes its own where it can)."""
+        return {"hash": _digest(self.bound[at].results)}
+
+    def input_hash(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """GPU only: a hash of the inputs as they are on the device now."""
-        digest = hashlib.blake2b(digest_size=16)
-        for tensor in self.tensors:
-            words = tensor.reshape(-1).view(torch.uint8)
-            padded = words[: len(words) // 8 * 8].view(torch.int64)
-            digest.update(int(padded.sum()).to_bytes(8, "little", signed=True))
-        return {"hash": digest.hexdigest()}
+        return {"hash": _digest(self.bound[at].tensors)}
+
+    def threads(self, *, count: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Use another number of OpenMP threads, in torch and in the kernel's own runtime."""
+        torch.set_num_threads(count)
+        with suppress(OSError):
+            ctypes.CDLL("libgomp.so.1").omp_set_num_threads(count)
+        return {"done": True}
+
+    def mute(self, *, muted: bool, fds: Sequence[int]) -> dict[str, Any]:
+        """Composed tier: let the own kernels do nothing, to see whether the result needs them."""
+        self.code.kernels.muted = muted  # type: ignore[attr-defined]
+        return {"done": True}
+
+    def profile(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """One call under torch's profiler: microseconds by kernel (GPU) or operator (CPU), and native code loaded."""
+        from eval.profiling import loaded_libraries, profile
+
+        kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
+        return {"kernels": kernels, "native": sorted(loaded_libraries())}
 
 
-class Kernels:
-    """`kernels.<name>(...)` in a composed forward: the exported functions of its library."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def __getattr__(self, name: str) -> Any:
-        function = self._library.get_function(name)
-        if function is None:
-            raise AttributeError(f"the kernels export no function `{name}`")
-        setattr(self, name, function)
-        return function
+def _nothing() -> None:
+    pass
 
 
-def _load_pybind(source: str, device: torch.device) -> Any:
-    """Build an AI-CUDA-Engineer style source with torch's own extension loader, in the scratch folder."""
-    from torch.utils import cpp_extension
+def _form(tensor: torch.Tensor, device: str) -> list[Any]:
+    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), device]
 
-    path = Path.cwd() / ("candidate.cu" if device.type == "cuda" else "candidate.cpp")
-    path.write_text(source)
-    return cpp_extension.load(name="candidate", sources=[str(path)], build_directory=str(Path.cwd()), verbose=False)
+
+def _digest(tensors: Sequence[Any]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        if type(tensor) is not torch.Tensor or not tensor.is_contiguous() or not tensor.numel():
+            continue
+        raw = tensor.detach().reshape(-1).view(torch.uint8)
+        words = raw[: len(raw) // 8 * 8].view(torch.int64)
+        digest.update(int(words.sum()).to_bytes(8, "little", signed=True))
+        digest.update(bytes(raw[len(words) * 8 :].tolist()))
+        digest.update(bytes(raw[:: max(1, len(raw) // 64)][:64].tolist()))
+    return digest.hexdigest()
+
+
+def _arithmetic_is_ieee() -> bool:
+    """False if the candidate left this thread rounding in another direction or flushing subnormals."""
+    tiny, half_ulp = 5e-324, 2.0**-53
+    one = float(len("1"))  # not a constant that the compiler folds
+    return tiny * one > 0.0 and one + half_ulp == 1.0 and one - half_ulp / 2 == 1.0 and -one - half_ulp == -1.0

@@ -26,13 +26,18 @@ def register(*types: type) -> None:
 def encode(value: Any) -> Any:
     """Turn a record (or a nest of records, tuples, dicts and scalars) into JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        fields = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if _is_said(f, value)}
         return {"_": type(value).__name__, **fields}
     if isinstance(value, tuple | list):
         return [encode(v) for v in value]
     if isinstance(value, dict):
         return {k: encode(v) for k, v in value.items()}
     return value
+
+
+def _is_said(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Fields marked `later` came after the first archives: where they say nothing, old texts stay as they are."""
+    return not field.metadata.get("later") or getattr(value, field.name) != field.default
 
 
 def decode(value: Any) -> Any:

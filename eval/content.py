@@ -27,7 +27,10 @@ MAX_ZERO_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """How one tensor's content is made: rotate draw `draw` by `offset` rows, then put `count` rows in from another."""
+    """How one tensor's content is made.
+
+    Draw `draw` is rotated by `offset` rows, `count` rows from another are put in, and one column is exchanged.
+    """
 
     draw: int
     offset: int
@@ -35,6 +38,9 @@ class Splice:
     at: int
     start: int
     count: int
+    column: int = -1  # this place of every last-dimension row comes from elsewhere too, so that no row comes again
+    source: int = 0
+    shift: int = 0
 
 
 Recipe = tuple[Splice, ...]
@@ -69,12 +75,17 @@ def random_recipe(specs: Sequence[TensorSpec], movable: Sequence[bool], draws: i
             continue
         count = max(1, rows // SPLICE_SHARE)
         at, start = rng.randrange(rows - count + 1), rng.randrange(rows - count + 1)
-        parts.append(Splice(draw, rng.randrange(1, rows), rng.randrange(draws), at, start, count))
+        length = spec.shape[-1]
+        column, source = rng.randrange(length), rng.randrange(length)
+        shift = rng.randrange(math.prod(spec.shape) // length)
+        offset, other = rng.randrange(1, rows), rng.randrange(draws)
+        parts.append(Splice(draw, offset, other, at, start, count, column, source, shift))
     return tuple(parts)
 
 
-def compose(target: Any, draws: Sequence[Any], part: Splice, rows: int) -> None:
+def compose(target: Any, draws: Sequence[Any], part: Splice, spec: TensorSpec) -> None:
     """Write one tensor's content. `target` and `draws` are flat byte arrays of the same length (numpy or torch)."""
+    rows, _ = rows_of(spec)
     if len(target) == 0 or rows == 0:
         return
     to, base = target.reshape(rows, -1), draws[part.draw].reshape(rows, -1)
@@ -86,6 +97,13 @@ def compose(target: Any, draws: Sequence[Any], part: Splice, rows: int) -> None:
     if part.count:
         other = draws[part.other].reshape(rows, -1)
         to[part.at : part.at + part.count] = other[part.start : part.start + part.count]
+    if part.column >= 0:
+        item = ITEM_BYTES[spec.dtype]
+        lines, other = target.reshape(-1, spec.shape[-1] * item), draws[part.other].reshape(-1, spec.shape[-1] * item)
+        place = slice(part.column * item, (part.column + 1) * item)
+        taken = slice(part.source * item, (part.source + 1) * item)
+        lines[part.shift :, place] = other[: len(lines) - part.shift, taken]
+        lines[: part.shift, place] = other[len(lines) - part.shift :, taken]
 
 
 def is_structured(values: NDArray[Any]) -> bool:

@@ -6,6 +6,7 @@ physical floor of a problem follows from it: no implementation is faster than it
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -27,6 +28,13 @@ MEASURE_LIMIT_S = 120.0
 def threads() -> int:
     """CPU threads that both sides may use: the cores this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+@functools.cache
+def cache_bytes() -> int:
+    """The size of the CPU's last-level cache; 32 MiB where the system does not say."""
+    sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(s[:-1]) << {"K": 10, "M": 20}[s[-1]] for s in sizes if s[-1:] in {"K", "M"}), default=32 << 20)
 
 
 def gpu_name() -> str | None:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
+from eval.admission import Admission, admission_file, open_admission
 from eval.baseline import baseline_file, open_baseline
-from eval.build import BuildError, Built, Toolchain, build, default_cache, toolchain
+from eval.build import BuildError, Built, Flavour, Toolchain, build, builds_boxed, checked, default_cache, toolchain
 from eval.device import absent_gpu, gpu_name, open_device, threads
 from eval.limits import Limits
+from eval.nvrtc import build_device, host_text, is_split
 from eval.records import (
     Backend,
     BuildFailed,
@@ -31,12 +34,14 @@ from eval.records import (
     Rejected,
     Verdict,
 )
+from eval.sandbox import Sandbox, layers
 from eval.session import Session
+from eval.subject import Library, Subject
 from eval.tiers import Forbidden, check_composed, kernels_text
 from eval.trial import Trial
 from eval.workers import Workers
 
-JUDGE_VERSION = "1"
+JUDGE_VERSION = "2"
 
 
 class Judge(Protocol):
@@ -53,18 +58,26 @@ class Judge(Protocol):
         ...
 
 
+Sizes = Literal["small", "odd"]
+AtOtherSizes = Callable[[FunctionalProblem, Sizes, Workers], FunctionalProblem | None]
+
+
 class LocalJudge:
     """Judges on this machine. Use `open_judge`; a context manager. One problem's session is kept warm."""
 
     def __init__(self, device: Device, workers: Workers, candidate_workers: Workers, tools: Toolchain,
-                 limits: Limits, cache: Path) -> None:  # fmt: skip
+                 limits: Limits, cache: Path, at_other_sizes: AtOtherSizes | None) -> None:  # fmt: skip
+        self._at_other_sizes = at_other_sizes
+        self._other_sizes: dict[tuple[str, Sizes], FunctionalProblem | None] = {}
         self.device, self.workers, self.limits, self.cache = device, workers, limits, cache
         self._candidate_workers, self._tools = candidate_workers, tools
         self._with_inductor: Workers | None = None
+        self._tool_workers: Workers | None = None
+        self._loading: dict[Candidate, Future[Subject]] = {}
         self._session: Session | None = None
         self.environment = Environment(
             python=platform.python_version(), torch=_torch_version(), compiler=tools.version, threads=threads(),
-            sandbox=("processes", "rlimits", "watchdog"), judge_version=JUDGE_VERSION,
+            sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()), judge_version=JUDGE_VERSION,
         )  # fmt: skip
 
     @property
@@ -73,28 +86,83 @@ class LocalJudge:
         return self.device.backend == "cpu" or self.device.name != absent_gpu().name
 
     def judge(self, fp: FunctionalProblem, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Judged]]:
-        checked = [(candidate, self._static_verdict(candidate)) for candidate in candidates]
+        triaged = [(candidate, self._static_verdict(candidate)) for candidate in candidates]
         if self.can_run and self.limits.measure_compile and not self._baseline_file(fp).is_file():
             self._compile_workers()  # they start while the candidates are built
+        to_build = [c for c, verdict in triaged if verdict is None and _kernels(c)]
+        if self.device.backend == "cuda":
+            yield from self._judge_while_building(fp, triaged, to_build)
+            return
         started = perf_counter()
-        to_build = [c for c, verdict in checked if verdict is None and _kernels(c)]
-        sources = [(_kernels(c), c.backend) for c in to_build]
-        results = dict(zip(to_build, build(sources, tools=self._tools, cache=self.cache), strict=True))
+        built = self._build(to_build)
         build_s = perf_counter() - started
-        for candidate, verdict in checked:
-            yield candidate, self._judged(fp, candidate, verdict, results.get(candidate), build_s)
+        for candidate, verdict in triaged:
+            yield candidate, self._judged(fp, candidate, verdict, built.get(candidate), build_s)
+
+    def _judge_while_building(
+        self, fp: FunctionalProblem, triaged: Sequence[tuple[Candidate, Verdict | None]], to_build: Sequence[Candidate]
+    ) -> Iterator[tuple[Candidate, Judged]]:
+        """GPU: compilers run on the CPU's cores while earlier candidates are judged (on a CPU they would disturb)."""
+        with ThreadPoolExecutor(max_workers=threads()) as pool:
+            started = perf_counter()
+            running = {c: pool.submit(self._build, [c]) for c in to_build}
+            if self.can_run:
+                with self._device_lock():
+                    session = self._open_session(fp)  # meanwhile
+                # Modules compile themselves when they are loaded: that is done ahead, each in its own worker.
+                modules = [c for c, verdict in triaged if verdict is None and c.tier == "module"]
+                self._loading = {c: pool.submit(Subject, session, c, None) for c in modules}
+            for candidate, verdict in triaged:
+                built = running[candidate].result()[candidate] if candidate in running else None
+                yield candidate, self._judged(fp, candidate, verdict, built, perf_counter() - started)
+                started = perf_counter()
+
+    def _build(self, candidates: Sequence[Candidate]) -> dict[Candidate, Library | BuildError]:
+        """Everything in one ninja graph; the device parts of split CUDA sources by NVRTC meanwhile."""
+        split = {c for c in candidates if c.backend == "cuda" and is_split(_kernels(c)) and not self.limits.thorough}
+        cubins = {c: self._device_part(c) for c in split} if self.can_run else {}
+        split = {c for c, cubin in cubins.items() if cubin is not None}
+        sources: list[tuple[str, Flavour]] = [
+            (host_text(_kernels(c)), "cuda-host") if c in split else (_kernels(c), c.backend) for c in candidates
+        ]
+        if self.limits.thorough and self.can_run:
+            sources += [(checked(c.source), _checked_flavour(c)) for c in candidates if c.tier == "kernel"]
+        built = build(sources, tools=self._tools, cache=self.cache)[: len(candidates)]
+        results: dict[Candidate, Library | BuildError] = {}
+        for candidate, host in zip(candidates, built, strict=True):
+            cubin = cubins.get(candidate)
+            if isinstance(host, BuildError) or isinstance(cubin, BuildError):
+                results[candidate] = cubin if isinstance(cubin, BuildError) else host  # type: ignore[assignment]
+            else:
+                results[candidate] = Library(host.library, cubin)
+        return results
+
+    def _device_part(self, candidate: Candidate) -> Path | BuildError | None:
+        arch, workers = self._tools.cuda_arch, self._candidate_workers
+        return build_device(_kernels(candidate), arch=arch, workers=workers, cache=self.cache)
 
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         started = perf_counter()
         source = _kernels(candidate)
         built = build([(source, candidate.backend)], tools=self._tools, cache=self.cache)[0] if source else None
-        library = built.library if isinstance(built, Built) else None
+        library = Library(built.library) if isinstance(built, Built) else None
         with self._device_lock(), self._new_session(fp, self._compile_workers()) as session:
+            self._complete(session, thorough=True)
             if self.limits.measure_compile:
-                session.prepare_compile()
-            with Trial(session, candidate, library) as trial:
-                verdict = trial.run(None)
-        return Judged(verdict, self.device, self.environment, {"confirm": perf_counter() - started})
+                session.prepare_baselines()
+            trial = Trial(session, candidate, library, thorough=True, checked=lambda: self._checked(candidate))
+            verdict = trial.run(None)
+        return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
+
+    def _checked(self, candidate: Candidate) -> tuple[Path | None, Workers]:
+        """The program for sanitizers, built when it is first asked for, and the workers to run it in."""
+        source = (checked(candidate.source), _checked_flavour(candidate))
+        [built] = build([source], tools=self._tools, cache=self.cache)
+        if self._tool_workers is None:
+            self._tool_workers = self._candidate_workers
+            if self.device.backend == "cuda":  # compute-sanitizer attaches to what it runs
+                self._tool_workers = Workers(sandbox=Sandbox((self.cache / "builds",), gpu=True, filtered=False))
+        return built.library if isinstance(built, Built) else None, self._tool_workers
 
     def _static_verdict(self, candidate: Candidate) -> Verdict | None:
         """What can be said before anything is built."""
@@ -111,14 +179,14 @@ class LocalJudge:
         return None
 
     def _judged(self, fp: FunctionalProblem, candidate: Candidate, verdict: Verdict | None,
-                built: Built | BuildError | None, build_s: float) -> Judged:  # fmt: skip
+                built: Library | BuildError | None, build_s: float) -> Judged:  # fmt: skip
         stages = {"build": build_s}
         if verdict is None and isinstance(built, BuildError):
             verdict = BuildFailed(built.reason, built.log)
         if verdict is None and not self.can_run:
             verdict = Compiled("It compiles; there is no GPU here to verify it on.")
         if verdict is None:
-            library = built.library if built is not None and isinstance(built, Built) else None
+            library = built if isinstance(built, Library) else None
             with self._device_lock():
                 started = perf_counter()
                 session = self._open_session(fp)
@@ -127,8 +195,12 @@ class LocalJudge:
                 )
                 session.eager_estimate_s()
                 stages["prepare"] = perf_counter() - started
-                with Trial(session, candidate, library) as trial:
-                    verdict = trial.run(baseline)
+                loading = self._loading.pop(candidate, None)
+                trial = Trial(
+                    session, candidate, library, checked=lambda: self._checked(candidate),
+                    loaded=loading.result if loading else None,
+                )  # fmt: skip
+                verdict = trial.run(baseline)
                 stages |= trial.stage_s
         return Judged(verdict, self.device, self.environment, stages)
 
@@ -153,13 +225,48 @@ class LocalJudge:
         return self._with_inductor
 
     def _open_session(self, fp: FunctionalProblem) -> Session:
-        """The session for this problem, kept from the last candidate if it was for the same one."""
+        """The session for this problem, kept from the last candidate if it was for the same one.
+
+        What is needed to open it runs in processes of its own, at once on a GPU's host, which has cores to spare.
+        """
         if self._session is not None and self._session.fp.problem.id != fp.problem.id:
             self._session.close()
             self._session = None
         if self._session is None:
-            self._session = self._new_session(fp, self.workers)
+            with ThreadPoolExecutor(max_workers=2) as pool:
+                ahead: list[Future[Any]] = []
+                if self.device.backend == "cuda":
+                    ahead = [pool.submit(self.admission, fp), pool.submit(self._other_size, fp, "small")]
+                self._session = self._new_session(fp, self.workers)
+                wait(ahead)
+            self._complete(self._session, thorough=self.limits.thorough)
         return self._session
+
+    def admission(self, fp: FunctionalProblem) -> Admission:
+        """What is known of the problem itself: examined once, kept in the cache."""
+        return open_admission(admission_file(fp, self.device, cache=self.cache), fp, self.device, self.workers)
+
+    def _complete(self, session: Session, *, thorough: bool) -> None:
+        """The problem's admission, and the problem at other sizes: small for special values, odd for tails."""
+        if session.admission is None and "admission" not in self.limits.without:
+            session.admission = self.admission(session.fp)
+        if session.takes_special:
+            session.small = session
+        elif session.small is None:
+            session.small = self._session_at(session.fp, "small")
+        if thorough and session.odd is None:
+            session.odd = self._session_at(session.fp, "odd")
+
+    def _session_at(self, fp: FunctionalProblem, sizes: Sizes) -> Session | None:
+        found = self._other_size(fp, sizes)
+        return self._new_session(found, self.workers) if found is not None else None
+
+    def _other_size(self, fp: FunctionalProblem, sizes: Sizes) -> FunctionalProblem | None:
+        key = (fp.problem.id, sizes)
+        if key not in self._other_sizes:
+            find = self._at_other_sizes
+            self._other_sizes[key] = find(fp, sizes, self.workers) if find is not None else None
+        return self._other_sizes[key]
 
     @contextlib.contextmanager
     def _device_lock(self) -> Iterator[None]:
@@ -170,10 +277,19 @@ class LocalJudge:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def close(self) -> None:
+    def prepare(self, candidates: Sequence[Candidate]) -> None:
+        """Build many candidates ahead, in one go; a judgement then finds them in the cache."""
+        self._build([c for c in candidates if self._static_verdict(c) is None and _kernels(c)])
+
+    def reopen(self) -> None:
+        """Give up the warm session: the next judgement starts with fresh processes."""
         if self._session is not None:
             self._session.close()
-        for workers in (self.workers, self._candidate_workers, self._with_inductor):
+            self._session = None
+
+    def close(self) -> None:
+        self.reopen()
+        for workers in {self.workers, self._candidate_workers, self._with_inductor, self._tool_workers}:
             if workers is not None:
                 workers.close()
 
@@ -184,13 +300,23 @@ class LocalJudge:
         self.close()
 
 
-def open_judge(backend: Backend, *, limits: Limits | None = None, cache_dir: Path | None = None) -> LocalJudge:
-    """Start the warm parents and look at the device. Raises MachineError (no compiler, no GPU and no nvcc)."""
+def open_judge(
+    backend: Backend, *, limits: Limits | None = None, cache_dir: Path | None = None,
+    at_other_sizes: AtOtherSizes | None = None,
+) -> LocalJudge:  # fmt: skip
+    """Start the warm parents and look at the device. Raises MachineError (no compiler, no GPU and no nvcc).
+
+    `at_other_sizes` finds the same problem at other sizes (`ingest.sizes`); without it those checks are left out.
+    """
     cache = cache_dir or default_cache()
     gpu = gpu_name() if backend == "cuda" else None
     tools = toolchain(f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else "sm_90")
     tracer = ("torch._dynamo",) if backend == "cpu" else ()  # most problems need it; it may touch a GPU
-    workers, candidate_workers = Workers(inductor_env(cache), preload=tracer), Workers()
+    builds = cache / "builds"
+    builds.mkdir(parents=True, exist_ok=True)
+    workers = Workers(inductor_env(cache), preload=tracer)
+    boxed = limits is None or "sandbox" not in limits.without
+    candidate_workers = Workers(sandbox=Sandbox((builds,), gpu=backend == "cuda") if boxed else None)
     try:
         if backend == "cuda" and gpu is None and tools.nvcc is not None:
             device = absent_gpu()
@@ -200,7 +326,7 @@ def open_judge(backend: Backend, *, limits: Limits | None = None, cache_dir: Pat
         workers.close()
         candidate_workers.close()
         raise
-    return LocalJudge(device, workers, candidate_workers, tools, limits or Limits(), cache)
+    return LocalJudge(device, workers, candidate_workers, tools, limits or Limits(), cache, at_other_sizes)
 
 
 def inductor_env(cache: Path) -> dict[str, str]:
@@ -213,6 +339,10 @@ def _kernels(candidate: Candidate) -> str:
     if candidate.tier == "kernel":
         return candidate.source
     return kernels_text(candidate.source) if candidate.tier == "composed" else ""
+
+
+def _checked_flavour(candidate: Candidate) -> Flavour:
+    return "cuda-checked" if candidate.backend == "cuda" else "cpu-checked"
 
 
 def _torch_version() -> str:

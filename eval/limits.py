@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What may be left out of a judgement, to measure what it is worth (`Limits.without`).
+DEFENCES = (
+    "fresh content", "poison", "own draws", "zero-mean draw", "mixed draw", "special values", "guard pages", "rechecks",
+    "fingerprints", "late-write check", "activity check", "exactness probe", "read-only inputs", "sandbox",
+    "odd shapes", "sanitizers", "repeats", "physical floor", "admission",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -24,3 +31,10 @@ class Limits:
     slow_factor: float = 4.0  # a candidate this much slower than eager is timed with few pairs
     few_pairs: int = 7
     measure_compile: bool = True
+    max_autotune: bool = False  # also race torch.compile(mode="max-autotune"): minutes on a CPU
+    precision: str = "strict"  # the lowest class that products may be computed in: strict, tf32, any
+    thorough: bool = False  # every check also outside confirmations
+    repeats: int = 10  # thorough: calls on the same content
+    warm_pairs: int = 11  # thorough: pairs with inputs left in the cache
+    self_pairs: int = 15  # thorough: pairs of eager against itself
+    without: frozenset[str] = frozenset()  # defences left out, to see what each is worth (`rag-kernels zoo --ablate`)

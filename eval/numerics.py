@@ -16,21 +16,34 @@ import torch
 
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 LIMITS = {2: (2.0, 4.0), 4: (64.0, 256.0), 8: (64.0, 256.0)}  # by bytes an element: R_rms, R_max
+NOISE_SHARE = 4.0  # noise is amplified 16 times; a quarter of it counts as PyTorch's own error
 MIN_SLICE = 256  # fewer elements give no stable error of their own
 TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`ratio` is the error over PyTorch's own (1.0 is as exact as PyTorch); `where` says what was wrong."""
+    """`ratio` is the error over PyTorch's own (1.0 is as exact as PyTorch); `where` says what was wrong.
+
+    `relative` is the worst row's RMS error over its RMS (rows far smaller than the whole: over a hundredth of it).
+    """
 
     ok: bool
     ratio: float
     where: str
+    relative: float = math.inf
 
 
-def compare(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> Comparison:
-    """Judge one output: `got` and `reference` in the problem's dtype, `oracle` in fp64 (or the exact integers)."""
+def compare(
+    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, *,
+    noise: torch.Tensor | None = None, limits: tuple[float, float] | None = None,
+) -> Comparison:  # fmt: skip
+    """Judge one output: `got` and `reference` in the problem's dtype, `oracle` in fp64 (or the exact integers).
+
+    `noise` is the error of runs with amplified rounding (`eval.noise`), element by element: where inputs are unusual
+    it says how ill-conditioned the problem is there, and a candidate is allowed as much. `limits` are R_rms and R_max
+    as calibrated for the problem (`eval.admission`); by default those of the dtype.
+    """
     if got.numel() == 0:
         return Comparison(True, 0.0, "")
     if not got.dtype.is_floating_point:
@@ -40,14 +53,29 @@ def compare(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) ->
         unequal = ~finite & ~_same_special(got, reference)
         if bool(unequal.any()):
             return Comparison(False, math.inf, f"{_place(unequal)} differs where the reference is not finite")
-        zero = torch.zeros((), dtype=got.dtype, device=got.device)
-        got, reference = torch.where(finite, got, zero), torch.where(finite, reference, zero)
-        oracle = torch.where(finite, oracle, zero.to(oracle.dtype))
+        got, reference, oracle = _zeroed(~finite, got, reference, oracle)
+        noise = None if noise is None else _zeroed(~finite, noise)[0]
     bad = ~torch.isfinite(got)
     if bool(bad.any()):
         share = float(bad.double().mean())
         return Comparison(False, math.inf, f"{share:.2%} of the elements are not finite, first at {_place(bad)}")
-    return _compare_floats(got, reference, oracle)
+    return _compare_floats(got, reference, oracle, noise, limits or LIMITS[got.element_size()])
+
+
+def ratios(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> tuple[float, float]:
+    """R_rms and R_max of a floating-point output: the worst of the whole and of its slices."""
+    if got.numel() == 0:
+        return 0.0, 0.0
+    unknown = ~(torch.isfinite(oracle) & torch.isfinite(reference))
+    got, reference, oracle = _zeroed(unknown, got, reference, oracle)
+    if not bool(torch.isfinite(got).all()):
+        return math.inf, math.inf
+    errors = _errors(got, reference, oracle)
+    return max(errors.whole, float(errors.r_rms.max())), float(errors.r_max.max())
+
+
+def _zeroed(mask: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.where(mask, torch.zeros((), dtype=t.dtype, device=t.device), t) for t in tensors]
 
 
 def _compare_exact(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> Comparison:
@@ -59,32 +87,59 @@ def _compare_exact(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
     return Comparison(False, math.inf, f"{share:.2%} of the elements differ, first at {_place(wrong)}")
 
 
-def _compare_floats(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> Comparison:
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """Errors of a candidate and of PyTorch, in rows; the ratios of each row and of the whole."""
+
+    error: torch.Tensor
+    bound: float  # an error of 1.0 in R_max
+    scale: torch.Tensor  # RMS of each row, at least a hundredth of the whole's
+    r_rms: torch.Tensor
+    r_max: torch.Tensor
+    whole: float
+
+
+def _errors(
+    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor | None = None
+) -> _Errors:
     unit = UNIT_ROUNDOFF[got.dtype]
-    rms_limit, max_limit = LIMITS[got.element_size()]
     shape = tuple(got.shape)
     rows = shape[0] if len(shape) > 1 and got.numel() // max(1, shape[0]) >= MIN_SLICE else 1
     exact = oracle.reshape(rows, -1).double()
     error = (got.reshape(rows, -1).double() - exact).abs_()
     own = (reference.reshape(rows, -1).double() - exact).abs_()
+    if noise is not None:
+        own = torch.maximum(own, noise.reshape(rows, -1).double() / NOISE_SHARE)
     whole_scale = _total(exact)
     # A row that is far smaller than the rest is held to the scale of a hundredth of the whole.
     scale = exact.abs().clamp_(min=0.01 * whole_scale)
     r_rms = _rms(error) / torch.maximum(_rms(own), unit * _rms(scale) / math.sqrt(3)).clamp(min=TINY)
     r_max = error.amax(1) / torch.maximum(own.amax(1), unit * scale.amax(1)).clamp(min=TINY)
     whole = _total(error) / max(_total(own), unit * whole_scale / math.sqrt(3), TINY)
+    bound = max(float(own.max()), unit * float(scale.max()))
+    return _Errors(error, bound, _rms(scale).clamp(min=TINY), r_rms, r_max, whole)
+
+
+def _compare_floats(
+    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor | None,
+    limits: tuple[float, float],
+) -> Comparison:  # fmt: skip
+    errors = _errors(got, reference, oracle, noise)
+    error, r_rms, r_max, whole = errors.error, errors.r_rms, errors.r_max, errors.whole
+    (rms_limit, max_limit), shape = limits, tuple(got.shape)
     worst = int(torch.argmax(torch.maximum(r_rms / rms_limit, r_max / max_limit)))
     if whole <= rms_limit and float(r_rms[worst]) <= rms_limit and float(r_max[worst]) <= max_limit:
         return Comparison(True, whole, "")
     ratio = max(whole, float(r_rms[worst]))
     at = int(torch.argmax(error[worst])) + worst * error.shape[1]
     expected, found = float(oracle.reshape(-1)[at]), float(got.reshape(-1)[at])
-    far = float((error > max_limit * max(float(own.max()), unit * float(scale.max()))).double().mean())
+    far = float((error > max_limit * errors.bound).double().mean())
+    relative = float((_rms(error) / errors.scale).max())
     where = (
         f"worst at {_index(at, shape)}: {found:.9g} instead of {expected:.9g}; error {ratio:.3g} times PyTorch's own "
         f"(limit {rms_limit:g}); {far:.2%} of the elements are far off"
     )
-    return Comparison(False, ratio, where)
+    return Comparison(False, ratio, where, relative)
 
 
 def _rms(a: torch.Tensor) -> torch.Tensor:

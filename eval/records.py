@@ -16,6 +16,10 @@ Tier = Literal["kernel", "composed", "module"]
 Role = Literal["input", "parameter", "buffer"]
 Scalar = bool | int | float | str | None
 
+LATER = {"later": True}  # for fields that old archives do not have (`eval.codec`)
+HEADLINE_LABELS = frozenset({"custom kernel", "fused + library"})
+BARRED_LABELS = ("degenerate problem", "suspicious", "near-copy")
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -201,6 +205,8 @@ class Measurement:
     floor_us: float
     confirmed: bool
     compile_note: str = ""
+    cold: bool = field(default=False, metadata=LATER)  # caches were emptied before every timed call of both sides
+    speedup_warm: Ratio | None = field(default=None, metadata=LATER)  # over eager, inputs left in the cache
 
     @property
     def floor_fraction(self) -> float:
@@ -224,6 +230,14 @@ class Passed:
     measurement: Measurement
     checks: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    # beside `label`: "shape-specialised", "fragile: shifted", "degenerate problem"...
+    labels: tuple[str, ...] = field(default=(), metadata=LATER)
+
+    @property
+    def claims_speed(self) -> bool:
+        """Whether its speed-up may stand in a headline: an own kernel, in full precision, beyond suspicion."""
+        barred = any(label.startswith(BARRED_LABELS) for label in self.labels)
+        return self.label in HEADLINE_LABELS and self.precision == "strict" and not barred
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,8 +21,14 @@ from torch.utils import _pytree as pytree
 from eval import codec
 from eval.arena import attach
 from eval.channel import Channel
-from eval.content import Recipe, compose, rows_of
+from eval.content import Recipe, compose
+from eval.draws import redraw
+from eval.gpu import flush_caches
+from eval.kinds import precision_class
+from eval.noise import RoundingNoise
 from eval.numerics import compare
+from eval.oracle import double_factories, doubled, is_constant, strict_precision, tensors, vary
+from eval.probe import one_hot, relative_error, targets
 from eval.problem import load_module
 from eval.records import FunctionalProblem, TensorArgument
 
@@ -49,13 +55,18 @@ def serve(channel: Channel) -> None:
         channel.send(reply)
 
 
-@dataclass(frozen=True, slots=True)
+NOISE_RUNS = 3
+FEW = 256  # elements of an output
+
+
+@dataclass(slots=True)
 class Answer:
     """The module's own outputs and the oracle's, on the device; `kind` is `fp64` or `own dtype`."""
 
     reference: list[torch.Tensor]
     oracle: list[torch.Tensor]
     kind: str
+    noise: list[torch.Tensor | None] | None = None
 
 
 class Reference:
@@ -116,20 +127,22 @@ class Reference:
             self._attribute(path).copy_(content.get(path, initial))
 
     def draw(self, *, seed: int, kind: str, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
-        """Write one draw of all tensor arguments into the arena. `kind` is `own` or `normal` (zero-mean inputs)."""
+        """Write one draw of all tensor arguments into the arena; for the kinds see `eval.draws`."""
         target = attach(fds[0], layout, writable=True)
         torch.manual_seed(seed)
         with self.device:
             leaves = pytree.tree_leaves(list(self.get_inputs()))
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
+        probed = targets(self.fp) if kind == "probe" else {}
         for argument, tensor in zip(self.fp.tensors, target, strict=True):
             if argument.role == "input":
-                value = leaves[int(argument.path)].to(self.device)
-                if kind == "normal" and value.is_floating_point() and value.dim() > 0:
-                    value = torch.randn(value.shape, generator=generator, device=self.device).to(value.dtype)
+                value = redraw("normal" if probed else kind, leaves[int(argument.path)].to(self.device), generator)
             else:
                 value = self.initial[argument.name]
-                value = _vary(value, generator) if argument.role == "parameter" else value
+                varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
+                value = vary(value, generator) if varies else value
+            if argument.name in probed:
+                value = one_hot(value, probed[argument.name], generator)
             tensor.copy_(value)
         if self.device.type != "cpu":
             self.draws.append([t.to(self.device).reshape(-1).view(torch.uint8) for t in target])
@@ -141,63 +154,119 @@ class Reference:
         return {"done": True}
 
     def prepare(self, *, variant: str, fds: Sequence[int]) -> dict[str, Any]:
-        """Make a variant callable: `compile` compiles on the current content and runs once."""
-        if variant == "compile" and "compile" not in self.variants:
-            self.variants["compile"] = torch.compile(self.model)
-        self.ready(fds=fds)
-        self.call(variant=variant, fds=fds)
+        """Make a variant callable (compile, autotune, graph), on the current content, and run it once."""
+        if variant not in self.variants:
+            self.variants[variant] = self._variant(variant)
+        self.ready(cold=False, fds=fds)
+        self.call(variant=variant, calls=1, fds=fds)
         return {"done": True}
 
-    def ready(self, *, fds: Sequence[int]) -> dict[str, Any]:
+    def _variant(self, variant: str) -> Any:
+        if variant == "compile":
+            return torch.compile(self.model)
+        if variant == "autotune":
+            return torch.compile(self.model, mode="max-autotune")
+        inputs = pytree.tree_unflatten(self.leaves, self.tree)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # capture wants a warmed-up module on a stream that is not the default one
+            self.model(*inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = self.model(*inputs)
+
+        def replay(*_: Any) -> Any:
+            graph.replay()
+            return result
+
+        return replay
+
+    def ready(self, *, cold: bool, fds: Sequence[int]) -> dict[str, Any]:
         """Before a call, outside the clock."""
         self._restore()
         self.last = None
+        if cold:
+            flush_caches()
         self._synchronize()
         return {"done": True}
 
-    def call(self, *, variant: str, fds: Sequence[int]) -> dict[str, Any]:
-        """The timed call."""
-        self.last = self.variants[variant](*pytree.tree_unflatten(self.leaves, self.tree))
+    def call(self, *, variant: str, calls: int, fds: Sequence[int]) -> dict[str, Any]:
+        """The timed call, or several with one wait at the end."""
+        inputs = pytree.tree_unflatten(self.leaves, self.tree)
+        for _ in range(calls):
+            self.last = self.variants[variant](*inputs)
         self._synchronize()
         return {"done": True}
 
-    def answer(self, *, key: int | None, fds: Sequence[int]) -> dict[str, Any]:
-        """Compute what is right for the current content; with a key, remember it (whole draws come again)."""
-        answer = self._compute()
-        if key is not None:
-            self.answers[key] = answer
-        finite = all(bool(torch.isfinite(t).all()) for t in answer.oracle if t.is_floating_point())
+    def answer(self, *, key: int, noisy: bool, fds: Sequence[int]) -> dict[str, Any]:
+        """Compute what is right for the current content, and remember it: whole draws come again.
+
+        `noisy` also measures what honest rounding may do there. `own_error` is PyTorch's own error, relative.
+        """
+        answer = self.answers[key] = self._compute()
+        if noisy:
+            answer.noise = self._noise(answer)
+        results = [t for t in [*answer.oracle, *answer.reference] if t.is_floating_point()]
+        finite = all(bool(torch.isfinite(t).all()) for t in results)
+        pairs = [p for p in zip(answer.reference, answer.oracle, strict=True) if p[0].is_floating_point()]
+        own = max((float((r.double() - o).norm() / max(float(o.norm()), 1e-300)) for r, o in pairs), default=0.0)
+        worst = max((relative_error(r, o) for r, o in pairs), default=0.0)
         self._release()
-        return {"kind": answer.kind, "finite": finite}
+        return {"kind": answer.kind, "finite": finite, "own_error": own, "worst_error": worst}
 
-    def check(self, *, key: int | None, fds: Sequence[int]) -> dict[str, Any]:
+    def check(
+        self, *, key: int | None, fds: Sequence[int], limits: tuple[float, float] | None = None
+    ) -> dict[str, Any]:
         """Compare the submitted outputs with the remembered answer, or with one for the current content."""
         answer = self.answers[key] if key is not None else self._compute()
+        noise = answer.noise or [None] * len(answer.oracle)
         results = [
-            asdict(compare(got.to(self.device), reference, oracle))
-            for got, reference, oracle in zip(self.submitted, answer.reference, answer.oracle, strict=True)
+            asdict(compare(got.to(self.device), reference, oracle, noise=row, limits=limits))
+            for got, reference, oracle, row in zip(self.submitted, answer.reference, answer.oracle, noise, strict=True)
         ]
         self._release()
         return {"results": results}
 
-    def varies(self, *, first: int, second: int, fds: Sequence[int]) -> dict[str, Any]:
-        """Does the output depend on the draw, by more than 1 % of its largest value?"""
-        for a, b in zip(self.answers[first].oracle, self.answers[second].oracle, strict=True):
-            x, y = a.double(), b.double()
-            if x.numel() and float((x - y).abs().max()) > 1e-2 * max(float(x.abs().max()), 1e-30):
-                return {"varies": True}
-        return {"varies": False}
+    def precision(self, *, key: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Name the precision that the submitted outputs show on the probe's draw."""
+        pairs = [(g, o) for g, o in zip(self.submitted, self.answers[key].oracle, strict=True) if g.is_floating_point()]
+        error = max((relative_error(g.to(self.device), o) for g, o in pairs), default=0.0)
+        return {"error": error, "class": precision_class(error)}
+
+    def probes(self, *, fds: Sequence[int]) -> dict[str, Any]:
+        """Whether the problem has products whose precision a probe can show."""
+        return {"probes": bool(targets(self.fp))}
 
     def _compute(self) -> Answer:
         self._restore()
         inputs = pytree.tree_unflatten(self.leaves, self.tree)
-        results = _tensors(self.model(*inputs))
+        results = tensors(self.model(*inputs))
         _require_form(results, self.submitted)
-        with contextlib.suppress(RuntimeError, TypeError, ValueError), _double_factories():
-            exact = _tensors(torch.func.functional_call(self.model, self._doubled_state(), tuple(_doubled(inputs))))
+        with contextlib.suppress(RuntimeError, TypeError, ValueError), double_factories():
+            exact = tensors(torch.func.functional_call(self.model, self._doubled_state(), tuple(doubled(inputs))))
             if [tuple(t.shape) for t in exact] == [tuple(t.shape) for t in results]:
-                return Answer([t.clone() for t in results], [t.clone() for t in exact], "fp64")
+                answer = Answer([t.clone() for t in results], [t.clone() for t in exact], "fp64")
+                # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
+                if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
+                    answer.noise = self._noise(answer)
+                return answer
         return Answer([t.clone() for t in results], [t.clone() for t in results], "own dtype")
+
+    def _noise(self, answer: Answer) -> list[torch.Tensor | None]:
+        """Largest error of a few runs with amplified rounding, element by element; None for exact outputs."""
+        worst: list[torch.Tensor | None] = [None] * len(answer.oracle)
+        generator = torch.Generator(self.device).manual_seed(int(torch.randint(1 << 30, ())))
+        for _ in range(NOISE_RUNS):
+            self._restore()
+            with RoundingNoise(generator):
+                results = tensors(self.model(*pytree.tree_unflatten(self.leaves, self.tree)))
+            for i, (got, oracle) in enumerate(zip(results, answer.oracle, strict=True)):
+                if got.is_floating_point():
+                    error = (got.double() - oracle).abs_()
+                    known = worst[i]
+                    worst[i] = error if known is None else torch.maximum(known, error)
+        return worst
 
     def _doubled_state(self) -> dict[str, torch.Tensor]:
         state = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
@@ -214,12 +283,6 @@ class Reference:
             torch.cuda.synchronize()
 
 
-def strict_precision() -> None:
-    """fp32 means fp32 on both sides: no TF32 in matmuls or convolutions."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-
-
 def on_device(content: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """The tensors that calls use: the shared memory itself on a CPU, buffers of the same form on a GPU."""
     return content if device.type == "cpu" else [torch.empty_like(t, device=device) for t in content]
@@ -230,28 +293,9 @@ def load_on_device(
 ) -> None:
     """Compose every tensor's content on the GPU."""
     for index, (tensor, part) in enumerate(zip(target, recipe, strict=True)):
-        rows, _ = rows_of(fp.tensors[index].spec)
-        compose(tensor.reshape(-1).view(torch.uint8), [draw[index] for draw in draws], part, rows)
+        raw = tensor.reshape(-1).view(torch.uint8)
+        compose(raw, [draw[index] for draw in draws], part, fp.tensors[index].spec)
     torch.cuda.synchronize()
-
-
-@contextlib.contextmanager
-def _double_factories() -> Iterator[None]:
-    """Tensors that the forward itself makes are fp64 too."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _doubled(inputs: Any) -> Any:
-    return pytree.tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v, inputs)
-
-
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 def _require_form(results: Sequence[torch.Tensor], traced: Sequence[torch.Tensor]) -> None:
@@ -259,17 +303,6 @@ def _require_form(results: Sequence[torch.Tensor], traced: Sequence[torch.Tensor
     expected = [(tuple(t.shape), t.dtype) for t in traced]
     if got != expected:
         raise ValueError(f"the module returned {got} where {expected} was traced")
-
-
-def _vary(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A parameter's next draw: constants (zero biases, unit scales) are moved, the others are rotated."""
-    if not value.is_floating_point() or value.numel() == 0:
-        return value
-    if bool((value == value.reshape(-1)[0]).all()):
-        noise = torch.rand(value.shape, generator=generator, device=value.device) * 0.6 - 0.3
-        return value + noise.to(value.dtype)
-    offset = int(torch.randint(1, max(2, value.numel()), (1,), generator=generator, device=value.device))
-    return torch.roll(value.reshape(-1), offset).reshape(value.shape)
 
 
 def _plain(value: Any) -> Any:
@@ -283,5 +316,3 @@ def _plain_leaf(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return {"tensor": list(value.shape)}
     return value if not isinstance(value, float) or math.isfinite(value) else {"unsupported": str(value)}
-
-

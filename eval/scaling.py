@@ -39,13 +39,22 @@ def scaled(problem: Problem, factor: float, *, reach: Reach = "all") -> Problem 
     `reach` bounds which sizes: the batch, every size that only the inputs have, or those of the module too.
     """
     changes = _changes(_sites(problem.source), factor, REACHES[: REACHES.index(reach) + 1])
-    if not changes:
-        return None
+    return _rewritten(problem, changes) if changes else None
+
+
+def _rewritten(problem: Problem, changes: dict[str, int]) -> Problem:
     data = problem.source.encode()
     for site in sorted(_sites(problem.source), key=lambda s: -s.start):
         if site.key in changes:
             data = data[: site.start] + str(changes[site.key]).encode("ascii") + data[site.end :]
     return Problem(problem.name, data.decode())
+
+
+def odd_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
+    """Add one to every even size within `reach` (equal sizes stay equal), so that no tile divides it."""
+    reaches = REACHES[: REACHES.index(reach) + 1]
+    changes = {s.key: s.value + 1 for s in _sites(problem.source) if s.reach in reaches and s.value % 2 == 0}
+    return _rewritten(problem, changes) if changes else None
 
 
 def fit(problem: Problem, *, max_bytes: int, measure: Callable[[Problem], int]) -> tuple[Problem, str]:

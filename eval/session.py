@@ -6,6 +6,7 @@ Seeds come from the operating system and stay here. Nothing of a candidate is kn
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Sequence
@@ -15,14 +16,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval import codec
+from eval.admission import Admission
 from eval.arena import Arena, tensor_bytes
-from eval.content import Recipe, compose, is_structured, plain, random_recipe, rows_of, whole_draw
-from eval.device import threads
+from eval.content import Recipe, compose, is_structured, plain, random_recipe, whole_draw
+from eval.device import cache_bytes, threads
+from eval.kinds import SPECIAL, STRICT
 from eval.limits import Limits
-from eval.records import Device, FunctionalProblem, ProblemError, TensorArgument, TensorSpec
+from eval.records import Device, FunctionalProblem, Measurement, ProblemError, TensorArgument, TensorSpec
 from eval.workers import Worker, WorkerFailed, Workers
 
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
+SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
+BURST, BURST_BELOW_S, BURST_BYTES = 8, 200e-6, 128 << 20
+MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
+VARIANTS = {
+    "eager": "eager", "compile": "torch.compile", "graph": "a CUDA graph of eager",
+    "autotune": 'torch.compile(mode="max-autotune")',
+}  # fmt: skip
+PARTIAL_READS = frozenset(
+    "gather index_select embedding index take take_along_dim select slice narrow masked_select scatter topk triu tril "
+    "argmax argmin max_pool1d max_pool2d max_pool3d getitem split chunk unbind".split()
+)
+INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index
 
 
 class Session:
@@ -40,16 +55,22 @@ class Session:
         self.workers, self.candidate_workers = workers, candidate_workers
         self.rng = random.SystemRandom()
         self.specs = [a.spec for a in fp.tensors]
-        self.content = Arena(self.specs, readers_only=True)
+        self.content = Arena(self.specs, readers_only="read-only inputs" not in limits.without)
         self.submitted = Arena(fp.outputs, readers_only=True)
         self.content_bytes = sum(tensor_bytes(s) for s in self.specs)
         self.output_bytes = sum(tensor_bytes(s) for s in fp.outputs)
         self.draws: list[Arena] = []
         self.own_draws = 0
         self.answered: set[int] = set()
+        self.kinds: dict[str, int | None] = {}
+        self.admission: Admission | None = None
+        self.small: Session | None = None  # this problem at sizes where special values are cheap; may be this one
+        self.odd: Session | None = None  # this problem at sizes that no tile divides
         self.oracle_kind = "fp64"
         self.eager_s: list[float] = []
+        self.best_speedup = 0.0  # over eager, of the best candidate so far (low end of its interval)
         self.compile_note = "torch.compile was not asked for"
+        self.variants: list[str] = []  # baselines beside eager that have been prepared
         self.worker = self._open_worker()
         self._make_draws()
 
@@ -116,43 +137,78 @@ class Session:
     def _accepts_normal(self) -> bool:
         """Zero-mean inputs are used only where the module stays finite on them (a logarithm would not)."""
         self._draw("normal")
+        reply = self._try_answer(len(self.draws) - 1, noisy=False)
+        return reply is not None and bool(reply["finite"])
+
+    def special(self, kind: str) -> int | None:
+        """The draw of a kind of `eval.draws`, or None where the problem itself gives no sound answer to it."""
+        if kind not in self.kinds:
+            self.kinds[kind] = self._special(kind)
+        return self.kinds[kind]
+
+    def _special(self, kind: str) -> int | None:
+        indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
+        if (kind in INDEX_KINDS and indices) or (kind == "probe" and not self.ask("probes")["probes"]):
+            return None
+        self._draw(kind)
+        draw = len(self.draws) - 1
+        reply = self._try_answer(draw, noisy=kind != "probe")
+        if reply is None or not reply["finite"] or reply["kind"] != "fp64" or reply["own_error"] > MAX_OWN_ERROR:
+            return None
+        return None if kind == "probe" and reply["worst_error"] > STRICT / 2 else draw
+
+    def _try_answer(self, draw: int, *, noisy: bool) -> Any:
+        """The answer to inputs that may be too much for the module; None if it raises."""
+        self.write(plain(draw, len(self.specs)))
+        request = {"do": "answer", "key": draw, "noisy": noisy}
         try:
-            return self._answer(len(self.draws) - 1)
-        except ProblemError:
-            self._restart()
-            return False
+            reply = self.worker.request(request, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        except WorkerFailed as failure:
+            if failure.kind != "raised":
+                self._restart()
+            return None
+        self.answered.add(draw)
+        return reply
 
     def _restart(self) -> None:
-        """After a failure on unusual inputs: a new reference worker, and own draws only."""
+        """After the module's process died on unusual inputs: a new reference worker, and own draws only."""
         self.worker.close()
         for arena in self.draws:
             arena.close()
-        self.draws, self.answered = [], set()
+        self.draws, self.answered, self.normal = [], set(), None
+        self.kinds = {kind: None for kind in ("probe", *SPECIAL)}
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
             self._draw("own")
 
-    def write(self, recipe: Recipe) -> None:
-        """CPU: lay out the content of the next call in the memory that both workers read. GPU: tell the worker."""
+    @property
+    def takes_special(self) -> bool:
+        """Small enough for special values at its own sizes."""
+        return self.content_bytes + 4 * self.output_bytes <= SPECIAL_BYTES
+
+    def write(self, recipe: Recipe, target: Arena | None = None) -> None:
+        """CPU: lay out the content of the next call in memory that workers read. GPU: tell the reference worker."""
         if self.on_gpu:
             self.ask("load", recipe=codec.encode(recipe))
             return
+        target = target or self.content
         for index, (spec, part) in enumerate(zip(self.specs, recipe, strict=True)):
             draws = [draw.bytes(index) for draw in self.draws]
-            compose(self.content.bytes(index), draws, part, rows_of(spec)[0])
+            compose(target.bytes(index), draws, part, spec)
 
     def random_recipe(self) -> Recipe:
+        if "fresh content" in self.limits.without:
+            return plain(0, len(self.specs))
         return random_recipe(self.specs, self.movable, self.own_draws, self.rng)
 
     # Answers
 
-    def _answer(self, draw: int) -> bool:
-        """Have the answer for a whole draw computed and remembered; False if it is not finite."""
+    def _answer(self, draw: int) -> None:
+        """Have the answer for a whole draw computed and remembered."""
         self.write(plain(draw, len(self.specs)))
-        reply = self.ask("answer", key=draw, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        reply = self.ask("answer", key=draw, noisy=False, deadline_s=max(self.limits.open_s, self.call_limit_s))
         self.answered.add(draw)
         self.oracle_kind = reply["kind"]
-        return bool(reply["finite"])
 
     def require_answer(self, recipe: Recipe) -> None:
         """Compute a whole draw's answer now, so that it is not computed between a call and its check."""
@@ -168,26 +224,71 @@ class Session:
             self.write(recipe)
         for index, raw in enumerate(outputs):
             self.submitted.bytes(index)[:] = raw
-        reply = self.ask("check", key=draw, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        a = self.admission
+        ordinary = draw is None or draw not in self.kinds.values()  # on special ones the noise there sets the limit
+        limits = (a.limit_rms, a.limit_max) if a and a.limit_rms and a.limit_max and ordinary else None
+        reply = self.ask("check", key=draw, limits=limits, deadline_s=max(self.limits.open_s, self.call_limit_s))
         return list(reply["results"])
 
-    def depends_on_input(self) -> bool:
-        """False for a degenerate problem: two draws whose outputs are the same within 1 %."""
-        if self.own_draws < 2 or not any(a.role == "input" for a in self.fp.tensors):
-            return True
-        for draw in (0, 1):
-            self.require_answer(plain(draw, len(self.specs)))
-        return bool(self.ask("varies", first=0, second=1)["varies"])
+    def precision(self, outputs: Sequence[NDArray[np.uint8]], draw: int) -> tuple[str, float]:
+        """The precision class that the outputs on the probe's draw show, and their relative error."""
+        for index, raw in enumerate(outputs):
+            self.submitted.bytes(index)[:] = raw
+        reply = self.ask("precision", key=draw)
+        return str(reply["class"]), float(reply["error"])
+
+    @property
+    def reads_in_part(self) -> bool:
+        """Whether the problem may be right without reading all of its inputs, so that bytes are no bound."""
+        return not PARTIAL_READS.isdisjoint(self.fp.features.operators)
+
+    def labels(self) -> list[str]:
+        """Labels that every candidate of this problem bears."""
+        return list(self.admission.labels) if self.admission else []
+
+    def notes(self, measurement: Measurement) -> list[str]:
+        """What a reader of a result on this problem should know."""
+        notes = []
+        if self.oracle_kind != "fp64":
+            notes.append("the module does not run in fp64: compared with its own dtype")
+        if self.admission and self.admission.degenerate:
+            notes.append(f"degenerate problem, no speed claim: {self.admission.degenerate}")
+        if self.fp.mutated:
+            notes.append(f"updates of {', '.join(self.fp.mutated)} are not part of the call")
+        if measurement.floor_fraction > 1.05:
+            notes.append("faster than a copy from main memory: the data stays in the cache")
+        if self.fp.notice:
+            notes.append(self.fp.notice)
+        return notes
 
     # Reference times
 
-    def timed_call(self, variant: str) -> float:
-        """Seconds of one reference call on the current content, on the judge's clock."""
-        self.ask("ready")
+    def timed_call(self, variant: str, *, cold: bool = False, calls: int = 1) -> float:
+        """Seconds of one reference call on the current content, on the judge's clock; the mean of several in a row."""
+        self.ask("ready", cold=cold and self.on_gpu)
+        if cold and not self.on_gpu:
+            self.empty_caches()
         limit = max(self.limits.open_s, self.call_limit_s)
         start = time.perf_counter()
-        self.ask("call", variant=variant, deadline_s=limit)
-        return time.perf_counter() - start
+        self.ask("call", variant=variant, calls=calls, deadline_s=limit)
+        return (time.perf_counter() - start) / calls
+
+    def empty_caches(self) -> None:
+        """CPU: write through more memory than the last-level cache holds, where the content might be in it."""
+        if not self.exceeds_cache:
+            _flush_buffer(2 * cache_bytes()).fill(1)
+
+    @property
+    def exceeds_cache(self) -> bool:
+        """Whether arguments and outputs are several times the last-level cache (a GPU's L2 is taken as 64 MiB)."""
+        cache = 64 << 20 if self.on_gpu else cache_bytes()
+        return self.content_bytes + self.output_bytes > 4 * cache
+
+    @property
+    def calls(self) -> int:
+        """Calls that are timed together: several where one is short, since waiting for a GPU takes some 20 us."""
+        small = self.content_bytes + self.output_bytes < BURST_BYTES
+        return BURST if self.on_gpu and small and self.eager_estimate_s() < BURST_BELOW_S else 1
 
     def eager_estimate_s(self) -> float:
         """The best of three eager calls, measured once per session."""
@@ -196,17 +297,29 @@ class Session:
             self.eager_s = [self.timed_call("eager") for _ in range(3)]
         return min(self.eager_s)
 
-    def prepare_compile(self) -> None:
-        """Compile the module in the reference worker; `compile_note` then is "" or the reason why it cannot be."""
+    def prepare_baselines(self) -> None:
+        """Prepare what candidates race beside eager; `compile_note` says why torch.compile is not among it."""
+        self.compile_note = self._prepare("compile")
+        if self.on_gpu:
+            self._prepare("graph")
+        if self.limits.max_autotune and not self.compile_note:
+            self._prepare("autotune")
+
+    def _prepare(self, variant: str) -> str:
+        """Make a variant callable; returns "" or why it is not."""
         try:
-            self.worker.request({"do": "prepare", "variant": "compile"}, deadline_s=self.limits.compile_s)
-            self.compile_note = ""
+            self.worker.request({"do": "prepare", "variant": variant}, deadline_s=self.limits.compile_s)
         except WorkerFailed as failure:
             if failure.kind != "raised":
-                raise self._problem_error("broke off under torch.compile", failure) from failure
-            self.compile_note = f"torch.compile failed: {failure.message}"[:300]
+                raise self._problem_error(f"broke off under {VARIANTS[variant]}", failure) from failure
+            return f"{VARIANTS[variant]} failed: {failure.message}"[:300]
+        self.variants.append(variant)
+        return ""
 
     def close(self) -> None:
+        for other in (self.small, self.odd):
+            if other is not None and other is not self:
+                other.close()
         self.worker.close()
         for arena in [self.content, self.submitted, *self.draws]:
             arena.close()
@@ -217,6 +330,10 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+
+@functools.cache
+def _flush_buffer(size: int) -> NDArray[np.uint8]:
+    return np.zeros(size, np.uint8)
 
 
 def _numbers(raw: NDArray[np.uint8], spec: TensorSpec) -> NDArray[Any]:

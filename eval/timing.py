@@ -32,5 +32,10 @@ def pairs_for(pair_s: float, *, least: int, most: int, target_s: float, limit_s:
     return max(5, min(wanted, math.floor(limit_s / max(pair_s, 1e-6))))
 
 
+def better(variants: Sequence[Sequence[float]]) -> Sequence[float]:
+    """The baseline with the lowest median."""
+    return min(variants, key=statistics.median)
+
+
 def median_us(seconds: Sequence[float]) -> float:
     return statistics.median(seconds) * 1e6

@@ -8,27 +8,26 @@ with torch takes seconds. Knows nothing of kernels or verdicts.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from eval import codec
 from eval.channel import Channel, ChannelClosed, pair
+from eval.sandbox import SCRATCH, Sandbox, allowed_env
 
 FailureKind = Literal["crashed", "timed_out", "memory", "raised"]
 LOG_CHARS = 8000
 START_LIMIT_S = 120.0
 ROOT = Path(__file__).resolve().parent.parent
 
-# What a worker's environment may hold. Keys and tokens are not on the list.
-ALLOWED_ENV = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CC", "CXX",
-    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
-)  # fmt: skip
 WORKER_ENV = {
     "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",  # importing tvm_ffi beside torch would touch CUDA before the fork
     "OPENBLAS_NUM_THREADS": "1",
@@ -52,13 +51,37 @@ class WorkerFailed(Exception):
         self.log = log
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a worker's process tree has used so far, as the kernel counts it."""
+
+    cpu_s: float
+    threads: int
+    processes: int
+
+
 class Worker:
-    """One forked child with a conversation: `request` sends a message and waits for the reply."""
+    """One forked child with a conversation: `request` sends a message and waits for the reply.
+
+    `pid` is the child's number for the warm parent; in a sandbox it is another one outside.
+    """
 
     def __init__(self, workers: Workers, channel: Channel, pid: int, log_fd: int) -> None:
         self._workers, self._channel, self._log_fd = workers, channel, log_fd
         self.pid = pid
         self._closed = False
+        self._log: str | None = None  # read when the child has ended
+
+    def freeze(self) -> bool:
+        """Stop every process of the tree; True once all of them stand still. Work on a GPU goes on."""
+        return bool(self._workers._ask({"freeze": self.pid})["stopped"])
+
+    def thaw(self) -> None:
+        self._workers._ask({"thaw": self.pid})
+
+    def activity(self) -> Activity:
+        """CPU time, threads and processes of the tree now; also of a worker that stands still."""
+        return Activity(**self._workers._ask({"activity": self.pid}))
 
     def request(self, message: Any, *, deadline_s: float, fds: Sequence[int] = ()) -> Any:
         """Send and wait; raises WorkerFailed if the child dies, overruns the deadline, or reports an exception."""
@@ -79,6 +102,8 @@ class Worker:
 
     def log(self) -> str:
         """The tail of what the child wrote to stdout and stderr."""
+        if self._log is not None:
+            return self._log
         size = os.fstat(self._log_fd).st_size
         data = os.pread(self._log_fd, LOG_CHARS, max(0, size - LOG_CHARS))
         return data.decode(errors="replace")
@@ -98,7 +123,11 @@ class Worker:
             return 0, ""
         self._closed = True
         self._channel.close()
-        return self._workers._reap(self.pid)
+        try:
+            return self._workers._reap(self.pid)
+        finally:
+            self._log = self.log()
+            os.close(self._log_fd)
 
     def close(self) -> None:
         """End the child and everything it started."""
@@ -109,27 +138,36 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        os.close(self._log_fd)
 
 
 class Workers:
-    """The warm parent and its children; safe to use from several threads. A context manager."""
+    """The warm parent and its children; safe to use from several threads. A context manager.
 
-    def __init__(self, extra_env: dict[str, str] | None = None, *, preload: Sequence[str] = ()) -> None:
+    With a `sandbox` all of them live in it (as far as this machine has one), and each child is locked down.
+    """
+
+    def __init__(
+        self, extra_env: dict[str, str] | None = None, *, preload: Sequence[str] = (), sandbox: Sandbox | None = None
+    ) -> None:
         ours, theirs = pair()
-        env = {name: os.environ[name] for name in ALLOWED_ENV if name in os.environ} | WORKER_ENV | (extra_env or {})
+        env = allowed_env() | WORKER_ENV | (extra_env or {})
+        self._scratch = Path(tempfile.mkdtemp(prefix="rag-kernels-"))
+        box = sandbox.command(self._scratch) if sandbox else []
+        env |= {"TMPDIR": SCRATCH if box else str(self._scratch)} | ({"HOME": SCRATCH} if box else {})
+        confinement = asdict(sandbox.confinement()) if sandbox else None
         start = (
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-            f"from eval.zygote import main; main({theirs.fileno()}, {list(preload)!r})"
+            f"from eval.zygote import main; main({theirs.fileno()}, {list(preload)!r}, {confinement!r})"
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", start],
+            [*box, sys.executable, "-P", "-c", start],
             env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         theirs.close()
         self._control = Channel(ours)
         self._lock = threading.Lock()
         self._ready = False
+        self._spares: dict[tuple[Any, ...], Worker] = {}
 
     def _ask(self, request: Any, fds: Sequence[int] = ()) -> Any:
         with self._lock:
@@ -143,14 +181,35 @@ class Workers:
             except (ChannelClosed, TimeoutError) as error:
                 raise RuntimeError("The warm worker process has died; run `rag-kernels doctor`.") from error
 
-    def spawn(self, role: str, *, memory_bytes: int | None = None, limit_address_space: bool = True) -> Worker:
-        """Fork a child that runs `role(channel)`. `memory_bytes` bounds the memory of its process tree."""
+    def spawn(
+        self, role: str, *, memory_bytes: int | None = None, limit_address_space: bool = True, may_fork: bool = True
+    ) -> Worker:
+        """Fork a child that runs `role(channel)`. `memory_bytes` bounds the memory of its process tree.
+
+        In a sandbox a child that may not fork starts no process and runs no program.
+        """
+        spare = self._spares.pop((role, memory_bytes, limit_address_space, may_fork), None)
+        if spare is not None:
+            return spare
         ours, theirs = pair()
         log_fd = os.memfd_create("log")
-        request = {"fork": role, "memory_bytes": memory_bytes, "limit_address_space": limit_address_space}
+        request = {
+            "fork": role, "memory_bytes": memory_bytes, "limit_address_space": limit_address_space,
+            "may_fork": may_fork,
+        }  # fmt: skip
         reply = self._ask(request, [theirs.fileno(), log_fd])
         theirs.close()
         return Worker(self, Channel(ours), reply["pid"], log_fd)
+
+    def spare(
+        self, role: str, *, memory_bytes: int | None = None, limit_address_space: bool = True, may_fork: bool = True
+    ) -> None:
+        """Start a child now that the next `spawn` with the same arguments takes: its start costs no waiting then."""
+        key = (role, memory_bytes, limit_address_space, may_fork)
+        if key not in self._spares:
+            self._spares[key] = self.spawn(
+                role, memory_bytes=memory_bytes, limit_address_space=limit_address_space, may_fork=may_fork
+            )
 
     def call(self, target: str, payload: Any, *, deadline_s: float, memory_bytes: int | None = None) -> Any:
         """Run `target(payload)` in a child and return its result; both pass through `eval.codec`."""
@@ -169,6 +228,7 @@ class Workers:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def __enter__(self) -> Workers:
         return self

@@ -261,10 +261,15 @@ def _guards(arguments: tuple[Argument, ...]) -> list[str]:
 
 
 def _wrapped(line: str) -> list[str]:
-    """Break a long line inside its parentheses; a line with a string in it stays as it is."""
+    """Break a long line; a line with a string in it stays as it is. Breaks outside parentheses get a backslash."""
     if len(line) <= LINE or '"' in line:
         return [line]
-    return textwrap.wrap(line, LINE, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
+    parts = textwrap.wrap(line, LINE - 2, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
+    depth = 0
+    for i, part in enumerate(parts[:-1]):
+        depth += sum(part.count(c) for c in "([{") - sum(part.count(c) for c in ")]}")
+        parts[i] = part if depth else f"{part} \\"
+    return parts
 
 
 def _values(node: Node) -> list[Value]:

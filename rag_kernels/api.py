@@ -25,6 +25,7 @@ from ingest.embedder import Embedder, load_embedder
 from ingest.fitting import functionalize_to_fit, room_bytes
 from ingest.functionalize import functionalize as functionalize_problem
 from ingest.pipeline import index_attempt
+from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
 from rag_kernels.llm import LLM
 from rag_kernels.llm_writer import LLMWriter
@@ -81,7 +82,8 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
     device = backend or target_backend(options)
     room = room_bytes(device)
     stock(archive, embedder)
-    with open_judge(device, cache_dir=Path(options.cache) if options.cache else None) as judge:
+    cache_dir = Path(options.cache) if options.cache else None
+    with open_judge(device, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         yield Session(
             options=options,
             archive=archive,

@@ -92,19 +92,11 @@ class CompiledForward:
         if isinstance(built, BuildError):
             raise MachineError(f"The kernel does not build on this machine: {built.reason}\n{built.log}")
         library = tvm_ffi.load_module(str(built.library))
-        return self._composed(library) if self.tier == "composed" else library.get_function("forward")
+        if self.tier != "composed":
+            return library.get_function("forward")
+        from eval.loading import Kernels, composed_forward
 
-    def _composed(self, library: Any) -> Callable[..., Any]:
-        import torch
-
-        from eval.candidate import SAFE_BUILTINS, Kernels
-
-        names: dict[str, Any] = {
-            "torch": torch, "F": torch.nn.functional, "kernels": Kernels(library), "__builtins__": SAFE_BUILTINS,
-        }  # fmt: skip
-        exec(compile(self.source.replace(kernels_text(self.source), ""), "<kernel>", "exec"), names)
-        forward: Callable[..., Any] = names["forward"]
-        return forward
+        return composed_forward(self.source, Kernels(library))
 
     def _arch(self) -> str:
         import torch

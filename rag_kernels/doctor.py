@@ -19,6 +19,7 @@ from archive.store import FileArchive, open_archive
 from eval.build import Built, Toolchain, build, default_cache, toolchain, tvm_ffi_root
 from eval.device import gpu_name, threads
 from eval.records import Backend, MachineError
+from eval.sandbox import layers
 from eval.workers import WorkerFailed, Workers
 from ingest.embedder import EmbedderError, load_embedder
 from rag_kernels.llm import LLM
@@ -140,9 +141,15 @@ def workers() -> Check:
 
 
 def sandbox() -> Check:
-    """The layers that hold for every candidate; see the docstrings of `eval.zygote` and `eval.candidate`."""
-    detail = "processes of their own, rlimits, a watchdog on memory and children; no namespaces"
-    return Check("sandbox", True, detail, "Judge kernels that you do not trust in a container or virtual machine.")
+    """The layers that were seen to hold for every candidate; see the docstring of `eval.zygote`."""
+    found = layers()
+    detail = ", ".join(found)
+    if any(name.startswith("bwrap") for name in found):
+        return Check("sandbox", True, detail)
+    step = "Install bubblewrap (Debian and Ubuntu: `apt-get install bubblewrap`)."
+    if shutil.which("bwrap"):
+        step = "bubblewrap cannot start here: allow user namespaces, or judge in a virtual machine of its own."
+    return Check("sandbox", False, f"{detail}; no bubblewrap", step)
 
 
 def embedder(options: Options) -> Check:

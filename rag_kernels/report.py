@@ -18,6 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from archive.records import Attempt
+from eval.admission import IGNORED
 from rag_kernels.rows import Row, attempt_row
 
 VERDICT_STYLES = {"passed": "green", "compiled": "yellow"}
@@ -125,6 +126,94 @@ def cell(value: Any, key: str) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(v) for v in value)
     return str(value)
+
+
+def admission_line(row: Row) -> str:
+    """One problem's admission on one line."""
+    if not row["ok"]:
+        return f"{row['problem']}: cannot be used. {row['reason']}"
+    if row["degenerate"]:
+        return f"{row['problem']}: degenerate; {row['degenerate']}"
+    if not row["outputs"]:
+        return f"{row['problem']}: {'; '.join(row['notes'])}"
+    calibration = row["calibration"]
+    gap = f", gap {calibration['gap']:.3g}" if calibration else ""
+    remark = f" ({'; '.join(row['notes'])})" if row["notes"] else ""
+    return f"{row['problem']}: admitted{gap}, {row['seconds']:.1f} s{remark}"
+
+
+def print_admission(row: Row) -> None:
+    """All that was found about one problem, for a person who is about to spend tokens on it."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=LINE_CHARS, highlight=False)
+    verdict = Text("degenerate", "bold red") if row["degenerate"] else Text("admitted", "bold green")
+    verdict = verdict if row["outputs"] else Text("not examined", "bold yellow")
+    console.print(Text.assemble((row["problem"], "bold"), "  ", verdict, f"  on {row['device_name']}"))
+    if row["degenerate"]:
+        advice = "No speed is claimed on it: change its inputs or its formula."
+        console.print(f"  {row['degenerate']}. {advice}", markup=False)
+    shapes = ", ".join(f"{a['name']} {a['shape']} {a['dtype']}" for a in row["arguments"])
+    results = ", ".join(f"{o['shape']} {o['dtype']}" for o in row["outputs"])
+    console.print(f"  {shapes or 'no tensors'}  ->  {results}", markup=False)
+    console.print(
+        f"  {row['bytes_moved'] / 1e6:.3g} MB to move, {row['flops'] / 1e9:.3g} GFLOP in products: "
+        f"{row['floor_us'] / 1e3:.3g} ms a call at best"
+    )
+    if row["sensitivities"]:
+        console.print(_sensitivities(row["sensitivities"]))
+    if row["null_kernels"]:
+        console.print(_null_kernels(row["null_kernels"]))
+    if row["calibration"]:
+        console.print(_precisions(row["calibration"]))
+    else:
+        console.print("  Precision is judged by the fixed limits of the outputs' dtype.")
+    for note in row["notes"]:
+        console.print(Text.assemble(("  note  ", "yellow"), note))
+
+
+def _sensitivities(rows: Sequence[Row]) -> Table:
+    table = Table("drawn anew", "", "moves the output by", "", box=SIMPLE_HEAD)
+    for row in rows:
+        change = row["change"]
+        if change is None:
+            table.add_row(row["name"], row["role"], row["why"] or "beyond measure", "")
+        else:
+            bar = Text("█" * max(1, round(12 * min(change, 1.5))), "cyan")
+            table.add_row(
+                row["name"], row["role"], f"{change:.2g}", bar if change > IGNORED else Text("not at all", "yellow")
+            )
+    return table
+
+
+def _null_kernels(rows: Sequence[Row]) -> Table:
+    table = Table("a kernel that returns", "error", "this judge", "KernelBench's 1e-2", box=SIMPLE_HEAD)
+    for row in rows:
+        here = Text("passes it", "bold red") if row["passes"] else Text("rejects it", "green")
+        if row["passes_own"] and not row["passes"]:
+            here = Text("rejects it on zero-mean inputs", "green")
+        there = Text("passes it", "red") if row["kernelbench"] else Text("rejects it", "green")
+        table.add_row(row["name"], error(row["ratio"]), here, there)
+    return table
+
+
+def _precisions(found: Row) -> Table:
+    """Where the limit lies between honest rounding and lower precision."""
+    table = Table("precision", "error", "this judge", box=SIMPLE_HEAD)
+    table.add_row("honest rounding, 16 times as bad", error(found["noise_rms"]), "")
+    table.add_row("limit", Text(error(found["limit_rms"]), "bold"), f"gap {found['gap']:.3g}")
+    for cheat in found["cheats"]:
+        caught = cheat["rms"] is None or cheat["rms"] > found["limit_rms"]
+        mark = Text("rejects it", "green") if caught else Text("cannot tell", "yellow")
+        table.add_row(cheat["name"], error(cheat["rms"]), mark)
+    return table
+
+
+def error(ratio: float | None) -> str:
+    """An error as a multiple of PyTorch's own."""
+    if ratio is None or ratio > 1e12:
+        return "beyond measure"
+    return f"{ratio:,.0f}x PyTorch's" if 100 <= ratio < 1e5 else f"{ratio:.2g}x PyTorch's"
 
 
 def facts(rows: Iterable[tuple[str, Any]]) -> str:

@@ -6,14 +6,19 @@ nothing of terminals.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from archive.records import ArchivedKernel, Attempt
+from eval.admission import Admission
+from eval.device import floor_us
 from eval.records import (
     BuildFailed,
     Compiled,
     Crashed,
+    Device,
     FunctionalProblem,
     Passed,
     Rejected,
@@ -173,3 +178,36 @@ def functional_row(problem: FunctionalProblem) -> Row:
         "uses_random": problem.uses_random,
         "mutated": list(problem.mutated),
     }
+
+
+def admission_row(problem: FunctionalProblem, device: Device, admission: Admission) -> Row:
+    """What the examination of a problem found; numbers that are not finite are null."""
+    found = admission.examination
+    row = {
+        "degenerate": admission.degenerate,
+        "labels": admission.labels,
+        "notes": [*admission.notes, *([problem.notice] if problem.notice else [])],
+        "device_name": device.name,
+        "arguments": [asdict(argument.spec) | {"name": argument.name} for argument in problem.tensors],
+        "flops": problem.features.flops,
+        "bytes_moved": problem.features.bytes_moved,
+        "floor_us": floor_us(problem.features, device),
+        "draws": found.kinds,
+        "outputs": [asdict(output) for output in found.outputs],
+        "sensitivities": [asdict(sensitivity) for sensitivity in found.sensitivities],
+        "null_kernels": [asdict(null) for null in found.panel],
+        "calibration": asdict(found.calibration) if found.calibration else None,
+        "seconds": found.seconds,
+    }
+    plain = _plain(row)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

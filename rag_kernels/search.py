@@ -170,12 +170,12 @@ def winner(attempts: Sequence[Attempt]) -> Attempt | None:
     return max(standing(attempts), key=lambda a: (is_confirmed(a), *merit(a)), default=None)
 
 
-def merit(attempt: Attempt) -> tuple[bool, float]:
-    """How good a passed attempt is: strict precision first, then speed-up over the better baseline."""
+def merit(attempt: Attempt) -> tuple[bool, bool, float]:
+    """How good a passed attempt is: a claim to speed first, then precision, then speed-up over the better baseline."""
     verdict = attempt.judged.verdict
     if not isinstance(verdict, Passed):
-        return (False, 0.0)
-    return (verdict.precision == "strict", verdict.measurement.speedup)
+        return (False, False, 0.0)
+    return (verdict.claims_speed, verdict.precision == "strict", verdict.measurement.speedup)
 
 
 def is_confirmed(attempt: Attempt) -> bool:

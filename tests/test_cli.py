@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ cli.main()
 """
 QUICK_PROGRAM = [sys.executable, "-c", QUICK]
 COMMANDS = [
-    ["generate"], ["functionalize"], ["eval"], ["search"], ["grow"], ["app"], ["doctor"], ["archive"],
+    ["generate"], ["check"], ["functionalize"], ["eval"], ["search"], ["grow"], ["app"], ["doctor"], ["archive"],
     *(["archive", c] for c in ("stats", "show", "export", "import", "reindex", "verify", "retract")),
 ]  # fmt: skip
 
@@ -297,9 +298,11 @@ def test_a_live_table_on_a_terminal() -> None:
 
 
 def start(home: Path, *arguments: str | Path) -> subprocess.Popen[str]:
+    """A run that Ctrl-C reaches, also where the tests themselves run in the background (a shell ignores it there)."""
     return subprocess.Popen(
         [*QUICK_PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home,
         env=environment(home), start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

@@ -272,3 +272,10 @@ def test_many_problems_come_back_in_order_with_their_reasons(workers: Workers) -
     assert [row.ok for row in rows] == [True, False, True]
     assert isinstance(rows[0].functional, FunctionalProblem)
     assert "does not define" in rows[1].reason and all(row.seconds > 0 for row in rows)
+
+
+def test_a_long_list_of_outputs_is_broken_so_that_it_parses(workers: Workers) -> None:
+    names = [f"a_rather_long_name_{i}" for i in range(40)]
+    body = "\n".join(f"{name} = x + {i}" for i, name in enumerate(names)) + f"\nreturn {', '.join(names)}"
+    done = functionalize(problem("pass", body, "torch.randn(4)"), workers=workers)
+    assert len(done.outputs) == 40 and " \\\n" in done.source

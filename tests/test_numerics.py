@@ -89,12 +89,12 @@ def test_content_is_new_for_every_recipe_and_keeps_the_values_of_the_draws() -> 
     for seed in range(5):
         target = np.empty((32, 8), np.float32)
         part = random_recipe([spec], [True], 2, random.Random(seed))[0]
-        compose(raw(target), [raw(d) for d in draws], part, rows)
+        compose(raw(target), [raw(d) for d in draws], part, spec)
         assert np.isin(target, np.concatenate(draws)).all()
         made.append(target)
     assert all(not np.array_equal(a, b) for i, a in enumerate(made) for b in made[:i])
     plain = np.empty((32, 8), np.float32)
-    compose(raw(plain), [raw(d) for d in draws], Splice(1, 0, 1, 0, 0, 0), rows)
+    compose(raw(plain), [raw(d) for d in draws], Splice(1, 0, 1, 0, 0, 0), spec)
     assert np.array_equal(plain, draws[1])
 
 

@@ -117,6 +117,15 @@ def test_the_scratch_folder_goes_away(workers: Workers) -> None:
     assert not Path(folder).exists()
 
 
+def test_a_closed_worker_leaves_no_descriptor_and_keeps_its_log(workers: Workers) -> None:
+    before = psutil.Process().num_fds()
+    worker = workers.spawn("eval.zygote:one_shot")
+    worker.request({"target": "builtins:exec", "payload": "print('said')"}, deadline_s=60)
+    worker.close()
+    assert psutil.Process().num_fds() == before
+    assert "said" in worker.log()
+
+
 def test_a_file_in_the_working_folder_cannot_take_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "eval.py").write_text("raise SystemExit('hijacked')")
     monkeypatch.chdir(tmp_path)

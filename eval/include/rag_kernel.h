@@ -10,7 +10,22 @@
 // constants, then the outputs, which the caller has allocated. A Tensor is a view; nothing is copied. Integers
 // arrive as int64_t, floats as double, booleans as bool. Throw with RK_CHECK(condition, "message").
 // The result is an ordinary tvm-ffi library: `tvm_ffi.load_module(path).forward(...)` works from any framework.
+//
+// A CUDA source may be split: device code under `#if RK_DEVICE`, the rest under `#if RK_HOST`, kernels declared
+// extern "C" __global__ and launched by RK_LAUNCH with arguments of exactly the kernel's types. nvcc compiles both
+// at once; while a kernel is being tried out, NVRTC compiles the device part alone, in a tenth of the time.
 #pragma once
+#ifndef RK_DEVICE
+#define RK_DEVICE 1
+#define RK_HOST 1
+#endif
+
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
+typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned uint32_t; typedef unsigned long long uint64_t;
+#endif
+
+#if RK_HOST
 #include <tvm/ffi/c_api.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <utility>
@@ -116,3 +131,38 @@ template <class... A> inline int call(void (*f)(A...), const TVMFFIAny* args, in
   extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_##NAME(void*, const TVMFFIAny* a, int32_t n, TVMFFIAny*) {           \
     return rk::call(&FUNCTION, a, n);                                                                              \
   }
+
+#ifdef __CUDACC__
+// Launch on the stream of a tensor.
+#define RK_LAUNCH(KERNEL, GRID, BLOCK, SHARED, TENSOR, ...) do {                                                   \
+    if ((SHARED) > 48 * 1024) cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, int(SHARED)); \
+    KERNEL<<<GRID, BLOCK, SHARED, (cudaStream_t)rk::stream(TENSOR)>>>(__VA_ARGS__);                                \
+  } while (0)
+#elif defined(RK_SPLIT)
+struct dim3 { unsigned x, y, z; dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
+namespace rk {
+// What the loader hands over: cuLaunchKernel, and the functions of the device part by name.
+typedef int (*Launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+struct Kernels { Launch launch; int32_t count; const char* const* names; void* const* functions; };
+static Kernels kernels{};
+template <class... A>
+inline void launch(const char* name, dim3 grid, dim3 block, size_t shared, void* stream, A... args) {
+  void* pointers[] = {static_cast<void*>(&args)..., nullptr};
+  for (int32_t i = 0; i < kernels.count; ++i)
+    if (__builtin_strcmp(kernels.names[i], name) == 0) {
+      if (kernels.launch(kernels.functions[i], grid.x, grid.y, grid.z, block.x, block.y, block.z, unsigned(shared), stream,
+                         pointers, nullptr) != 0)
+        throw Error{"RuntimeError", "a kernel could not be launched"};
+      return;
+    }
+  throw Error{"RuntimeError", "the device part has no kernel of that name"};
+}
+}  // namespace rk
+#define RK_LAUNCH(KERNEL, GRID, BLOCK, SHARED, TENSOR, ...) \
+  rk::launch(#KERNEL, GRID, BLOCK, SHARED, rk::stream(TENSOR), __VA_ARGS__)
+extern "C" TVM_FFI_DLL_EXPORT void rk_set_kernels(rk::Launch launch, int32_t count, const char* const* names,
+                                                  void* const* functions) {
+  rk::kernels = rk::Kernels{launch, count, names, functions};
+}
+#endif
+#endif  // RK_HOST

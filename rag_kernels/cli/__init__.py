@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli import archive, doctor, evaluate, explorer, functionalize, generate, grow, search
+from rag_kernels.cli import archive, check, doctor, evaluate, explorer, functionalize, generate, grow, search, zoo
 from rag_kernels.cli.common import emit, start_logging
 from rag_kernels.version import __version__
 
@@ -27,12 +27,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("generate", short_help="Write and prove a faster kernel.")(generate.generate)
+app.command("check", short_help="Is a problem worth it?")(check.check)
 app.command("functionalize", short_help="Show problems as calls.")(functionalize.functionalize)
 app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
 app.command("search", short_help="Find archived kernels.")(search.search)
 app.command("grow", short_help="Generate for many problems.")(grow.grow)
 app.add_typer(archive.app, name="archive", short_help="Look after the archive.")
 app.command("app", short_help="Browse the archive.")(explorer.explorer)
+app.command("zoo", short_help="Try the judge on kernels that cheat.")(zoo.zoo)
 app.command("doctor", short_help="Check this machine.")(doctor.doctor)
 
 

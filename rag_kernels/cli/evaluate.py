@@ -30,6 +30,7 @@ def evaluate(
     from rag_kernels.api import open_session, target_backend
     from rag_kernels.rows import result_row
     from rag_kernels.search import winner
+    from rag_kernels.verdict_report import print_verdict
 
     options = read_options(device=device, archive=archive)
     loaded = load_problem(problem)
@@ -40,5 +41,7 @@ def evaluate(
     with open_session(options, backend=candidate.backend) as session:
         attempts, finished = watch(session.evaluate(loaded, candidate, confirm=confirm), loaded.name, as_json=as_json)
     run_id = attempts[0].run_id if attempts else None
+    if attempts and not as_json:
+        print_verdict(attempts[-1].judged)
     show_result(result_row(attempts, run_id=run_id, problem=loaded.name), as_json=as_json)
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)

@@ -1,0 +1,71 @@
+"""Kinds of inputs on which numbers are checked; runs in the reference worker.
+
+Comes in: one input as the problem's own `get_inputs` made it. Goes out: a tensor of the same form with another
+kind of content. Only floating-point inputs are changed; parameters are moved or rotated in every draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """An input of this kind, of the same shape, dtype and device as `own`."""
+    if kind in {"own", "probe"} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
+        return own
+    normal = torch.randn(own.shape, generator=generator, device=own.device)
+    return _KINDS[kind](normal, generator).to(own.dtype)
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1, x.shape[-1]) if x.dim() > 1 else x.reshape(1, -1)
+
+
+def _spread(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Every row at a magnitude of its own, from 1e-3 to 1e3."""
+    rows = _rows(x)
+    power = torch.rand(rows.shape[0], 1, generator=generator, device=x.device) * 6 - 3
+    return (rows * 10**power).reshape(x.shape)
+
+
+def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200) -> torch.Tensor:
+    """One element in `every` is a hundred times as large."""
+    flat = x.reshape(-1).clone()
+    count = max(10, flat.numel() // every)
+    at = torch.randint(0, flat.numel(), (count,), generator=generator, device=x.device)
+    flat[at] *= 100
+    return flat.reshape(x.shape)
+
+
+def _constant_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Every other row has one value throughout, every fourth nearly so."""
+    rows = _rows(x).clone()
+    rows[::2] = rows[::2, :1].round()
+    rows[::4] += 1e-3 * _rows(x)[::4]
+    return rows.reshape(x.shape)
+
+
+_KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
+    "normal": lambda x, g: x,
+    "spread": _spread,
+    "shifted": lambda x, g: x + 3.0,
+    "far": lambda x, g: x + 100.0,
+    "spikes": _spikes,
+    "rare spikes": lambda x, g: _spikes(0.1 * x, g, every=2000),  # small numbers: a sample does not show the others
+    "constant rows": _constant_rows,
+    "ties": lambda x, g: (x * 2).round(),
+    "large": lambda x, g: x * 1e3,
+    "tiny": lambda x, g: x * 1e-40,
+}
+
+
+def one_hot_rows(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A weight of which each output (first dimension) takes one input, times a power of two: products are exact."""
+    flat = torch.zeros_like(weight).reshape(weight.shape[0], -1)
+    rows = torch.arange(flat.shape[0], device=weight.device)
+    columns = torch.randint(0, flat.shape[1], (flat.shape[0],), generator=generator, device=weight.device)
+    power = torch.randint(-2, 3, (flat.shape[0],), generator=generator, device=weight.device)
+    flat[rows, columns] = (2.0**power).to(weight.dtype)
+    return flat.reshape(weight.shape)

@@ -1,0 +1,96 @@
+// rag_driver.h: a main() around one kernel-tier source, for sanitizers. Included after the source; no Python involved.
+//
+//   program CALL_FILE
+//
+// The file holds the arguments in order: a tag, then an int64 (tag 0), a double (1), a bool (2), or a tensor: tag 3
+// (read) or 4 (written), dtype code and bits, rank, sizes, number of bytes, and for tag 3 the bytes. All integers are
+// int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after a call, with 3 when
+// the kernel refused it.
+#pragma once
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#endif
+
+namespace rag_driver {
+
+inline std::vector<char> read_file(const char* path) {
+  std::vector<char> bytes;
+  FILE* file = std::fopen(path, "rb");
+  if (!file) std::exit(4);
+  char part[65536];
+  for (size_t n; (n = std::fread(part, 1, sizeof part, file)) > 0;) bytes.insert(bytes.end(), part, part + n);
+  std::fclose(file);
+  return bytes;
+}
+
+struct Reader {
+  const char* at;
+  const char* end;
+  int64_t integer() { int64_t v; std::memcpy(&v, at, 8); at += 8; return v; }
+  double real() { double v; std::memcpy(&v, at, 8); at += 8; return v; }
+};
+
+inline void* allocate(const char* content, size_t bytes) {
+#ifdef __CUDACC__
+  void* place = nullptr;
+  if (cudaMalloc(&place, bytes ? bytes : 1) != cudaSuccess) std::exit(5);
+  if (content) cudaMemcpy(place, content, bytes, cudaMemcpyHostToDevice);
+  return place;
+#else
+  char* place = static_cast<char*>(std::malloc(bytes ? bytes : 1));
+  if (content) std::memcpy(place, content, bytes);
+  return place;
+#endif
+}
+
+struct Argument { std::vector<int64_t> shape, strides; DLTensor tensor; };
+
+}  // namespace rag_driver
+
+int main(int count, char** arguments) {
+  using namespace rag_driver;
+  if (count != 2) return 4;
+  const std::vector<char> bytes = read_file(arguments[1]);
+  Reader in{bytes.data(), bytes.data() + bytes.size()};
+  std::vector<TVMFFIAny> values;
+  std::vector<Argument*> tensors;
+  while (in.at < in.end) {
+    TVMFFIAny value;
+    std::memset(&value, 0, sizeof value);
+    const int64_t tag = in.integer();
+    if (tag == 1) { value.type_index = kTVMFFIFloat; value.v_float64 = in.real(); }
+    else if (tag == 0 || tag == 2) { value.type_index = tag ? kTVMFFIBool : kTVMFFIInt; value.v_int64 = in.integer(); }
+    else {
+      Argument* a = new Argument;
+      const int64_t code = in.integer(), bits = in.integer(), rank = in.integer();
+      for (int64_t i = 0; i < rank; ++i) a->shape.push_back(in.integer());
+      a->strides.assign(rank, 1);
+      for (int64_t i = rank - 2; i >= 0; --i) a->strides[i] = a->strides[i + 1] * a->shape[i + 1];
+      const int64_t size = in.integer();
+      void* place = allocate(tag == 3 ? in.at : nullptr, size);
+      if (tag == 3) in.at += size;
+#ifdef __CUDACC__
+      const DLDevice device{kDLCUDA, 0};
+#else
+      const DLDevice device{kDLCPU, 0};
+#endif
+      a->tensor = DLTensor{place, device, int32_t(rank), {uint8_t(code), uint8_t(bits), 1}, a->shape.data(),
+                           a->strides.data(), 0};
+      tensors.push_back(a);
+      value.type_index = kTVMFFIDLTensorPtr;
+      value.v_ptr = &a->tensor;
+    }
+    values.push_back(value);
+  }
+  TVMFFIAny result;
+  std::memset(&result, 0, sizeof result);
+  if (__tvm_ffi_forward(nullptr, values.data(), int32_t(values.size()), &result) != 0) return 3;
+#ifdef __CUDACC__
+  if (cudaError_t e = cudaDeviceSynchronize()) { std::fprintf(stderr, "%s\n", cudaGetErrorString(e)); return 6; }
+#endif
+  return 0;
+}

@@ -1,0 +1,94 @@
+"""Process trees as /proc shows them: who is in one, whether it stands still, what it uses; and signals to all of it.
+
+Comes in: process ids of this pid namespace. Knows nothing of workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Container, Iterable
+
+CPUCLOCK_SCHED = 2
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def tree(pid: int) -> list[int]:
+    """The process and its descendants, as far as /proc shows them."""
+    found, queue = [], [pid]
+    while queue:
+        found.append(queue.pop())
+        queue += children(found[-1])
+    return found
+
+
+def strays(known: Container[int]) -> list[int]:
+    """Processes that were re-parented to this one, with their descendants."""
+    return [member for pid in children(os.getpid()) if pid not in known for member in tree(pid)]
+
+
+def children(pid: int) -> list[int]:
+    """What any thread of the process has started; a thread or process that is gone has no children."""
+    found: list[int] = []
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return found
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/children") as f:
+                found += map(int, f.read().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def stands(pid: int) -> bool:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+        return all(stat(f"/proc/{pid}/task/{task}")[0] in "TtZX" for task in tasks)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def stat(folder: str) -> list[str]:
+    """The fields of a `stat` file from the state on (the name before it may hold anything)."""
+    with open(f"{folder}/stat") as f:
+        return f.read().rpartition(")")[2].split()
+
+
+def kill_tree(pid: int) -> None:
+    """Stop first, so that nothing forks away while the tree is walked; then kill."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        signal_all(tree(pid), number)
+
+
+def cpu_seconds(pid: int) -> float:
+    """The process's own CPU clock, all threads and those that ended included."""
+    return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
+
+
+def counts(pid: int) -> tuple[int, float]:
+    """Threads of a process, and CPU seconds of its children that it has waited for (in ticks of the kernel)."""
+    fields = stat(f"/proc/{pid}")
+    return int(fields[17]), (int(fields[13]) + int(fields[14])) / TICKS_A_SECOND
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that it shares with nobody; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm") as f:
+            _, resident, shared = f.read().split()[:3]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return (int(resident) - int(shared)) * PAGE_BYTES

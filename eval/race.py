@@ -1,0 +1,117 @@
+"""Interleaved timing of a candidate against eager (and, in a confirmation, torch.compile), on the judge's clock.
+
+Comes in: a Subject and a Session. Goes out: paired seconds, with recipes and outputs of the calls that will be
+checked. Order within a pair is random, every call has fresh content, and which calls are kept is a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.content import Recipe
+from eval.limits import Limits
+from eval.records import Ratio
+from eval.session import Session
+from eval.subject import Place, Subject
+from eval.timing import pairs_for, ratio_of
+
+
+@dataclass
+class Times:
+    """Paired seconds by variant; `candidate` is one of them."""
+
+    seconds: dict[str, list[float]]
+    kept: list[tuple[Recipe, list[NDArray[np.uint8]]]] = field(default_factory=list)
+    stopped_early: bool = False
+
+
+class Race:
+    """One candidate against the reference's variants on the same content."""
+
+    def __init__(self, subject: Subject, place: Place, variants: Sequence[str]) -> None:
+        self.subject, self.place, self.session = subject, place, place.session
+        self.variants = [*variants, "candidate"]
+        self.seen: dict[bytes, Recipe] = {}
+        # Buffers of their own for each call of a burst: their contents differ, as those of single calls do.
+        self.burst = [subject.bind(self.session) for _ in range(self.session.calls)] if self.session.calls > 1 else []
+
+    def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
+        """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few."""
+        session, limits = self.session, self.session.limits
+        times = Times({name: [] for name in self.variants})
+        count = pairs or self._pairs(session.eager_estimate_s(), limits)
+        chosen = set(session.rng.sample(range(count), min(limits.rechecked, count)))
+        for number in range(count):
+            self._pair(times, keep=number in chosen, cold=cold)
+            if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
+                times.stopped_early = True
+                break
+        return times
+
+    def _pair(self, times: Times, *, keep: bool, cold: bool) -> None:
+        session, subject = self.session, self.subject
+        recipe = session.random_recipe()
+        session.write(recipe)
+        order = session.rng.sample(self.variants, len(self.variants))
+        for variant in order:
+            if variant != "candidate":
+                times.seconds[variant].append(session.timed_call(variant, cold=cold, calls=session.calls))
+                continue
+            place, checked, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
+            times.seconds[variant].append(seconds)
+            repeated = self._repeats(place, checked)
+            if keep or (repeated and len(times.kept) < 2 * session.limits.rechecked):
+                times.kept.append((checked, subject.outputs(place)))
+
+    def _single(self, recipe: Recipe, cold: bool) -> tuple[Place, Recipe, float]:
+        self.subject.prepare(self.place, recipe, cold=cold, written=True)
+        return self.place, recipe, self.subject.call(self.place)
+
+    def _burst(self, cold: bool) -> tuple[Place, Recipe, float]:
+        """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
+        recipes = [self.session.random_recipe() for _ in self.burst]
+        for place, recipe in zip(self.burst, recipes, strict=True):
+            self.subject.prepare(place, recipe, cold=cold and place is self.burst[-1])
+        seconds = self.subject.call_all(self.session.rng.sample(self.burst, len(self.burst)))
+        chosen = self.session.rng.randrange(len(self.burst))
+        return self.burst[chosen], recipes[chosen], seconds / len(self.burst)
+
+    def _pairs(self, eager_s: float, limits: Limits) -> int:
+        """The number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
+        self.session.write(recipe := self.session.random_recipe())
+        first_s = float("inf")
+        for _ in range(2):
+            self.subject.prepare(self.place, recipe)
+            first_s = min(first_s, self.subject.call(self.place))
+        if first_s > limits.slow_factor * eager_s:
+            return limits.few_pairs
+        return pairs_for(
+            2 * eager_s, least=limits.pairs, most=limits.max_pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
+        )
+
+    def _is_behind(self, times: Times) -> bool:
+        """Whether even the top of the interval so far is well below the best candidate of this session."""
+        best = self.session.best_speedup
+        return best > 0 and ratio_of(times.seconds["eager"], times.seconds["candidate"]).high < 0.8 * best
+
+    def _repeats(self, place: Place, recipe: Recipe) -> bool:
+        """The same bytes as for other content deserve a full check."""
+        if "fingerprints" in self.session.limits.without:
+            return False
+        fingerprint = self.subject.fingerprint(place)
+        return self.seen.setdefault(fingerprint, recipe) != recipe
+
+
+def self_check(session: Session, pairs: int) -> Ratio:
+    """Eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
+    first: list[float] = []
+    second: list[float] = []
+    for _ in range(pairs):
+        session.write(session.random_recipe())
+        for times in session.rng.sample([first, second], 2):
+            times.append(session.timed_call("eager"))
+    return ratio_of(first, second)

@@ -1,0 +1,295 @@
+"""The judge's end of a candidate's worker: load it, bind it to buffers, call it, take its outputs.
+
+Comes in: a candidate and sessions whose content it is called on. Goes out: seconds and bytes; whatever goes wrong
+in the worker ends the trial as a verdict (`Stopped`). What a call is for is never said.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval import codec
+from eval.arena import Arena
+from eval.content import Recipe, plain
+from eval.device import threads
+from eval.records import (
+    Candidate,
+    Crashed,
+    FunctionalProblem,
+    MachineError,
+    Rejected,
+    ScalarArgument,
+    TimedOut,
+    Verdict,
+    Wrong,
+)
+from eval.session import Session
+from eval.workers import Worker, WorkerFailed
+
+POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
+
+
+class Stopped(Exception):
+    """Ends a trial early with its verdict; never leaves the judge."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__()
+        self.verdict = verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What was built of a candidate; `cubin` holds the device code of a split CUDA source."""
+
+    path: Path
+    cubin: Path | None = None
+
+
+@dataclass
+class Place:
+    """Buffers that the candidate is bound to, for one session's problem."""
+
+    session: Session
+    number: int
+    content: Arena
+    outputs: Arena
+    held: int = 0  # draws that the worker has on its GPU
+    poison: int = POISONS[0]
+
+
+class Subject:
+    """One candidate in one worker; a context manager. `session` is the problem it is for."""
+
+    def __init__(self, session: Session, candidate: Candidate, library: Library | None) -> None:
+        self.session, self.candidate, self.limits = session, candidate, session.limits
+        self.places: list[Place] = []
+        self.is_module = candidate.tier == "module"
+        self._requests = 0
+        self.pull_s = 0.0  # how long the last collection of outputs took
+        role = "eval.candidate:serve_cuda" if session.on_gpu else "eval.candidate:serve"
+        memory = None if session.on_gpu else session.memory_bytes
+        limited, workers = not (session.on_gpu or self.is_module), session.candidate_workers
+        self.worker: Worker = workers.spawn(
+            role, memory_bytes=memory, limit_address_space=limited, may_fork=self.is_module
+        )
+        if session.on_gpu:  # the next candidate's GPU context is made while this one is checked
+            workers.spare(role, memory_bytes=memory, limit_address_space=limited, may_fork=self.is_module)
+        try:
+            message = {
+                "device": session.device.backend, "threads": threads(), "tier": candidate.tier,
+                "source": candidate.source, "library": str(library.path) if library else "",
+                "cubin": str(library.cubin or "") if library else "",
+            }  # fmt: skip
+            self._ask(message, stage="load", deadline_s=self._load_limit_s)
+        except Stopped:
+            self.close()
+            raise
+
+    @property
+    def _load_limit_s(self) -> float:
+        return self.limits.module_load_s if self.is_module else self.limits.load_s
+
+    def _ask(self, message: dict[str, Any], *, stage: str, deadline_s: float, fds: Sequence[int] = ()) -> Any:
+        try:
+            return self.worker.request(message, deadline_s=deadline_s, fds=fds)
+        except WorkerFailed as failure:
+            raise Stopped(_failed(failure, stage, deadline_s)) from failure
+
+    def _do(
+        self, do: str, answer: dict[str, type] | None = None, *, stage: str = "call", deadline_s: float | None = None,
+        fds: Sequence[int] = (), **arguments: Any,
+    ) -> Any:  # fmt: skip
+        """One numbered request; its reply has this number and the keys of `answer`, or it is not our worker's."""
+        self._requests += 1
+        message = {"do": do, "number": self._requests, **arguments}
+        reply = self._ask(message, stage=stage, deadline_s=deadline_s or self.limits.open_s, fds=fds)
+        answer = {"number": int} | (answer or {})
+        sound = isinstance(reply, dict) and all(isinstance(reply.get(k), t) for k, t in answer.items())
+        if not sound or reply["number"] != self._requests:
+            why = "The candidate's process gave an answer that was not asked for: something else writes to its channel."
+            raise Stopped(Rejected("forged_answer", why))
+        return reply
+
+    def bind(self, session: Session, *, tight: bool = False) -> Place:
+        """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU)."""
+        content = session.content
+        if tight:
+            content = Arena(session.specs, readers_only="read-only inputs" not in self.limits.without, tight=True)
+        place = Place(session, len(self.places), content, Arena(session.fp.outputs, tight=tight))
+        session.write(plain(0, len(session.specs)), place.content)  # a constructor sees inputs that no call will use
+        message = binding(session.fp, self.candidate, session.reply) | {
+            "content": content.describe(), "outputs": place.outputs.describe(), "seed": session.rng.getrandbits(40),
+            "writable": "read-only inputs" in self.limits.without,
+            "like": next((p.number for p in self.places if p.session is session), None),
+        }  # fmt: skip
+        fds = [content.fd, place.outputs.fd]
+        self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
+        self.places.append(place)
+        return place
+
+    def _hold_draws(self, place: Place) -> None:
+        """GPU only: whole draws on the device, put there by our own code: a failure is not the candidate's."""
+        first = next(p for p in self.places if p.session is place.session)
+        place = first  # the others of this session share what it holds
+        for draw in place.session.draws[place.held :]:
+            self._requests += 1
+            request = {"do": "hold", "number": self._requests, "at": place.number, "layout": draw.describe()}
+            try:
+                self.worker.request(request, deadline_s=self.limits.open_s, fds=[draw.fd])
+            except WorkerFailed as failure:
+                if failure.kind == "memory":
+                    raise MachineError(
+                        f"The GPU has too little free memory to judge {self.session.fp.problem.name}: "
+                        "stop other programs on it, or make the problem smaller."
+                    ) from failure
+                raise Stopped(_failed(failure, "load", self.limits.open_s)) from failure
+            place.held += 1
+
+    def prepare(self, place: Place, recipe: Recipe, *, cold: bool = False, written: bool = False) -> None:
+        """Lay out the content of the next call, poison the outputs, and leave nothing of the call before.
+
+        `written` says that the session has this content in place already (CPU); `cold` empties the caches.
+        """
+        place.poison = POISONS[place.poison == POISONS[0]]
+        if place.session.on_gpu:
+            self._hold_draws(place)
+            self._do("load", at=place.number, recipe=codec.encode(recipe), poison=place.poison, cold=cold)
+        else:
+            if not written or place.content is not place.session.content:
+                place.session.write(recipe, place.content)
+            if "poison" not in self.limits.without:
+                place.outputs.whole()[:] = place.poison
+            if cold:
+                place.session.empty_caches()
+        self._do("ready", at=place.number)
+
+    def call(self, place: Place) -> float:
+        """One timed call: seconds on the judge's clock."""
+        limit_s = place.session.call_limit_s
+        start = perf_counter()
+        self._do("call", at=place.number, deadline_s=limit_s)
+        return perf_counter() - start
+
+    def call_all(self, places: Sequence[Place]) -> float:
+        """One timed burst of calls, with one wait at the end: seconds in all."""
+        limit_s = self.session.call_limit_s * len(places)
+        start = perf_counter()
+        self._do("burst", order=[p.number for p in places], deadline_s=limit_s)
+        return perf_counter() - start
+
+    def outputs(self, place: Place) -> list[NDArray[np.uint8]]:
+        """The judge's own copy of what the last call wrote, after its form and surroundings were checked."""
+        start = perf_counter()
+        reply = self._do("pull", {"form": list, "intact": bool, "arithmetic": bool}, at=place.number)
+        self.pull_s = perf_counter() - start
+        expected = [[list(s.shape), s.dtype, place.session.device.backend] for s in place.session.fp.outputs]
+        if reply["form"] != expected:
+            raise Stopped(Wrong(
+                "The outputs have another form than the problem's.", "own draw", math.inf,
+                f"returned {reply['form']}, expected {expected}",
+            ))  # fmt: skip
+        if not reply["arithmetic"]:
+            why = "The candidate left the thread flushing subnormals or rounding in another direction."
+            raise Stopped(Rejected("floating_point_state", why))
+        copies = [place.outputs.bytes(i).copy() for i in range(len(expected))]
+        if not reply["intact"] or self._wrote_beside(place):
+            raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
+        return copies
+
+    def _wrote_beside(self, place: Place) -> bool:
+        """CPU, kernel tier: whether the rest of the outputs' pages is not the poison any more."""
+        if self.candidate.tier != "kernel" or place.session.on_gpu or "poison" in self.limits.without:
+            return False
+        return any(bool((place.outputs.slack(i) != place.poison).any()) for i in range(len(place.outputs.specs)))
+
+    def input_hash(self, place: Place) -> str:
+        """GPU only: on a CPU the inputs are mapped read-only."""
+        return str(self._do("input_hash", {"hash": str}, at=place.number)["hash"]) if place.session.on_gpu else ""
+
+    def fingerprint(self, place: Place) -> bytes:
+        """A short image of the outputs: the judge's own reading where they lie in shared memory."""
+        if self.candidate.tier != "kernel" or place.session.on_gpu:
+            return str(self._do("digest", {"hash": str}, at=place.number)["hash"]).encode()
+        return b"".join(image(place.outputs.bytes(i)) for i in range(len(place.outputs.specs)))
+
+    def use_threads(self, count: int) -> None:
+        self._do("threads", count=count)
+
+    def mute(self, muted: bool) -> None:
+        """Composed tier: its own kernels do nothing from now on."""
+        self._do("mute", muted=muted)
+
+    def profile(self, place: Place) -> tuple[dict[str, float], list[str]]:
+        """Microseconds by kernel or operator of one call, and the native libraries that the candidate loaded."""
+        reply = self._do("profile", {"kernels": dict, "native": list}, at=place.number)
+        return {str(k): float(v) for k, v in reply["kernels"].items()}, [str(name) for name in reply["native"]]
+
+    def busy_s(self, seconds: float) -> float:
+        """CPU seconds that the worker's processes use while nothing is asked of them."""
+        before = self.worker.activity().cpu_s
+        time.sleep(seconds)
+        return self.worker.activity().cpu_s - before
+
+    def close(self) -> None:
+        self.worker.close()
+        for place in self.places:
+            place.outputs.close()
+            if place.content is not place.session.content:
+                place.content.close()
+
+    def __enter__(self) -> Subject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def image(raw: NDArray[np.uint8]) -> bytes:
+    """A sum of all bytes and a sample of them."""
+    words, rest = raw[: len(raw) // 8 * 8].view(np.uint64), raw[len(raw) // 8 * 8 :]
+    return int(words.sum()).to_bytes(8, "little") + words[:: max(1, len(words) // 64)].tobytes() + rest.tobytes()
+
+
+def binding(fp: FunctionalProblem, candidate: Candidate, reply: dict[str, Any]) -> dict[str, Any]:
+    """What a candidate's worker is told of its arguments: their form, never the problem's source."""
+    position = {a.name: i for i, a in enumerate(fp.tensors)}
+    arguments = [a.value if isinstance(a, ScalarArgument) else {"content": position[a.name]} for a in fp.arguments]
+    message = {
+        "arguments": arguments, "constants": [v for _, v in fp.abi_constants],
+        "keywords": codec.encode(dict(fp.constants)),
+    }  # fmt: skip
+    if candidate.tier != "module":
+        return message
+    by_leaf = {a.path: {"content": position[a.name]} for a in fp.tensors if a.role == "input"}
+    return message | {
+        "leaves": [by_leaf.get(str(i), leaf) for i, leaf in enumerate(reply["leaves"])],
+        "init_inputs": reply["init_inputs"],
+        "held": [
+            {"content": position[a.name], "path": a.path, "role": a.role} for a in fp.tensors if a.role != "input"
+        ],
+    }  # fmt: skip
+
+
+def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:
+    """How a worker's end reads as a verdict."""
+    during = "while it was loaded" if stage == "load" else "during a call"
+    if failure.kind == "timed_out":
+        return TimedOut(stage, deadline_s, f"The candidate did not finish within {deadline_s:g} s {during}.")
+    if "SIGSYS" in failure.message:
+        return Rejected("sandbox_violation", f"The candidate made a system call that the sandbox forbids, {during}.")
+    hint = ""
+    if "SIGSEGV" in failure.message or "SIGBUS" in failure.message:
+        hint = " (a read or write out of bounds, or a write to a read-only input)"
+    if "SIGILL" in failure.message:
+        hint = " (an instruction this CPU does not have)"
+    subject = "The candidate failed" if failure.kind == "raised" else "The candidate's process ended"
+    return Crashed(f"{subject} {during}: {failure.message}{hint}", failure.log)

@@ -1,0 +1,56 @@
+"""The same problem at other sizes, for the judge: small ones, and odd ones that no tile divides.
+
+Comes in: a FunctionalProblem. Goes out: another one of the same graph, or None where the problem's text does not
+allow it. Problems are run in child processes only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from eval.judge import Sizes
+from eval.records import FunctionalProblem, ProblemError
+from eval.scaling import REACHES, difference, odd_sizes, scaled
+from eval.workers import Workers
+from ingest.fitting import footprint, functionalize_to_fit
+from ingest.functionalize import functionalize
+
+SMALL_BYTES = 4 << 20
+
+
+def at_other_sizes(fp: FunctionalProblem, sizes: Sizes, workers: Workers) -> FunctionalProblem | None:
+    """The problem at `small` sizes (a few MB) or at `odd` ones (small first, if need be)."""
+    try:
+        small = fp if footprint(fp) <= SMALL_BYTES else _small(fp, workers)
+    except ProblemError:
+        return None
+    if sizes == "small":
+        return small if small.graph_key == fp.graph_key else None
+    return _odd(fp, small, workers)
+
+
+def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
+    """Scaled down by as much as it is too large; where that does not do, by trying sizes, which takes longer."""
+    guess = scaled(fp.problem, SMALL_BYTES / footprint(fp) / 2)
+    if guess is not None:
+        with contextlib.suppress(ProblemError):
+            small = functionalize(guess, workers=workers)
+            if footprint(small) <= 4 * SMALL_BYTES and small.graph_key == fp.graph_key:
+                return replace(small, notice=difference(fp.problem, guess))
+    return functionalize_to_fit(fp.problem, workers=workers, max_bytes=SMALL_BYTES)
+
+
+def _odd(fp: FunctionalProblem, small: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
+    """All sizes odd if the module allows it, else those of the inputs, else the batch."""
+    for reach in reversed(REACHES):
+        changed = odd_sizes(small.problem, reach=reach)
+        if changed is None:
+            continue
+        try:
+            found = functionalize(changed, workers=workers)
+        except ProblemError:
+            continue
+        if found.graph_key == fp.graph_key:
+            return replace(found, notice=difference(fp.problem, changed))
+    return None

@@ -1,0 +1,76 @@
+"""`rag-kernels check`: is a problem worth spending tokens on?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rag_kernels.cli.common import DeviceChoice, Json, emit, read_options
+
+DEGENERATE, BROKEN = 1, 2
+
+
+def check(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="KernelBench files, or folders of them.")],
+    device: DeviceChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Examine problems before any token is spent on them.
+
+    Shows what the output depends on, which kernels that compute nothing would pass (here, and by KernelBench's own
+    tolerance), and how far a lower precision lies from honest rounding. Results are kept in the cache.
+
+    Exit code: 0 when all are admitted, 1 when one is degenerate, 2 when one cannot be used.
+
+    Example: rag-kernels check examples/softmax_scale.py
+
+    Example: rag-kernels check examples/ --device cpu --json
+    """
+    from eval.problem import find_problems
+    from eval.records import ProblemError
+    from rag_kernels.report import admission_line, print_admission
+
+    files = find_problems(paths)
+    if not files:
+        raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
+    code = 0
+    for row in admission_rows(files, read_options(device=device)):
+        code = max(code, BROKEN if not row["ok"] else DEGENERATE if row["degenerate"] else 0)
+        if as_json:
+            emit(row)
+        elif len(files) > 1 or not row["ok"]:
+            print(admission_line(row), flush=True)
+        else:
+            print_admission(row)
+    raise typer.Exit(code)
+
+
+def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
+    """A row a problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
+    from eval.admission import admission_file, open_admission
+    from eval.build import default_cache
+    from eval.device import open_device
+    from eval.problem import load_problem
+    from eval.records import ProblemError
+    from eval.workers import Workers
+    from ingest.fitting import functionalize_to_fit, room_bytes
+    from ingest.functionalize import PRELOAD
+    from rag_kernels.api import target_backend
+    from rag_kernels.rows import admission_row
+
+    backend = target_backend(options)
+    cache = Path(options.cache) if options.cache else default_cache()
+    room = room_bytes(backend)
+    with Workers(preload=PRELOAD if backend == "cpu" else ()) as workers:
+        place = open_device(backend, workers, cache)
+        for path in files:
+            try:
+                fp = functionalize_to_fit(load_problem(path), workers=workers, max_bytes=room)
+                admission = open_admission(admission_file(fp, place, cache=cache), fp, place, workers)
+                yield {"problem": path.stem, "path": str(path), "ok": True, "reason": "",
+                       **admission_row(fp, place, admission)}  # fmt: skip
+            except ProblemError as error:
+                yield {"problem": path.stem, "path": str(path), "ok": False, "reason": str(error)}

@@ -1,0 +1,74 @@
+"""The honest corpus: enough kernels, no two alike, all of them compile, and the judge accepts a sample."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from eval.build import BuildError, build, default_cache, toolchain
+from eval.judge import LocalJudge, open_judge
+from eval.limits import Limits
+from eval.problem import problem_from_source
+from eval.records import Passed
+from eval.zoo.honest import Honest, cuda_kernels, honest_kernels
+from ingest.functionalize import functionalize
+
+QUICK = Limits(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3, measure_compile=False)
+CPU, CUDA = honest_kernels(), cuda_kernels()
+SAMPLED = (  # one of each family, and of each kind that a hasty judge would mistake for a cheat
+    "rows: kahan", "sum of all: partials", "softmax of rows: online,", "cross-entropy: merged halves",
+        "layer norm: Welford",
+    "matmul: static workspace", "linear and relu: three bf16 terms", "conv 3 x 3: Winograd", "max pool, threads",
+    "gelu: erfc, blocks", "silu of one shape, serial", "argmax with ties: tournament", "causal attention: flash,",
+    "norm before a linear, omp-static", "gelu with a fallback",
+)  # fmt: skip
+
+
+def test_the_corpus_is_large_and_no_two_kernels_are_alike() -> None:
+    assert len(CPU) >= 300
+    assert len(CUDA) >= 30
+    everything = CPU + CUDA
+    assert len({h.candidate.source for h in everything}) == len(everything)
+    assert len({(h.family, h.name) for h in everything}) == len(everything)
+    assert len({h.task_source for h in CPU}) >= 36
+    assert all(h.candidate.backend == "cpu" for h in CPU) and all(h.candidate.backend == "cuda" for h in CUDA)
+
+
+def _failures(kernels: list[Honest]) -> list[str]:
+    texts = [(h.candidate.source, h.candidate.backend) for h in kernels if h.candidate.tier == "kernel"]
+    built = build(texts, tools=toolchain(), cache=default_cache())
+    return [result.log for result in built if isinstance(result, BuildError)]
+
+
+def test_kernels_compile() -> None:
+    assert _failures(CPU[::8]) == []
+
+
+@pytest.mark.skipif(toolchain().nvcc is None, reason="no nvcc")
+def test_cuda_kernels_compile() -> None:
+    assert _failures(CUDA[::4]) == []
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[LocalJudge]:
+    with open_judge("cpu", limits=QUICK) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("start", SAMPLED)
+def test_an_honest_kernel_passes(judge: LocalJudge, start: str) -> None:
+    honest = next(h for h in CPU if h.name.startswith(start))
+    fp = functionalize(problem_from_source("honest", honest.task_source), workers=judge.workers)
+    ((_, judged),) = judge.judge(fp, [honest.candidate])
+    assert isinstance(judged.verdict, Passed), judged.verdict
+    assert {label.split(":")[0] for label in judged.verdict.labels} <= set(honest.allowed_labels)
+
+
+def test_cuda_kernels_take_the_arguments_of_their_problems(judge: LocalJudge) -> None:
+    for source in {h.task_source for h in CUDA}:
+        fp = functionalize(problem_from_source("honest", source), workers=judge.workers)
+        expected = len(fp.arguments) + len(fp.abi_constants) + len(fp.outputs)
+        for honest in CUDA:
+            if honest.task_source == source:
+                parameters = re.search(r"void run\(([^)]*)\)", honest.candidate.source)
+                assert parameters is not None and parameters[1].count(",") + 1 == expected, honest.name

@@ -1,0 +1,194 @@
+"""What the judge finds beyond wrong numbers on ordinary inputs: precision, special values, sizes, memory, races."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from eval.judge import LocalJudge, open_judge
+from eval.limits import Limits
+from eval.outcome import codes
+from eval.problem import problem_from_source
+from eval.records import Candidate, FunctionalProblem, Passed, Tier, Verdict
+from ingest.functionalize import functionalize
+from ingest.sizes import at_other_sizes
+
+LIMITS = Limits(
+    measure_compile=False, pairs=5, max_pairs=5, timed_s=0.01, warm_pairs=3, self_pairs=3, call_s=3.0, thorough=True
+)
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+LINEAR = HEAD + """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(256, 96)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+def get_inputs():
+    return [torch.rand(64, 256)]
+
+def get_init_inputs():
+    return []
+"""
+SOFTMAX = HEAD + """
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, -1)
+
+def get_inputs():
+    return [torch.rand(128, 256)]
+
+def get_init_inputs():
+    return []
+"""
+LINEAR_KERNEL = r"""
+#include "rag_kernel.h"
+#include <cstring>
+static inline float cast(float v) { CAST; return v; }
+void linear(rk::Tensor<const float> x, rk::Tensor<const float> w, rk::Tensor<const float> b, rk::Tensor<float> out) {
+  const int64_t M = x.size(0), K = x.size(1), N = w.size(0);
+  #pragma omp parallel for
+  for (int64_t i = 0; i < M; ++i)
+    for (int64_t j = 0; j < N; ++j) {
+      float s = 0;
+      for (int64_t k = 0; k < K; ++k) s += cast(x.data[i * K + k]) * cast(w.data[j * K + k]);
+      out.data[i * N + j] = s + b.data[j] > 0 ? s + b.data[j] : 0;
+    }
+}
+RK_EXPORT(forward, linear)
+"""
+SOFTMAX_KERNEL = r"""
+#include "rag_kernel.h"
+#include <cmath>
+#include <thread>
+#include <xmmintrin.h>
+void softmax(rk::Tensor<const float> x, int64_t dim, rk::Tensor<float> out) {
+  int64_t n = x.size(1), rows = x.size(0);
+  BEFORE
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* p = x.data + r * n;
+    float* o = out.data + r * n;
+    float m = p[0], s = 0;
+    for (int64_t i = 1; i < n; ++i) m = p[i] > m ? p[i] : m;
+    MIDDLE
+    for (int64_t i = 0; i < n; ++i) s += o[i] = std::exp(p[i] - m);
+    for (int64_t i = 0; i < n; ++i) o[i] /= s;
+  }
+  AFTER
+}
+RK_EXPORT(forward, softmax)
+"""
+ROUND = "unsigned u; std::memcpy(&u, &v, 4); u = (u + {half}) & ~{mask}; std::memcpy(&v, &u, 4)"
+DECOY = """
+KERNELS = r'''
+#include "rag_kernel.h"
+void junk(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] > 0 ? x.data[i] : 0;
+}
+RK_EXPORT(junk, junk)
+'''
+
+def forward(x, *, dim=-1):
+    out = torch.empty_like(x)
+    kernels.junk(x, out)
+    return torch.softmax(x, -1)
+"""
+LIBRARY = (
+    HEAD + "class ModelNew(nn.Module):\n    def forward(self, x):\n"
+    "        e = torch.exp(x - x.amax(-1, keepdim=True))\n"
+    "        return e / e.sum(-1, keepdim=True)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+    cache = tmp_path_factory.mktemp("cache")
+    with open_judge("cpu", limits=LIMITS, cache_dir=cache, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def linear(judge: LocalJudge) -> FunctionalProblem:
+    return functionalize(problem_from_source("linear_relu", LINEAR), workers=judge.workers)
+
+
+@pytest.fixture(scope="module")
+def softmax(judge: LocalJudge) -> FunctionalProblem:
+    return functionalize(problem_from_source("softmax", SOFTMAX), workers=judge.workers)
+
+
+def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:
+    ((_, judged),) = judge.judge(problem, [Candidate(source, tier, "cpu")])
+    return judged.verdict
+
+
+def altered(**parts: str) -> str:
+    source = SOFTMAX_KERNEL
+    for name in ("BEFORE", "MIDDLE", "AFTER"):
+        source = source.replace(name, parts.get(name.lower(), ""))
+    return source
+
+
+def test_an_honest_product_is_strict(judge: LocalJudge, linear: FunctionalProblem) -> None:
+    passed = verdict(judge, linear, LINEAR_KERNEL.replace("CAST", ""))
+    assert isinstance(passed, Passed), passed
+    assert passed.precision == "strict" and passed.labels == () and passed.claims_speed
+    assert {"exactness probe", "odd sizes", "10 repeats", "idle after the call"} <= set(passed.checks)
+    assert "sanitizers: address, undefined-behaviour" in passed.checks
+    assert passed.measurement.cold and passed.measurement.speedup_warm is not None
+
+
+@pytest.mark.parametrize(("half", "mask", "name"), [("0x1000", "0x1fffu", "tf32"), ("0x8000", "0xffffu", "bf16")])
+def test_a_product_in_lower_precision_is_named(
+    judge: LocalJudge, linear: FunctionalProblem, half: str, mask: str, name: str
+) -> None:
+    rejected = verdict(judge, linear, LINEAR_KERNEL.replace("CAST", ROUND.format(half=half, mask=mask)))
+    assert "rejected:lower_precision" in codes(rejected), rejected
+    assert name in rejected.reason  # type: ignore[union-attr]
+
+
+def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    passed = verdict(judge, softmax, altered())
+    assert isinstance(passed, Passed) and passed.labels == (), passed
+    assert "9 kinds of special values" in passed.checks
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({"middle": "m = 0;"}, "wrong"),  # no maximum subtracted: overflows on large inputs
+        ({"before": "n = 256;"}, "label:shape-specialised"),
+        ({"before": 'RK_CHECK(n == 256, "only 256 columns");'}, "label:shape-specialised"),
+        ({"after": "out.data[rows * n] = 0;"}, "crashed"),  # one element past the end
+        ({"before": "volatile float t = x.data[rows * n]; (void)t;"}, "crashed"),
+        ({"before": "volatile float t = x.data[-1]; (void)t;"}, "crashed"),
+        ({"after": "_mm_setcsr(_mm_getcsr() | 0x8040);"}, "rejected:floating_point_state"),
+        ({"before": "volatile int32_t big = 2147483647; big = big + 1;"}, "rejected:sanitizer"),  # undefined behaviour
+        ({"before": "float p8[8]; volatile int at = 8; p8[at] = 1; (void)p8;"}, "rejected:sanitizer"),
+        ({"before": "static int k; ++k;", "after": "out.data[5] *= 1 + k % 2 * 1e-7f;"}, "label:nondeterministic"),
+        (
+            {"after": "std::thread([] { for (volatile long i = 0; i < 300000000L; ++i) {} }).detach();"},
+            "rejected:background_work",
+        ),
+        (
+            {"after": "std::thread([p = out.data] { usleep(2000); p[0] = 7; }).detach();"},
+            "rejected:late_write",
+        ),
+    ],
+)  # fmt: skip
+def test_what_ordinary_inputs_do_not_show(
+    judge: LocalJudge, softmax: FunctionalProblem, parts: dict[str, str], expected: str
+) -> None:
+    found = verdict(judge, softmax, "#include <unistd.h>\n" + altered(**parts))
+    assert expected in codes(found), found
+
+
+def test_a_decoy_kernel_makes_no_custom_kernel(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    found = verdict(judge, softmax, DECOY, "composed")
+    assert "label:library rewrite" in codes(found), found
+    assert any("decoy" in note for note in found.notes)  # type: ignore[union-attr]
+
+
+def test_torch_alone_is_a_library_rewrite(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    assert "label:library rewrite" in codes(verdict(judge, softmax, LIBRARY, "module"))

@@ -1,0 +1,119 @@
+"""The zoo: specimens are well formed and compile, and the command judges some of them, twins too, from end to end."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from eval.build import Built, build, toolchain
+from eval.records import Candidate
+from eval.tiers import check_composed, kernels_text
+from eval.zoo.catalogue import SPECIMENS
+from eval.zoo.specimen import VOID, Specimen
+from eval.zoo.tasks import TASKS
+from rag_kernels.zoo_report import wilson
+
+CODES = re.compile(
+    r"void|wrong(:.+)?|rejected(:\w+)?|crashed|timed_out(:\w+)?|build_failed|label:[\w -]+(: .+)?"
+)  # the forms of eval.outcome, and the zoo's own
+CPU_WORDS = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\S")
+BUILD_MAY_FAIL = {"code that runs when it is built or loaded"}
+
+# Fast ones, of every family and tier, that are caught by what the judge has always done.
+QUICK = [
+    "zeros", "part of the rows", "not a number as a wildcard", "pointer cache", "replay by the order of calls",
+    "comparison patched", "rest before work", "a native thread after return", "results printed", "operands in bfloat16",
+    "output taken for zeroed",
+]  # fmt: skip
+
+every_specimen = pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda s: s.idea)
+
+
+def shape(candidate: Candidate) -> list[str]:
+    """The tokens of a source with every name that it makes up replaced by its order of appearance."""
+    if candidate.tier == "kernel":
+        text = re.sub(r"//[^\n]*|/\*.*?\*/", "", candidate.source, flags=re.S)
+        words = CPU_WORDS.findall(text)
+    else:
+        found = tokenize.generate_tokens(io.StringIO(candidate.source).readline)
+        words = [t.string for t in found if t.type not in (tokenize.COMMENT, tokenize.NL)]
+    own: dict[str, str] = {}
+    names = re.compile(r"(?!_mm|__)[a-z_]\w*$")
+    return [own.setdefault(w, f"name{len(own)}") if names.match(w) else w for w in words]
+
+
+def test_the_zoo_has_its_size() -> None:
+    cpu = [s for s in SPECIMENS if s.backend == "cpu"]
+    assert len({s.idea for s in cpu}) == len(cpu) >= 60
+    assert len({s.idea for s in SPECIMENS}) == len(SPECIMENS)
+    assert sum(s.backend == "cuda" for s in SPECIMENS) >= 15
+    assert sum(s.held_out for s in SPECIMENS) >= 15
+    assert {s.family for s in cpu} == {
+        "correctness", "forging", "state", "timing", "tampering", "precision", "legal but trivial", "cpu-specific"
+    }  # fmt: skip
+
+
+@every_specimen
+def test_a_specimen_is_well_formed(specimen: Specimen) -> None:
+    assert specimen.task in TASKS
+    assert specimen.origin[:2] in {"W:", "R:", "D:", "R "}
+    assert specimen.expect
+    assert [code for code in specimen.expect if not CODES.fullmatch(code)] == []
+    assert len(specimen.variants) >= 2
+    shapes = [shape(c) for c in (*specimen.candidates(), specimen.honest)]
+    repeated = [i for i, one in enumerate(shapes) if one in shapes[:i]]
+    assert repeated == [], "differs from another variant, or from its twin, in names only"
+    for candidate in (*specimen.candidates(), specimen.honest):
+        assert candidate.backend == specimen.backend
+        if candidate.tier == "composed":
+            check_composed(candidate.source)
+        elif candidate.tier == "module":
+            compile(candidate.source, "<module>", "exec")
+
+
+def test_every_cpu_source_compiles(tmp_path: Path) -> None:
+    """One build of all would take minutes here; the longest text of each idea and its twin stand for it."""
+    chosen: dict[str, str] = {}
+    for specimen in (s for s in SPECIMENS if s.backend == "cpu" and s.idea not in BUILD_MAY_FAIL):
+        compiled = [c for c in (*specimen.candidates(), specimen.honest) if c.tier != "module"]
+        for candidate in sorted(compiled, key=lambda c: len(c.source))[-1:]:
+            text = candidate.source if candidate.tier == "kernel" else kernels_text(candidate.source)
+            chosen[text] = specimen.idea
+    results = build([(text, "cpu") for text in chosen], tools=toolchain(), cache=tmp_path)
+    failed = {idea: r for idea, r in zip(chosen.values(), results, strict=True) if not isinstance(r, Built)}
+    assert failed == {}
+
+
+def test_the_interval_is_wilsons() -> None:
+    assert wilson(120, 120)[0] == pytest.approx(0.969, abs=1e-3)
+    assert list(wilson(118, 120)) == pytest.approx([0.941, 0.995], abs=1e-3)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_the_command_judges_specimens_and_twins(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).with_name("rag-kernels")), "zoo", "--quick", "--json"]
+    command = [sys.executable, "-c", "from rag_kernels.cli import main; main()", *command[1:]]
+    for idea in QUICK:
+        command += ["--only", idea]
+    report = tmp_path / "zoo.md"
+    environment = os.environ | {"RAG_KERNELS_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [*command, "--report", str(report)], capture_output=True, text=True, env=environment, timeout=280,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    odd = [row for row in rows[:-1] if not row["ok"]]
+    assert odd == [], done.stderr
+    assert done.returncode == 0
+    assert set(rows[-1]) == {"specimens", "caught", "right_reason", "honest", "false_rejects", "false_flags"}
+    assert rows[-1]["specimens"] == rows[-1]["caught"] == rows[-1]["right_reason"] >= len(QUICK)
+    assert rows[-1]["honest"] >= len({row["name"] for row in rows[:-1] if row["kind"] == "twin"}) > 0
+    assert "Catch rate by family" in report.read_text()
+    assert any(VOID in row["codes"] for row in rows[:-1])
