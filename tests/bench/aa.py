@@ -1,0 +1,151 @@
+"""A/A: how often would a win be claimed where there is none?
+
+    python tests/bench/aa.py [--trials 200] [--device cpu|cuda] [examples/swiglu.py ...]
+
+Two kinds of trial, by turns over the problems: eager against itself (`eval.race.self_check`), and a kernel against a
+copy of its source with another comment, each built and loaded in a worker of its own. The pairs are as many as a
+trial's. A win is claimed by the rule for published results: the interval's lower end above 1.00 and the median above
+1.02. Prints a Markdown table of the rates with Wilson's 95 % interval; a loss is the same rule turned round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eval.build import BuildError, build, default_cache, toolchain
+from eval.judge import LocalJudge, open_judge
+from eval.problem import load_problem
+from eval.race import self_check
+from eval.records import Backend, FunctionalProblem, Ratio
+from eval.sandbox import Sandbox
+from eval.session import Session
+from eval.subject import Library, Place, Subject
+from eval.timing import pairs_for, ratio_of
+from eval.workers import Workers
+from ingest.functionalize import functionalize
+from rag_kernels.offline.writer import OfflineWriter
+from rag_kernels.records import Brief
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DEFAULT = [EXAMPLES / f"{name}.py" for name in ("softmax_scale", "swiglu", "rmsnorm", "bias_gelu_residual")]
+LEAST_MEDIAN = 1.02
+
+
+@dataclass
+class Counts:
+    """What came of one kind of trial on one problem."""
+
+    ratios: list[Ratio] = field(default_factory=list)
+    pairs: int = 0
+
+    @property
+    def wins(self) -> int:
+        return sum(r.low > 1.0 and r.median > LEAST_MEDIAN for r in self.ratios)
+
+    @property
+    def losses(self) -> int:
+        return sum(r.high < 1.0 and r.median < 1 / LEAST_MEDIAN for r in self.ratios)
+
+
+def wilson(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a rate."""
+    share, spread = hits / count, z * z / count
+    middle, half = share + spread / 2, z * math.sqrt(share * (1 - share) / count + spread / count / 4)
+    return max(0.0, (middle - half) / (1 + spread)), min(1.0, (middle + half) / (1 + spread))
+
+
+def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]]:
+    """The offline writer's first kernel-tier source for the problem, built twice from different bytes."""
+    brief = Brief("aa", fp, judge.device, (), (), "", 1, 1)
+    source = next(p.candidate.source for p in OfflineWriter().propose(brief) if p.candidate.tier == "kernel")
+    texts = [source, f"// a copy\n{source}"]
+    built = build([(t, judge.device.backend) for t in texts], tools=toolchain(judge.device.arch), cache=default_cache())
+    libraries = []
+    for one, text in zip(built, texts, strict=True):
+        if isinstance(one, BuildError):
+            raise SystemExit(f"The kernel for {fp.problem.name} does not build: {one.reason}")
+        libraries.append((Library(one.library), text))
+    return libraries
+
+
+def race(session: Session, sides: list[Place], subjects: list[Subject], pairs: int) -> Ratio:
+    """Two kernels on the same content in random order, as `eval.race` times a kernel against eager."""
+    seconds: list[list[float]] = [[], []]
+    cold = session.on_gpu
+    for _ in range(pairs):
+        recipe = session.random_recipe()
+        session.write(recipe)
+        for side in session.rng.sample([0, 1], 2):
+            subjects[side].prepare(sides[side], recipe, cold=cold, written=True)
+            seconds[side].append(subjects[side].call(sides[side]))
+    return ratio_of(seconds[0], seconds[1])
+
+
+def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[str, Counts]:
+    """Both kinds of trial on one problem, by turns."""
+    from eval.records import Candidate
+
+    fp = functionalize(load_problem(path), workers=judge.workers)
+    counts = {"eager against itself": Counts(), "a kernel against its copy": Counts()}
+    with ExitStack() as stack:
+        session = stack.enter_context(Session(
+            fp, workers=judge.workers, candidate_workers=own, device=judge.device, limits=judge.limits
+        ))  # fmt: skip
+        subjects = [
+            stack.enter_context(Subject(session, Candidate(text, "kernel", judge.device.backend), library))
+            for library, text in copies(judge, fp)
+        ]
+        sides = [subject.bind(session) for subject in subjects]
+        limits = judge.limits
+        pairs = pairs_for(2 * session.eager_estimate_s(), least=limits.pairs, most=limits.max_pairs,
+                          target_s=limits.timed_s, limit_s=limits.max_timed_s)  # fmt: skip
+        kinds: list[Callable[[], Ratio]] = [
+            lambda: self_check(session, pairs), lambda: race(session, sides, subjects, pairs),
+        ]  # fmt: skip
+        for kind in kinds:
+            kind()  # warm: not counted
+        for number in range(trials):
+            found = counts[list(counts)[number % 2]]
+            found.ratios.append(kinds[number % 2]())
+            found.pairs = pairs
+        print(f"{path.stem}: {trials} trials of {pairs} pairs", file=sys.stderr, flush=True)
+    return counts
+
+
+def row(problem: str, kind: str, found: Counts) -> str:
+    low, high = wilson(found.wins, len(found.ratios))
+    off = sorted(abs(r.median - 1) for r in found.ratios)[int(0.95 * len(found.ratios))]
+    rate = f"{100 * found.wins / len(found.ratios):.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    return f"| {problem} | {kind} | {len(found.ratios)} | {found.wins} | {rate} | {found.losses} | {100 * off:.1f} % |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", nargs="*", type=Path, default=DEFAULT)
+    parser.add_argument("--trials", type=int, default=200, help="over all problems and both kinds")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    asked = parser.parse_args()
+    backend: Backend = asked.device
+    lines, everything = [], Counts()
+    each = max(2, math.ceil(asked.trials / len(asked.problems)))
+    box = Sandbox((default_cache() / "builds",), gpu=backend == "cuda")
+    with open_judge(backend) as judge, Workers(sandbox=box) as own:
+        for path in asked.problems:
+            for kind, found in measure(judge, own, path, each).items():
+                everything.ratios += found.ratios
+                lines.append(row(path.stem, kind, found))
+        machine = judge.device.name
+    print(f"Machine: {machine}.\n")
+    print("| problem | trial | trials | false wins | rate (95 % interval) | false losses | 95 % of medians within |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    print("\n".join([*lines, row("all", "both", everything)]))
+
+
+if __name__ == "__main__":
+    main()
