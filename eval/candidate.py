@@ -75,6 +75,8 @@ class Bound:
         self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
         self.banded = [] if on_cpu else [Banded(t, device) for t in content]
         self.tensors = content if on_cpu else [b.tensor for b in self.banded]
+        if message["strided"]:
+            self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.tensors]
         self.draws: list[list[torch.Tensor]] = []
         self.results: list[torch.Tensor] = []
         if writes and on_cpu:
@@ -96,6 +98,7 @@ class Loaded:
         torch.set_num_threads(message["threads"])
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
+        self.flags = _flags()
         self.code = load(message, self.device)
         self.bound: list[Bound] = []
         self.runs: list[Any] = []
@@ -192,11 +195,26 @@ class Loaded:
         from eval.profiling import loaded_libraries, profile
 
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
-        return {"kernels": kernels, "native": sorted(loaded_libraries())}
+        flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]
+        return {"kernels": kernels, "native": sorted(loaded_libraries()), "flags": flags}
 
 
 def _nothing() -> None:
     pass
+
+
+def _flags() -> dict[str, Any]:
+    """Switches of torch that change how library operators compute."""
+    backends = torch.backends
+    return {
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "matmul.allow_tf32": backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": backends.cudnn.allow_tf32,
+        "cudnn.benchmark": backends.cudnn.benchmark,
+        "mkldnn": backends.mkldnn.enabled,
+        "flush denormal": torch.tensor(1e-40).mul(1.0).item() == 0.0,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def _form(tensor: torch.Tensor, device: str) -> list[Any]:

@@ -90,6 +90,10 @@ class Checks:
         for draw in range(self.place.session.own_draws):
             self._call_and_compare(self.place, plain(draw, len(self.place.session.specs)), "own draw")
 
+    def first_draw(self) -> None:
+        """One call on what was there when it was bound; nothing is noted."""
+        self._call_and_compare(self.place, plain(0, len(self.place.session.specs)), "strided input")
+
     def _call_and_compare(self, place: Place, recipe: Recipe, input_class: str) -> None:
         subject, session = self.subject, place.session
         session.require_answer(recipe)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from eval import codec
 from eval.arena import Arena
+from eval.classify import Profile
 from eval.content import Recipe, plain
 from eval.device import threads
 from eval.records import (
@@ -120,8 +122,11 @@ class Subject:
             raise Stopped(Rejected("forged_answer", why))
         return reply
 
-    def bind(self, session: Session, *, tight: bool = False) -> Place:
-        """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU)."""
+    def bind(self, session: Session, *, tight: bool = False, strided: bool = False) -> Place:
+        """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
+
+        `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged.
+        """
         content = session.content
         if tight:
             content = Arena(session.specs, readers_only="read-only inputs" not in self.limits.without, tight=True)
@@ -130,7 +135,7 @@ class Subject:
         message = binding(session.fp, self.candidate, session.reply) | {
             "content": content.describe(), "outputs": place.outputs.describe(), "seed": session.rng.getrandbits(40),
             "writable": "read-only inputs" in self.limits.without,
-            "like": next((p.number for p in self.places if p.session is session), None),
+            "like": next((p.number for p in self.places if p.session is session), None), "strided": strided,
         }  # fmt: skip
         fds = [content.fd, place.outputs.fd]
         self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
@@ -201,7 +206,8 @@ class Subject:
         if not reply["arithmetic"]:
             why = "The candidate left the thread flushing subnormals or rounding in another direction."
             raise Stopped(Rejected("floating_point_state", why))
-        copies = [place.outputs.bytes(i).copy() for i in range(len(expected))]
+        with self.frozen():
+            copies = [place.outputs.bytes(i).copy() for i in range(len(expected))]
         if not reply["intact"] or self._wrote_beside(place):
             raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
         return copies
@@ -233,10 +239,24 @@ class Subject:
         """Composed tier: its own kernels do nothing from now on."""
         self._do("mute", muted=muted)
 
-    def profile(self, place: Place) -> tuple[dict[str, float], list[str]]:
-        """Microseconds by kernel or operator of one call, and the native libraries that the candidate loaded."""
-        reply = self._do("profile", {"kernels": dict, "native": list}, at=place.number)
-        return {str(k): float(v) for k, v in reply["kernels"].items()}, [str(name) for name in reply["native"]]
+    def profile(self, place: Place) -> Profile:
+        """One call under a profiler."""
+        reply = self._do("profile", {"kernels": dict, "native": list, "flags": list}, at=place.number)
+        return Profile(
+            {str(k): float(v) for k, v in reply["kernels"].items()}, [str(name) for name in reply["native"]],
+            [str(flag) for flag in reply["flags"]],
+        )  # fmt: skip
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """No process of the worker runs meanwhile; work on a GPU goes on."""
+        stopped = self.worker.freeze()
+        try:
+            yield
+        finally:
+            self.worker.thaw()
+        if not stopped:
+            raise Stopped(Rejected("background_work", "A thread of the candidate's process could not be stopped."))
 
     def busy_s(self, seconds: float) -> float:
         """CPU seconds that the worker's processes use while nothing is asked of them."""

@@ -17,6 +17,7 @@ from archive.records import Attempt
 from archive.store import open_archive
 from eval.device import gpu_name
 from eval.judge import open_judge
+from eval.limits import Limits
 from eval.problem import load_problem
 from eval.records import Backend, FunctionalProblem
 from eval.tiers import candidate_from_file
@@ -83,7 +84,8 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
     room = room_bytes(device)
     stock(archive, embedder)
     cache_dir = Path(options.cache) if options.cache else None
-    with open_judge(device, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
+    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         yield Session(
             options=options,
             archive=archive,
