@@ -147,21 +147,9 @@ class DuckArchive:
 
     def lineage(self, kernel_id: str) -> list[Edge]:
         """All edges above a kernel, nearest first, each once."""
-        found: dict[Edge, None] = {}
-        seen, level = {kernel_id}, [kernel_id]
         with self.database.read() as con:
-            while level:
-                above = rows.query(
-                    con,
-                    "SELECT child, source, relation FROM edges WHERE list_contains(?::VARCHAR[], child) "
-                    "ORDER BY child, relation, source",
-                    [level],
-                )
-                edges = [Edge(**row) for row in above]
-                found.update(dict.fromkeys(edges))
-                level = list(dict.fromkeys(edge.source for edge in edges if edge.source not in seen))
-                seen.update(level)
-        return list(found)
+            found = rows.query(con, "SELECT child, source, relation FROM lineage_of(?)", [kernel_id])
+        return [Edge(**row) for row in found]
 
     def retract(self, kernel_id: str, reason: str) -> None:
         if not reason.strip():

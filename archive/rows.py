@@ -147,9 +147,10 @@ def evaluation_row(kernel_id: str, functional: FunctionalProblem, judged: Judged
 
 def _passed_columns(verdict: Verdict) -> Row:
     if not isinstance(verdict, Passed):
-        return {"label": "", "precision": ""}
+        return {"label": "", "labels": [], "precision": ""}
     return {
         "label": verdict.label,
+        "labels": list(verdict.labels),
         "precision": verdict.precision,
         "error_ratio": verdict.error_ratio,
         **_measurement_columns(verdict.measurement),
@@ -262,7 +263,7 @@ def to_attempt(row: Row) -> Attempt:
 def to_kernel(row: Row) -> ArchivedKernel:
     """A kernel from a row of `kernel_cards`."""
     values = {name: row[name] for name in KERNEL_COLUMNS}
-    for name in ("operators", "ranks", "dtypes"):
+    for name in ("operators", "ranks", "dtypes", "labels"):
         values[name] = tuple(values[name])
     values["shapes"] = tuple(tuple(shape) for shape in values["shapes"])
     return ArchivedKernel(**values)
