@@ -80,9 +80,11 @@ class DuckArchive:
             values = {name: getattr(call, name) for name in rows.CALL_COLUMNS}
             rows.insert(con, "llm_calls", {"position": row[0], **values})
 
-    def record_attempt(self, attempt: Attempt) -> None:
+    def record_attempt(self, attempt: Attempt, *, retract: str = "") -> None:
         with self.database.write() as con:
             rows.insert_attempt(con, attempt)
+            if retract:
+                _retract(con, attempt.candidate.id, retract)
 
     def index_embedding(self, kernel_id: str, vector: Sequence[float], model: str) -> None:
         self.index_embeddings([(kernel_id, vector)], model)
@@ -155,10 +157,7 @@ class DuckArchive:
         if not reason.strip():
             raise ArchiveError("Say why the kernel is retracted: the reason is kept with it.")
         with self.database.write() as con:
-            if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
-                raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
-            retraction = {"kernel_id": kernel_id, "reason": reason, "created_at": now()}
-            rows.insert(con, "retractions", retraction, key=("kernel_id", "reason"))
+            _retract(con, kernel_id, reason)
 
     def stats(self) -> dict[str, int | float]:
         with self.database.read() as con:
@@ -179,6 +178,13 @@ class DuckArchive:
         """Rebuild the index from the table of vectors and return their number; here the table is the index."""
         with self.database.read() as con:
             return int(con.execute("SELECT count(*) FROM embeddings").fetchall()[0][0])
+
+
+def _retract(con: DuckDBPyConnection, kernel_id: str, reason: str) -> None:
+    if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
+        raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
+    retraction = {"kernel_id": kernel_id, "reason": reason, "created_at": now()}
+    rows.insert(con, "retractions", retraction, key=("kernel_id", "reason"))
 
 
 def put_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:

@@ -23,14 +23,14 @@ CREATE TABLE rechecks (
 COMMENT ON TABLE rechecks IS 'What judging a kernel again said of its earlier evaluations. Only appended to; the newest row of an evaluation counts.';
 COMMENT ON COLUMN rechecks.attempt_id IS 'attempts.id of the new judgement';
 COMMENT ON COLUMN rechecks.evaluation_id IS 'evaluations.id of the earlier one';
-COMMENT ON COLUMN rechecks.outcome IS 'holds, slower or fails; the last two make the evaluation stale';
+COMMENT ON COLUMN rechecks.outcome IS 'holds, fails elsewhere (on another device than it was verified on), slower or fails; the last two make it stale';
 COMMENT ON COLUMN rechecks.reason IS 'a sentence; empty when it holds';
 COMMENT ON COLUMN rechecks.created_at IS 'when it was judged again';
 
 CREATE VIEW stale AS
 SELECT evaluation_id, outcome, reason, attempt_id, created_at
 FROM rechecks
-QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY created_at DESC, attempt_id) = 1 AND outcome <> 'holds';
+QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY created_at DESC, attempt_id) = 1 AND outcome IN ('slower', 'fails');
 COMMENT ON VIEW stale IS 'Evaluations that did not hold when their kernel was judged again.';
 COMMENT ON COLUMN stale.evaluation_id IS 'evaluations.id';
 COMMENT ON COLUMN stale.reason IS 'a sentence';
