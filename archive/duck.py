@@ -174,6 +174,10 @@ class DuckArchive:
             )
         return [rows.to_kernel(row) for row in found]
 
+    def index_faults(self) -> list[str]:
+        """What is wrong with the index, a sentence each; here the table of vectors is the index."""
+        return []
+
     def reindex(self) -> int:
         """Rebuild the index from the table of vectors and return their number; here the table is the index."""
         with self.database.read() as con:

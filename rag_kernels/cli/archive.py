@@ -169,7 +169,7 @@ def import_kernels(
 
 @app.command()
 def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
-    """Check that every id is that of its content and every reference leads somewhere.
+    """Check that every id is that of its content, every reference leads somewhere, and the vector index agrees.
 
     Example: rag-kernels archive verify
     """
