@@ -20,6 +20,7 @@ from rich.text import Text
 from archive.records import Attempt
 from eval.admission import IGNORED
 from rag_kernels.rows import Row, attempt_row
+from rag_kernels.weights import MOST
 
 VERDICT_STYLES = {"passed": "green", "compiled": "yellow"}
 LINE_CHARS = 120
@@ -105,11 +106,23 @@ def print_table(rows: Sequence[Row], columns: dict[str, str]) -> None:
     console.print(made)
 
 
-def hit_text(row: Row) -> str:
-    """A kernel that was found, and why."""
+def hit_text(row: Row, *, explain: bool = False) -> str:
+    """A kernel that was found, and why; explained, with every number that the score is made of."""
     speed = f"{times(row['speedup_eager'])} eager, {times(row['speedup_compile'])} torch.compile"
     head = f"{row['kernel_id']}  {row['problem']}: {speed}, {row['trust']}, {row['backend']}"
-    return f"{head}\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"
+    head += f"\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"
+    if not explain:
+        return head
+    relevance = sum(signal["share"] for signal in row["signals"])
+    lines = [
+        f"        {signal['name']:<10} {signal['score']:8.3f}  place {signal['place'] or '-':<4} +{signal['share']:.3f}"
+        for signal in row["signals"]
+    ]
+    lines.append(f"        {'relevance':<10} {relevance:8.3f}")
+    lines += [f"        {f['name']:<10} x {f['weight']:.2f}    {f['told']}".rstrip() for f in row["factors"]]
+    exact = " + 1 for the same graph" if "same graph" in row["reasons"] else ""
+    scaled = f"        {'score':<10} {row['score']:8.3f}  = relevance x all weights / {MOST}{exact}"
+    return "\n".join([head, *lines, scaled])
 
 
 def cell(value: Any, key: str) -> str:
