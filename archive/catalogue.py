@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archive import rows
+from archive.database import literal
 from archive.records import ArchivedKernel, ArchiveError
 from eval import codec
 from eval.records import FunctionalProblem, Judged, Problem
@@ -62,6 +63,16 @@ class Catalogue:
     floor_fraction: Floats  # nan where it is unknown
     helped: Ints  # kernels that came from this one and are faster than the baselines
     gain: Floats  # how many times as fast as its slowest parent it is, 0 where that is unknown
+    judged_problem: Names  # in order; beside it `judged_kernel`, for every kernel that was ever judged on the problem
+    judged_kernel: Names
+
+    def solvers(self, problem_ids: Iterable[str]) -> Names:
+        """Kernels that were ever judged on one of these problems: they may give its answer away."""
+        asked = [problem_id.encode() for problem_id in problem_ids]
+        first = np.searchsorted(self.judged_problem, asked, side="left")
+        last = np.searchsorted(self.judged_problem, asked, side="right")
+        parts = [self.judged_kernel[a:b] for a, b in zip(first, last, strict=True)]
+        return np.concatenate(parts) if parts else self.judged_kernel[:0]
 
 
 # Of a kernel's evaluations the one that speaks for it: on this device, then most trusted, then fastest. As in
@@ -120,10 +131,17 @@ KERNELS = """
 """
 
 
+EVALUATION_COLUMNS = """
+    id, kernel_id, problem_id, functional_id, trust, label, "precision", device_name, device_arch,
+    candidate_us, eager_us, compile_us, speedup_eager, speedup_compile, floor_fraction
+"""
+
+
 def read_catalogue(con: DuckDBPyConnection, model: str, device_key: str = "") -> Catalogue:
     """Read everything that ranking needs, in the transaction of the connection."""
-    found = con.execute(KERNELS.format(device=quoted(device_key))).fetchnumpy()
+    found = con.execute(KERNELS.format(device=literal(device_key))).fetchnumpy()
     functional_id, functional = np.unique(np.asarray(found["functional_id"], dtype=np.bytes_), return_inverse=True)
+    pairs = con.execute("SELECT DISTINCT problem_id, kernel_id FROM evaluations ORDER BY problem_id").fetchnumpy()
     texts, text = _numbered(found["text"])
     devices, device = _numbered(found["device_name"])
     return Catalogue(
@@ -143,12 +161,9 @@ def read_catalogue(con: DuckDBPyConnection, model: str, device_key: str = "") ->
         floor_fraction=np.asarray(found["floor_fraction"], dtype=np.float32),
         helped=np.asarray(found["helped"], dtype=np.int32),
         gain=np.asarray(found["gain"], dtype=np.float32),
+        judged_problem=np.asarray(pairs["problem_id"], dtype=np.bytes_),
+        judged_kernel=np.asarray(pairs["kernel_id"], dtype=np.bytes_),
     )
-
-
-def quoted(text: str) -> str:
-    """A literal of SQL. DuckDB imports pandas, a third of a second, to look at the parameters of a query."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _numbered(values: Iterable[str]) -> tuple[tuple[str, ...], Ints]:
@@ -175,13 +190,13 @@ def _functionals(con: DuckDBPyConnection, ids: Names) -> tuple[FunctionalRow, ..
 
 def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
     """One vector a functional problem: its kernels share it, so that of any of them serves."""
-    size = con.execute(f"SELECT len(vector) FROM embeddings WHERE model = {quoted(model)} LIMIT 1").fetchone()
+    size = con.execute(f"SELECT len(vector) FROM embeddings WHERE model = {literal(model)} LIMIT 1").fetchone()
     vectors = np.zeros((len(ids), size[0] if size else 0), dtype=np.float32)
     if size is None:
         return vectors
     found = con.execute(
         f"SELECT functional_id, arg_min(vector, kernel_id)::FLOAT[{size[0]}] AS vector "
-        f"FROM embeddings JOIN evaluations USING (kernel_id) WHERE model = {quoted(model)} GROUP BY functional_id"
+        f"FROM embeddings JOIN evaluations USING (kernel_id) WHERE model = {literal(model)} GROUP BY functional_id"
     ).fetchnumpy()
     names = np.asarray(found["functional_id"], dtype=np.bytes_)
     known = np.flatnonzero(np.isin(names, ids))
@@ -190,37 +205,40 @@ def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
     return vectors
 
 
-# A row of `kernel_cards` for one evaluation each; the view itself would look at every evaluation there is.
-CARDS = """
-    SELECT
-        e.id AS evaluation_id, e.* EXCLUDE (id, judged, created_at), e.kernel_id AS id, p.name AS problem_name,
-        c.source, f.source AS functional_source, c.tier, c.backend, '' AS retracted, i.text AS idea, k.writer, k.model,
-        f.graph_key, f.operators, f.ranks, f.dtypes, f.shapes, k.licence, k.attribution, k.created_at
-    FROM evaluations AS e
-    JOIN kernels AS k ON k.id = e.kernel_id
-    JOIN candidates AS c ON c.id = e.kernel_id
-    JOIN problems AS p ON p.id = e.problem_id
-    JOIN functionals AS f ON f.id = e.functional_id
-    JOIN ideas AS i ON i.id = k.idea_id
-    WHERE e.id IN ({ids})
-"""
-
-
 def read_kernels(con: DuckDBPyConnection, evaluation_ids: Sequence[bytes]) -> list[ArchivedKernel]:
-    """Whole kernels, each as the evaluation says that speaks for it, in the order of the evaluations."""
+    """Whole kernels, each as the evaluation says that speaks for it, in the order of the evaluations.
+
+    A look-up by key in each table: a join, and the view `kernel_cards`, would read whole tables.
+    """
     if not evaluation_ids:
         return []
-    names = [bytes(name).decode() for name in evaluation_ids]
-    found: list[dict[str, Any]] = rows.query(con, CARDS.format(ids=", ".join(map(quoted, names))))
-    kernels = {row["evaluation_id"]: rows.to_kernel(row) for row in found}
-    return [kernels[name] for name in names]
+    evaluations = _by_id(con, "evaluations", EVALUATION_COLUMNS, [name.decode() for name in evaluation_ids])
+    kernels = _by_id(con, "kernels", "*", [row["kernel_id"] for row in evaluations.values()])
+    candidates = _by_id(con, "candidates", "*", list(kernels))
+    ideas = _by_id(con, "ideas", "id, text", [row["idea_id"] for row in kernels.values()])
+    problems = _by_id(con, "problems", "id, name", [row["problem_id"] for row in evaluations.values()])
+    functionals = _by_id(
+        con, "functionals", "* EXCLUDE (record)", [row["functional_id"] for row in evaluations.values()]
+    )
+    found = []
+    for evaluation in evaluations.values():
+        kernel, functional = kernels[evaluation["kernel_id"]], functionals[evaluation["functional_id"]]
+        named = {
+            "problem_name": problems[evaluation["problem_id"]]["name"],
+            "functional_source": functional["source"],
+            "idea": ideas[kernel["idea_id"]]["text"],
+            "retracted": "",
+        }
+        found.append(rows.to_kernel({**functional, **evaluation, **kernel, **candidates[kernel["id"]], **named}))
+    return found
 
 
-def read_solvers(con: DuckDBPyConnection, problem_ids: Sequence[str]) -> Names:
-    """Kernels that were ever judged on one of these problems: they may give its answer away."""
-    asked = ", ".join(map(quoted, problem_ids))
-    found = con.execute(f"SELECT DISTINCT kernel_id FROM evaluations WHERE problem_id IN ({asked})").fetchnumpy()
-    return np.asarray(found["kernel_id"], dtype=np.bytes_)
+def _by_id(con: DuckDBPyConnection, table: str, columns: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Rows by id, in the order of the ids."""
+    wanted = list(dict.fromkeys(ids))
+    found = rows.query(con, f"SELECT {columns} FROM {table} WHERE id IN ({', '.join(map(literal, wanted))})")
+    by_id = {row["id"]: row for row in found}
+    return {name: by_id[name] for name in wanted}
 
 
 def read_evaluation(con: DuckDBPyConnection, kernel_id: str) -> tuple[FunctionalProblem, Judged]:

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING
 from archive import rows
 from archive.catalogue import (
     Catalogue,
-    Names,
     read_catalogue,
     read_evaluation,
     read_judgements,
     read_kernels,
     read_problem,
-    read_solvers,
 )
 from archive.database import Database
 from archive.filters import BEST_ROW, condition
@@ -198,11 +196,6 @@ class DuckArchive:
         """A problem file as it was given."""
         with self.database.read() as con:
             return read_problem(con, problem_id)
-
-    def solvers(self, problem_ids: Sequence[str]) -> Names:
-        """Ids of the kernels that were ever judged on one of these problems."""
-        with self.database.read() as con:
-            return read_solvers(con, problem_ids)
 
     def retract(self, kernel_id: str, reason: str) -> None:
         if not reason.strip():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from archive.catalogue import Catalogue, Names
+from archive.catalogue import Catalogue
 from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Run
 from eval.records import FunctionalProblem, Judged, Problem
 
@@ -86,10 +86,6 @@ class Archive(Protocol):
 
     def problem(self, problem_id: str) -> Problem:
         """A problem file as it was given."""
-        ...
-
-    def solvers(self, problem_ids: Sequence[str]) -> Names:
-        """Ids of the kernels that were ever judged on one of these problems."""
         ...
 
     def lineage(self, kernel_id: str) -> list[Edge]:

@@ -8,8 +8,9 @@ they achieved and how well they fit, made diverse, and cut to a token budget. Kn
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -59,11 +60,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A row of the catalogue on its way to become a hit."""
+    """A row of the catalogue on its way to become a hit; few get as far as being asked why."""
 
     row: int
     score: float
-    why: Reasons
+    why: Callable[[], Reasons]
 
 
 class Retriever:
@@ -98,7 +99,7 @@ class Retriever:
         else:
             ranked = self._ranked(corpus, query, limits, mode, most=20 * KEPT, of_graph=max(count, KEPT))
             found = _spread(corpus, query, ranked, count)
-        hits = _affordable(self._hits(corpus, found[: KEPT + 2 * count]), count, token_budget)
+        hits = self._affordable(corpus, found[: KEPT + 2 * count], count, token_budget)
         return [
             Shown(Exemplar(hit.kernel.id, rank, round(hit.score, 4), hit.reasons), hit.kernel)
             for rank, hit in enumerate(hits, 1)
@@ -140,7 +141,7 @@ class Retriever:
         known = corpus.catalogue
         hidden = np.array(limits.exclude_kernel_ids, dtype=np.bytes_)
         if limits.exclude_problem_ids:
-            hidden = np.concatenate((hidden, self.archive.solvers(limits.exclude_problem_ids)))
+            hidden = np.concatenate((hidden, known.solvers(limits.exclude_problem_ids)))
 
         def allowed(rows: Rows) -> NDArray[np.bool_]:
             on = True if limits.backend is None else known.on_cuda[rows] == (limits.backend == "cuda")
@@ -152,7 +153,7 @@ class Retriever:
         rows = np.flatnonzero(self._open(corpus, query, limits)[corpus.catalogue.functional])
         rows = rows[self._allowed(corpus, limits)(rows)]
         drawn = rng.sample(range(len(rows)), min(len(rows), KEPT + 2 * count))
-        return [_Place(int(rows[number]), 0.0, AT_RANDOM) for number in drawn]
+        return [_Place(int(rows[number]), 0.0, lambda: AT_RANDOM) for number in drawn]
 
     def _ranked(
         self,
@@ -180,13 +181,27 @@ class Retriever:
             order = order[_among(corpus.graph_key[functional][order]) < of_graph]
         order = order[score[order] > 0][:most]
         return [
-            _Place(int(found.rows[at]), float(score[at]), tell(corpus, query, found, shares, weights, int(at)))
+            _Place(int(found.rows[at]), float(score[at]), partial(tell, corpus, query, found, shares, weights, int(at)))
             for at in order
         ]
 
+    def _affordable(self, corpus: Corpus, found: Sequence[_Place], count: int, token_budget: int) -> list[Hit]:
+        """The first `count` that fit the budget together; one too long is passed over for a shorter one."""
+        chosen: list[Hit] = []
+        left = token_budget * CHARS_PER_TOKEN
+        while found and len(chosen) < count:
+            missing = count - len(chosen)  # each one read costs a look-up in six tables
+            for hit in self._hits(corpus, found[:missing]):
+                length = len(hit.kernel.source) + len(hit.kernel.functional_source)
+                if length <= left:
+                    chosen.append(hit)
+                    left -= length
+            found = found[missing:]
+        return chosen
+
     def _hits(self, corpus: Corpus, found: Sequence[_Place]) -> list[Hit]:
         kernels = self.archive.chosen([corpus.catalogue.evaluation_id[place.row] for place in found])
-        return [Hit(kernel, place.score, place.why) for kernel, place in zip(kernels, found, strict=True)]
+        return [Hit(kernel, place.score, place.why()) for kernel, place in zip(kernels, found, strict=True)]
 
 
 def _among(keys: NDArray[np.str_]) -> NDArray[np.int64]:
@@ -217,15 +232,3 @@ def _spread(corpus: Corpus, query: Query, ranked: Sequence[_Place], count: int) 
     first = [*exact, *spread]
     there = {place.row for place in first}
     return [*first, *(place for place in ranked if place.row not in there)]
-
-
-def _affordable(hits: Sequence[Hit], count: int, token_budget: int) -> list[Hit]:
-    """The first `count` that fit the budget together; one too long is passed over for a shorter one."""
-    chosen: list[Hit] = []
-    left = token_budget * CHARS_PER_TOKEN
-    for hit in hits:
-        length = len(hit.kernel.source) + len(hit.kernel.functional_source)
-        if len(chosen) < count and length <= left:
-            chosen.append(hit)
-            left -= length
-    return chosen
