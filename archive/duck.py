@@ -154,6 +154,12 @@ class DuckArchive:
             found = rows.query(con, f"SELECT {names} FROM runs ORDER BY started_at DESC, id DESC LIMIT ?", [limit])
         return [Run(**row) for row in found]
 
+    def run_status(self, run_id: str) -> str:
+        """How a run stands; empty when there is none."""
+        with self.database.read() as con:
+            found = con.execute("SELECT status FROM runs WHERE id = ?", [run_id]).fetchone()
+        return str(found[0]) if found else ""
+
     def lineage(self, kernel_id: str) -> list[Edge]:
         """All edges above a kernel, nearest first, each once."""
         found: dict[Edge, None] = {}

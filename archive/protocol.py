@@ -88,6 +88,10 @@ class Archive(Protocol):
         """A problem file as it was given."""
         ...
 
+    def run_status(self, run_id: str) -> str:
+        """How a run stands; empty when there is none."""
+        ...
+
     def lineage(self, kernel_id: str) -> list[Edge]:
         """All edges above a kernel, nearest first, without cycles."""
         ...

@@ -7,9 +7,9 @@ judge, archive and retrieval together. Knows nothing of terminals and environmen
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,30 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
             retrieve=Exemplars(retriever, options, judge.device, prove),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
             make_writer=lambda ledger: open_writer(options, archive, ledger),
+        )
+
+
+@contextmanager
+def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callable[[Options], Session]]]:
+    """The archive to retrieve from, as it is now, and sessions over it for options that differ in their retrieval.
+
+    What they judge goes into the archive `results`; none of them sees what another wrote.
+    """
+    source, archive = open_archive(options.archive or None), open_archive(results)
+    embedder, device = load_embedder(options.embedder), target_backend(options)
+    stock(source, embedder)
+    cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
+    with open_judge(device, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+        functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
+        retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
+        yield source, lambda arm: Session(
+            options=arm,
+            archive=archive,
+            judge=judge,
+            functionalize=functionalize,
+            retrieve=Exemplars(retriever, arm, judge.device),
+            index=lambda attempt: None,
+            make_writer=lambda ledger: open_writer(arm, archive, ledger),
         )
 
 

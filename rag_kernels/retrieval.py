@@ -68,12 +68,14 @@ class _Place:
 
 
 class Retriever:
-    """Retrieval over one archive, seen from one device. What it reads is kept until the archive changes."""
+    """Retrieval over one archive, seen from one device. What it reads is kept until the archive changes, or for good
+    when it is `fixed`: then kernels that come later are not found."""
 
-    def __init__(self, archive: Archive, embedder: Embedder, *, device_key: str = "") -> None:
+    def __init__(self, archive: Archive, embedder: Embedder, *, device_key: str = "", fixed: bool = False) -> None:
         self.archive = archive
         self.embedder = embedder
         self._device_key = device_key
+        self._fixed = fixed
         self._read: tuple[str, Corpus] | None = None
 
     def exemplars(
@@ -120,8 +122,8 @@ class Retriever:
         return self._hits(corpus, self._ranked(corpus, query, limits or Limits(), ranking, most=count))
 
     def corpus(self) -> Corpus:
-        """The archive as it is now."""
-        version = self.archive.version()
+        """The archive as it is now, or was at the first query."""
+        version = "" if self._fixed else self.archive.version()
         if self._read is None or self._read[0] != version:
             self._read = None  # two of them may be more than fits
             self._read = version, make_corpus(self.archive.catalogue(self.embedder.name, self._device_key))

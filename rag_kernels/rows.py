@@ -30,6 +30,7 @@ from rag_kernels.search import winner
 
 if TYPE_CHECKING:
     from eval.admission import Admission
+    from rag_kernels.ablation import Arm, Trial
     from rag_kernels.growth import Grown
     from rag_kernels.retrieval import Hit
 
@@ -173,6 +174,14 @@ def hit_row(hit: Hit) -> Row:
         signals=[asdict(signal) for signal in hit.why.signals],
         factors=[asdict(factor) for factor in hit.why.factors],
     )
+
+
+def trial_row(trial: Trial) -> Row:
+    return {"type": "trial", **asdict(trial)}
+
+
+def arm_row(arm: Arm) -> Row:
+    return {"type": "arm", **asdict(arm)}
 
 
 def functional_row(problem: FunctionalProblem) -> Row:
