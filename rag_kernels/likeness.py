@@ -1,8 +1,8 @@
 """How alike two sources are: for the label of a near-copy, and for what retrieval leaked.
 
-Comes in: two texts in C++, CUDA or Python. Goes out: a number from 0 to 1: the Jaccard index of runs of tokens, as
-plagiarism detectors use them (Schleimer, Wilkerson, Aiken: Winnowing, SIGMOD 2003). Order of functions, comments,
-spacing and names (but those of called functions) make no difference.
+Comes in: two texts in C++, CUDA or Python. Goes out: the share of the first one's runs of tokens that the second one
+has too, as plagiarism detectors count (Schleimer, Wilkerson, Aiken: Winnowing, SIGMOD 2003). Order of functions,
+comments, spacing and names (but those of called functions) make no difference.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|#(?!\s*(?:include|define|pragma|if|el
 _TOKEN = re.compile(r"[A-Za-z_]\w*\(?|\d[\w.]*|\S")
 
 
-def likeness(a: str, b: str) -> float:
-    """1.0 for the same code under other names; texts without code are alike to nothing."""
-    ours, theirs = _runs(a), _runs(b)
-    either = len(ours | theirs)
-    return len(ours & theirs) / either if either else 0.0
+def likeness(source: str, other: str) -> float:
+    """1.0 where the whole source stands in the other one, under any names; without code it is like nothing."""
+    own = _runs(source)
+    return len(own & _runs(other)) / len(own) if own else 0.0
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:

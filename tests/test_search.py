@@ -64,7 +64,7 @@ def session(
         archive=archive or MemoryArchive(),
         judge=judge or ScriptedJudge(),
         functionalize=functionalize,
-        retrieve=lambda functional: (),
+        retrieve=lambda functional, attempts: (),
         index=lambda attempt: None,
         make_writer=lambda ledger: writer,
     )
@@ -213,7 +213,7 @@ def test_a_near_copy_of_what_was_shown_is_labelled_also_in_its_confirmation() ->
     shown = [Shown(Exemplar(kernel.id, 1, 0.9, ()), kernel)]
     copied = draft(2)
     other = Draft(Candidate(cpp("softmax"), "kernel", "cpu"), "another")
-    attempts = run_all(replace(session(Rounds([copied, other])), retrieve=lambda functional: shown))
+    attempts = run_all(replace(session(Rounds([copied, other])), retrieve=lambda functional, attempts: shown))
     labels = [a.judged.verdict.labels for a in attempts if isinstance(a.judged.verdict, Passed)]
     assert labels == [(f"near-copy: {kernel.id}",), (), (f"near-copy: {kernel.id}",)]
 
