@@ -20,7 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -51,9 +51,13 @@ SUFFIX: dict[Flavour, str] = {
     "cpu": ".cpp", "cuda": ".cu", "cpu-checked": ".cpp", "cpu-raced": ".cpp", "cuda-checked": ".cu",
     "cuda-host": ".cpp",
 }  # fmt: skip
-SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1"
-# The compiler proper is told of OpenMP, the linker is not: no libgomp. Fences, which TSan does not see, are errors.
-RACES = "-Xpreprocessor -fopenmp -pthread -fsanitize=thread -Werror=tsan -fno-omit-frame-pointer -O1 -g1"
+# ThreadSanitizer: the compiler proper is told of OpenMP, the linker is not (no libgomp); fences, which TSan does not
+# see, are errors.
+CPU_FLAGS: dict[Flavour, str] = {
+    "cpu": "-fopenmp -O3",
+    "cpu-checked": "-fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1",
+    "cpu-raced": "-Xpreprocessor -fopenmp -pthread -fsanitize=thread -Werror=tsan -fno-omit-frame-pointer -O1 -g1",
+}
 OPENMP = "rag_openmp.cpp"
 USES: dict[Flavour, tuple[str, ...]] = {
     "cpu-checked": ("rag_driver.h",), "cuda-checked": ("rag_driver.h",), "cpu-raced": ("rag_driver.h", OPENMP)
@@ -92,15 +96,12 @@ class Toolchain:
         ffi = tvm_ffi_root()
         linked = f"-std=c++17 -I{INCLUDE} -I{ffi}/include -L{ffi}/lib -ltvm_ffi"
         if flavour == "cpu":
-            return f"{self.cxx} {self.cpu_flags()} $in -shared -O3 {linked} -Wl,-rpath,{ffi}/lib -o $out"
+            return f"{self.cxx} {self.cpu_flags(flavour)} $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
         if flavour == "cuda-host":
             defines = "-DRK_DEVICE=0 -DRK_HOST=1 -DRK_SPLIT"
             return f"{self.cxx} {defines} -fPIC -O1 $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
-        if flavour == "cpu-checked":
-            return f"{self.cxx} {self.cpu_flags()} {SANITIZERS} $in {linked} -Wl,-rpath,{ffi}/lib -o $out"
-        if flavour == "cpu-raced":
-            flags = self.cpu_flags().replace("-fopenmp", RACES)
-            return f"{self.cxx} {flags} $in {linked} -Wl,-rpath,{ffi}/lib -o $out"
+        if flavour in ("cpu-checked", "cpu-raced"):
+            return f"{self.cxx} {self.cpu_flags(flavour)} $in {linked} -Wl,-rpath,{ffi}/lib -o $out"
         arch = self.cuda_arch.removeprefix("sm_")
         arch = "90a" if arch == "90" else arch  # Hopper's own instructions need the `a` target
         nvcc = f"{self.nvcc} -gencode=arch=compute_{arch},code=sm_{arch} -Xlinker -rpath={ffi}/lib"
@@ -108,10 +109,10 @@ class Toolchain:
             return f"{nvcc} -lineinfo -O3 $in {linked} -o $out"
         return f"{nvcc} -Xcompiler -fPIC $in -shared -O3 {linked} -o $out"
 
-    def cpu_flags(self) -> str:
+    def cpu_flags(self, flavour: Flavour) -> str:
         """Flags of a C++ kernel. None changes a value: no errno, no traps, vectors as wide as the CPU has them."""
         wide = " -mprefer-vector-width=512" if self.avx512 else ""
-        return f"-march=native{wide} -fopenmp -fPIC -fno-math-errno -fno-trapping-math"
+        return f"-march=native{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
 
 
 def tvm_ffi_root() -> Path:
@@ -192,23 +193,19 @@ def _done(folder: Path) -> bool:
     return (folder / "kernel.so").is_file() or (folder / "failed").is_file()
 
 
-def _precompiled(tools: Toolchain, cache: Path) -> str:
-    """The common headers, parsed once per compiler: it halves a build. Nothing where the compiler is not g++."""
-    if "clang" in tools.version:
-        return ""
-    flags = f"-std=c++17 -O3 {tools.cpu_flags()} -I{INCLUDE} -I{tvm_ffi_root()}/include -x c++-header"
-    contract = (INCLUDE / "rag_kernel.h").read_text()
-    folder = _once("common.h", COMMON_HEADERS, "common.h.gch", flags, tools, cache, contract)
-    return f"-include {folder / 'common.h'}"
-
-
-def _openmp(tools: Toolchain, cache: Path) -> str:
-    """The OpenMP runtime of programs under ThreadSanitizer, compiled once per compiler."""
-    folder = _once(OPENMP, (INCLUDE / OPENMP).read_text(), "openmp.o", "-std=c++17 -O2 -fPIC -c", tools, cache)
-    return str(folder / "openmp.o")
-
-
-PREPARED: dict[Flavour, Callable[[Toolchain, Path], str]] = {"cpu": _precompiled, "cpu-raced": _openmp}
+def _prepared(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
+    """What every C++ edge of a flavour takes, compiled once per compiler: common headers (with g++ only) halve a build,
+    and programs under ThreadSanitizer have their OpenMP runtime."""
+    parts = []
+    if flavour in CPU_FLAGS and "clang" not in tools.version:
+        flags = f"-std=c++17 {tools.cpu_flags(flavour)} -I{INCLUDE} -I{tvm_ffi_root()}/include -x c++-header"
+        contract = (INCLUDE / "rag_kernel.h").read_text()
+        folder = _once("common.h", COMMON_HEADERS, "common.h.gch", flags, tools, cache, contract)
+        parts.append(f"-include {folder / 'common.h'}")
+    if flavour == "cpu-raced":
+        folder = _once(OPENMP, (INCLUDE / OPENMP).read_text(), "openmp.o", "-std=c++17 -O2 -fPIC -c", tools, cache)
+        parts.append(str(folder / "openmp.o"))
+    return " ".join(parts)
 
 
 def _once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache: Path, *more: str) -> Path:
@@ -229,9 +226,9 @@ def _once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache
 def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache: Path) -> None:
     """One graph for all; each edge writes its own log and renames its result into place."""
     backends = {backend for _, backend in missing.values()}
-    prepared = {b: prepare(tools, cache) for b, prepare in PREPARED.items() if b in backends}
+    prepared = {backend: _prepared(backend, tools, cache) for backend in backends}
     with tempfile.TemporaryDirectory(prefix="rag-kernels-build-") as scratch:
-        rules = [_rule(backend, tools, prepared.get(backend, "")) for backend in sorted(backends)]
+        rules = [_rule(backend, tools, prepared[backend]) for backend in sorted(backends)]
         edges, work = [], {}
         for number, (folder, (source, backend)) in enumerate(missing.items()):
             text = Path(scratch) / f"kernel{number}{SUFFIX[backend]}"
@@ -240,7 +237,7 @@ def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache
             edges.append(f"build {work[folder]}: {backend} {text}\n")
         ninja_file = Path(scratch) / "build.ninja"
         ninja_file.write_text("\n".join(rules + edges))
-        box = _box(tools, scratch, [cache / "headers"] if prepared else []) if builds_boxed(tools) else []
+        box = _box(tools, scratch, [cache / "headers"] if any(prepared.values()) else []) if builds_boxed(tools) else []
         subprocess.run(
             [*box, _ninja(), "-C", scratch, "-k", "0", "--quiet"],
             capture_output=True, check=False, stdin=subprocess.DEVNULL, env=_environment() | {"TMPDIR": scratch},
