@@ -2,7 +2,9 @@
 
 import base64
 import os
+import shutil
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ SIZE = 1003
 HEAD = """#include "rag_kernel.h"
 #include <mutex>
 #include <omp.h>
+#include <sys/personality.h>
 #include <thread>
 #define MUST(condition) if (!(condition)) std::abort()
 """
-LINE = 9  # of the first line of a body
+LINE = 10  # of the first line of a body
 KERNEL = HEAD + """void kernel(rk::Tensor<const float> input, rk::Tensor<float> output) {
   const float* x = input.data; float* out = output.data; const int64_t n = input.numel();
   double total = 0; int64_t count = 0;
@@ -147,6 +150,7 @@ HONEST = {
       for (std::thread& one : others) one.join();
       MUST(total == 3);""",
 }
+LAYOUT = "MUST(personality(0xffffffff) & ADDR_NO_RANDOMIZE);"
 
 
 def source(body: str) -> str:
@@ -156,7 +160,7 @@ def source(body: str) -> str:
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """All of them in one graph; "ok: " before the names of the honest ones."""
-    bodies = RACES | {f"ok: {name}": body for name, body in HONEST.items()}
+    bodies = RACES | {f"ok: {name}": body for name, body in HONEST.items()} | {"layout": LAYOUT}
     cache = tmp_path_factory.mktemp("cache")
     built = build([(checked(source(b)), "cpu-raced") for b in bodies.values()], tools=toolchain(), cache=cache)
     assert all(isinstance(one, Built) for one in built), built
@@ -193,6 +197,14 @@ def test_a_race_is_found_on_one_core(one_core: Workers, programs: dict[str, Path
 @pytest.mark.parametrize("name", HONEST)
 def test_what_openmp_orders_is_no_race(one_core: Workers, programs: dict[str, Path], name: str) -> None:
     assert run(one_core, programs[f"ok: {name}"]) == {"ran": ("thread",), "found": (), "left_out": ()}
+
+
+@pytest.mark.skipif(
+    shutil.which("setarch") is None or subprocess.run(["setarch", "-R", "true"], check=False).returncode != 0,
+    reason="the layout of programs cannot be fixed here",
+)
+def test_a_randomized_layout_is_not_in_the_way(one_core: Workers, programs: dict[str, Path]) -> None:
+    assert run(one_core, programs["layout"])["ran"] == ("thread",)
 
 
 def test_a_source_that_needs_more_than_the_runtime_has_does_not_link(tmp_path: Path) -> None:
