@@ -1,6 +1,6 @@
 """The CPU's sanitizers over kernels that should pass them, and over kernels that race; prints Markdown tables.
 
-    .venv/bin/python tests/bench/sanitizers.py [--only softmax] [--every 10] [--times 20]
+    .venv/bin/python tests/bench/sanitizers.py [--only softmax] [--every 10] [--tool thread] [--times 20]
 
 First every C++ kernel of the honest corpus and the zoo's honest twins, with how many could not be run and what it
 costs; then the zoo's data races under ThreadSanitizer, each many times: by itself, bound to one core, and beside two
@@ -13,7 +13,7 @@ import os
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from ingest.functionalize import functionalize
 from ingest.sizes import at_other_sizes
 
 RACES = ("a race on the accumulator",)
+FLAVOURS: dict[str, Flavour] = {"address": "cpu-checked", "thread": "cpu-raced"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Seen:
-    """`outcome` is `clean` (of both programs), `found` or `left out`; `why` is what the tools said."""
+    """`outcome` is `clean` (of every tool), `found` or `left out`; `why` is what the tools said."""
 
     text: Text
     outcome: str
@@ -94,7 +95,7 @@ class Bench:
         programs = [r.library if isinstance(r, Built) else None for r in results]
         return programs, (perf_counter() - started) / len(texts)
 
-    def seen(self, text: Text, programs: Programs, sessions: list[Session]) -> Seen:
+    def seen(self, text: Text, programs: Programs, sessions: list[Session], tools: Sequence[str]) -> Seen:
         started = perf_counter()
         ran: set[str] = set()
         why: list[str] = []
@@ -104,7 +105,7 @@ class Bench:
             why += [*report.left_out, *(f"{tool}: {what}" for tool, what in report.found)]
             if report.found:
                 return Seen(text, "found", "; ".join(why), perf_counter() - started)
-        outcome = "clean" if {"thread", "address"} <= ran else "left out"
+        outcome = "clean" if set(tools) <= ran else "left out"
         return Seen(text, outcome, "; ".join(why), perf_counter() - started)
 
 
@@ -120,12 +121,12 @@ def honest_texts(only: str, every: int) -> list[Text]:
     return [t for t in texts if only in f"{t.group} / {t.name}"][::every]
 
 
-def honest(bench: Bench, texts: list[Text]) -> None:
+def honest(bench: Bench, texts: list[Text], tools: Sequence[str]) -> None:
     by_task: dict[str, list[Text]] = defaultdict(list)
     for text in texts:
         by_task[text.task_source].append(text)
     seen: dict[str, list[Seen]] = defaultdict(list)
-    build_s: dict[Flavour, list[float]] = {"cpu-checked": [], "cpu-raced": []}
+    build_s: dict[Flavour, list[float]] = {FLAVOURS[tool]: [] for tool in tools}
     for number, (task_source, group) in enumerate(by_task.items()):
         print(f"{number + 1} of {len(by_task)} problems", end="\r", file=sys.stderr, flush=True)
         programs: dict[Flavour, list[Path | None]] = {}
@@ -134,8 +135,9 @@ def honest(bench: Bench, texts: list[Text]) -> None:
             seconds += [each_s] * len(group)
         try:
             with bench.sessions(task_source) as sessions:
-                for text, address, thread in zip(group, *programs.values(), strict=True):
-                    outcome = bench.seen(text, Programs(address, thread), sessions)
+                for text, *paths in zip(group, *programs.values(), strict=True):
+                    by_tool = dict(zip(tools, paths, strict=True))
+                    outcome = bench.seen(text, Programs(by_tool.get("address"), by_tool.get("thread")), sessions, tools)
                     seen[text.group].append(outcome)
                     seen["all"].append(outcome)
                     if outcome.outcome != "clean":
@@ -199,7 +201,8 @@ def racing(times: int) -> None:
                          for i, v in enumerate(specimen.variants)]  # fmt: skip
                 with bench.sessions(task_source) as sessions:
                     for text, program in zip(texts, bench.built(texts, "cpu-raced")[0], strict=True):
-                        outcomes = [bench.seen(text, Programs(None, program), sessions) for _ in range(times)]
+                        programs = Programs(None, program)
+                        outcomes = [bench.seen(text, programs, sessions, ["thread"]) for _ in range(times)]
                         found[text.name].append(f"{sum('data race' in o.why for o in outcomes)} of {times}")
     print(f"\n| kernel that races | {' | '.join(moods)} |\n|---|{'--:|' * len(moods)}")
     for name, counts in found.items():
@@ -211,9 +214,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="part of a family's or a kernel's name")
     parser.add_argument("--every", type=int, default=1, help="take one kernel in so many")
+    parser.add_argument("--tool", choices=FLAVOURS, default=None, help="one alone, to see what each costs")
     parser.add_argument("--times", type=int, default=20, help="runs of each race, in each of three situations")
     asked = parser.parse_args()
-    honest(Bench(), honest_texts(asked.only, asked.every))
+    honest(Bench(), honest_texts(asked.only, asked.every), [asked.tool] if asked.tool else list(FLAVOURS))
     if asked.times:
         racing(asked.times)
 
