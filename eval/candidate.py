@@ -204,11 +204,12 @@ def _form(tensor: torch.Tensor, device: str) -> list[Any]:
 
 
 def _digest(tensors: Sequence[Any]) -> str:
+    """As `eval.subject.digest` makes it of the bytes, where the tensors are."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
-        if type(tensor) is not torch.Tensor or not tensor.is_contiguous() or not tensor.numel():
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():
             continue
-        raw = tensor.detach().reshape(-1).view(torch.uint8)
+        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         words = raw[: len(raw) // 8 * 8].view(torch.int64)
         digest.update(int(words.sum()).to_bytes(8, "little", signed=True))
         digest.update(bytes(raw[len(words) * 8 :].tolist()))

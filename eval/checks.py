@@ -96,7 +96,7 @@ class Checks:
         subject.prepare(place, recipe)
         before = subject.input_hash(place)
         subject.call(place)
-        outputs, image = subject.outputs(place), subject.fingerprint(place)
+        image, outputs = subject.fingerprint(place), subject.outputs(place)
         self.compare(place, outputs, recipe, input_class)
         if before != subject.input_hash(place):
             raise Stopped(Rejected("input_mutated", "The candidate changed its inputs."))
@@ -106,6 +106,8 @@ class Checks:
         """What was there when the call returned is still there: in full on a CPU, by a fingerprint on a GPU."""
         if "late-write check" in self.without:
             return
+        if not self.subject.handed_over(outputs, image):
+            raise Stopped(Rejected("late_write", "The outputs are not those that were there when the call returned."))
         on_gpu = place.session.on_gpu
         if image != self.subject.fingerprint(place) or (not on_gpu and not _same(outputs, self.subject.outputs(place))):
             raise Stopped(Rejected("late_write", "The outputs changed after the call had returned."))

@@ -6,6 +6,7 @@ in the worker ends the trial as a verdict (`Stopped`). What a call is for is nev
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -221,6 +222,10 @@ class Subject:
             return str(self._do("digest", {"hash": str}, at=place.number)["hash"]).encode()
         return b"".join(image(place.outputs.bytes(i)) for i in range(len(place.outputs.specs)))
 
+    def handed_over(self, outputs: Sequence[NDArray[np.uint8]], fingerprint: bytes) -> bool:
+        """Whether outputs are what the fingerprint was taken of: no other tensors, made when they were collected."""
+        return self.candidate.tier == "kernel" or digest(outputs) == fingerprint
+
     def use_threads(self, count: int) -> None:
         self._do("threads", count=count)
 
@@ -257,6 +262,18 @@ def image(raw: NDArray[np.uint8]) -> bytes:
     """A sum of all bytes and a sample of them."""
     words, rest = raw[: len(raw) // 8 * 8].view(np.uint64), raw[len(raw) // 8 * 8 :]
     return int(words.sum()).to_bytes(8, "little") + words[:: max(1, len(words) // 64)].tobytes() + rest.tobytes()
+
+
+def digest(outputs: Sequence[NDArray[np.uint8]]) -> bytes:
+    """The fingerprint that a worker gives of tensors where they are, made of bytes that it handed over."""
+    made = hashlib.blake2b(digest_size=16)
+    for raw in outputs:
+        words = raw[: len(raw) // 8 * 8].view(np.int64)
+        if len(raw):
+            made.update(int(words.sum()).to_bytes(8, "little", signed=True))
+            made.update(raw[8 * len(words) :].tobytes())
+            made.update(raw[:: max(1, len(raw) // 64)][:64].tobytes())
+    return made.hexdigest().encode()
 
 
 def binding(fp: FunctionalProblem, candidate: Candidate, reply: dict[str, Any]) -> dict[str, Any]:
