@@ -10,11 +10,14 @@ busy loops.
 import argparse
 import multiprocessing
 import os
+import resource
+import signal
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -85,15 +88,16 @@ class Bench:
             for session in open_ones:
                 session.close()
 
-    def built(self, texts: list[Text], flavour: Flavour) -> tuple[list[Path | None], float]:
-        """The programs, and the seconds that each took."""
-        started = perf_counter()
+    def built(self, texts: list[Text], flavour: Flavour) -> tuple[list[Path | None], list[float]]:
+        """The programs, and the CPU seconds of each one that was not in the cache."""
+        before_s = _children_s()
         results = build([(checked(t.source), flavour) for t in texts], tools=self.tools, cache=self.cache)
         for text, result in zip(texts, results, strict=True):
             if isinstance(result, BuildError):
                 print(f"{text.group} / {text.name}, {flavour}: {result.reason}", flush=True)
         programs = [r.library if isinstance(r, Built) else None for r in results]
-        return programs, (perf_counter() - started) / len(texts)
+        fresh = sum(not (isinstance(r, Built) and r.cached) for r in results)
+        return programs, [(_children_s() - before_s) / fresh] * fresh if fresh else []
 
     def seen(self, text: Text, programs: Programs, sessions: list[Session], tools: Sequence[str]) -> Seen:
         started = perf_counter()
@@ -107,6 +111,14 @@ class Bench:
                 return Seen(text, "found", "; ".join(why), perf_counter() - started)
         outcome = "clean" if set(tools) <= ran else "left out"
         return Seen(text, outcome, "; ".join(why), perf_counter() - started)
+
+
+    def judged(self, group: list[Text], built: list[list[Path | None]], tools: Sequence[str]) -> Iterator[Seen]:
+        """The kernels of one problem; `built` holds the programs by tool."""
+        with self.sessions(group[0].task_source) as sessions:
+            for text, *paths in zip(group, *built, strict=True):
+                by_tool = dict(zip(tools, paths, strict=True))
+                yield self.seen(text, Programs(by_tool.get("address"), by_tool.get("thread")), sessions, tools)
 
 
 def honest_texts(only: str, every: int) -> list[Text]:
@@ -127,23 +139,25 @@ def honest(bench: Bench, texts: list[Text], tools: Sequence[str]) -> None:
         by_task[text.task_source].append(text)
     seen: dict[str, list[Seen]] = defaultdict(list)
     build_s: dict[Flavour, list[float]] = {FLAVOURS[tool]: [] for tool in tools}
-    for number, (task_source, group) in enumerate(by_task.items()):
-        print(f"{number + 1} of {len(by_task)} problems", end="\r", file=sys.stderr, flush=True)
-        programs: dict[Flavour, list[Path | None]] = {}
-        for flavour, seconds in build_s.items():
-            programs[flavour], each_s = bench.built(group, flavour)
-            seconds += [each_s] * len(group)
+    with ThreadPoolExecutor(1) as ahead, suppress(KeyboardInterrupt):
+        builds = [[ahead.submit(bench.built, group, f) for f in build_s] for group in by_task.values()]
         try:
-            with bench.sessions(task_source) as sessions:
-                for text, *paths in zip(group, *programs.values(), strict=True):
-                    by_tool = dict(zip(tools, paths, strict=True))
-                    outcome = bench.seen(text, Programs(by_tool.get("address"), by_tool.get("thread")), sessions, tools)
-                    seen[text.group].append(outcome)
-                    seen["all"].append(outcome)
-                    if outcome.outcome != "clean":
-                        print(f"- {text.group} / {text.name}: {outcome.outcome}, {outcome.why}", flush=True)
-        except (ProblemError, MachineError) as error:
-            print(f"{group[0].name}: {error}", flush=True)
+            for number, (group, building) in enumerate(zip(by_task.values(), builds, strict=True)):
+                print(f"{number + 1} of {len(by_task)} problems", end="\r", file=sys.stderr, flush=True)
+                built = [future.result() for future in building]
+                for seconds, (_, its_s) in zip(build_s.values(), built, strict=True):
+                    seconds += its_s
+                try:
+                    for outcome in bench.judged(group, [paths for paths, _ in built], tools):
+                        seen[outcome.text.group].append(outcome)
+                        seen["all"].append(outcome)
+                        if outcome.outcome != "clean":
+                            where = f"{outcome.text.group} / {outcome.text.name}"
+                            print(f"- {where}: {outcome.outcome}, {outcome.why}", flush=True)
+                except (ProblemError, MachineError) as error:
+                    print(f"{group[0].name}: {error}", flush=True)
+        finally:
+            ahead.shutdown(cancel_futures=True)
     print("| family | kernels | clean | left out | found | median s | longest s |\n|---|--:|--:|--:|--:|--:|--:|")
     for family in [*(f for f in seen if f != "all"), *(["all"] if seen else [])]:
         members = seen[family]
@@ -152,7 +166,12 @@ def honest(bench: Bench, texts: list[Text], tools: Sequence[str]) -> None:
         print(f"| {family} | {len(members)} | {counts} | {statistics.median(times):.2f} | {max(times):.2f} |")
     for flavour, seconds in build_s.items():
         if seconds:
-            print(f"\nBuilding a {flavour} program took {statistics.mean(seconds):.2f} s.")
+            print(f"\nBuilding a {flavour} program took {statistics.mean(seconds):.2f} s of CPU time.")
+
+
+def _children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _spin() -> None:
@@ -217,6 +236,7 @@ def main() -> None:
     parser.add_argument("--tool", choices=FLAVOURS, default=None, help="one alone, to see what each costs")
     parser.add_argument("--times", type=int, default=20, help="runs of each race, in each of three situations")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the tables of what was seen until then
     honest(Bench(), honest_texts(asked.only, asked.every), [asked.tool] if asked.tool else list(FLAVOURS))
     if asked.times:
         racing(asked.times)
