@@ -133,10 +133,11 @@ def honest_texts(only: str, every: int) -> list[Text]:
     return [t for t in texts if only in f"{t.group} / {t.name}"][::every]
 
 
-def honest(bench: Bench, texts: list[Text], tools: Sequence[str]) -> None:
+def honest(bench: Bench, texts: list[Text], tools: Sequence[str], skip: int) -> None:
     by_task: dict[str, list[Text]] = defaultdict(list)
     for text in texts:
         by_task[text.task_source].append(text)
+    by_task = dict(list(by_task.items())[skip:])
     seen: dict[str, list[Seen]] = defaultdict(list)
     build_s: dict[Flavour, list[float]] = {FLAVOURS[tool]: [] for tool in tools}
     with ThreadPoolExecutor(1) as ahead, suppress(KeyboardInterrupt):
@@ -233,11 +234,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="part of a family's or a kernel's name")
     parser.add_argument("--every", type=int, default=1, help="take one kernel in so many")
+    parser.add_argument("--skip", type=int, default=0, help="problems that an interrupted run has seen")
     parser.add_argument("--tool", choices=FLAVOURS, default=None, help="one alone, to see what each costs")
     parser.add_argument("--times", type=int, default=20, help="runs of each race, in each of three situations")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the tables of what was seen until then
-    honest(Bench(), honest_texts(asked.only, asked.every), [asked.tool] if asked.tool else list(FLAVOURS))
+    tools = [asked.tool] if asked.tool else list(FLAVOURS)
+    honest(Bench(), honest_texts(asked.only, asked.every), tools, asked.skip)
     if asked.times:
         racing(asked.times)
 
