@@ -10,7 +10,6 @@ busy loops.
 import argparse
 import multiprocessing
 import os
-import resource
 import signal
 import statistics
 import sys
@@ -89,15 +88,15 @@ class Bench:
                 session.close()
 
     def built(self, texts: list[Text], flavour: Flavour) -> tuple[list[Path | None], list[float]]:
-        """The programs, and the CPU seconds of each one that was not in the cache."""
-        before_s = _children_s()
+        """The programs, and the seconds of each one that was not in the cache."""
+        started = perf_counter()
         results = build([(checked(t.source), flavour) for t in texts], tools=self.tools, cache=self.cache)
         for text, result in zip(texts, results, strict=True):
             if isinstance(result, BuildError):
                 print(f"{text.group} / {text.name}, {flavour}: {result.reason}", flush=True)
         programs = [r.library if isinstance(r, Built) else None for r in results]
         fresh = sum(not (isinstance(r, Built) and r.cached) for r in results)
-        return programs, [(_children_s() - before_s) / fresh] * fresh if fresh else []
+        return programs, [(perf_counter() - started) / fresh] * fresh if fresh else []
 
     def seen(self, text: Text, programs: Programs, sessions: list[Session], tools: Sequence[str]) -> Seen:
         started = perf_counter()
@@ -167,12 +166,7 @@ def honest(bench: Bench, texts: list[Text], tools: Sequence[str], skip: int) -> 
         print(f"| {family} | {len(members)} | {counts} | {statistics.median(times):.2f} | {max(times):.2f} |")
     for flavour, seconds in build_s.items():
         if seconds:
-            print(f"\nBuilding a {flavour} program took {statistics.mean(seconds):.2f} s of CPU time.")
-
-
-def _children_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+            print(f"\nBuilding a {flavour} program took {statistics.mean(seconds):.2f} s.")
 
 
 def _spin() -> None:
@@ -240,7 +234,8 @@ def main() -> None:
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the tables of what was seen until then
     tools = [asked.tool] if asked.tool else list(FLAVOURS)
-    honest(Bench(), honest_texts(asked.only, asked.every), tools, asked.skip)
+    if texts := honest_texts(asked.only, asked.every):
+        honest(Bench(), texts, tools, asked.skip)
     if asked.times:
         racing(asked.times)
 
