@@ -43,13 +43,25 @@ COMMON_HEADERS = """\
 #include <vector>
 #include "rag_kernel.h"
 """
-# `-checked` builds are programs of their own, for sanitizers: the source and `rag_driver.h` around it.
+# `-checked` builds are programs of their own, for sanitizers: the source and `rag_driver.h` around it; `cpu-raced` is
+# one for ThreadSanitizer, on an OpenMP runtime of our own (`rag_openmp.cpp`).
 # `cuda-host` is the host part of a split CUDA source (`eval.nvrtc`).
-Flavour = Literal["cpu", "cuda", "cpu-checked", "cuda-checked", "cuda-host"]
+Flavour = Literal["cpu", "cuda", "cpu-checked", "cpu-raced", "cuda-checked", "cuda-host"]
 SUFFIX: dict[Flavour, str] = {
-    "cpu": ".cpp", "cuda": ".cu", "cpu-checked": ".cpp", "cuda-checked": ".cu", "cuda-host": ".cpp"
+    "cpu": ".cpp", "cuda": ".cu", "cpu-checked": ".cpp", "cpu-raced": ".cpp", "cuda-checked": ".cu",
+    "cuda-host": ".cpp",
 }  # fmt: skip
-SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1"
+# ThreadSanitizer: the compiler proper is told of OpenMP, the linker is not (no libgomp); fences, which TSan does not
+# see, are errors.
+CPU_FLAGS: dict[Flavour, str] = {
+    "cpu": "-fopenmp -O3",
+    "cpu-checked": "-fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1",
+    "cpu-raced": "-Xpreprocessor -fopenmp -pthread -fsanitize=thread -Werror=tsan -fno-omit-frame-pointer -O1 -g1",
+}
+OPENMP = "rag_openmp.cpp"
+USES: dict[Flavour, tuple[str, ...]] = {
+    "cpu-checked": ("rag_driver.h",), "cuda-checked": ("rag_driver.h",), "cpu-raced": ("rag_driver.h", OPENMP)
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +96,12 @@ class Toolchain:
         ffi = tvm_ffi_root()
         linked = f"-std=c++17 -I{INCLUDE} -I{ffi}/include -L{ffi}/lib -ltvm_ffi"
         if flavour == "cpu":
-            return f"{self.cxx} {self.cpu_flags()} $in -shared -O3 {linked} -Wl,-rpath,{ffi}/lib -o $out"
+            return f"{self.cxx} {self.cpu_flags(flavour)} $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
         if flavour == "cuda-host":
             defines = "-DRK_DEVICE=0 -DRK_HOST=1 -DRK_SPLIT"
             return f"{self.cxx} {defines} -fPIC -O1 $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
-        if flavour == "cpu-checked":
-            return f"{self.cxx} {self.cpu_flags()} {SANITIZERS} $in {linked} -Wl,-rpath,{ffi}/lib -o $out"
+        if flavour in ("cpu-checked", "cpu-raced"):
+            return f"{self.cxx} {self.cpu_flags(flavour)} $in {linked} -Wl,-rpath,{ffi}/lib -o $out"
         arch = self.cuda_arch.removeprefix("sm_")
         arch = "90a" if arch == "90" else arch  # Hopper's own instructions need the `a` target
         nvcc = f"{self.nvcc} -gencode=arch=compute_{arch},code=sm_{arch} -Xlinker -rpath={ffi}/lib"
@@ -97,10 +109,10 @@ class Toolchain:
             return f"{nvcc} -lineinfo -O3 $in {linked} -o $out"
         return f"{nvcc} -Xcompiler -fPIC $in -shared -O3 {linked} -o $out"
 
-    def cpu_flags(self) -> str:
+    def cpu_flags(self, flavour: Flavour) -> str:
         """Flags of a C++ kernel. None changes a value: no errno, no traps, vectors as wide as the CPU has them."""
         wide = " -mprefer-vector-width=512" if self.avx512 else ""
-        return f"-march=native{wide} -fopenmp -fPIC -fno-math-errno -fno-trapping-math"
+        return f"-march=native{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
 
 
 def tvm_ffi_root() -> Path:
@@ -173,39 +185,50 @@ def build(sources: Sequence[tuple[str, Flavour]], *, tools: Toolchain, cache: Pa
 
 
 def _folder(source: str, backend: Flavour, tools: Toolchain, cache: Path) -> Path:
-    header = (INCLUDE / "rag_kernel.h").read_text()
-    return cache / "builds" / content_id("b", source, header, tools.command(backend), tools.version)
+    texts = [(INCLUDE / name).read_text() for name in ("rag_kernel.h", *USES.get(backend, ()))]
+    return cache / "builds" / content_id("b", source, *texts, tools.command(backend), tools.version)
 
 
 def _done(folder: Path) -> bool:
     return (folder / "kernel.so").is_file() or (folder / "failed").is_file()
 
 
-def _precompiled(tools: Toolchain, cache: Path) -> Path | None:
-    """The common headers, parsed once per compiler: it halves a build. None where the compiler is not g++."""
-    if "clang" in tools.version:
-        return None
-    flags = f"-std=c++17 -O3 {tools.cpu_flags()} -I{INCLUDE} -I{tvm_ffi_root()}/include"
-    key = content_id("h", COMMON_HEADERS, (INCLUDE / "rag_kernel.h").read_text(), flags, tools.version)
-    header = cache / "headers" / key / "common.h"
-    if not header.with_name("common.h.gch").is_file():
-        header.parent.mkdir(parents=True, exist_ok=True)
-        header.write_text(COMMON_HEADERS)
-        staged = header.with_name(f"{os.getpid()}.tmp")
-        command = [tools.cxx, *flags.split(), "-x", "c++-header", str(header), "-o", str(staged)]
+def _prepared(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
+    """What every C++ edge of a flavour takes, compiled once per compiler: common headers (with g++ only) halve a build,
+    and programs under ThreadSanitizer have their OpenMP runtime."""
+    parts = []
+    if flavour in CPU_FLAGS and "clang" not in tools.version:
+        flags = f"-std=c++17 {tools.cpu_flags(flavour)} -I{INCLUDE} -I{tvm_ffi_root()}/include -x c++-header"
+        contract = (INCLUDE / "rag_kernel.h").read_text()
+        folder = _once("common.h", COMMON_HEADERS, "common.h.gch", flags, tools, cache, contract)
+        parts.append(f"-include {folder / 'common.h'}")
+    if flavour == "cpu-raced":
+        folder = _once(OPENMP, (INCLUDE / OPENMP).read_text(), "openmp.o", "-std=c++17 -O2 -fPIC -c", tools, cache)
+        parts.append(str(folder / "openmp.o"))
+    return " ".join(parts)
+
+
+def _once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache: Path, *more: str) -> Path:
+    """The folder with `result`, which is compiled from our own `text`; found in the cache the next time."""
+    folder = cache / "headers" / content_id("h", text, *more, flags, tools.version)
+    if not (folder / result).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+        staged = folder / f"{os.getpid()}.tmp"
+        command = [tools.cxx, *flags.split(), str(folder / name), "-o", str(staged)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_LIMIT_S)
         if done.returncode != 0:
-            raise MachineError(f"{tools.cxx} cannot compile the common headers: {done.stderr.strip()[:300]}")
-        staged.rename(header.with_name("common.h.gch"))
-    return header
+            raise MachineError(f"{tools.cxx} cannot compile {name}: {done.stderr.strip()[:300]}")
+        staged.rename(folder / result)
+    return folder
 
 
 def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache: Path) -> None:
     """One graph for all; each edge writes its own log and renames its result into place."""
     backends = {backend for _, backend in missing.values()}
-    header = _precompiled(tools, cache) if "cpu" in backends else None
+    prepared = {backend: _prepared(backend, tools, cache) for backend in backends}
     with tempfile.TemporaryDirectory(prefix="rag-kernels-build-") as scratch:
-        rules = [_rule(backend, tools, header) for backend in sorted(backends)]
+        rules = [_rule(backend, tools, prepared[backend]) for backend in sorted(backends)]
         edges, work = [], {}
         for number, (folder, (source, backend)) in enumerate(missing.items()):
             text = Path(scratch) / f"kernel{number}{SUFFIX[backend]}"
@@ -214,7 +237,7 @@ def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache
             edges.append(f"build {work[folder]}: {backend} {text}\n")
         ninja_file = Path(scratch) / "build.ninja"
         ninja_file.write_text("\n".join(rules + edges))
-        box = _box(tools, scratch, [header.parent] if header else []) if builds_boxed(tools) else []
+        box = _box(tools, scratch, [cache / "headers"] if any(prepared.values()) else []) if builds_boxed(tools) else []
         subprocess.run(
             [*box, _ninja(), "-C", scratch, "-k", "0", "--quiet"],
             capture_output=True, check=False, stdin=subprocess.DEVNULL, env=_environment() | {"TMPDIR": scratch},
@@ -246,10 +269,8 @@ def builds_boxed(tools: Toolchain) -> bool:
         )
 
 
-def _rule(backend: Flavour, tools: Toolchain, header: Path | None) -> str:
-    command = tools.command(backend)
-    if backend == "cpu" and header is not None:
-        command = command.replace(" $in ", f" -include {header} $in ")
+def _rule(backend: Flavour, tools: Toolchain, prepared: str) -> str:
+    command = tools.command(backend).replace(" $in ", f" {prepared} $in ")
     limited = f"timeout -k 2 {COMPILE_LIMIT_S} {command}"
     return f"rule {backend}\n  command = {limited} > $out.log 2>&1 || echo $$? > $out.code\n"
 

@@ -35,6 +35,7 @@ from eval.records import (
     Verdict,
 )
 from eval.sandbox import Sandbox, layers
+from eval.sanitize import Programs, can_show_races
 from eval.session import Session
 from eval.subject import Library, Subject
 from eval.tiers import Forbidden, check_composed, kernels_text
@@ -126,7 +127,7 @@ class LocalJudge:
             (host_text(_kernels(c)), "cuda-host") if c in split else (_kernels(c), c.backend) for c in candidates
         ]
         if self.limits.thorough and self.can_run:
-            sources += [(checked(c.source), _checked_flavour(c)) for c in candidates if c.tier == "kernel"]
+            sources += [edge for c in candidates if c.tier == "kernel" for edge in _checked_sources(c)]
         built = build(sources, tools=self._tools, cache=self.cache)[: len(candidates)]
         results: dict[Candidate, Library | BuildError] = {}
         for candidate, host in zip(candidates, built, strict=True):
@@ -154,15 +155,21 @@ class LocalJudge:
             verdict = trial.run(None)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
 
-    def _checked(self, candidate: Candidate) -> tuple[Path | None, Workers]:
-        """The program for sanitizers, built when it is first asked for, and the workers to run it in."""
-        source = (checked(candidate.source), _checked_flavour(candidate))
-        [built] = build([source], tools=self._tools, cache=self.cache)
+    def _checked(self, candidate: Candidate) -> tuple[Programs, Workers]:
+        """The programs for sanitizers, built when they are first asked for, and the workers to run them in."""
+        built = build(_checked_sources(candidate), tools=self._tools, cache=self.cache)
+        paths = [one.library if isinstance(one, Built) else None for one in built]
         if self._tool_workers is None:
             self._tool_workers = self._candidate_workers
             if self.device.backend == "cuda":  # compute-sanitizer attaches to what it runs
                 self._tool_workers = Workers(sandbox=Sandbox((self.cache / "builds",), gpu=True, filtered=False))
-        return built.library if isinstance(built, Built) else None, self._tool_workers
+        if self.device.backend == "cuda":
+            return Programs(paths[0]), self._tool_workers
+        if len(paths) < 2:
+            why = "its threads are ordered by fences, flushes or assembly, which that does not see"
+            return Programs(paths[0], None, why), self._tool_workers
+        why = f"it does not build with it ({built[1].reason[:160]})" if isinstance(built[1], BuildError) else ""
+        return Programs(paths[0], paths[1], why), self._tool_workers
 
     def _static_verdict(self, candidate: Candidate) -> Verdict | None:
         """What can be said before anything is built."""
@@ -349,8 +356,12 @@ def _kernels(candidate: Candidate) -> str:
     return kernels_text(candidate.source) if candidate.tier == "composed" else ""
 
 
-def _checked_flavour(candidate: Candidate) -> Flavour:
-    return "cuda-checked" if candidate.backend == "cuda" else "cpu-checked"
+def _checked_sources(candidate: Candidate) -> list[tuple[str, Flavour]]:
+    """The programs for sanitizers: one, and on a CPU a second one that shows races."""
+    text = checked(candidate.source)
+    if candidate.backend == "cuda":
+        return [(text, "cuda-checked")]
+    return [(text, "cpu-checked"), *([(text, "cpu-raced")] if can_show_races(candidate.source) else [])]  # type: ignore[list-item]
 
 
 def _torch_version() -> str:

@@ -1,12 +1,18 @@
-"""A kernel under sanitizers: address and undefined-behaviour on a CPU, compute-sanitizer on a GPU.
+"""A kernel under sanitizers: address, undefined behaviour and threads on a CPU, compute-sanitizer on a GPU.
 
-Comes in: a program built around a kernel-tier source (`rag_driver.h`) and content of small or odd sizes. Goes out:
-the first thing a tool found, as a sentence, or "". The program runs in a candidate's worker, never here.
+Comes in: programs built around a kernel-tier source (`rag_driver.h`) and content of small or odd sizes. Goes out:
+the first thing that each tool found, as a sentence. The programs run in a candidate's worker, never here.
+
+ThreadSanitizer finds a data race by what OpenMP and locks order, not by the numbers, so that one call on one core is
+enough; the program has an OpenMP runtime of its own (`rag_openmp.cpp`), since libgomp's barriers are hidden from the
+tool. What that cannot judge is left out with a note, and never rejected: a source that needs more than the runtime
+has, one that orders its threads by fences, `omp flush` or assembly, and a machine on which the tool does not work.
 """
 
 from __future__ import annotations
 
 import base64
+import ctypes
 import re
 import shutil
 import struct
@@ -23,13 +29,24 @@ from eval.workers import WorkerFailed, Workers
 RUN_LIMIT_S = 120.0
 GPU_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CPU_TOOLS = ("address", "undefined-behaviour")
-REFUSED, FOUND = 3, 9  # exit codes: of the driver when the kernel refuses the call, of compute-sanitizer
+THREAD_LIMIT_S = 45.0
+REFUSED, FOUND, RACY = 3, 9, 66  # exit codes: of the driver when the kernel refuses, compute-sanitizer, TSan
+NO_RANDOMIZE = 0x0040000  # TSan's shadow memory has fixed places, which a randomized layout may have taken
+OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:allocator_may_return_null=1", "PATH": "/usr/bin:/bin",
+    "UBSAN_OPTIONS": "print_stacktrace=0", "OMP_NUM_THREADS": "4",
+    "TSAN_OPTIONS": f"halt_on_error=1:exitcode={RACY}:history_size=7:report_thread_leaks=0:report_signal_unsafe=0:"
+    "report_mutex_bugs=0:report_destroy_locked=0:detect_deadlocks=0:allocator_may_return_null=1",
+}  # fmt: skip
+# Orders between threads that TSan does not see.
+_HIDDEN = re.compile(r"\bomp\s+flush\b|\b__sync_synchronize\b|\b_mm_[mls]fence\b|\basm\b|\b__asm")
 SOFT_TOOLS = frozenset({"initcheck"})  # padding that is read and thrown away is no error
 # kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLComplex, kDLBool of DLPack
 DTYPE_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
 _FOUND = (
     re.compile(r"ERROR: AddressSanitizer: ([^\n]{0,160})"),
     re.compile(r"runtime error: ([^\n]{0,160})"),
+    re.compile(r"WARNING: ThreadSanitizer: ([^\n(]{0,160})"),
     re.compile(r"========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)([^\n]{10,160})"),
 )
 _LINE = re.compile(r"kernel\d+\.(?:cpp|cu):(\d+)")
@@ -68,50 +85,105 @@ def takes(fp: FunctionalProblem) -> bool:
     return all(not isinstance(a, ScalarArgument) or isinstance(a.value, bool | int | float) for a in fp.arguments)
 
 
+def can_show_races(source: str) -> bool:
+    """Whether ThreadSanitizer sees all that may order the threads of this C++ source."""
+    return _HIDDEN.search(source) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What was built for the tools; None where it does not build. `why_not_raced` says why there is no second one."""
+
+    checked: Path | None
+    raced: Path | None = None
+    why_not_raced: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`ran`: the tools that ran to their end; `found`: (tool, what it found)."""
+    """`ran`: the tools that ran to their end; `found`: (tool, what it found); `left_out`: why others did not run."""
 
     ran: tuple[str, ...]
     found: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...] = ()
 
 
-def sanitize(session: Session, program: Path, workers: Workers) -> Report:
+def sanitize(session: Session, programs: Programs, workers: Workers) -> Report:
     """Run every tool once, in a child of `workers`. Content is that of the session, which is small."""
-    payload = {"program": str(program), "call": base64.b64encode(call_file(session)).decode(), "gpu": session.on_gpu}
+    payload = {
+        "checked": str(programs.checked or ""), "raced": str(programs.raced or ""), "gpu": session.on_gpu,
+        "call": base64.b64encode(call_file(session)).decode(),
+    }  # fmt: skip
     try:
         reply = workers.call("eval.sanitize:run", payload, deadline_s=RUN_LIMIT_S)
     except WorkerFailed as failure:
         if failure.kind == "raised":
             raise MachineError(f"The sanitizers cannot run here: {failure.message}.") from failure
         return Report(("address",), (("address", f"the checked program did not end ({failure.message})"),))
-    return Report(tuple(reply["ran"]), tuple((tool, what) for tool, what in reply["found"]))
+    found = tuple((tool, what) for tool, what in reply["found"])
+    return Report(tuple(reply["ran"]), found, tuple(reply["left_out"]))
 
 
 def run(payload: dict[str, Any]) -> dict[str, Any]:
-    """In a candidate's worker: start the program under each tool."""
-    file = Path("call.bin")
-    file.write_bytes(base64.b64decode(payload["call"]))
-    environment = {
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:allocator_may_return_null=1", "PATH": "/usr/bin:/bin",
-        "UBSAN_OPTIONS": "print_stacktrace=0", "OMP_NUM_THREADS": "4",
-    }  # fmt: skip
-    command = [payload["program"], str(file)]
-    if not payload["gpu"]:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
-        bad = done.returncode not in (0, REFUSED)
-        return {"ran": CPU_TOOLS, "found": [[" and ".join(CPU_TOOLS), _first(done.stderr)]] if bad else []}
+    """In a candidate's worker: start the programs under their tools."""
+    Path("call.bin").write_bytes(base64.b64decode(payload["call"]))
+    return _on_gpu(payload["checked"]) if payload["gpu"] else _on_cpu(payload["checked"], payload["raced"])
+
+
+def _on_cpu(checked: str, raced: str) -> dict[str, Any]:
+    """Both programs side by side."""
+    ran: list[str] = []
+    found: list[list[str]] = []
+    left_out: list[str] = []
+    threads = _start(raced, "raced.log") if raced else None
+    if checked:
+        address = _start(checked, "checked.log")
+        ran += CPU_TOOLS
+        if address.wait() not in (0, REFUSED):
+            found.append([" and ".join(CPU_TOOLS), _first(_log("checked.log"))])
+    if threads is not None and not found:
+        try:
+            code = threads.wait(THREAD_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        log = _log("raced.log")
+        if code in (0, REFUSED, RACY):
+            ran.append("thread")
+            found += [["thread", _first(log)]] * (code == RACY)
+        else:
+            why = log.strip().splitlines()[0][:160] if log.strip() else f"it ended with code {code}"
+            left_out.append(f"ThreadSanitizer: {why if code is not None else f'not done after {THREAD_LIMIT_S:.0f} s'}")
+    if threads is not None:
+        threads.kill()
+    return {"ran": ran, "found": found, "left_out": left_out}
+
+
+def _start(program: str, log: str) -> subprocess.Popen[bytes]:
+    libc = ctypes.CDLL(None)
+    with open(log, "wb") as file:
+        return subprocess.Popen(
+            [program, "call.bin"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, env=OPTIONS,
+            preexec_fn=lambda: libc.personality(NO_RANDOMIZE),
+        )  # fmt: skip
+
+
+def _log(name: str) -> str:
+    return Path(name).read_text(errors="replace")
+
+
+def _on_gpu(program: str) -> dict[str, Any]:
     ran, found = [], []
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     for name in GPU_TOOLS if Path(tool).is_file() else ():
-        checked = [tool, "--tool", name, "--error-exitcode", str(FOUND), *command]
+        checked = [tool, "--tool", name, "--error-exitcode", str(FOUND), program, "call.bin"]
         done = subprocess.run(checked, capture_output=True, text=True, errors="replace", check=False)
         log = done.stdout + done.stderr
         if "SUMMARY" in log:  # else the tool itself did not work
             ran.append(name)
         if done.returncode == FOUND and "SUMMARY" in log:
             found.append([name, _first(log)])
-    return {"ran": ran, "found": found}
+    left_out = [] if ran else ["compute-sanitizer does not work here"]
+    return {"ran": ran, "found": found, "left_out": left_out}
 
 
 def _first(log: str) -> str:

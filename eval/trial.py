@@ -8,7 +8,6 @@ request with new content.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from eval.classify import classify, fuses_nothing, links_library
 from eval.device import floor_us
 from eval.race import Race, Times, order_matters, self_check
 from eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict, Wrong
-from eval.sanitize import SOFT_TOOLS, sanitize, takes
+from eval.sanitize import SOFT_TOOLS, Programs, sanitize, takes
 from eval.session import Session
 from eval.subject import Library, Place, Stopped, Subject
 from eval.timing import better, median_us, product, ratio_of
@@ -34,7 +33,7 @@ class Trial:
 
     def __init__(
         self, session: Session, candidate: Candidate, library: Library | None, *,
-        thorough: bool = False, checked: Callable[[], tuple[Path | None, Workers]] | None = None,
+        thorough: bool = False, checked: Callable[[], tuple[Programs, Workers]] | None = None,
         loaded: Callable[[], Subject] | None = None,
     ) -> None:  # fmt: skip
         self.loaded = loaded  # hands over a worker that has loaded the candidate already
@@ -135,7 +134,7 @@ class Trial:
         return True
 
     def _sanitize(self) -> None:
-        """Kernel tier: a program around the source, under sanitizers, at small sizes and at odd ones.
+        """Kernel tier: programs around the source, under sanitizers, at small sizes and at odd ones.
 
         What goes wrong at other sizes than the problem's is a label here too.
         """
@@ -145,14 +144,15 @@ class Trial:
             self.found.notes.append("not run under sanitizers: it does not take smaller sizes")
         if self.candidate.tier != "kernel" or "sanitizers" in self.without or not sessions or self.checked is None:
             return
-        program, workers = self.checked()
-        if program is None:
-            self.found.notes.append("not run under sanitizers: it does not build with them")
-            return
+        programs, workers = self.checked()
+        sessions = sessions if programs.checked or programs.raced else []
+        left_out = [] if programs.checked else ["not run under sanitizers: it does not build with them"]
+        left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
         ran: list[str] = []
         for session in sessions:
-            report = sanitize(session, program, workers)
+            report = sanitize(session, programs, workers)
             ran += [tool for tool in report.ran if tool not in ran]
+            left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
             for tool, what in report.found:
                 if session is self.session.odd:
                     self.found.label("shape-specialised")
@@ -162,10 +162,9 @@ class Trial:
                     self.found.label(f"fragile: {tool}")
                 sizes = "" if session is self.session.small else " at odd sizes"
                 self.found.notes.append(f"{tool}{sizes}: {what}")
+        self.found.notes += dict.fromkeys(left_out)
         if ran:
             self.found.checks.append(f"sanitizers: {', '.join(ran)}")
-        else:
-            self.found.notes.append("not run under sanitizers: compute-sanitizer does not work here")
 
     def _classify(self, subject: Subject, place: Place, checks: Checks) -> str:
         linked = ""

@@ -152,7 +152,7 @@ def test_an_honest_product_is_strict(judge: LocalJudge, linear: FunctionalProble
     assert isinstance(passed, Passed), passed
     assert passed.precision == "strict" and passed.labels == () and passed.claims_speed
     assert {"exactness probe", "odd sizes", "10 repeats", "idle after the call"} <= set(passed.checks)
-    assert "sanitizers: address, undefined-behaviour" in passed.checks
+    assert "sanitizers: address, undefined-behaviour, thread" in passed.checks
     assert passed.measurement.cold and passed.measurement.speedup_warm is not None
 
 
@@ -210,6 +210,8 @@ def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: Functio
         ({"before": "volatile float t = x.data[-1]; (void)t;"}, "crashed"),
         ({"after": "_mm_setcsr(_mm_getcsr() | 0x8040);"}, "rejected:floating_point_state"),
         ({"before": "volatile int32_t big = 2147483647; big = big + 1;"}, "rejected:sanitizer"),  # undefined behaviour
+        ({"before": "int64_t last = 0;\n#pragma omp parallel for\nfor (int64_t r = 0; r < rows; ++r) last = n;\n"
+          "if (last < n) return;"}, "rejected:sanitizer"),  # a race whose numbers are right
         ({"before": "float p8[8]; volatile int at = 8; p8[at] = 1; (void)p8;"}, "rejected:sanitizer"),
         ({"before": "static int k; ++k;", "after": "out.data[5] *= 1 + k % 2 * 1e-7f;"}, "label:nondeterministic"),
         (
@@ -227,6 +229,12 @@ def test_what_ordinary_inputs_do_not_show(
 ) -> None:
     found = verdict(judge, softmax, "#include <unistd.h>\n" + altered(**parts))
     assert expected in codes(found), found
+
+
+def test_what_thread_sanitizer_cannot_judge_is_left_out(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    passed = verdict(judge, softmax, altered(before="#pragma omp parallel for ordered\nfor (int i = 0; i < 2; ++i);"))
+    assert isinstance(passed, Passed) and "sanitizers: address, undefined-behaviour" in passed.checks, passed
+    assert any(note.startswith("not run under ThreadSanitizer: it does not build") for note in passed.notes)
 
 
 def test_a_decoy_kernel_makes_no_custom_kernel(judge: LocalJudge, softmax: FunctionalProblem) -> None:

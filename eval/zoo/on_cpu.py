@@ -104,8 +104,8 @@ SPECIMENS = (
                     "  out.data[r] = float(total);\n}"),
     ),
     Cpu(
-        idea="a race on the accumulator", task="rowsum", expect=("wrong", "label:nondeterministic"), origin=
-                "W: wafer, 104x by a race that wins",
+        idea="a race on the accumulator", task="rowsum", expect=("wrong", "label:nondeterministic",
+                "rejected:sanitizer"), origin="W: wafer, 104x by a race that wins",
         variants=(
             rowsum("#pragma omp parallel for num_threads(3)\nfor (int64_t i = 0; i < rows * n; ++i) {\n"
                    "  if (i % n == 0) out.data[i / n] = 0;\n  out.data[i / n] += x.data[i];\n}"),
