@@ -16,14 +16,12 @@ from archive.catalogue import (
     Catalogue,
     read_catalogue,
     read_evaluation,
-    read_judgements,
     read_kernels,
-    read_problem,
 )
 from archive.database import Database
 from archive.filters import BEST_ROW, condition
 from archive.records import ArchivedKernel, ArchiveError, Attempt, Edge, KernelFilter, LLMCall, Run
-from eval.records import FunctionalProblem, Judged, Problem
+from eval.records import FunctionalProblem, Judged
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -89,9 +87,11 @@ class DuckArchive:
             values = {name: getattr(call, name) for name in rows.CALL_COLUMNS}
             rows.insert(con, "llm_calls", {"position": row[0], **values})
 
-    def record_attempt(self, attempt: Attempt) -> None:
+    def record_attempt(self, attempt: Attempt, *, retract: str = "") -> None:
         with self.database.write() as con:
             rows.insert_attempt(con, attempt)
+            if retract:
+                _retract(con, attempt.candidate.id, retract)
 
     def index_embedding(self, kernel_id: str, vector: Sequence[float], model: str) -> None:
         self.index_embeddings([(kernel_id, vector)], model)
@@ -162,21 +162,9 @@ class DuckArchive:
 
     def lineage(self, kernel_id: str) -> list[Edge]:
         """All edges above a kernel, nearest first, each once."""
-        found: dict[Edge, None] = {}
-        seen, level = {kernel_id}, [kernel_id]
         with self.database.read() as con:
-            while level:
-                above = rows.query(
-                    con,
-                    "SELECT child, source, relation FROM edges WHERE list_contains(?::VARCHAR[], child) "
-                    "ORDER BY child, relation, source",
-                    [level],
-                )
-                edges = [Edge(**row) for row in above]
-                found.update(dict.fromkeys(edges))
-                level = list(dict.fromkeys(edge.source for edge in edges if edge.source not in seen))
-                seen.update(level)
-        return list(found)
+            found = rows.query(con, "SELECT child, source, relation FROM lineage_of(?)", [kernel_id])
+        return [Edge(**row) for row in found]
 
     def catalogue(self, model: str, device_key: str = "") -> Catalogue:
         """What ranking reads of every kernel that may be shown, with the vectors of this embedding model."""
@@ -193,24 +181,11 @@ class DuckArchive:
         with self.database.read() as con:
             return read_evaluation(con, kernel_id)
 
-    def judgements(self, kernel_id: str) -> list[Judged]:
-        """What this archive's own runs found about a candidate, newest first, failures included."""
-        with self.database.read() as con:
-            return read_judgements(con, kernel_id)
-
-    def problem(self, problem_id: str) -> Problem:
-        """A problem file as it was given."""
-        with self.database.read() as con:
-            return read_problem(con, problem_id)
-
     def retract(self, kernel_id: str, reason: str) -> None:
         if not reason.strip():
             raise ArchiveError("Say why the kernel is retracted: the reason is kept with it.")
         with self.database.write() as con:
-            if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
-                raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
-            retraction = {"kernel_id": kernel_id, "reason": reason, "created_at": now()}
-            rows.insert(con, "retractions", retraction, key=("kernel_id", "reason"))
+            _retract(con, kernel_id, reason)
 
     def stats(self) -> dict[str, int | float]:
         with self.database.read() as con:
@@ -227,10 +202,21 @@ class DuckArchive:
             )
         return [rows.to_kernel(row) for row in found]
 
+    def index_faults(self) -> list[str]:
+        """What is wrong with the index, a sentence each; here the table of vectors is the index."""
+        return []
+
     def reindex(self) -> int:
         """Rebuild the index from the table of vectors and return their number; here the table is the index."""
         with self.database.read() as con:
             return int(con.execute("SELECT count(*) FROM embeddings").fetchall()[0][0])
+
+
+def _retract(con: DuckDBPyConnection, kernel_id: str, reason: str) -> None:
+    if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
+        raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
+    retraction = {"kernel_id": kernel_id, "reason": reason, "created_at": now()}
+    rows.insert(con, "retractions", retraction, key=("kernel_id", "reason"))
 
 
 def put_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:

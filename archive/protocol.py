@@ -8,7 +8,7 @@ from typing import Protocol
 
 from archive.catalogue import Catalogue
 from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Run
-from eval.records import FunctionalProblem, Judged, Problem
+from eval.records import FunctionalProblem, Judged
 
 
 class Archive(Protocol):
@@ -20,8 +20,10 @@ class Archive(Protocol):
         """Store one LLM call, failed ones too, before its reply is used."""
         ...
 
-    def record_attempt(self, attempt: Attempt) -> None:
+    def record_attempt(self, attempt: Attempt, *, retract: str = "") -> None:
         """Store the attempt with its problem, evaluation and edges in one transaction.
+
+        `retract` is why its kernel must be withdrawn in the same transaction: a kill must not part the two.
 
         The candidate becomes a kernel at trust `compiled`, `verified` or (a confirmed measurement) `confirmed`;
         failed candidates are kept as attempts only. Idempotent by attempt id.
@@ -78,14 +80,6 @@ class Archive(Protocol):
 
     def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
         """The problem and the judgement that speak best for a kernel."""
-        ...
-
-    def judgements(self, kernel_id: str) -> list[Judged]:
-        """What this archive's own runs found about a candidate, newest first, failures included."""
-        ...
-
-    def problem(self, problem_id: str) -> Problem:
-        """A problem file as it was given."""
         ...
 
     def run_status(self, run_id: str) -> str:

@@ -32,6 +32,11 @@ MIN_GAP = 4.0
 IGNORED = 1e-9  # relative change of an fp64 output that is rounding, not dependence
 NEAR = 3.0  # an error within this factor of a cheat's is explained by it
 
+TWICE = 2.0  # as bad as the class that is allowed: another order of the same operations
+ALLOWED_OPERANDS: dict[str, tuple[str, ...]] = {
+    "strict": (), "tf32": ("TF32 operands",), "any": ("TF32 operands", "fp16 operands", "bf16 operands"),
+}  # fmt: skip
+
 DEGENERATE, UNVERIFIABLE = "degenerate problem", "precision-unverifiable"
 ALREADY_KNOWN = frozenset({"zeros", "ones", "previous output"})  # need no look at the inputs
 
@@ -130,6 +135,16 @@ class Admission:
     @property
     def limit_max(self) -> float | None:
         return self.examination.calibration.limit_max if self.examination.calibration else None
+
+    def limits(self, precision: str) -> tuple[float, float] | None:
+        """Ratios of errors, RMS and largest, for candidates of this precision class; None where fixed ones hold."""
+        calibration = self.examination.calibration
+        if calibration is None:
+            return None
+        known = [c for c in calibration.cheats if math.isfinite(c.rms + c.max)]
+        allowed = [c for c in known if c.name in ALLOWED_OPERANDS[precision]]
+        worst = [calibration.limit_rms, *(TWICE * c.rms for c in allowed)]
+        return max(worst), max(calibration.limit_max, *(TWICE * c.max for c in allowed), 0.0)
 
     def explain(self, ratio: float) -> str:
         """What an error of this ratio looks like, for a wrong verdict; "" where nothing is near."""

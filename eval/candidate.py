@@ -75,6 +75,8 @@ class Bound:
         self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
         self.banded = [] if on_cpu else [Banded(t, device) for t in content]
         self.tensors = content if on_cpu else [b.tensor for b in self.banded]
+        if message["strided"]:
+            self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.tensors]
         self.draws: list[list[torch.Tensor]] = []
         self.results: list[torch.Tensor] = []
         if writes and on_cpu:
@@ -96,6 +98,7 @@ class Loaded:
         torch.set_num_threads(message["threads"])
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
+        self.flags = _flags()
         self.code = load(message, self.device)
         self.bound: list[Bound] = []
         self.runs: list[Any] = []
@@ -192,11 +195,26 @@ class Loaded:
         from eval.profiling import loaded_libraries, profile
 
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
-        return {"kernels": kernels, "native": sorted(loaded_libraries())}
+        flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]
+        return {"kernels": kernels, "native": sorted(loaded_libraries()), "flags": flags}
 
 
 def _nothing() -> None:
     pass
+
+
+def _flags() -> dict[str, Any]:
+    """Switches of torch that change how library operators compute."""
+    backends = torch.backends
+    return {
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "matmul.allow_tf32": backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": backends.cudnn.allow_tf32,
+        "cudnn.benchmark": backends.cudnn.benchmark,
+        "mkldnn": backends.mkldnn.enabled,
+        "flush denormal": torch.tensor(1e-40).mul(1.0).item() == 0.0,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def _form(tensor: torch.Tensor, device: str) -> list[Any]:
@@ -204,11 +222,12 @@ def _form(tensor: torch.Tensor, device: str) -> list[Any]:
 
 
 def _digest(tensors: Sequence[Any]) -> str:
+    """As `eval.subject.digest` makes it of the bytes, where the tensors are."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
-        if type(tensor) is not torch.Tensor or not tensor.is_contiguous() or not tensor.numel():
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():
             continue
-        raw = tensor.detach().reshape(-1).view(torch.uint8)
+        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         words = raw[: len(raw) // 8 * 8].view(torch.int64)
         digest.update(int(words.sum()).to_bytes(8, "little", signed=True))
         digest.update(bytes(raw[len(words) * 8 :].tolist()))

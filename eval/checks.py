@@ -90,13 +90,17 @@ class Checks:
         for draw in range(self.place.session.own_draws):
             self._call_and_compare(self.place, plain(draw, len(self.place.session.specs)), "own draw")
 
+    def first_draw(self) -> None:
+        """One call on what was there when it was bound; nothing is noted."""
+        self._call_and_compare(self.place, plain(0, len(self.place.session.specs)), "strided input")
+
     def _call_and_compare(self, place: Place, recipe: Recipe, input_class: str) -> None:
         subject, session = self.subject, place.session
         session.require_answer(recipe)
         subject.prepare(place, recipe)
         before = subject.input_hash(place)
         subject.call(place)
-        outputs, image = subject.outputs(place), subject.fingerprint(place)
+        image, outputs = subject.fingerprint(place), subject.outputs(place)
         self.compare(place, outputs, recipe, input_class)
         if before != subject.input_hash(place):
             raise Stopped(Rejected("input_mutated", "The candidate changed its inputs."))
@@ -106,6 +110,8 @@ class Checks:
         """What was there when the call returned is still there: in full on a CPU, by a fingerprint on a GPU."""
         if "late-write check" in self.without:
             return
+        if not self.subject.handed_over(outputs, image):
+            raise Stopped(Rejected("late_write", "The outputs are not those that were there when the call returned."))
         on_gpu = place.session.on_gpu
         if image != self.subject.fingerprint(place) or (not on_gpu and not _same(outputs, self.subject.outputs(place))):
             raise Stopped(Rejected("late_write", "The outputs changed after the call had returned."))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from eval.profiling_names import is_compiled, is_library
@@ -51,24 +52,36 @@ def fuses_nothing(source: str, fp: FunctionalProblem) -> bool:
     return calls >= needed
 
 
-def classify(
-    tier: Tier, profile: Mapping[str, float] | None, native: Sequence[str] | None, *, decoy: bool, on_gpu: bool
-) -> tuple[str, str]:
-    """The label and a note. `profile` and `native` are None where nothing was profiled; then the tier speaks."""
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One call under a profiler: microseconds by kernel (GPU) or operator (CPU), and what the candidate changed.
+
+    `native`: native libraries that it loaded; `flags`: switches of torch that it moved.
+    """
+
+    kernels: Mapping[str, float]
+    native: Sequence[str]
+    flags: Sequence[str]
+
+
+def classify(tier: Tier, profile: Profile | None, *, decoy: bool, on_gpu: bool) -> tuple[str, str]:
+    """The label and a note. `profile` is None where nothing was profiled; then the tier speaks."""
     if decoy:
         return "library rewrite", "its own kernels are a decoy: without them the result is the same"
-    if profile is None or native is None or not sum(profile.values()):
+    if profile is None or not sum(profile.kernels.values()):
         return {"kernel": "custom kernel", "composed": "fused + library", "module": "unclassified"}[tier], ""
-    whole = sum(profile.values())
-    library = sum(us for name, us in profile.items() if is_library(name, on_gpu=on_gpu))
-    compiled = sum(us for name, us in profile.items() if is_compiled(name))
+    spent = profile.kernels
+    whole = sum(spent.values())
+    library = sum(us for name, us in spent.items() if is_library(name, on_gpu=on_gpu))
+    compiled = sum(us for name, us in spent.items() if is_compiled(name))
     own_share = max(0.0, whole - library - compiled) / whole
-    top = ", ".join(name[:40] for name in sorted(profile, key=lambda n: -profile[n])[:3])
+    top = ", ".join(name[:40] for name in sorted(spent, key=lambda n: -spent[n])[:3])
     note = f"{own_share:.0%} of the time in its own code; most time in {top}"
+    native = profile.native
     if compiled > 0.5 * whole or (not on_gpu and native and all("inductor" in path for path in native)):
         return "compile or graph only", note
-    if not on_gpu and not native:
-        return "library rewrite", "no native code of its own"
-    if own_share >= OWN_SHARE:
-        return "custom kernel", note
-    return ("library rewrite" if own_share < DECOY_SHARE else "fused + library"), note
+    if (not on_gpu and not native) or own_share < DECOY_SHARE:
+        if profile.flags:
+            return "flags only", f"no code of its own, but other settings: {', '.join(profile.flags)}"
+        return "library rewrite", note if native or on_gpu else "no native code of its own"
+    return ("custom kernel" if own_share >= OWN_SHARE else "fused + library"), note

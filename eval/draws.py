@@ -24,18 +24,20 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _spread(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Every row at a magnitude of its own, from 1e-3 to 1e3."""
+    """Every row at a magnitude of its own, from 1e-3 to 1e3; the first and the last, which a sniffer reads, below 1."""
     rows = _rows(x)
     power = torch.rand(rows.shape[0], 1, generator=generator, device=x.device) * 6 - 3
+    power[0], power[-1] = -power[0].abs(), -power[-1].abs()
     return (rows * 10**power).reshape(x.shape)
 
 
-def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200) -> torch.Tensor:
-    """One element in `every` is a hundred times as large."""
+def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200, least: int = 30) -> torch.Tensor:
+    """One element in `every`, or `least` of them, lie between 100 and 200, of either sign: exp of them overflows."""
     flat = x.reshape(-1).clone()
-    count = max(10, flat.numel() // every)
+    count = max(min(least, flat.numel()), flat.numel() // every)
     at = torch.randint(0, flat.numel(), (count,), generator=generator, device=x.device)
-    flat[at] *= 100
+    size = 100 + 100 * torch.rand(count, generator=generator, device=x.device)
+    flat[at] = size * torch.randn(count, generator=generator, device=x.device).sign()
     return flat.reshape(x.shape)
 
 
@@ -53,7 +55,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "shifted": lambda x, g: x + 3.0,
     "far": lambda x, g: x + 100.0,
     "spikes": _spikes,
-    "rare spikes": lambda x, g: _spikes(0.1 * x, g, every=2000),  # small numbers: a sample does not show the others
+    "rare spikes": lambda x, g: _spikes(0.1 * x, g, every=2000, least=12),  # a sample of the others shows none
     "constant rows": _constant_rows,
     "ties": lambda x, g: (x * 2).round(),
     "large": lambda x, g: x * 1e3,

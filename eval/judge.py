@@ -205,7 +205,10 @@ class LocalJudge:
         return Judged(verdict, self.device, self.environment, stages)
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
-        environment = f"{self.environment.torch} {threads()} {self.limits.measure_compile}"
+        limits = self.limits
+        asked = f"{limits.measure_compile}" + (f" {limits.precision}" if limits.precision != "strict" else "")
+        asked += " autotune" if limits.max_autotune else ""
+        environment = f"{self.environment.torch} {threads()} {asked}"
         return baseline_file(fp, self.device, environment=environment, cache=self.cache)
 
     def _new_session(self, fp: FunctionalProblem, reference_workers: Workers) -> Session:
@@ -259,7 +262,12 @@ class LocalJudge:
 
     def _session_at(self, fp: FunctionalProblem, sizes: Sizes) -> Session | None:
         found = self._other_size(fp, sizes)
-        return self._new_session(found, self.workers) if found is not None else None
+        if found is None:
+            return None
+        session = self._new_session(found, self.workers)
+        if self.limits.precision != "strict":  # how far a lower precision may be off is known at the own sizes
+            session.admission = self.admission(fp)
+        return session
 
     def _other_size(self, fp: FunctionalProblem, sizes: Sizes) -> FunctionalProblem | None:
         key = (fp.problem.id, sizes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 DEFENCES = (
     "fresh content", "poison", "own draws", "zero-mean draw", "mixed draw", "special values", "guard pages", "rechecks",
     "fingerprints", "late-write check", "activity check", "exactness probe", "read-only inputs", "sandbox",
-    "odd shapes", "sanitizers", "repeats", "physical floor", "admission",
+    "odd shapes", "strides", "sanitizers", "repeats", "physical floor", "admission",
 )  # fmt: skip
 
 

@@ -21,6 +21,16 @@ def strict_precision() -> None:
 
 
 @contextlib.contextmanager
+def timed_precision(*, tf32: bool) -> Iterator[None]:
+    """Baselines race in the class that candidates may use; answers never do."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        strict_precision()
+
+
+@contextlib.contextmanager
 def double_factories() -> Iterator[None]:
     """Tensors that the forward itself makes are fp64 too."""
     before = torch.get_default_dtype()

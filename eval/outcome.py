@@ -1,12 +1,12 @@
 """A verdict as a set of short codes, for tables and for the zoo: `wrong`, `rejected:input_mutated`, `label:fragile`.
 
-Comes in: a Judged. Goes out: every code that describes it. A specimen of the zoo names the codes that would be the
+Comes in: a verdict. Goes out: every code that describes it. A specimen of the zoo names the codes that would be the
 right reason to catch it.
 """
 
 from __future__ import annotations
 
-from eval.records import Judged, Passed, Rejected, TimedOut, Verdict, Wrong, verdict_name
+from eval.records import Passed, Rejected, TimedOut, Verdict, Wrong, verdict_name
 
 
 def codes(verdict: Verdict) -> frozenset[str]:
@@ -25,8 +25,3 @@ def codes(verdict: Verdict) -> frozenset[str]:
         if verdict.precision != "strict":
             found |= {"label:precision", f"label:precision {verdict.precision}"}
     return frozenset(found)
-
-
-def accepted(judged: Judged) -> bool:
-    """Whether this ends as a win without any reservation."""
-    return isinstance(judged.verdict, Passed) and judged.verdict.claims_speed and not judged.verdict.labels

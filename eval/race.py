@@ -19,6 +19,8 @@ from eval.session import Session
 from eval.subject import Place, Subject
 from eval.timing import pairs_for, ratio_of
 
+MIN_HALF = 5  # pairs of either order, for the swap check
+
 
 @dataclass
 class Times:
@@ -26,6 +28,7 @@ class Times:
 
     seconds: dict[str, list[float]]
     kept: list[tuple[Recipe, list[NDArray[np.uint8]]]] = field(default_factory=list)
+    first: list[bool] = field(default_factory=list)  # pairs in which the candidate ran before eager
     stopped_early: bool = False
 
 
@@ -57,9 +60,11 @@ class Race:
         recipe = session.random_recipe()
         session.write(recipe)
         order = session.rng.sample(self.variants, len(self.variants))
+        times.first.append(order.index("candidate") < order.index("eager"))
         for variant in order:
             if variant != "candidate":
-                times.seconds[variant].append(session.timed_call(variant, cold=cold, calls=session.calls))
+                with subject.frozen():
+                    times.seconds[variant].append(session.timed_call(variant, cold=cold, calls=session.calls))
                 continue
             place, checked, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
             times.seconds[variant].append(seconds)
@@ -104,6 +109,18 @@ class Race:
             return False
         fingerprint = self.subject.fingerprint(place)
         return self.seen.setdefault(fingerprint, recipe) != recipe
+
+
+def order_matters(times: Times) -> str:
+    """Swap check: a sentence where the speed-up depends on who runs first in a pair, beyond both intervals; or ""."""
+    eager, own = times.seconds["eager"], times.seconds["candidate"]
+    halves = [[i for i, first in enumerate(times.first) if first is side] for side in (True, False)]
+    if min(map(len, halves)) < MIN_HALF:
+        return ""
+    before, after = (ratio_of([eager[i] for i in half], [own[i] for i in half]) for half in halves)
+    if before.low <= after.high and after.low <= before.high:
+        return ""
+    return f"the speed-up depends on the order within a pair: {before.median:.2f} first, {after.median:.2f} second"
 
 
 def self_check(session: Session, pairs: int) -> Ratio:

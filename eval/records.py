@@ -18,7 +18,7 @@ Scalar = bool | int | float | str | None
 
 LATER = {"later": True}  # for fields that old archives do not have (`eval.codec`)
 HEADLINE_LABELS = frozenset({"custom kernel", "fused + library"})
-BARRED_LABELS = ("degenerate problem", "suspicious", "near-copy")
+BARRED_LABELS = ("degenerate problem", "suspicious")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from eval.gpu import flush_caches
 from eval.kinds import precision_class
 from eval.noise import RoundingNoise
 from eval.numerics import compare
-from eval.oracle import double_factories, doubled, is_constant, strict_precision, tensors, vary
+from eval.oracle import double_factories, doubled, is_constant, strict_precision, tensors, timed_precision, vary
 from eval.probe import one_hot, relative_error, targets
 from eval.problem import load_module
 from eval.records import FunctionalProblem, TensorArgument
@@ -77,6 +77,7 @@ class Reference:
         self.device = torch.device(message["device"])
         torch.set_num_threads(message["threads"])
         strict_precision()
+        self.tf32 = bool(message["tf32"])
         self.content = attach(fds[0], message["content"], writable=False)
         self.submitted = attach(fds[1], message["outputs"], writable=False)
         self.answers: dict[int, Answer] = {}
@@ -156,7 +157,8 @@ class Reference:
     def prepare(self, *, variant: str, fds: Sequence[int]) -> dict[str, Any]:
         """Make a variant callable (compile, autotune, graph), on the current content, and run it once."""
         if variant not in self.variants:
-            self.variants[variant] = self._variant(variant)
+            with timed_precision(tf32=self.tf32):
+                self.variants[variant] = self._variant(variant)
         self.ready(cold=False, fds=fds)
         self.call(variant=variant, calls=1, fds=fds)
         return {"done": True}
@@ -194,8 +196,9 @@ class Reference:
     def call(self, *, variant: str, calls: int, fds: Sequence[int]) -> dict[str, Any]:
         """The timed call, or several with one wait at the end."""
         inputs = pytree.tree_unflatten(self.leaves, self.tree)
-        for _ in range(calls):
-            self.last = self.variants[variant](*inputs)
+        with timed_precision(tf32=self.tf32):
+            for _ in range(calls):
+                self.last = self.variants[variant](*inputs)
         self._synchronize()
         return {"done": True}
 

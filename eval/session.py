@@ -92,7 +92,7 @@ class Session:
         message = {
             "problem": codec.encode(self.fp), "device": self.device.backend, "threads": threads(),
             "content": self.content.describe(), "outputs": self.submitted.describe(),
-            "seed": self.rng.getrandbits(40),
+            "tf32": self.limits.precision != "strict", "seed": self.rng.getrandbits(40),
         }  # fmt: skip
         fds = [self.content.fd, self.submitted.fd]
         try:
@@ -226,7 +226,7 @@ class Session:
             self.submitted.bytes(index)[:] = raw
         a = self.admission
         ordinary = draw is None or draw not in self.kinds.values()  # on special ones the noise there sets the limit
-        limits = (a.limit_rms, a.limit_max) if a and a.limit_rms and a.limit_max and ordinary else None
+        limits = a.limits(self.limits.precision) if a and ordinary else None
         reply = self.ask("check", key=draw, limits=limits, deadline_s=max(self.limits.open_s, self.call_limit_s))
         return list(reply["results"])
 

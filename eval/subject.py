@@ -6,9 +6,11 @@ in the worker ends the trial as a verdict (`Stopped`). What a call is for is nev
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from eval import codec
 from eval.arena import Arena
+from eval.classify import Profile
 from eval.content import Recipe, plain
 from eval.device import threads
 from eval.records import (
@@ -119,8 +122,11 @@ class Subject:
             raise Stopped(Rejected("forged_answer", why))
         return reply
 
-    def bind(self, session: Session, *, tight: bool = False) -> Place:
-        """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU)."""
+    def bind(self, session: Session, *, tight: bool = False, strided: bool = False) -> Place:
+        """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
+
+        `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged.
+        """
         content = session.content
         if tight:
             content = Arena(session.specs, readers_only="read-only inputs" not in self.limits.without, tight=True)
@@ -129,7 +135,7 @@ class Subject:
         message = binding(session.fp, self.candidate, session.reply) | {
             "content": content.describe(), "outputs": place.outputs.describe(), "seed": session.rng.getrandbits(40),
             "writable": "read-only inputs" in self.limits.without,
-            "like": next((p.number for p in self.places if p.session is session), None),
+            "like": next((p.number for p in self.places if p.session is session), None), "strided": strided,
         }  # fmt: skip
         fds = [content.fd, place.outputs.fd]
         self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
@@ -200,7 +206,8 @@ class Subject:
         if not reply["arithmetic"]:
             why = "The candidate left the thread flushing subnormals or rounding in another direction."
             raise Stopped(Rejected("floating_point_state", why))
-        copies = [place.outputs.bytes(i).copy() for i in range(len(expected))]
+        with self.frozen():
+            copies = [place.outputs.bytes(i).copy() for i in range(len(expected))]
         if not reply["intact"] or self._wrote_beside(place):
             raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
         return copies
@@ -221,6 +228,10 @@ class Subject:
             return str(self._do("digest", {"hash": str}, at=place.number)["hash"]).encode()
         return b"".join(image(place.outputs.bytes(i)) for i in range(len(place.outputs.specs)))
 
+    def handed_over(self, outputs: Sequence[NDArray[np.uint8]], fingerprint: bytes) -> bool:
+        """Whether outputs are what the fingerprint was taken of: no other tensors, made when they were collected."""
+        return self.candidate.tier == "kernel" or digest(outputs) == fingerprint
+
     def use_threads(self, count: int) -> None:
         self._do("threads", count=count)
 
@@ -228,10 +239,24 @@ class Subject:
         """Composed tier: its own kernels do nothing from now on."""
         self._do("mute", muted=muted)
 
-    def profile(self, place: Place) -> tuple[dict[str, float], list[str]]:
-        """Microseconds by kernel or operator of one call, and the native libraries that the candidate loaded."""
-        reply = self._do("profile", {"kernels": dict, "native": list}, at=place.number)
-        return {str(k): float(v) for k, v in reply["kernels"].items()}, [str(name) for name in reply["native"]]
+    def profile(self, place: Place) -> Profile:
+        """One call under a profiler."""
+        reply = self._do("profile", {"kernels": dict, "native": list, "flags": list}, at=place.number)
+        return Profile(
+            {str(k): float(v) for k, v in reply["kernels"].items()}, [str(name) for name in reply["native"]],
+            [str(flag) for flag in reply["flags"]],
+        )  # fmt: skip
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """No process of the worker runs meanwhile; work on a GPU goes on."""
+        stopped = self.worker.freeze()
+        try:
+            yield
+        finally:
+            self.worker.thaw()
+        if not stopped:
+            raise Stopped(Rejected("background_work", "A thread of the candidate's process could not be stopped."))
 
     def busy_s(self, seconds: float) -> float:
         """CPU seconds that the worker's processes use while nothing is asked of them."""
@@ -257,6 +282,18 @@ def image(raw: NDArray[np.uint8]) -> bytes:
     """A sum of all bytes and a sample of them."""
     words, rest = raw[: len(raw) // 8 * 8].view(np.uint64), raw[len(raw) // 8 * 8 :]
     return int(words.sum()).to_bytes(8, "little") + words[:: max(1, len(words) // 64)].tobytes() + rest.tobytes()
+
+
+def digest(outputs: Sequence[NDArray[np.uint8]]) -> bytes:
+    """The fingerprint that a worker gives of tensors where they are, made of bytes that it handed over."""
+    made = hashlib.blake2b(digest_size=16)
+    for raw in outputs:
+        words = raw[: len(raw) // 8 * 8].view(np.int64)
+        if len(raw):
+            made.update(int(words.sum()).to_bytes(8, "little", signed=True))
+            made.update(raw[8 * len(words) :].tobytes())
+            made.update(raw[:: max(1, len(raw) // 64)][:64].tobytes())
+    return made.hexdigest().encode()
 
 
 def binding(fp: FunctionalProblem, candidate: Candidate, reply: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from archive.records import Attempt
 from archive.store import open_archive
 from eval.device import gpu_name
 from eval.judge import open_judge
+from eval.limits import Limits
 from eval.problem import load_problem
 from eval.records import Backend, FunctionalProblem
 from eval.tiers import candidate_from_file
@@ -35,7 +36,7 @@ from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Writer
 from rag_kernels.retrieval import Retriever
-from rag_kernels.session import Session, new_run
+from rag_kernels.session import Session
 from rag_kernels.starter import stock
 
 log = logging.getLogger(__name__)
@@ -77,11 +78,12 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
     room = room_bytes(device)
     stock(archive, embedder)
     cache_dir = Path(options.cache) if options.cache else None
-    with open_judge(device, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
+    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         functionalize = partial(functionalize_to_fit, workers=judge.workers, max_bytes=room)
         prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
         if options.models and judge.can_run:
-            prove = Prover(archive, judge, functionalize, partial(new_run, options))
+            prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key)
         yield Session(
             options=options,
@@ -104,7 +106,8 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     embedder, device = load_embedder(options.embedder), target_backend(options)
     stock(source, embedder)
     cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
-    with open_judge(device, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
+    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
         yield source, lambda arm: Session(

@@ -12,6 +12,7 @@ from rag_kernels.records import Budget
 
 RetrievalMode = Literal["off", "random", "bm25", "dense", "hybrid"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+Precision = Literal["strict", "tf32", "any"]
 LeaveOut = Literal["nothing", "problem", "family"]
 
 
@@ -32,6 +33,8 @@ class Options:
     budget_seconds: float | None = None
     budget_tokens: int | None = None
     budget_usd: float | None = None
+    precision: Precision = "strict"  # the lowest class that products may be computed in
+    max_autotune: bool = False  # torch.compile(mode="max-autotune") is a baseline too
     seed: int = 0
     embedder: str = "builtin"  # or a sentence-transformers model by name or path
     cache: str = ""  # empty: the default place

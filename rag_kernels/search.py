@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from eval.records import (
 )
 from rag_kernels.budget import BudgetExhaustedError, Ledger
 from rag_kernels.history import History
+from rag_kernels.likeness import label_near_copy
 from rag_kernels.records import Brief, Draft, Shown, Writer, WriterError
 
 if TYPE_CHECKING:
@@ -82,7 +84,9 @@ def generate(
                 break
             drafts = history.fresh(proposed, width)
             log.info("Round %d: %d candidates to build and judge.", number, len(drafts))
-            for candidate, judged in judge.judge(functional, [d.candidate for d in drafts.values()]):
+            for candidate, verdict in judge.judge(functional, [d.candidate for d in drafts.values()]):
+                others = [(s.kernel.id, s.kernel.source) for s in shown if s.kernel.id != candidate.id]
+                judged = label_near_copy(verdict, candidate.source, others)
                 attempt = as_attempt(history, run, functional, drafts[candidate.id], judged, writer.name, number)
                 archive.record_attempt(attempt)
                 index(attempt)
@@ -146,7 +150,7 @@ def confirm_best(
         fastest = max(standing(history.attempts), key=merit, default=None)
         if fastest is None or is_confirmed(fastest):
             return
-        judged = judge.confirm(problem, fastest.candidate)
+        judged = _keep_near_copy(judge.confirm(problem, fastest.candidate), fastest.judged)
         draft = Draft(
             fastest.candidate,
             fastest.idea,
@@ -155,11 +159,20 @@ def confirm_best(
             note=f"confirmation of attempt {fastest.number}",
         )
         attempt = as_attempt(history, run, problem, draft, judged, fastest.writer, fastest.round)
-        archive.record_attempt(attempt)
+        why = ""
         if isinstance(judged.verdict, Wrong | Crashed | Rejected):
-            archive.retract(fastest.candidate.id, f"did not pass again in a fresh process: {judged.verdict.reason}")
+            why = f"did not pass again in a fresh process: {judged.verdict.reason}"
+        archive.record_attempt(attempt, retract=why)
         history.add(attempt)
         yield attempt
+
+
+def _keep_near_copy(judged: Judged, before: Judged) -> Judged:
+    """A confirmation sees no exemplars: what the first judgement said of them still holds."""
+    if not isinstance(judged.verdict, Passed) or not isinstance(before.verdict, Passed):
+        return judged
+    kept = tuple(label for label in before.verdict.labels if label.startswith("near-copy"))
+    return replace(judged, verdict=replace(judged.verdict, labels=judged.verdict.labels + kept))
 
 
 def standing(attempts: Sequence[Attempt]) -> list[Attempt]:

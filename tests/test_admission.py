@@ -126,7 +126,7 @@ def test_an_ignored_input_is_noted_and_not_degenerate(admitted: Admit) -> None:
 def test_a_parameter_that_is_only_summed_counts(admitted: Admit) -> None:
     init = "self.bias = nn.Parameter(torch.randn(64))"
     found = admitted(init, "return (x + self.bias).sum(1)", "torch.randn(32, 64)")
-    assert changes(found)["bias"] > 0.01
+    assert changes(found)["bias"] > 1e-6  # two sums of 64 numbers, from seeds of the operating system
 
 
 def test_integer_outputs_are_admitted_and_have_no_precision(admitted: Admit) -> None:

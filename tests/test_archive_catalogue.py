@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ GPU = device("cuda")
 
 @pytest.fixture
 def archive() -> MemoryArchive:
-    """Two kernels of one problem, one of them also judged on another device; one of another problem; two that do not
-    count."""
+    """Two kernels of one problem, one of them also judged on another device; one of another problem; three that do
+    not count."""
     made = MemoryArchive()
     made.start_run(run("run1"))
     tanh, again = problem("tanh"), problem("tanh", 0.5, (8, 16))
@@ -32,17 +33,19 @@ def archive() -> MemoryArchive:
         attempt("run1", 4, linear_problem(), variant=3),
         attempt("run1", 5, tanh, variant=4, verdict=compiled()),
         attempt("run1", 6, tanh, variant=5),
+        attempt("run1", 7, tanh, variant=6, verdict=replace(passed(99.0), labels=("suspicious: too fast",))),
     ]  # fmt: skip
     for one in tried:
         made.record_attempt(one)
-    made.retract(tried[-1].candidate.id, "it read the answer")
+    made.retract(tried[-2].candidate.id, "it read the answer")
     made.index_embedding(tried[0].candidate.id, [3.0, 4.0], MODEL)
     return made
 
 
 def test_it_holds_what_the_archive_shows_and_whole_kernels_are_the_same(archive: MemoryArchive) -> None:
     known = archive.catalogue(MODEL)
-    shown = {k.id: k for k in archive.kernels(KernelFilter(min_trust="claimed")) if k.trust != "compiled"}
+    ever_run = [kernel for kernel in archive.kernels(KernelFilter()) if kernel.trust != "compiled"]
+    shown = {kernel.id: kernel for kernel in ever_run if not kernel.labels}
     assert [name.decode() for name in known.kernel_id.tolist()] and len(known.kernel_id) == len(shown) == 3
     assert {kernel.id: kernel for kernel in archive.chosen(known.evaluation_id.tolist())} == shown
     for row, name in enumerate(known.kernel_id.tolist()):
@@ -81,8 +84,8 @@ def test_lineage_tells_who_led_to_faster_kernels_and_who_gained(archive: MemoryA
 
 def test_a_problem_hides_every_kernel_that_was_judged_on_it(archive: MemoryArchive) -> None:
     known, tanh, again = archive.catalogue(MODEL), problem("tanh"), problem("tanh", 0.5, (8, 16))
-    on = {n: candidate(tanh, variant=n).id.encode() for n in (1, 2, 4, 5)}
-    assert set(known.solvers([tanh.problem.id]).tolist()) == {on[1], on[2], on[4], on[5]}
+    on = {n: candidate(tanh, variant=n).id.encode() for n in (1, 2, 4, 5, 6)}
+    assert set(known.solvers([tanh.problem.id]).tolist()) == set(on.values())
     assert known.solvers([again.problem.id]).tolist() == [on[2]]
     assert known.solvers(["p_unknown"]).tolist() == [] and known.solvers([]).tolist() == []
 
@@ -94,16 +97,13 @@ def test_kernels_of_one_functional_problem_share_a_vector(archive: MemoryArchive
     assert archive.catalogue("another model").vectors.shape == (3, 0)
 
 
-def test_a_problem_and_its_judgements_come_back_as_recorded(archive: MemoryArchive) -> None:
+def test_a_problem_and_its_judgement_come_back_as_recorded(archive: MemoryArchive) -> None:
     kernel = candidate(problem("tanh"), variant=2).id
     fp, spoke = archive.evaluation(kernel)
     assert (fp, spoke.device.name) == (problem("tanh", 0.5, (8, 16)), "Another")
-    assert [j.device.name for j in archive.judgements(kernel)] == ["Another", device().name]
-    assert archive.problem(fp.problem.id) == fp.problem
     assert (archive.run_status("run1"), archive.run_status("run2")) == ("running", "")
-    for ask in (archive.evaluation, archive.problem):
-        with pytest.raises(ArchiveError, match="There is no"):
-            ask("k_nothing")  # type: ignore[operator]
+    with pytest.raises(ArchiveError, match="There is no kernel 'k_nothing'"):
+        archive.evaluation("k_nothing")
 
 
 def test_an_archive_without_kernels_has_an_empty_catalogue(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What the judge finds beyond wrong numbers on ordinary inputs: precision, special values, sizes, memory, races."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,7 @@ from ingest.functionalize import functionalize
 from ingest.sizes import at_other_sizes
 
 LIMITS = Limits(
-    measure_compile=False, pairs=5, max_pairs=5, timed_s=0.01, warm_pairs=3, self_pairs=3, call_s=3.0, thorough=True
+    measure_compile=False, pairs=5, max_pairs=5, timed_s=0.01, warm_pairs=3, self_pairs=7, call_s=3.0, thorough=True
 )
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 LINEAR = HEAD + """
@@ -94,6 +96,21 @@ def forward(x, *, dim=-1):
     kernels.junk(x, out)
     return torch.softmax(x, -1)
 """
+COMPOSED_COPY = """\
+KERNELS = r'''
+#include "rag_kernel.h"
+void half(rk::Tensor<const float> x, rk::Tensor<float> out) {
+  for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] * 0.5f;
+}
+RK_EXPORT(half, half)
+'''
+
+
+def forward(x, *, dim):
+    out = torch.empty((x.size(0), x.size(1)))
+    kernels.half(GIVEN, out)
+    return torch.softmax(torch.add(out, out), dim)
+"""
 LIBRARY = (
     HEAD + "class ModelNew(nn.Module):\n    def forward(self, x):\n"
     "        e = torch.exp(x - x.amax(-1, keepdim=True))\n"
@@ -146,6 +163,34 @@ def test_a_product_in_lower_precision_is_named(
     rejected = verdict(judge, linear, LINEAR_KERNEL.replace("CAST", ROUND.format(half=half, mask=mask)))
     assert "rejected:lower_precision" in codes(rejected), rejected
     assert name in rejected.reason  # type: ignore[union-attr]
+
+
+def test_a_lower_precision_passes_where_it_is_asked_for(linear: FunctionalProblem, tmp_path: Path) -> None:
+    limits = replace(LIMITS, precision="any")
+    source = LINEAR_KERNEL.replace("CAST", ROUND.format(half="0x8000", mask="0xffffu"))
+    with open_judge("cpu", limits=limits, cache_dir=tmp_path, at_other_sizes=at_other_sizes) as lenient:
+        passed = verdict(lenient, linear, source)
+    assert isinstance(passed, Passed) and passed.precision == "bf16" and not passed.claims_speed, passed
+    assert "shape-specialised" not in passed.labels
+
+
+def test_raw_pointers_of_another_layout_are_labelled(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    blind = verdict(judge, softmax, COMPOSED_COPY.replace("GIVEN", "x"), "composed")
+    aware = verdict(judge, softmax, COMPOSED_COPY.replace("GIVEN", "x.contiguous()"), "composed")
+    assert isinstance(blind, Passed) and "contiguous-only" in blind.labels, blind
+    assert isinstance(aware, Passed) and aware.labels == () and "strides" in aware.checks, aware
+
+
+def test_settings_without_code_are_flags_only(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    changed = LIBRARY.replace("        e = ", "        torch.backends.cudnn.benchmark = True\n        e = ")
+    found = verdict(judge, softmax, changed, "module")
+    assert isinstance(found, Passed) and found.label == "flags only" and not found.claims_speed, found
+
+
+def test_a_read_out_of_bounds_at_other_sizes_is_a_label(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    passed = verdict(judge, softmax, altered(middle="if (n % 8 && r == rows - 1) m += 0 * p[n];"))
+    assert isinstance(passed, Passed) and passed.labels == ("shape-specialised",), passed
+    assert any("at odd sizes" in note for note in passed.notes)
 
 
 def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: FunctionalProblem) -> None:

@@ -14,12 +14,13 @@ from scripted_judge import ScriptedJudge
 from archive.bundle import export
 from archive.memory import MemoryArchive
 from archive.records import Attempt, Exemplar, KernelFilter
-from eval.records import FunctionalProblem, Problem, ProblemError, Verdict
+from eval.records import Candidate, FunctionalProblem, Passed, Problem, ProblemError, Verdict
+from eval.zoo.tasks import cpp
 from ingest.embedder import load_embedder
 from rag_kernels.growth import Grown, grow, next_time
 from rag_kernels.history import spent_before
 from rag_kernels.options import Options
-from rag_kernels.records import Brief, Budget, Draft, Writer, WriterError
+from rag_kernels.records import Brief, Budget, Draft, Shown, Writer, WriterError
 from rag_kernels.rows import result_row
 from rag_kernels.scripted import ScriptedWriter
 from rag_kernels.search import winner
@@ -203,6 +204,18 @@ def test_lineage_holds_parents_and_what_was_shown() -> None:
     attempts = run_all(session(Rounds([draft(1)], [child])))
     edges = {(e.source, e.relation) for e in attempts[1].parents}
     assert edges == {(parent.id, "parent"), ("k_shown", "retrieved")}
+
+
+def test_a_near_copy_of_what_was_shown_is_labelled_also_in_its_confirmation() -> None:
+    first = session(Rounds([draft(1)]), archive=(archive := MemoryArchive()))
+    run_all(first)
+    (kernel,) = archive.kernels(KernelFilter())
+    shown = [Shown(Exemplar(kernel.id, 1, 0.9, ()), kernel)]
+    copied = draft(2)
+    other = Draft(Candidate(cpp("softmax"), "kernel", "cpu"), "another")
+    attempts = run_all(replace(session(Rounds([copied, other])), retrieve=lambda functional, attempts: shown))
+    labels = [a.judged.verdict.labels for a in attempts if isinstance(a.judged.verdict, Passed)]
+    assert labels == [(f"near-copy: {kernel.id}",), (), (f"near-copy: {kernel.id}",)]
 
 
 def test_a_writer_that_cannot_start_is_an_error() -> None:

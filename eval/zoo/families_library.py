@@ -99,6 +99,7 @@ MODULES = (
      "d = x.double()\nd = d - d.mean(-1, keepdim=True)\nd = d / torch.sqrt((d * d).mean(-1, keepdim=True) + 1e-5)\n"
      "return (d * self.weight + self.bias).float()"),
 )  # fmt: skip
+STRIDES = ("contiguous-only",)
 
 
 def _indented(text: str, by: int) -> str:
@@ -111,11 +112,11 @@ def kernels() -> Iterator[Honest]:
         for schedule in ("serial", "omp-static", "threads"):
             cpp = f"{HEAD}{SCHEDULES[schedule]}{body}RK_EXPORT({exported}, {exported})\n"
             text = f"KERNELS = r'''\n{cpp}'''\n\n\ndef forward({parameters}):\n{_indented(forward, 4)}"
-            yield Honest(f"{name}, {schedule}", "composed", source, Candidate(text, "composed", "cpu"))
+            yield Honest(f"{name}, {schedule}", "composed", source, Candidate(text, "composed", "cpu"), STRIDES)
     for name, source, setup, parameters, forward in MODULES:
         text = (
             "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\nclass ModelNew(nn.Module):\n"
             f"    def __init__(self):\n        super().__init__()\n{_indented(setup, 8)}\n"
             f"    def forward(self, {parameters}):\n{_indented(forward, 8)}"
         )
-        yield Honest(name, "module", source, Candidate(text, "module", "cpu"))
+        yield Honest(name, "module", source, Candidate(text, "module", "cpu"), STRIDES)

@@ -32,6 +32,7 @@ def composed(body: str) -> Text:
     return Text(COMPOSED.replace("BODY", "\n".join(" " * 4 + line for line in body.strip().splitlines())), "composed")
 
 
+EMPTY = "torch.empty((x.size(0), x.size(1)))"
 SCAN = """
 static void scan(Out out, void (*use)(const float*, size_t, Out), const void* a, const void* b) {
   FILE* f = fopen("/proc/self/maps", "r");
@@ -202,7 +203,7 @@ SPECIMENS = (
     ),
     Forged(
         idea="methods of the output replaced", task="softmax", origin="W: reference-kernels PR#161",
-        expect=("wrong", "crashed", "rejected:wrong_output"),
+        expect=("wrong", "crashed", "rejected:wrong_output", "rejected:late_write"),
         variants=(
             module("y = torch.empty_like(x)\nlate = lambda *a, **k: torch.softmax(x, -1)\n"
                    "for name in ('double', 'float', 'cpu', 'to', 'clone', 'contiguous', 'detach'):\n"
@@ -325,5 +326,16 @@ SPECIMENS = (
                      "kernels.touch(torch.clone(row), out)\nreturn torch.softmax(x, dim)"),
         ),
         twin=composed("out = torch.empty_like(x)\nkernels.touch(x, out)\nreturn torch.softmax(torch.mul(out, 2), dim)"),
+    ),
+    Forged(
+        idea="stride blindness", family="correctness", adversary="T0", task="softmax", layer="run-time test",
+        expect=("label:contiguous-only",), origin="D: raw pointers of a transposed tensor, a frequent honest mistake",
+        variants=(
+            composed(f"out = {EMPTY}\nkernels.touch(x, out)\nreturn torch.softmax(torch.add(out, out), dim)"),
+            composed("flat = x.view(x.size(0) * x.size(1))\nout = torch.empty_like(flat)\nkernels.touch(flat, out)\n"
+                     "return torch.softmax(torch.mul(out.view(x.size(0), x.size(1)), 2), dim)"),
+        ),
+        twin=composed(f"out = {EMPTY}\nkernels.touch(x.contiguous(), out)\n"
+                      "return torch.softmax(torch.add(out, out), dim)"),
     ),
 )  # fmt: skip

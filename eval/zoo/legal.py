@@ -128,4 +128,14 @@ SPECIMENS = (
         ),
         twin=given("x, y", "return torch.mm(x, y)"),
     ),
+    Legal(
+        idea="flags only", task="softmax", expect=("label:flags only",), origin="W: CUDA-L1 and peers, TF32 and "
+                "cudnn.benchmark sold as kernels",
+        variants=(
+            module("torch.backends.cudnn.benchmark = True\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
+                   "return torch.softmax(x, -1)"),
+            module("torch.set_float32_matmul_precision('high')\nreturn torch.softmax(x, -1)"),
+        ),
+        twin=module("torch.backends.cudnn.benchmark = False\nreturn torch.softmax(x, dim=1)"),
+    ),
 )  # fmt: skip

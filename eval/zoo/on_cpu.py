@@ -107,7 +107,7 @@ SPECIMENS = (
         idea="a race on the accumulator", task="rowsum", expect=("wrong", "label:nondeterministic"), origin=
                 "W: wafer, 104x by a race that wins",
         variants=(
-            rowsum("#pragma omp parallel for num_threads(4)\nfor (int64_t i = 0; i < rows * n; ++i) {\n"
+            rowsum("#pragma omp parallel for num_threads(3)\nfor (int64_t i = 0; i < rows * n; ++i) {\n"
                    "  if (i % n == 0) out.data[i / n] = 0;\n  out.data[i / n] += x.data[i];\n}"),
             rowsum("double total;\n#pragma omp parallel for num_threads(4)\nfor (int64_t r = 0; r < rows; ++r) {\n"
                    "  total = 0;\n  for (int64_t i = 0; i < n; ++i) { volatile double* t = &total; *t = *t + x.data[r "

@@ -55,6 +55,13 @@ LeaveOut = Annotated[
     Literal["nothing", "problem", "family"],
     typer.Option("--leave-out", help="Hide kernels of this problem, or of its family, to measure what they are worth."),
 ]
+Precision = Annotated[
+    Literal["strict", "tf32", "any"],
+    typer.Option("--precision", help="The lowest class that products may be computed in, baselines alike."),
+]
+MaxAutotune = Annotated[
+    bool, typer.Option("--max-autotune", help='Race torch.compile(mode="max-autotune") too: minutes a problem.')
+]
 Hint = Annotated[str, typer.Option("--hint", metavar="TEXT", help="A word of advice for the writer.")]
 BudgetUsd = Annotated[
     float | None, typer.Option("--budget-usd", min=0, metavar="USD", help="Start no more once this is spent.")

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, DeviceChoice, Json, end_politely, read_options
+from rag_kernels.cli.common import (
+    ArchivePlace,
+    DeviceChoice,
+    Json,
+    MaxAutotune,
+    Precision,
+    end_politely,
+    read_options,
+)
 from rag_kernels.cli.generate import show_result, watch
 
 
@@ -18,6 +26,8 @@ def evaluate(
     confirm: Annotated[
         bool, typer.Option(help="Judge a passed kernel once more in a fresh process, as the archive's top tier asks.")
     ] = True,
+    precision: Precision = "strict",
+    max_autotune: MaxAutotune = False,
     archive: ArchivePlace = None,
     as_json: Json = False,
 ) -> None:
@@ -32,7 +42,7 @@ def evaluate(
     from rag_kernels.search import winner
     from rag_kernels.verdict_report import print_verdict
 
-    options = read_options(device=device, archive=archive)
+    options = read_options(device=device, archive=archive, precision=precision, max_autotune=max_autotune)
     loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
     if device not in (None, "auto", candidate.backend):

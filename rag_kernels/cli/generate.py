@@ -20,7 +20,9 @@ from rag_kernels.cli.common import (
     Hint,
     Json,
     LeaveOut,
+    MaxAutotune,
     Model,
+    Precision,
     Retrieval,
     Rounds,
     Seed,
@@ -52,6 +54,8 @@ def generate(
     examples: Examples = None,
     retrieval: Retrieval = None,
     leave_out: LeaveOut = "nothing",
+    precision: Precision = "strict",
+    max_autotune: MaxAutotune = False,
     budget_usd: BudgetUsd = None,
     budget_seconds: BudgetSeconds = None,
     budget_tokens: BudgetTokens = None,
@@ -70,7 +74,7 @@ def generate(
     options = read_options(
         models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
         leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
-        archive=archive, seed=seed, api_base=api_base,
+        archive=archive, seed=seed, api_base=api_base, precision=precision, max_autotune=max_autotune,
     )  # fmt: skip
     from eval.problem import load_problem
     from rag_kernels.api import open_session, target_backend

@@ -122,7 +122,8 @@ SELECT 'e_' || md5('e' || i)[:20] AS id, id AS kernel_id, problem_id, functional
     'g++' AS compiler, '2' AS judge_version, 'custom kernel' AS label, 'strict' AS "precision", 1.0 AS error_ratio,
     100 / speedup AS candidate_us, 100.0 AS eager_us, 90.0 AS compile_us, speedup AS speedup_eager,
     0.9 * speedup AS speedup_compile, 0.9 * speedup AS speedup, 20.0 AS floor_us, speedup / 5 AS floor_fraction,
-    repeat('judged ', 80) AS judged, '2026-01-01' AS created_at
+    '{{"verdict": {{"labels": []}}, "padding": "' || repeat('judged ', 80) || '"}}' AS judged,
+    [] AS labels, '2026-01-01' AS created_at
 FROM k;
 INSERT INTO edges SELECT a.id, b.id, 'parent' FROM k AS a JOIN k AS b ON b.i = a.i - {problems} WHERE a.i % 4 = 0;
 INSERT INTO embeddings SELECT id, '{model}', vector, '2026-01-01' FROM k;
