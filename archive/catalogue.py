@@ -2,7 +2,7 @@
 
 Comes in: a database, the name of an embedding model, and the device whose measurements come first. Goes out: a
 `Catalogue` of numpy arrays, read in one transaction, and whole kernels for the few rows that were chosen. Kernels
-that no judge ever ran, and retracted ones, are left out. Knows nothing of scores.
+that no judge ever ran, retracted ones, suspicious ones and stale measurements are left out. Knows nothing of scores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from archive import rows
 from archive.database import literal
 from archive.records import ArchivedKernel, ArchiveError
 from eval import codec
-from eval.records import FunctionalProblem, Judged, Problem
+from eval.records import FunctionalProblem, Judged
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -81,8 +81,8 @@ KERNELS = """
     WITH
     latest AS (
         SELECT * FROM evaluations
-        WHERE trust <> 'compiled' AND kernel_id NOT IN (SELECT kernel_id FROM retractions)
-            AND id NOT IN (SELECT evaluation_id FROM stale) AND len(barring(labels)) = 0
+        WHERE trust <> 'compiled' AND len(barring(labels)) = 0
+            AND kernel_id NOT IN (SELECT kernel_id FROM retractions) AND id NOT IN (SELECT evaluation_id FROM stale)
         QUALIFY row_number() OVER (
             PARTITION BY kernel_id, problem_id, device_key ORDER BY trust_rank(trust) DESC, created_at DESC, id
         ) = 1
@@ -253,18 +253,3 @@ def read_evaluation(con: DuckDBPyConnection, kernel_id: str) -> tuple[Functional
     if not found:
         raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
     return codec.loads(found[0][0]), codec.loads(found[0][1])
-
-
-def read_judgements(con: DuckDBPyConnection, kernel_id: str) -> list[Judged]:
-    found = con.execute(
-        "SELECT judged FROM attempts WHERE candidate_id = ? ORDER BY created_at DESC, number DESC", [kernel_id]
-    ).fetchall()
-    return [codec.loads(text) for (text,) in found]
-
-
-def read_problem(con: DuckDBPyConnection, problem_id: str) -> Problem:
-    found = con.execute("SELECT name, source FROM problems WHERE id = ?", [problem_id]).fetchall()
-    if not found:
-        raise ArchiveError(f"There is no problem {problem_id!r} in this archive.")
-    return Problem(*found[0])
-

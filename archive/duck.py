@@ -16,14 +16,12 @@ from archive.catalogue import (
     Catalogue,
     read_catalogue,
     read_evaluation,
-    read_judgements,
     read_kernels,
-    read_problem,
 )
 from archive.database import Database
 from archive.filters import BEST_ROW, condition
 from archive.records import ArchivedKernel, ArchiveError, Attempt, Edge, KernelFilter, LLMCall, Run
-from eval.records import FunctionalProblem, Judged, Problem
+from eval.records import FunctionalProblem, Judged
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -182,16 +180,6 @@ class DuckArchive:
         """The problem and the judgement that speak best for a kernel."""
         with self.database.read() as con:
             return read_evaluation(con, kernel_id)
-
-    def judgements(self, kernel_id: str) -> list[Judged]:
-        """What this archive's own runs found about a candidate, newest first, failures included."""
-        with self.database.read() as con:
-            return read_judgements(con, kernel_id)
-
-    def problem(self, problem_id: str) -> Problem:
-        """A problem file as it was given."""
-        with self.database.read() as con:
-            return read_problem(con, problem_id)
 
     def retract(self, kernel_id: str, reason: str) -> None:
         if not reason.strip():

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from archive.catalogue import Catalogue
 from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Run
-from eval.records import FunctionalProblem, Judged, Problem
+from eval.records import FunctionalProblem, Judged
 
 
 class Archive(Protocol):
@@ -80,14 +80,6 @@ class Archive(Protocol):
 
     def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
         """The problem and the judgement that speak best for a kernel."""
-        ...
-
-    def judgements(self, kernel_id: str) -> list[Judged]:
-        """What this archive's own runs found about a candidate, newest first, failures included."""
-        ...
-
-    def problem(self, problem_id: str) -> Problem:
-        """A problem file as it was given."""
         ...
 
     def run_status(self, run_id: str) -> str:

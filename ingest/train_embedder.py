@@ -26,6 +26,7 @@ from tokenizers.models import WordPiece
 from ingest import grammar
 from ingest.describe import functional_text, query_text
 from ingest.embedder import BUILTIN, StaticEmbedder
+from ingest.vocabulary import family
 
 WORDS = 3600  # whole words in the vocabulary, the most frequent first
 ENDINGS = 400  # continuations, so that an unseen identifier still has known parts
@@ -67,11 +68,19 @@ def guise(kind: str, graph: grammar.Graph, rng: Random) -> str:
             return grammar.kernel(graph, rng)
 
 
-def pair(rng: Random) -> Pair:
-    """A description and another guise of the same graph, or in a third of cases of its neighbour."""
-    graph = grammar.graph(rng)
+def pair(rng: Random, without: frozenset[str] = frozenset()) -> Pair:
+    """A description and another guise of the same graph, or in a third of cases of its neighbour.
+
+    No graph has an operator of the families `without`: to see how well families are placed that were never met.
+    """
+    graph, neighbour = grammar.graph(rng), None
     if rng.random() < 1 / 3:
-        return Pair(graph.key, describe(graph, rng), describe(grammar.neighbour(graph, rng), rng))
+        neighbour = grammar.neighbour(graph, rng)
+    operators = graph.operators + (neighbour.operators if neighbour else ())
+    if any(family(op.word) in without for op in operators):
+        return pair(rng, without)
+    if neighbour:
+        return Pair(graph.key, describe(graph, rng), describe(neighbour, rng))
     return Pair(graph.key, describe(graph, rng), guise(rng.choice(GUISES), graph, rng))
 
 

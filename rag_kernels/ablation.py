@@ -32,7 +32,8 @@ MakeSession = Callable[[Options], Session]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One problem with one way of retrieval. `speedup` is what a user gains: 1 where PyTorch stays the faster."""
+    """One problem with one way of retrieval. `speedup` is what a user gains: 1 where PyTorch stays the faster, or
+    where the winner may not claim a speed of its own (a library rewrite, a lower precision)."""
 
     problem: str
     problem_id: str
@@ -43,7 +44,7 @@ class Trial:
     solved: bool
     speedup: float
     shown: int  # different exemplars
-    likest: float | None  # how much of the winner stands in the exemplar that is most like it
+    likest: float | None  # likeness of the winner and the exemplar that is most like it
     failure: str = ""  # why the problem could not be worked on; it counts for no arm
 
 

@@ -36,7 +36,7 @@ from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Writer
 from rag_kernels.retrieval import Retriever
-from rag_kernels.session import Session, new_run
+from rag_kernels.session import Session
 from rag_kernels.starter import stock
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
         functionalize = partial(functionalize_to_fit, workers=judge.workers, max_bytes=room)
         prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
         if options.models and judge.can_run:
-            prove = Prover(archive, judge, functionalize, partial(new_run, options))
+            prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key)
         yield Session(
             options=options,

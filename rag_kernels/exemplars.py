@@ -8,19 +8,20 @@ another device is judged here before a writer sees it; one that fails here is pa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from archive.protocol import Archive
-from archive.records import ArchivedKernel, Attempt, Run
-from eval.judge import Judge
-from eval.records import Candidate, Device, FunctionalProblem, Judged, Passed, Problem, ProblemError
+from archive.duck import DuckArchive
+from archive.recheck import due
+from archive.records import ArchivedKernel, Attempt
+from eval.judge import JUDGE_VERSION, Judge
+from eval.records import Device, FunctionalProblem, Passed, Problem
 from rag_kernels import search
 from rag_kernels.bottleneck import Bottleneck, bottleneck_of
-from rag_kernels.history import History
 from rag_kernels.options import Options
-from rag_kernels.records import Draft, Shown
+from rag_kernels.records import Shown
 from rag_kernels.retrieval import Limits, Retriever
+from rag_kernels.reverify import reverify
 
 log = logging.getLogger(__name__)
 
@@ -82,46 +83,20 @@ def is_from(kernel: ArchivedKernel, device: Device) -> bool:
     return here and kernel.trust in ("verified", "confirmed")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Prover:
-    """Judges archived kernels on this device, each at most once, and archives what came of it."""
+    """Judges an archived kernel again on this device, as `archive reverify` does. It is remembered in the archive, so
+    that no kernel is judged twice by the same version of the judge."""
 
-    archive: Archive
+    archive: DuckArchive
     judge: Judge
     functionalize: Callable[[Problem], FunctionalProblem]
-    new_run: Callable[[str, Problem], Run]
-    _known: dict[str, bool] = field(default_factory=dict)
+    judge_version: str = JUDGE_VERSION
 
     def __call__(self, kernel: ArchivedKernel) -> bool:
-        if kernel.id not in self._known:
-            self._known[kernel.id] = self._prove(kernel)
-        return self._known[kernel.id]
-
-    def _prove(self, kernel: ArchivedKernel) -> bool:
-        device = self.judge.device
-        earlier = next((j for j in self.archive.judgements(kernel.id) if j.device.key == device.key), None)
-        if earlier is not None:
-            return isinstance(earlier.verdict, Passed)
-        log.info("%s was measured on %s: judging it here before it is shown.", kernel.id, kernel.device_name)
-        return any(isinstance(judged.verdict, Passed) for judged in self._judged(kernel))
-
-    def _judged(self, kernel: ArchivedKernel) -> Iterator[Judged]:
-        """Judge the kernel on its own problem, at sizes that fit this machine, and record it before it counts."""
-        try:
-            problem = self.functionalize(self.archive.problem(kernel.problem_id))
-        except ProblemError as error:
-            log.info("%s cannot be judged here: %s", kernel.id, error)
-            return
-        run, candidate, history = self._start(problem), Candidate(kernel.source, kernel.tier, kernel.backend), History()
-        try:
-            for _, judged in self.judge.judge(problem, [candidate]):
-                draft = Draft(candidate, idea=kernel.idea, note=f"{kernel.device_name} measured it before")
-                self.archive.record_attempt(search.as_attempt(history, run, problem, draft, judged, "import", 1))
-                yield judged
-        finally:
-            self.archive.finish_run(run.id, "finished")
-
-    def _start(self, problem: FunctionalProblem) -> Run:
-        run = self.new_run("reverify", problem.problem)
-        self.archive.start_run(run)
-        return run
+        """Whether it holds here; False also when it failed here before, or cannot be judged here."""
+        left = due(self.archive, self.judge.device, self.judge_version, kernel_ids=[kernel.id])
+        if left:
+            log.info("%s was measured on %s: judging it here before it is shown.", kernel.id, kernel.device_name)
+        found = reverify(left, archive=self.archive, judge=self.judge, functionalize=self.functionalize)
+        return any([result.state == "holds" for result in found])

@@ -135,7 +135,7 @@ def trial_line(trial: Trial) -> str:
     if trial.failure:
         return f"{head}cannot be used. {trial.failure}"
     result = f"{trial.speedup:.2f}x" if trial.solved else "no verified kernel"
-    like = "" if trial.likest is None else f", {percent(trial.likest)} of the winner stands in an exemplar"
+    like = "" if trial.likest is None else f", {percent(trial.likest)} like its likest exemplar"
     return f"{head}{result}, {count(trial.candidates, 'candidate')}, {count(trial.shown, 'exemplar')}{like}"
 
 
@@ -148,7 +148,7 @@ def arms_text(arms: Sequence[Arm]) -> str:
     lines = [
         "",
         "| retrieval | problems | solved | faster than PyTorch | speed-up | over off | over random | exemplars |"
-        " of the winner in its likest exemplar | near-copies |",
+        " likest exemplar | near-copies |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in arms:

@@ -20,7 +20,6 @@ from rag_kernels.ablation import Trial, ablate, summarise
 from rag_kernels.cli.ablate import modes
 from rag_kernels.estimates import mean_interval, ratio_interval
 from rag_kernels.exemplars import Exemplars
-from rag_kernels.likeness import likeness
 from rag_kernels.options import Options, RetrievalMode
 from rag_kernels.records import Brief, Draft
 from rag_kernels.report import arms_text, trial_line
@@ -34,17 +33,27 @@ POOR = Candidate("// a linear layer that helps nobody\nvoid linear_of_another_ki
 OWN = Candidate("// written without help\nvoid g();\n", "kernel", "cpu")
 
 
+def adapted(source: str) -> Candidate:
+    """A kernel that learned from another one: much of it, and something of its own."""
+    more = "static int own(int a, int b) { int c = a * 7; while (c > b) { c -= a / 3; b += 2 * c; } return c ^ b; }\n"
+    return Candidate(f"{source}\n{more * 2}", "kernel", "cpu")
+
+
 class Copier:
-    """Copies its first exemplar; without one it writes something of its own."""
+    """Adapts its first exemplar; without one it writes something of its own. `copies` leaves out the adapting."""
 
     name = "copier"
+
+    def __init__(self, *, copies: bool = False) -> None:
+        self.copies = copies
 
     def propose(self, brief: Brief) -> Sequence[Draft]:
         if not brief.exemplars:
             return [Draft(OWN, "on my own")]
         kernel = brief.exemplars[0].kernel
         shown = tuple(shown.exemplar for shown in brief.exemplars)
-        return [Draft(Candidate(f"// copied\n{kernel.source}", "kernel", "cpu"), "copy", exemplars=shown)]
+        made = Candidate(f"// copied\n{kernel.source}", "kernel", "cpu") if self.copies else adapted(kernel.source)
+        return [Draft(made, "adapt", exemplars=shown)]
 
 
 def functional(loaded: Problem) -> FunctionalProblem:
@@ -62,10 +71,11 @@ class Bench:
         for number, (fp, made) in enumerate(((problem("relu"), GOOD), (linear_problem(), POOR)), 1):
             self.source.record_attempt(attempt("run1", number, fp, candidate=made))
         reindex(self.source, load_embedder())
-        speeds = {Candidate(f"// copied\n{GOOD.source}", "kernel", "cpu").id: 4.0, OWN.id: 1.5}
+        speeds = {adapted(GOOD.source).id: 4.0, OWN.id: 1.5}
         passes = {name: passed(speed, confirmed=True) for name, speed in speeds.items()}
-        self.judge = ScriptedJudge({**passes, Candidate(f"// copied\n{POOR.source}", "kernel", "cpu").id: passed(0.5)})
+        self.judge = ScriptedJudge({**passes, adapted(POOR.source).id: passed(0.5)})
         self.retriever = Retriever(self.source, load_embedder(), fixed=True)
+        self.writer = Copier()
         self.paths = []
         for name, fp in FORMS.items():
             self.paths.append(folder / f"{name}.py")
@@ -79,7 +89,7 @@ class Bench:
             functionalize=functional,
             retrieve=Exemplars(self.retriever, options, self.judge.device),
             index=lambda attempt: None,
-            make_writer=lambda ledger: Copier(),
+            make_writer=lambda ledger: self.writer,
         )
 
     def run(self, **options: object) -> list[Trial]:
@@ -106,13 +116,16 @@ def test_arms_differ_in_what_the_writer_was_shown_alone(bench: Bench) -> None:
     assert (arms["off"].shown, arms["hybrid"].shown) == (0, 1)
 
 
-def test_a_winner_that_was_copied_is_told(bench: Bench) -> None:
-    trials = bench.run()
-    arms = {arm.arm: arm for arm in summarise(trials)}
-    assert {t.likest for t in trials if t.arm == "hybrid"} == {1.0} and arms["hybrid"].near_copies == 6
-    assert arms["off"].likest is None and arms["off"].near_copies == 0
-    assert "100 % of the winner stands in an exemplar" in trial_line(next(t for t in trials if t.arm == "hybrid"))
-    assert "| hybrid | 3 | 1.00 [1.00, 1.00] |" in arms_text(list(arms.values()))
+def test_how_like_a_winner_is_to_what_was_shown_is_told_and_copies_are_counted(bench: Bench) -> None:
+    adapted_ones = bench.run()
+    arms = {arm.arm: arm for arm in summarise(adapted_ones)}
+    assert 0.3 < (arms["hybrid"].likest or 0) < 0.9 and arms["hybrid"].near_copies == 0
+    assert arms["off"].likest is None and "| hybrid | 3 | 1.00 [1.00, 1.00] |" in arms_text(list(arms.values()))
+    bench.writer = Copier(copies=True)
+    copies = [t for t in bench.run(hint="copy it") if t.arm == "hybrid"]
+    assert {(t.solved, t.likest) for t in copies} == {(True, 1.0)}
+    assert summarise(copies)[0].near_copies == 6
+    assert trial_line(copies[0]).endswith("1 exemplar, 100 % like its likest exemplar")
 
 
 def test_what_is_finished_is_not_run_again_and_another_setting_is(bench: Bench) -> None:
@@ -145,15 +158,6 @@ def test_intervals_are_over_problems_and_hold_the_mean() -> None:
     assert alike.low == alike.mean == alike.high == 0.5
     ratio = ratio_interval({"a": [4.0], "b": [1.0], "c": [9.0]}, {"a": [2.0], "b": [0.5]})
     assert ratio.mean == ratio.low == ratio.high == pytest.approx(2.0)
-
-
-def test_likeness_is_blind_to_comments_and_spacing_and_not_to_rewriting() -> None:
-    source = candidate(problem("relu")).source
-    assert likeness("// another comment\n" + source.replace("  ", " "), source) == 1.0
-    assert likeness(source, source + "\nvoid more() { int x = 1; }\n") == 1.0  # a copy inside something larger
-    assert likeness(POOR.source, source) == 0.0
-    assert 0.5 < likeness(source.replace("std::fabs", "abs").replace("v > 0.0f", "v >= 0.f"), source) < 1.0
-    assert likeness("", source) == 0.0
 
 
 def test_modes_are_a_list_with_commas() -> None:

@@ -108,6 +108,8 @@ def run(home: Path, *arguments: str | Path, program: list[str] = PROGRAM, **env:
 
 
 Inside = Callable[..., Done]
+# One round without exemplars: before a model sees one, it is judged on this machine, which takes its time.
+BRIEF = ("--effort", "1", "--retrieval", "off")
 
 
 @pytest.fixture
@@ -139,7 +141,7 @@ def model(folder: Path, *sources: str) -> str:
 def generated(home: Path) -> Done:
     """One real run: two candidates of one round, the winner confirmed and written to best.py."""
     name = model(home / "model", WRONG, RIGHT)
-    return run(home, "generate", "relu.py", "--model", name, "--effort", "1", "--out", "best.py", "--json")
+    return run(home, "generate", "relu.py", "--model", name, *BRIEF, "--out", "best.py", "--json")
 
 
 # Help and documentation
@@ -181,7 +183,7 @@ def test_settings_are_few() -> None:
         (["generate", "relu.py", "--no-such-option"], "--no-such-option"),
         (["eval", "relu.py", "missing.cpp"], "no candidate file missing.cpp"),
         (["eval", "relu.py", "kernel.cpp", "--device", "cuda"], "is cpu code, but --device says cuda"),
-        (["search"], "either words to look for or --problem"),
+        (["search"], "Give words to look for, or --problem FILE"),
         (["grow", "relu.py", "--until", "noon"], "HH:MM"),
         (["grow", "nowhere"], "no problem files in nowhere"),
         (["functionalize", "missing.py"], "no problem file missing.py"),
@@ -267,14 +269,14 @@ print("same")
 
 def test_a_resumed_run_judges_nothing_again(generated: Done, home: Path) -> None:
     name = model(home / "again", SLOW)
-    done = run(home, "generate", "relu.py", "--model", name, "--effort", "1", "--resume", "latest", "--json")
+    done = run(home, "generate", "relu.py", "--model", name, *BRIEF, "--resume", "latest", "--json")
     [result] = done.rows
     assert done.code == 0 and result["run_id"] == generated.rows[-1]["run_id"]
     assert result["kernel_id"] == generated.rows[-1]["kernel_id"] and result["attempts"] == 2
 
 
 def test_without_a_verified_kernel_the_code_is_one(home: Path) -> None:
-    arguments = ("generate", "relu.py", "--model", model(home / "bad", WRONG), "--effort", "1", "--archive", ":memory:")
+    arguments = ("generate", "relu.py", "--model", model(home / "bad", WRONG), *BRIEF, "--archive", ":memory:")
     done = run(home, *arguments, "--out", "none.cpp", program=QUICK_PROGRAM)
     assert done.code == 1 and "\x1b" not in done.out and not (home / "none.cpp").exists()
     assert "  1  wrong" in done.out and "No verified kernel (1 candidate in" in done.out
@@ -314,7 +316,7 @@ def first_row(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def test_killed_then_resumed_then_interrupted(home: Path, tmp_path: Path) -> None:
     name = model(tmp_path / "m", RIGHT, SLOW)
-    arguments = ("generate", "relu.py", "--model", name, "--effort", "1", "--archive", tmp_path / "archive", "--json")
+    arguments = ("generate", "relu.py", "--model", name, *BRIEF, "--archive", tmp_path / "archive", "--json")
     process = start(home, *arguments)
     first = first_row(process)
     process.kill()
@@ -342,7 +344,7 @@ def test_two_generates_at_once(home: Path, tmp_path: Path) -> None:
     processes = []
     for number, source in enumerate((RIGHT, SLOW)):
         name = model(tmp_path / f"m{number}", source)
-        arguments = ("generate", "relu.py", "--model", name, "--effort", "1", "--archive", archive, "--json")
+        arguments = ("generate", "relu.py", "--model", name, *BRIEF, "--archive", archive, "--json")
         processes.append(start(home, *arguments))
     ends = [p.communicate(timeout=200) for p in processes]
     assert [p.returncode for p in processes] == [0, 0], [err for _, err in ends]
@@ -414,6 +416,8 @@ def test_what_generate_kept_is_found_shown_and_handed_on(generated: Done, home: 
     assert shown["kernel_id"] == kernel_id and shown["source"] == RIGHT and shown["trust"] == "confirmed"
     assert kernel_id in {r["kernel_id"] for r in run(home, "search", "relu times a factor", "--json").rows}
     [same, *_] = run(home, "search", "--problem", "relu.py", "--json").rows
+    explained = run(home, "search", "--optimise", kernel_id, "--explain").out
+    assert kernel_id not in explained and "remedy" in explained and "= relevance x all weights" in explained
     assert same["problem"] == "relu" and "same graph" in same["reasons"]
     assert run(home, "archive", "verify", "--json").rows == [{"ok": True, "wrong": []}]
     assert run(home, "archive", "export", "kernels.zip", "--json").rows[0]["kernels"] == 1
@@ -432,7 +436,7 @@ def test_grow_and_resume(home: Path, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "1_relu.py").write_text(RELU.problem.source)
     (folder / "2_broken.py").write_text("class Model(:\n")
-    arguments = ("grow", folder, "--model", model(tmp_path / "m", RIGHT), "--effort", "1", "--archive", tmp_path / "a")
+    arguments = ("grow", folder, "--model", model(tmp_path / "m", RIGHT), *BRIEF, "--archive", tmp_path / "a")
     done = run(home, *arguments, "--json", program=QUICK_PROGRAM)
     problems = [r for r in done.rows if r["type"] == "problem"]
     assert done.code == 0 and [(r["problem"], r["state"]) for r in problems] == [

