@@ -3,54 +3,19 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import archive_trials as trials
 import factories as f
 import pytest
 
 from archive.audit import verify
-from archive.records import ArchiveError, KernelFilter
+from archive.records import ArchiveError
 from archive.store import FileArchive
 
 TESTS = Path(__file__).parent
-
-WRITER = """
-import sys
-from pathlib import Path
-import factories as f
-from archive.store import FileArchive
-
-archive, run, count = FileArchive(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
-archive.start_run(f.run(run))
-for i in range(1, count + 1):
-    call = f.llm_call(run, f"{run}-{i}")
-    archive.record_call(call)
-    variant = 1000 * int(run[3:]) + i
-    parents = () if i == 1 else (f.candidate(variant=variant - 1).id,)
-    made = f.attempt(run, i, variant=variant, call_ids=(call.id,), parents=parents)
-    archive.record_attempt(made)
-    print(made.id, made.candidate.id, flush=True)
-"""
-
-READER = """
-import sys
-from pathlib import Path
-from archive.records import KernelFilter
-from archive.store import FileArchive
-
-archive, last, reads = FileArchive(Path(sys.argv[1])), 0, 0
-while last < int(sys.argv[2]):
-    seen = len(archive.kernels(KernelFilter()))
-    assert seen >= last, (seen, last)
-    last, reads = seen, reads + 1
-print(reads)
-"""
-
 
 def child(code: str, *arguments: object) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
@@ -74,35 +39,28 @@ def finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_writers_and_a_reader_at_once_lose_nothing(tmp_path: Path) -> None:
-    count = 6
-    writers = [child(WRITER, tmp_path / "a", f"run{n}", count) for n in range(3)]
-    reader = child(READER, tmp_path / "a", 3 * count)
-    told = {line.split()[1] for writer in writers for line in finish(writer).splitlines()}
-    assert int(finish(reader)) >= 2
-    archive = FileArchive(tmp_path / "a")
-    assert {kernel.id for kernel in archive.kernels(KernelFilter())} == told
-    assert len(told) == 3 * count
-    assert [len(archive.attempts(f"run{n}")) for n in range(3)] == [count] * 3
-    assert len(archive.calls("run1")) == count
-    assert verify(archive) == []
+def whole(losses: trials.Losses) -> bool:
+    return not (losses.lost_attempts or losses.lost_kernels or losses.faults or losses.index_faults)
 
 
-def test_a_killed_writer_leaves_whole_rows_and_all_that_it_reported(tmp_path: Path) -> None:
-    draw = random.Random(5)
-    archive = FileArchive(tmp_path / "a")
-    archive.stats()
-    for n in range(3):
-        writer = child(WRITER, tmp_path / "a", f"run{n}", 10_000)
-        assert writer.stdout is not None
-        told = [writer.stdout.readline().split()[0] for _ in range(draw.randint(1, 3))]
-        time.sleep(draw.uniform(0, 0.15))
-        os.kill(writer.pid, signal.SIGKILL)
-        told += [line.split()[0] for line in writer.communicate()[0].splitlines()]
-        kept = [attempt.id for attempt in archive.attempts(f"run{n}")]
-        assert kept[: len(told)] == told
-        assert len(kept) - len(told) in (0, 1)
-    assert verify(archive) == []
+def test_a_growth_job_that_is_killed_loses_nothing_and_goes_on(tmp_path: Path) -> None:
+    """At random moments; the longer trial is tests/bench/archive_durability.py."""
+    losses = trials.kill_growth(tmp_path, 3, count=2, longest_s=1.5, to_the_end=True)
+    assert whole(losses), losses
+    archive = FileArchive(tmp_path / "archive")
+    assert {run.status for run in archive.runs()} == {"finished"} and len(archive.runs()) == 2
+    for run in archive.runs():
+        numbers = [attempt.number for attempt in archive.attempts(run.id)]
+        assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) > trials.WIDTH
+    attempts = int(archive.stats()["attempts"])
+    assert attempts - 3 <= losses.told <= attempts  # a kill may come between the disk and the report
+
+
+def test_eight_processes_at_once_lose_nothing(tmp_path: Path) -> None:
+    losses = trials.crowd(tmp_path, writers=4, readers=4, count=1, rounds=1)
+    assert whole(losses), losses
+    assert losses.told >= 4 * trials.WIDTH
+    assert FileArchive(tmp_path / "archive").stats()["attempts"] == losses.told
 
 
 def test_a_lock_that_is_never_released_is_reported(tmp_path: Path) -> None:
