@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from archive import rows
+from archive.claims import claim_id, to_claim
 from archive.duck import DuckArchive
 from eval import codec
 from eval.ids import content_id
@@ -19,16 +20,23 @@ from eval.records import Candidate, FunctionalProblem, Judged, Problem
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+CLAIMED_OR_JUDGED = (
+    "SELECT candidate_id FROM claims WHERE candidate_id IS NOT NULL UNION SELECT kernel_id FROM evaluations"
+)
+
 # (table, what it refers to, where that must be)
 REFERENCES: tuple[tuple[str, str, str], ...] = (
     ("functionals", "SELECT problem_id FROM functionals", "SELECT id FROM problems"),
     ("ideas", "SELECT problem_id FROM ideas", "SELECT id FROM problems"),
     ("kernels", "SELECT id FROM kernels", "SELECT id FROM candidates"),
-    ("kernels", "SELECT id FROM kernels", "SELECT kernel_id FROM evaluations"),
+    ("kernels", "SELECT id FROM kernels", CLAIMED_OR_JUDGED),
     ("kernels", "SELECT functional_id FROM kernels", "SELECT id FROM functionals"),
     ("kernels", "SELECT idea_id FROM kernels", "SELECT id FROM ideas"),
     ("evaluations", "SELECT kernel_id FROM evaluations", "SELECT id FROM kernels"),
     ("evaluations", "SELECT functional_id FROM evaluations", "SELECT id FROM functionals"),
+    ("claims", "SELECT problem_id FROM claims", "SELECT id FROM problems"),
+    ("claims", "SELECT problem_id FROM claims", "SELECT problem_id FROM functionals"),
+    ("claims", "SELECT candidate_id FROM claims", "SELECT id FROM candidates"),
     ("embeddings", "SELECT kernel_id FROM embeddings", "SELECT id FROM kernels"),
     ("retractions", "SELECT kernel_id FROM retractions", "SELECT id FROM kernels"),
     ("edges", "SELECT child FROM edges", "SELECT id FROM candidates"),
@@ -52,7 +60,8 @@ def verify(archive: DuckArchive) -> list[str]:
 
 def wrong_contents(con: DuckDBPyConnection) -> list[str]:
     """Rows whose id or columns are not those of their content."""
-    return [*_wrong_texts(con), *_wrong_functionals(con), *_wrong_evaluations(con), *_wrong_attempts(con)]
+    checks = (_wrong_texts, _wrong_functionals, _wrong_evaluations, _wrong_attempts, _wrong_claims)
+    return [sentence for check in checks for sentence in check(con)]
 
 
 def lost_references(con: DuckDBPyConnection) -> Iterator[tuple[str, str]]:
@@ -107,6 +116,12 @@ def _wrong_attempts(con: DuckDBPyConnection) -> Iterator[str]:
             yield f"attempts: {row['id']} is not the id of its run and number."
         if not isinstance(_decoded(row["judged"]), Judged):
             yield f"attempts: the record of {row['id']} cannot be read."
+
+
+def _wrong_claims(con: DuckDBPyConnection) -> Iterator[str]:
+    for row in rows.query(con, "SELECT * FROM claims ORDER BY id"):
+        if claim_id(row["candidate_id"], row["problem_id"], to_claim(row)) != row["id"]:
+            yield f"claims: {row['id']} is not the id of what it says."
 
 
 def _decoded(text: str) -> object:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from archive.records import ArchivedKernel, Attempt
+from archive.records import ArchivedKernel, Attempt, Claim
 from eval.admission import Admission
 from eval.device import floor_us
 from eval.records import (
@@ -159,6 +159,11 @@ def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
         "floor_fraction": kernel.floor_fraction,
         "created_at": kernel.created_at,
     }
+
+
+def claim_row(claim: Claim) -> Row:
+    """What an imported kernel's source says of it."""
+    return {**asdict(claim), "notes": list(claim.notes)}
 
 
 def functional_row(problem: FunctionalProblem) -> Row:
