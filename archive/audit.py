@@ -15,7 +15,7 @@ from archive.claims import claim_id, to_claim
 from archive.duck import DuckArchive
 from eval import codec
 from eval.ids import content_id
-from eval.records import Candidate, FunctionalProblem, Judged, Problem
+from eval.records import Candidate, FunctionalProblem, Judged, Problem, verdict_name
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -39,6 +39,8 @@ REFERENCES: tuple[tuple[str, str, str], ...] = (
     ("claims", "SELECT candidate_id FROM claims", "SELECT id FROM candidates"),
     ("embeddings", "SELECT kernel_id FROM embeddings", "SELECT id FROM kernels"),
     ("retractions", "SELECT kernel_id FROM retractions", "SELECT id FROM kernels"),
+    ("rechecks", "SELECT attempt_id FROM rechecks", "SELECT id FROM attempts"),
+    ("rechecks", "SELECT evaluation_id FROM rechecks", "SELECT id FROM evaluations"),
     ("edges", "SELECT child FROM edges", "SELECT id FROM candidates"),
     ("edges", "SELECT source FROM edges WHERE relation <> 'imported'", "SELECT id FROM candidates"),
     ("attempts", "SELECT run_id FROM attempts", "SELECT id FROM runs"),
@@ -48,45 +50,49 @@ REFERENCES: tuple[tuple[str, str, str], ...] = (
     ("attempts", "SELECT evaluation_id FROM attempts", "SELECT id FROM evaluations"),
     ("attempts", "SELECT unnest(call_ids) FROM attempts", "SELECT id FROM llm_calls"),
     ("attempts", "SELECT x.kernel_id FROM (SELECT unnest(exemplars) AS x FROM attempts)", "SELECT id FROM kernels"),
+    ("attempts", "SELECT (x.child, x.source, x.relation)::VARCHAR FROM (SELECT unnest(parents) AS x FROM attempts)",
+     "SELECT (child, source, relation)::VARCHAR FROM edges"),
     ("llm_calls", "SELECT run_id FROM llm_calls", "SELECT id FROM runs"),
-)
+)  # fmt: skip
+BATCH = 1000  # rows in memory at once: records are long
 
 
 def verify(archive: DuckArchive) -> list[str]:
     """Everything that is wrong with an archive, a sentence each."""
     with archive.database.read() as con:
-        return [*wrong_contents(con), *(sentence for _, sentence in lost_references(con))]
+        wrong = [*wrong_contents(con), *(sentence for _, sentence in lost_references(con))]
+    return [*wrong, *archive.index_faults()]
 
 
 def wrong_contents(con: DuckDBPyConnection) -> list[str]:
     """Rows whose id or columns are not those of their content."""
-    checks = (_wrong_texts, _wrong_functionals, _wrong_evaluations, _wrong_attempts, _wrong_claims)
+    checks = (_wrong_texts, _wrong_functionals, _wrong_evaluations, _wrong_attempts, _wrong_vectors, _wrong_claims)
     return [sentence for check in checks for sentence in check(con)]
 
 
 def lost_references(con: DuckDBPyConnection) -> Iterator[tuple[str, str]]:
     """References that lead nowhere, each with its table."""
     for table, references, targets in REFERENCES:
-        sql = f"SELECT DISTINCT x FROM ({references}) AS t(x) WHERE x NOT IN ({targets}) ORDER BY x"
+        sql = f"SELECT DISTINCT x FROM ({references}) AS t(x) WHERE x IS NOT NULL AND x NOT IN ({targets}) ORDER BY x"
         for (missing,) in con.execute(sql).fetchall():
             wanted = targets.split()[-1]
             yield table, f"{table} refers to {missing}, which is not in {wanted}."
 
 
 def _wrong_texts(con: DuckDBPyConnection) -> Iterator[str]:
-    for row in rows.query(con, "SELECT id, name, source FROM problems ORDER BY id"):
+    for row in _each(con, "SELECT id, name, source FROM problems ORDER BY id"):
         if Problem(row["name"], row["source"]).id != row["id"]:
             yield f"problems: {row['id']} is not the id of its source."
-    for row in rows.query(con, "SELECT id, tier, backend, source FROM candidates ORDER BY id"):
+    for row in _each(con, "SELECT id, tier, backend, source FROM candidates ORDER BY id"):
         if Candidate(row["source"], row["tier"], row["backend"]).id != row["id"]:
             yield f"candidates: {row['id']} is not the id of its source."
-    for row in rows.query(con, "SELECT id, problem_id, text FROM ideas ORDER BY id"):
+    for row in _each(con, "SELECT id, problem_id, text FROM ideas ORDER BY id"):
         if rows.idea_id(row["problem_id"], row["text"]) != row["id"]:
             yield f"ideas: {row['id']} is not the id of its text."
 
 
 def _wrong_functionals(con: DuckDBPyConnection) -> Iterator[str]:
-    for row in rows.query(con, "SELECT * FROM functionals ORDER BY id"):
+    for row in _each(con, "SELECT * FROM functionals ORDER BY id"):
         record = _decoded(row["record"])
         if not isinstance(record, FunctionalProblem):
             yield f"functionals: the record of {row['id']} cannot be read."
@@ -95,13 +101,15 @@ def _wrong_functionals(con: DuckDBPyConnection) -> Iterator[str]:
 
 
 def _wrong_evaluations(con: DuckDBPyConnection) -> Iterator[str]:
-    sql = "SELECT e.*, f.record FROM evaluations AS e JOIN functionals AS f ON f.id = e.functional_id ORDER BY e.id"
-    for row in rows.query(con, sql):
-        judged, problem = _decoded(row["judged"]), _decoded(row.pop("record"))
-        if not isinstance(judged, Judged) or not isinstance(problem, FunctionalProblem):
+    known: dict[str, str] = dict(con.execute("SELECT id, problem_id FROM functionals").fetchall())
+    for row in _each(con, "SELECT * FROM evaluations ORDER BY id"):
+        judged = _decoded(row["judged"])
+        if not isinstance(judged, Judged):
             yield f"evaluations: the record of {row['id']} cannot be read."
             continue
-        expected = rows.evaluation_row(row["kernel_id"], problem, judged, row["created_at"])
+        functional = str(row["functional_id"])
+        problem_id = known.get(functional, str(row["problem_id"]))  # a lost one is reported as such
+        expected = rows.evaluation_columns(row["kernel_id"], functional, problem_id, judged, row["created_at"])
         if expected is None:
             yield f"evaluations: {row['id']} is a failure, which no kernel has."
         elif any(row[name] != value for name, value in expected.items() if name not in ("trust", "stated_trust")):
@@ -111,15 +119,42 @@ def _wrong_evaluations(con: DuckDBPyConnection) -> Iterator[str]:
 
 
 def _wrong_attempts(con: DuckDBPyConnection) -> Iterator[str]:
-    for row in rows.query(con, "SELECT id, run_id, number, judged FROM attempts ORDER BY id"):
+    sql = "SELECT id, run_id, number, functional_id, candidate_id, evaluation_id, verdict, reason, judged FROM attempts"
+    for row in _each(con, f"{sql} ORDER BY id"):
         if content_id("a", row["run_id"], str(row["number"])) != row["id"]:
             yield f"attempts: {row['id']} is not the id of its run and number."
-        if not isinstance(_decoded(row["judged"]), Judged):
+        judged = _decoded(row["judged"])
+        if not isinstance(judged, Judged):
             yield f"attempts: the record of {row['id']} cannot be read."
+            continue
+        passed = rows.trust_of(judged.verdict) is not None
+        evaluation = rows.evaluation_id(row["candidate_id"], row["functional_id"], row["judged"]) if passed else None
+        told = (verdict_name(judged.verdict), rows.reason_of(judged.verdict), evaluation)
+        if told != (row["verdict"], row["reason"], row["evaluation_id"]):
+            yield f"attempts: {row['id']} does not agree with its record."
+
+
+def _wrong_vectors(con: DuckDBPyConnection) -> Iterator[str]:
+    """Vectors of one model have one length, and numbers in them."""
+    sql = """
+        SELECT kernel_id, model FROM embeddings
+        WHERE len(vector) <> (SELECT mode(len(e.vector)) FROM embeddings AS e WHERE e.model = embeddings.model)
+            OR list_bool_or(list_transform(vector, lambda x: NOT isfinite(x)))
+        ORDER BY kernel_id, model"""
+    for kernel_id, model in con.execute(sql).fetchall():
+        yield f"embeddings: the vector of {kernel_id} by {model!r} cannot be compared with the others of its model."
+
+
+def _each(con: DuckDBPyConnection, sql: str) -> Iterator[rows.Row]:
+    """Rows as dictionaries, a batch at a time, so that a large archive fits into memory."""
+    cursor = con.execute(sql)
+    names = [column[0] for column in cursor.description]
+    while batch := cursor.fetchmany(BATCH):
+        yield from (dict(zip(names, row, strict=True)) for row in batch)
 
 
 def _wrong_claims(con: DuckDBPyConnection) -> Iterator[str]:
-    for row in rows.query(con, "SELECT * FROM claims ORDER BY id"):
+    for row in _each(con, "SELECT * FROM claims ORDER BY id"):
         if claim_id(row["candidate_id"], row["problem_id"], to_claim(row)) != row["id"]:
             yield f"claims: {row['id']} is not the id of what it says."
 

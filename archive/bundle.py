@@ -64,7 +64,7 @@ TABLES: dict[str, str] = {
                         WHERE k.id IN (FROM chosen))
             OR p.id IN (SELECT i.problem_id FROM kernels AS k JOIN ideas AS i ON i.id = k.idea_id
                         WHERE k.id IN (FROM chosen))""",
-    "evaluations": "SELECT * EXCLUDE (trust) FROM evaluations WHERE kernel_id IN (FROM chosen)",
+    "evaluations": "SELECT * EXCLUDE (trust, labels) FROM evaluations WHERE kernel_id IN (FROM chosen)",
     "claims": "SELECT * FROM claims WHERE candidate_id IN (FROM chosen)",
     "edges": "SELECT * FROM edges WHERE child IN (FROM told)",
     "retractions": "SELECT * FROM retractions WHERE kernel_id IN (FROM chosen)",
@@ -214,8 +214,8 @@ def _load_sql(table: str, folder: Path) -> str:
             f"INSERT INTO candidates BY NAME SELECT c.id, c.tier, c.backend, t.content AS source FROM {rows} AS c "
             f"JOIN {texts} AS t ON parse_filename(t.filename) = concat(c.id, '.', c.extension)"
         )
-    trust = ", stated_trust AS trust" if table == "evaluations" else ""
-    return f"INSERT INTO {table} BY NAME SELECT *{trust} FROM {rows}"
+    derived = ", stated_trust AS trust, judged_labels(judged) AS labels" if table == "evaluations" else ""
+    return f"INSERT INTO {table} BY NAME SELECT *{derived} FROM {rows}"
 
 
 def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[str, int]:

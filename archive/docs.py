@@ -48,6 +48,9 @@ def page() -> str:
         views = con.execute(
             "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"
         ).fetchall()
+        macros = con.execute(
+            "SELECT function_name, comment FROM duckdb_functions() WHERE NOT internal ORDER BY function_name"
+        ).fetchall()
         parts = [
             PREFACE,
             EXCHANGE.read_text(),
@@ -55,6 +58,8 @@ def page() -> str:
             *(_table(con, name, comment) for name, comment in tables),
             "## Views\n",
             *(_view(con, name, comment) for name, comment in views),
+            "## Macros\n",
+            "\n".join(_macro(con, name, comment) for name, comment in macros) + "\n",
             "## Migrations\n",
             "\n".join(f"{n}. `{name}` ({SCHEMA.name}/{name}.sql)" for n, name in enumerate(MIGRATIONS, 1)) + "\n",
         ]
@@ -81,10 +86,35 @@ def _table(con: DuckDBPyConnection, name: str, comment: str) -> str:
 
 
 def _view(con: DuckDBPyConnection, name: str, comment: str) -> str:
-    columns = con.execute(
-        "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [name]
+    lines = [f"### {name}\n", f"{comment or ''}\n", "| column | type | |", "|---|---|---|"]
+    lines += [f"| `{column}` | {kind} | {remark} |" for column, kind, remark in view_columns(con, name)]
+    return "\n".join(lines) + "\n"
+
+
+def view_columns(con: DuckDBPyConnection, view: str) -> list[tuple[str, str, str]]:
+    """Name, type and comment of each column; one without a comment has that of the table's column of its name."""
+    return con.execute(
+        """
+        SELECT column_name, data_type, coalesce(c.comment, inherited.comment)
+        FROM duckdb_columns() AS c
+        LEFT JOIN (
+            SELECT d.column_name, any_value(d.comment) AS comment
+            FROM duckdb_columns() AS d JOIN duckdb_tables() AS t USING (table_oid)
+            GROUP BY d.column_name
+            HAVING count(DISTINCT d.comment) = 1
+        ) AS inherited USING (column_name)
+        WHERE c.table_name = ?
+        ORDER BY column_index
+        """,
+        [view],
     ).fetchall()
-    return f"### {name}\n\n{comment or ''}\n\n{', '.join(f'`{column}`' for (column,) in columns)}\n"
+
+
+def _macro(con: DuckDBPyConnection, name: str, comment: str) -> str:
+    (parameters,) = con.execute(
+        "SELECT parameters FROM duckdb_functions() WHERE function_name = ?", [name]
+    ).fetchall()[0]
+    return f"- `{name}({', '.join(parameters)})`: {comment}"
 
 
 if __name__ == "__main__":

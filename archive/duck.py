@@ -81,9 +81,11 @@ class DuckArchive:
             values = {name: getattr(call, name) for name in rows.CALL_COLUMNS}
             rows.insert(con, "llm_calls", {"position": row[0], **values})
 
-    def record_attempt(self, attempt: Attempt) -> None:
+    def record_attempt(self, attempt: Attempt, *, retract: str = "") -> None:
         with self.database.write() as con:
             rows.insert_attempt(con, attempt)
+            if retract:
+                _retract(con, attempt.candidate.id, retract)
 
     def index_embedding(self, kernel_id: str, vector: Sequence[float], model: str) -> None:
         self.index_embeddings([(kernel_id, vector)], model)
@@ -148,30 +150,15 @@ class DuckArchive:
 
     def lineage(self, kernel_id: str) -> list[Edge]:
         """All edges above a kernel, nearest first, each once."""
-        found: dict[Edge, None] = {}
-        seen, level = {kernel_id}, [kernel_id]
         with self.database.read() as con:
-            while level:
-                above = rows.query(
-                    con,
-                    "SELECT child, source, relation FROM edges WHERE list_contains(?::VARCHAR[], child) "
-                    "ORDER BY child, relation, source",
-                    [level],
-                )
-                edges = [Edge(**row) for row in above]
-                found.update(dict.fromkeys(edges))
-                level = list(dict.fromkeys(edge.source for edge in edges if edge.source not in seen))
-                seen.update(level)
-        return list(found)
+            found = rows.query(con, "SELECT child, source, relation FROM lineage_of(?)", [kernel_id])
+        return [Edge(**row) for row in found]
 
     def retract(self, kernel_id: str, reason: str) -> None:
         if not reason.strip():
             raise ArchiveError("Say why the kernel is retracted: the reason is kept with it.")
         with self.database.write() as con:
-            if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
-                raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
-            retraction = {"kernel_id": kernel_id, "reason": reason, "created_at": now()}
-            rows.insert(con, "retractions", retraction, key=("kernel_id", "reason"))
+            _retract(con, kernel_id, reason)
 
     def stats(self) -> dict[str, int | float]:
         with self.database.read() as con:
@@ -188,10 +175,21 @@ class DuckArchive:
             )
         return [rows.to_kernel(row) for row in found]
 
+    def index_faults(self) -> list[str]:
+        """What is wrong with the index, a sentence each; here the table of vectors is the index."""
+        return []
+
     def reindex(self) -> int:
         """Rebuild the index from the table of vectors and return their number; here the table is the index."""
         with self.database.read() as con:
             return int(con.execute("SELECT count(*) FROM embeddings").fetchall()[0][0])
+
+
+def _retract(con: DuckDBPyConnection, kernel_id: str, reason: str) -> None:
+    if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
+        raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
+    retraction = {"kernel_id": kernel_id, "reason": reason, "created_at": now()}
+    rows.insert(con, "retractions", retraction, key=("kernel_id", "reason"))
 
 
 def put_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:

@@ -11,7 +11,7 @@ from archive.records import KernelFilter
 
 # Of the rows of kernel_cards that pass the filter, the one that speaks for its kernel.
 BEST_ROW = """row_number() OVER (
-    PARTITION BY id ORDER BY trust_rank(trust) DESC, speedup DESC NULLS LAST, problem_id, device_key
+    PARTITION BY id ORDER BY stale <> '', trust_rank(trust) DESC, speedup DESC NULLS LAST, problem_id, device_key
 ) = 1"""
 
 
@@ -35,5 +35,5 @@ def condition(where: KernelFilter) -> tuple[str, list[Any]]:
         anywhere = "contains(lower(concat_ws(chr(10), problem_name, idea, source)), lower(?))"
         parts.append((anywhere, where.text))
     if not where.include_retracted:
-        parts.append(("retracted = ?", ""))
+        parts.append(("retracted = ? AND stale = ''", ""))
     return " AND ".join(sql for sql, _ in parts) or "true", [value for _, value in parts]

@@ -87,8 +87,12 @@ class ChromaIndex:
         collection = self._collection(model)
         return set(guarded(lambda: collection.get(include=[]))["ids"])
 
-    def count(self, model: str) -> int:
-        return guarded(self._collection(model).count)
+    def vectors(self, model: str) -> dict[str, Sequence[float]]:
+        """Every vector of a collection."""
+        collection = self._collection(model)
+        found = guarded(lambda: collection.get(include=["embeddings"]))
+        vectors: Any = found["embeddings"]
+        return dict(zip(found["ids"], vectors, strict=True))
 
     def remove(self, model: str, kernel_ids: Sequence[str]) -> None:
         collection = self._collection(model)

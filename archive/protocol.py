@@ -18,8 +18,10 @@ class Archive(Protocol):
         """Store one LLM call, failed ones too, before its reply is used."""
         ...
 
-    def record_attempt(self, attempt: Attempt) -> None:
+    def record_attempt(self, attempt: Attempt, *, retract: str = "") -> None:
         """Store the attempt with its problem, evaluation and edges in one transaction.
+
+        `retract` is why its kernel must be withdrawn in the same transaction: a kill must not part the two.
 
         The candidate becomes a kernel at trust `compiled`, `verified` or (a confirmed measurement) `confirmed`;
         failed candidates are kept as attempts only. Idempotent by attempt id.

@@ -284,8 +284,7 @@ def lineage_graph(archive: DuckArchive, kernel_id: str) -> LineageGraph:
     """All ancestors and all descendants, with the edges among them."""
     with archive.database.read() as con:
         found = con.execute(
-            "SELECT ancestor_id FROM ancestry WHERE kernel_id = $id "
-            "UNION SELECT kernel_id FROM ancestry WHERE ancestor_id = $id",
+            "SELECT source FROM lineage_of($id) UNION SELECT child FROM descendants_of($id)",
             {"id": kernel_id},
         ).fetchall()
         names = sorted({kernel_id, *(name for (name,) in found)})

@@ -164,6 +164,8 @@ class ArchivedKernel:
     licence: str
     attribution: str
     created_at: str
+    labels: tuple[str, ...] = ()  # the judge's remarks beside `label`: "nondeterministic", "suspicious: ..."
+    stale: str = ""  # why this evaluation no longer holds, or ""
 
     @property
     def speedup(self) -> float | None:
@@ -183,7 +185,7 @@ class KernelFilter:
     problem_id: str | None = None
     exclude_problem_ids: tuple[str, ...] = ()
     text: str = ""  # substring of problem name, idea or source
-    include_retracted: bool = False
+    include_retracted: bool = False  # and those whose evaluations no longer hold
     limit: int | None = None
 
 

@@ -98,6 +98,11 @@ def trust_of(verdict: Verdict) -> Trust | None:
     assert_never(verdict)
 
 
+def reason_of(verdict: Verdict) -> str:
+    """Why it failed; empty when it passed."""
+    return "" if isinstance(verdict, Passed) else verdict.reason
+
+
 def functional_id(functional: FunctionalProblem) -> str:
     return content_id("f", codec.dumps(functional))
 
@@ -142,16 +147,22 @@ def candidate_row(candidate: Candidate) -> Row:
 
 def evaluation_row(kernel_id: str, functional: FunctionalProblem, judged: Judged, created_at: str) -> Row | None:
     """What an evaluation says of a kernel; None when the verdict is a failure."""
+    return evaluation_columns(kernel_id, functional_id(functional), functional.problem.id, judged, created_at)
+
+
+def evaluation_columns(
+    kernel_id: str, functional: str, problem_id: str, judged: Judged, created_at: str
+) -> Row | None:
+    """The same, with the functional problem by its id."""
     trust = trust_of(judged.verdict)
     if trust is None:
         return None
     text = codec.dumps(judged)
-    known_as = functional_id(functional)
     return {
-        "id": evaluation_id(kernel_id, known_as, text),
+        "id": evaluation_id(kernel_id, functional, text),
         "kernel_id": kernel_id,
-        "problem_id": functional.problem.id,
-        "functional_id": known_as,
+        "problem_id": problem_id,
+        "functional_id": functional,
         "trust": trust,
         "stated_trust": trust,
         "device_key": judged.device.key,
@@ -168,9 +179,10 @@ def evaluation_row(kernel_id: str, functional: FunctionalProblem, judged: Judged
 
 def _passed_columns(verdict: Verdict) -> Row:
     if not isinstance(verdict, Passed):
-        return {"label": "", "precision": ""}
+        return {"label": "", "labels": [], "precision": ""}
     return {
         "label": verdict.label,
+        "labels": list(verdict.labels),
         "precision": verdict.precision,
         "error_ratio": verdict.error_ratio,
         **_measurement_columns(verdict.measurement),
@@ -216,7 +228,7 @@ def attempt_row(attempt: Attempt, evaluation: str | None) -> Row:
         "idea_id": idea_id(attempt.problem.problem.id, attempt.idea),
         "evaluation_id": evaluation,
         "verdict": verdict_name(verdict),
-        "reason": "" if isinstance(verdict, Passed) else verdict.reason,
+        "reason": reason_of(verdict),
         "judged": codec.dumps(attempt.judged),
         "writer": attempt.writer,
         "model": attempt.model,
@@ -283,7 +295,7 @@ def to_attempt(row: Row) -> Attempt:
 def to_kernel(row: Row) -> ArchivedKernel:
     """A kernel from a row of `kernel_cards`."""
     values = {name: row[name] for name in KERNEL_COLUMNS}
-    for name in ("operators", "ranks", "dtypes"):
+    for name in ("operators", "ranks", "dtypes", "labels"):
         values[name] = tuple(values[name])
     values["shapes"] = tuple(tuple(shape) for shape in values["shapes"])
     return ArchivedKernel(**values)

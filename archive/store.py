@@ -79,6 +79,17 @@ class FileArchive(DuckArchive):
                 lambda: super(FileArchive, self).nearest(vector, count, where, known),
             )
 
+    def index_faults(self) -> list[str]:
+        """Vectors that the index lacks, keeps too long, or has otherwise; none for one that is not there yet."""
+        if not (self.root / INDEX).exists():
+            return []
+        with self._indexing:
+            self._close()
+            try:
+                return [fault for model in self._models() for fault in self._faults_of(model)]
+            except IndexDamaged as error:
+                return [f"{INDEX}: the index is damaged ({error}); `rag-kernels archive reindex` builds it anew."]
+
     def reindex(self) -> int:
         """Throw the index away and build it from the table of vectors."""
         with self._indexing:
@@ -110,6 +121,17 @@ class FileArchive(DuckArchive):
         self._index.put(model, self._items(model, sorted(known - there)))
         self._index.remove(model, sorted(there - known))
         self._seen[model] = state
+
+    def _faults_of(self, model: str) -> list[str]:
+        wanted = {item.kernel_id: item for item in self._items(model, None)}
+        there = self._index.vectors(model)
+        advice = "`rag-kernels archive reindex` mends it"
+        faults = {
+            "lacks": wanted.keys() - there.keys(),
+            "still has": there.keys() - wanted.keys(),
+            "has another vector of": {k for k in wanted.keys() & there.keys() if differ(wanted[k].vector, there[k])},
+        }
+        return [f"{INDEX}: it {what} {k} by {model!r}; {advice}." for what, ids in faults.items() for k in sorted(ids)]
 
     def _close(self) -> None:
         self._seen.clear()
@@ -159,6 +181,14 @@ class FileArchive(DuckArchive):
                 [model] if kernel_ids is None else [model, list(kernel_ids)],
             )
         return [Item(**row) for row in found]
+
+
+def differ(vector: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether two vectors point in different directions; Chroma keeps them at unit length."""
+    import numpy as np
+
+    a, b = np.asarray(vector), np.asarray(other)
+    return a.shape != b.shape or bool(a @ b < (1 - TOLERANCE) * np.linalg.norm(a) * np.linalg.norm(b))
 
 
 def _state(con: DuckDBPyConnection, model: str) -> State:

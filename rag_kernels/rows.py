@@ -28,6 +28,7 @@ from eval.records import (
     verdict_name,
 )
 from rag_kernels.growth import Grown
+from rag_kernels.reverify import Reverified
 from rag_kernels.search import winner
 
 Row = dict[str, Any]
@@ -143,7 +144,9 @@ def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
         "backend": kernel.backend,
         "trust": kernel.trust,
         "retracted": kernel.retracted,
+        "stale": kernel.stale,
         "label": kernel.label,
+        "labels": list(kernel.labels),
         "precision": kernel.precision,
         "idea": kernel.idea,
         "writer": kernel.writer,
@@ -216,3 +219,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def reverified_row(result: Reverified) -> Row:
+    """`state` is holds, stale, fails here or not judged; `was` is what the archive said of the kernel before."""
+    verdict = None if result.attempt is None else result.attempt.judged.verdict
+    return {
+        "kernel_id": result.due.candidate.id,
+        "problem": result.due.problem.name,
+        "verdict": None if verdict is None else verdict_name(verdict),
+        "speedup": verdict.measurement.speedup if isinstance(verdict, Passed) else None,
+        "was": {"trust": result.due.trust, "speedup": result.due.speedup},
+        "state": result.state,
+        "reason": result.why_not if result.mark is None else result.mark.reason,
+    }

@@ -152,9 +152,10 @@ def confirm_best(
             note=f"confirmation of attempt {fastest.number}",
         )
         attempt = as_attempt(history, run, problem, draft, judged, fastest.writer, fastest.round)
-        archive.record_attempt(attempt)
+        why = ""
         if isinstance(judged.verdict, Wrong | Crashed | Rejected):
-            archive.retract(fastest.candidate.id, f"did not pass again in a fresh process: {judged.verdict.reason}")
+            why = f"did not pass again in a fresh process: {judged.verdict.reason}"
+        archive.record_attempt(attempt, retract=why)
         history.add(attempt)
         yield attempt
 

@@ -215,13 +215,16 @@ def measurement(speedup: float = 2.0, *, confirmed: bool = True, candidate_us: f
     )
 
 
-def passed(speedup: float = 2.0, *, confirmed: bool = True, label: str = "custom kernel") -> Passed:
+def passed(
+    speedup: float = 2.0, *, confirmed: bool = True, label: str = "custom kernel", labels: tuple[str, ...] = ()
+) -> Passed:
     return Passed(
         label=label,
         precision="strict",
         error_ratio=1.25,
         measurement=measurement(speedup, confirmed=confirmed),
         checks=("normal", "zeros", "large"),
+        labels=labels,
     )
 
 

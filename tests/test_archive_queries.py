@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import factories as f
@@ -10,6 +13,7 @@ import pytest
 from archive import docs, queries
 from archive.memory import MemoryArchive
 from archive.records import Edge, KernelFilter
+from archive.store import FileArchive
 
 RELU, TANH = f.problem("relu"), f.problem("tanh")
 A, B, C, D = (f.candidate(RELU, variant=v).id for v in range(4))
@@ -53,6 +57,77 @@ def test_leaderboard(archive: MemoryArchive) -> None:
     assert len(queries.leaderboard(archive)) == 4
     assert queries.leaderboard(archive, "p_nosuch") == []
     assert sorted(queries.best_per_graph_key(archive, RELU.graph_key)) == sorted([A, D])
+
+
+def test_what_may_not_win_has_no_place_and_says_why() -> None:
+    archive = MemoryArchive()
+    archive.start_run(f.run())
+    verdicts = [
+        f.passed(2.0),
+        f.passed(90.0, labels=("nondeterministic", "suspicious: faster than memory")),
+        f.passed(80.0, labels=("degenerate problem",)),
+        f.passed(70.0),
+        f.compiled(),
+        f.passed(1.5, labels=("fragile: shifted",)),
+    ]
+    for number, verdict in enumerate(verdicts, 1):
+        shown = (f.exemplar(f.candidate(variant=1).id),)
+        archive.record_attempt(f.attempt(number=number, variant=number, verdict=verdict, exemplars=shown))
+    honest, *barred, fragile = (f.candidate(variant=n).id for n in range(1, 7))
+    archive.retract(barred[2], "reads past the end")
+    assert [p.kernel_id for p in queries.leaderboard(archive)] == [honest, fragile]
+    assert queries.best_per_graph_key(archive, RELU.graph_key) == [honest]
+    with archive.database.read() as con:
+        why = dict(con.execute("SELECT kernel_id, why FROM unranked").fetchall())
+        credit = con.execute("SELECT shown, passed, won FROM exemplar_credit").fetchall()
+    assert why == {
+        barred[0]: "suspicious: faster than memory",
+        barred[1]: "degenerate problem",
+        barred[2]: "retracted: reads past the end",
+        barred[3]: "only built: the device it is for was not there",
+    }
+    assert credit == [(6, 5, 2)]
+    (run,) = queries.run_table(archive)
+    assert (run.passed, run.verified_kernels, run.best_speedup) == (5, 2, pytest.approx(1.6))
+    assert [s.share for s in queries.fast_p(archive, "run1")] == [1.0, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_an_exemplar_is_credited_once_for_a_candidate_that_was_confirmed() -> None:
+    archive = MemoryArchive()
+    archive.start_run(f.run())
+    for number, verdict in enumerate([f.passed(3.0, confirmed=False), f.wrong()], 1):
+        archive.record_attempt(f.attempt(number=number, verdict=verdict, exemplars=(f.exemplar(B),)))
+    assert [(c.kernel_id, c.shown, c.passed, c.won) for c in queries.exemplar_credit(archive)] == [(B, 1, 0, 0)]
+
+
+SHELL = """
+import duckdb, json, sys
+con = duckdb.connect(sys.argv[1], read_only=True)
+views = [name for (name,) in con.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()]
+counts = {name: len(con.execute(f"SELECT * FROM {name}").fetchall()) for name in views}
+counts["lineage_of"] = len(con.execute("FROM lineage_of(?)", [sys.argv[2]]).fetchall())
+counts["descendants_of"] = len(con.execute("FROM descendants_of(?)", [sys.argv[2]]).fetchall())
+print(json.dumps(counts))
+"""
+
+
+def test_any_duckdb_can_read_every_view(tmp_path: Path) -> None:
+    """As from the `duckdb` shell: no code of ours is near."""
+    archive = FileArchive(tmp_path)
+    archive.start_run(f.run())
+    archive.record_call(f.llm_call())
+    archive.record_attempt(f.attempt(number=1, variant=0))
+    archive.record_attempt(f.attempt(number=2, variant=1, parents=(A,), exemplars=(f.exemplar(A),)))
+    archive.record_attempt(f.attempt(number=3, variant=3, parents=(B,)))
+    archive.retract(D, "for the test")
+    command = [sys.executable, "-I", "-c", SHELL, str(tmp_path / "archive.duckdb"), B]
+    counts = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert counts == {
+        "retracted": 1, "stale": 0, "kernel_cards": 3, "leaderboard": 2, "unranked": 1, "best_per_graph_key": 1,
+        "ancestry": 3, "attempt_results": 3, "exemplars_shown": 1, "exemplar_credit": 1, "run_summary": 1,
+        "kernel_costs": 3, "fast_p": 5, "lineage_of": 1, "descendants_of": 1,
+            "only_claimed": 0, "claims_against_measurements": 0,
+    }  # fmt: skip
 
 
 def test_attempts_and_evaluations(archive: MemoryArchive) -> None:
@@ -118,6 +193,10 @@ def test_every_table_view_and_column_is_explained() -> None:
             "SELECT table_name, column_name FROM duckdb_columns() JOIN duckdb_tables() USING (table_name) "
             "WHERE duckdb_columns.comment IS NULL"
         ).fetchall()
-        bare += con.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal AND comment IS NULL").fetchall()
         bare += con.execute("SELECT table_name FROM duckdb_tables() WHERE comment IS NULL").fetchall()
-    assert bare == []
+        macros = "SELECT function_name FROM duckdb_functions() WHERE NOT internal AND comment IS NULL"
+        bare += con.execute(macros).fetchall()
+        views = con.execute("SELECT view_name, comment FROM duckdb_views() WHERE NOT internal").fetchall()
+        for view, comment in views:
+            bare += [(view, column) for column, _, remark in docs.view_columns(con, view) if not (comment and remark)]
+    assert views and bare == []

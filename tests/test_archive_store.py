@@ -244,6 +244,25 @@ def test_an_older_archive_is_brought_up_to_date(tmp_path: Path) -> None:
         assert migrations.applied(con) == list(migrations.MIGRATIONS)
 
 
+def test_labels_of_old_evaluations_are_taken_from_their_records(tmp_path: Path) -> None:
+    import duckdb
+
+    from archive import migrations, rows
+
+    made = f.attempt(verdict=f.passed(9.0, labels=("nondeterministic", "suspicious: too good")))
+    old = rows.evaluation_row(made.candidate.id, made.problem, made.judged, made.created_at)
+    assert old is not None and old.pop("labels") == ["nondeterministic", "suspicious: too good"]
+    with duckdb.connect(str(tmp_path / "archive.duckdb")) as con:
+        migrations.migrate(con, migrations.MIGRATIONS[:2])
+        rows.insert(con, "evaluations", old)
+    archive = FileArchive(tmp_path)
+    archive.start_run(f.run())
+    archive.record_attempt(made)
+    (kernel,) = archive.kernels(KernelFilter())
+    assert kernel.labels == ("nondeterministic", "suspicious: too good")
+    assert archive.stats()["evaluations"] == 1
+
+
 def test_a_damaged_or_foreign_file_is_reported_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "archive.duckdb").write_text("this is not a database" * 1000)
     with pytest.raises(ArchiveError, match="damaged"):

@@ -48,7 +48,7 @@ cli.main()
 QUICK_PROGRAM = [sys.executable, "-c", QUICK]
 COMMANDS = [
     ["generate"], ["check"], ["functionalize"], ["eval"], ["search"], ["grow"], ["app"], ["doctor"], ["archive"],
-    *(["archive", c] for c in ("stats", "show", "export", "import", "reindex", "verify", "retract")),
+    *(["archive", c] for c in ("stats", "show", "export", "import", "reindex", "verify", "reverify", "retract")),
 ]  # fmt: skip
 
 RELU = problem(shape=(256, 1024))
@@ -417,11 +417,13 @@ def test_what_generate_kept_is_found_shown_and_handed_on(generated: Done, home: 
     assert same["problem"] == "relu" and "same graph" in same["reasons"]
     assert run(home, "archive", "verify", "--json").rows == [{"ok": True, "wrong": []}]
     assert run(home, "archive", "export", "kernels.zip", "--json").rows[0]["kernels"] == 1
+    here = run(home, "archive", "reverify", kernel_id, "--device", "cpu")
+    assert (here.code, here.out) == (0, "0 kernels: all up to date.\n")
     other = ("--archive", home / "other")
     assert run(home, "archive", "import", "kernels.zip", *other, "--json").rows[0]["kernels"] >= 1
     assert run(home, "archive", "reindex", *other, "--json").rows[0] == {"indexed": 1, "embedded": 0}
     assert run(home, "archive", "show", kernel_id, *other, "--json").rows[0]["trust"] == "claimed"
-    assert run(home, "archive", "retract", kernel_id, "for a test", *other).code == 0
+    assert run(home, "archive", "retract", kernel_id, "--why", "for a test", *other).code == 0
     assert run(home, "archive", "show", kernel_id, *other, "--json").rows[0]["retracted"] == "for a test"
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from archive import bundle, queries
+from archive import bundle, queries, recheck
 from archive.audit import verify
 from archive.claims import claims_of, without_functional
 from archive.memory import MemoryArchive
@@ -202,6 +202,21 @@ def test_judged_here_it_ranks_by_our_figures_and_the_claim_stays_beside_them(tmp
             "SELECT claimed_speedup_eager, measured_speedup_eager, verdict FROM claims_against_measurements"
         ).fetchall()
     assert found == [(2.0, 1.1, "passed")]
+    assert verify(archive) == []
+
+
+def test_a_claim_is_due_for_judging_and_hidden_once_it_failed_here(tmp_path: Path) -> None:
+    archive, _ = taken(Sakana(), sakana_file(tmp_path / "s", sakana_row(Level_ID=1, Task_ID=15)))
+    device = f.device("cuda")
+    [due] = recheck.due(archive, device, "1")
+    assert (due.candidate.id, due.evaluation_id, due.trust) == (only(archive).id, None, "claimed")
+    functional = replace(f.problem("relu"), problem=due.problem)
+    archive.start_run(f.run())
+    failed = f.attempt(p=functional, candidate=due.candidate)
+    recheck.record(archive, replace(failed, judged=f.judged(f.wrong(), on=device)))
+    assert only(archive).retracted.endswith("judged here: wrong, output 0 differs from the fp64 oracle")
+    assert archive.kernels(KernelFilter()) == [] and recheck.due(archive, device, "1") == []
+    assert len(recheck.due(archive, device, "2")) == 1
     assert verify(archive) == []
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, emit, read_settings
+from rag_kernels.cli.common import ArchivePlace, DeviceChoice, Json, emit, end_politely, read_options, read_settings
 
 if TYPE_CHECKING:
     from archive.duck import DuckArchive
@@ -99,23 +100,21 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
 @app.command()
 def retract(
     kernel: KernelId,
-    reason: Annotated[
-        str, typer.Argument(metavar="REASON", help="Why nobody should see it again; kept with the kernel.")
-    ],
+    why: Annotated[str, typer.Option("--why", help="Why nobody should see it again; kept with the kernel.")],
     archive: ArchivePlace = None,
     as_json: Json = False,
 ) -> None:
     """Withdraw a kernel from retrieval and rankings; nothing is deleted.
 
-    Example: rag-kernels archive retract k_1f0c "wrong on denormal inputs"
+    Example: rag-kernels archive retract k_1f0c --why "wrong on denormal inputs"
     """
     store = opened(archive)
     shown = found(store, kernel)
-    store.retract(shown.id, reason)
+    store.retract(shown.id, why)
     if as_json:
-        emit({"kernel_id": shown.id, "retracted": reason})
+        emit({"kernel_id": shown.id, "retracted": why})
     else:
-        print(f"{shown.id} ({shown.problem_name}) is retracted: {reason}")
+        print(f"{shown.id} ({shown.problem_name}) is retracted: {why}")
 
 
 @app.command("reindex")
@@ -270,7 +269,7 @@ def functionalize(
 
 @app.command()
 def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
-    """Check that every id is that of its content and every reference leads somewhere.
+    """Check that every id is that of its content, every reference leads somewhere, and the vector index agrees.
 
     Example: rag-kernels archive verify
     """
@@ -282,6 +281,58 @@ def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
     else:
         print("\n".join(wrong) or "Everything is what it says it is.")
     raise typer.Exit(1 if wrong else 0)
+
+
+@app.command()
+def reverify(
+    kernels: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Only these kernels; enough of an id's beginning.")
+    ] = None,
+    device: DeviceChoice = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what is up to date: after a new driver, compiler or PyTorch.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="No more than N kernels.")] = None,
+    archive: ArchivePlace = None,
+    as_json: Json = False,
+) -> None:
+    """Judge archived kernels again on this machine, and mark as stale what does not hold.
+
+    Kernels that this version of the judge has judged on this device are left out; it may be killed and started again.
+    Exit code: 0 when everything holds, 1 when something is stale, fails here or could not be judged.
+
+    Example: rag-kernels archive reverify --device cuda
+    """
+    from archive.recheck import due
+    from eval.judge import JUDGE_VERSION
+    from rag_kernels import reverify as again
+    from rag_kernels.api import open_session, target_backend
+    from rag_kernels.rows import reverified_row
+
+    store = opened(archive)
+    chosen = [found(store, kernel_id).id for kernel_id in kernels] if kernels else None
+    options = read_options(device=device, archive=archive)
+    again.require_device(target_backend(options))
+    end_politely()
+    rows = []
+    with open_session(options) as session:
+        left = due(store, session.judge.device, JUDGE_VERSION, kernel_ids=chosen, everything=everything)[:limit]
+        for result in again.reverify(left, archive=store, judge=session.judge, functionalize=session.functionalize):
+            rows.append(reverified_row(result))
+            show_reverified(rows[-1], as_json=as_json)
+    counts = Counter(row["state"] for row in rows)
+    if not as_json:
+        print(f"{len(rows)} kernels: {', '.join(f'{n} {state}' for state, n in counts.items()) or 'all up to date'}.")
+    raise typer.Exit(0 if set(counts) <= {"holds"} else 1)
+
+
+def show_reverified(row: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        emit(row)
+        return
+    speed = f", {row['speedup']:.2f}x" if row["speedup"] is not None else ""
+    reason = f" ({row['reason']})" if row["reason"] else ""
+    print(f"{row['kernel_id']} {row['problem']}: {row['state']}{speed}{reason}", flush=True)
 
 
 def show_counts(counts: dict[str, int], what: str, *, as_json: bool, **extra: str) -> None:
