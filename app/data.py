@@ -21,7 +21,7 @@ from archive.records import ArchivedKernel, ArchiveError, Attempt, Claim, Kernel
 from archive.store import DATABASE
 from eval.records import FunctionalProblem
 from ingest.embedder import Embedder, EmbedderError, load_embedder
-from rag_kernels import retrieval
+from rag_kernels.retrieval import Retriever
 
 EVERY = KernelFilter(include_retracted=True)
 MANY_RUNS = 100_000
@@ -240,9 +240,14 @@ def similar(text: str) -> pd.DataFrame:
 
 @st.cache_resource(show_spinner="Searching…", max_entries=32)
 def _similar(folder: str, version: str, text: str) -> pd.DataFrame:
-    hits = retrieval.search(_open(folder), text, embedder=_embedder(), count=SIMILAR)
+    hits = _retriever(folder).search(text, count=SIMILAR)
     rows = [{"id": hit.kernel.id, "why": ", ".join(hit.reasons)} for hit in hits]
     return figures.table(rows, ("id", "why"))
+
+
+@st.cache_resource(max_entries=1)
+def _retriever(folder: str) -> Retriever:
+    return Retriever(_open(folder), _embedder())
 
 
 @st.cache_resource(show_spinner="Loading the embedding model…")

@@ -91,6 +91,7 @@ class FileDatabase:
         self._queue = self.path.with_suffix(".lock")
         self._lock = _LOCKS.setdefault(self.path, threading.Lock())
         self._checked = False
+        self._reader: DuckDBPyConnection | None = None
 
     @contextmanager
     def read(self) -> Iterator[DuckDBPyConnection]:
@@ -130,10 +131,30 @@ class FileDatabase:
         """A writer keeps its turn until it is done; a reader passes it on once it is in."""
         with ExitStack() as turn:
             turn.enter_context(self._turn())
-            with closing(self._connect(self.path, read_only=read_only)) as con:
-                if read_only:
-                    turn.close()
+            if not read_only:
+                with closing(self._connect(self.path, read_only=False)) as con:
+                    yield con
+                return
+            with self._attached() as con:
+                turn.close()
                 yield con
+
+    @contextmanager
+    def _attached(self) -> Iterator[DuckDBPyConnection]:
+        """The file in a DuckDB that is kept for reading: to start one takes 10 ms, to attach a file to it 3 ms."""
+        import duckdb
+
+        if self._reader is None:
+            self._reader = duckdb.connect(":memory:", config=CONFIG)
+        reader = self._reader
+        attach = f"ATTACH {literal(str(self.path))} AS archive (READ_ONLY)"
+        self._wait_for(lambda: reader.execute(attach), (duckdb.IOException, duckdb.BinderException), locked)
+        try:
+            reader.execute("USE archive")
+            yield reader
+        finally:
+            reader.execute("USE memory")
+            reader.execute("DETACH archive")
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -175,9 +196,6 @@ class FileDatabase:
         """Open the file, waiting for a lock that another process holds."""
         import duckdb
 
-        def locked(error: Exception) -> bool:
-            return "lock" in str(error) or "different configuration" in str(error)
-
         connect = partial(duckdb.connect, str(path), read_only=read_only, config=CONFIG)
         return self._wait_for(connect, (duckdb.IOException, duckdb.ConnectionException), locked)
 
@@ -201,6 +219,16 @@ class FileDatabase:
                         f"Close it (a duckdb shell?) and try again. ({error})"
                     ) from error
             time.sleep(random.uniform(0.002, 0.006))
+
+
+def locked(error: Exception) -> bool:
+    """Whether another process, or another archive of this one, has the file open."""
+    return any(sign in str(error) for sign in ("lock", "different configuration", "already attached"))
+
+
+def literal(text: str) -> str:
+    """A text in SQL, where a parameter cannot stand or is dear: DuckDB imports pandas to look at parameters."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 @contextmanager

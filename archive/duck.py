@@ -12,9 +12,18 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from archive import rows
+from archive.catalogue import (
+    Catalogue,
+    read_catalogue,
+    read_evaluation,
+    read_judgements,
+    read_kernels,
+    read_problem,
+)
 from archive.database import Database
 from archive.filters import BEST_ROW, condition
 from archive.records import ArchivedKernel, ArchiveError, Attempt, Edge, KernelFilter, LLMCall, Run
+from eval.records import FunctionalProblem, Judged, Problem
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -148,11 +157,42 @@ class DuckArchive:
             found = rows.query(con, f"SELECT {names} FROM runs ORDER BY started_at DESC, id DESC LIMIT ?", [limit])
         return [Run(**row) for row in found]
 
+    def run_status(self, run_id: str) -> str:
+        """How a run stands; empty when there is none."""
+        with self.database.read() as con:
+            found = con.execute("SELECT status FROM runs WHERE id = ?", [run_id]).fetchone()
+        return str(found[0]) if found else ""
+
     def lineage(self, kernel_id: str) -> list[Edge]:
         """All edges above a kernel, nearest first, each once."""
         with self.database.read() as con:
             found = rows.query(con, "SELECT child, source, relation FROM lineage_of(?)", [kernel_id])
         return [Edge(**row) for row in found]
+
+    def catalogue(self, model: str, device_key: str = "") -> Catalogue:
+        """What ranking reads of every kernel that may be shown, with the vectors of this embedding model."""
+        with self.database.read() as con:
+            return read_catalogue(con, model, device_key)
+
+    def chosen(self, evaluation_ids: Sequence[bytes]) -> list[ArchivedKernel]:
+        """Whole kernels for rows of a catalogue, in this order."""
+        with self.database.read() as con:
+            return read_kernels(con, evaluation_ids)
+
+    def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
+        """The problem and the judgement that speak best for a kernel."""
+        with self.database.read() as con:
+            return read_evaluation(con, kernel_id)
+
+    def judgements(self, kernel_id: str) -> list[Judged]:
+        """What this archive's own runs found about a candidate, newest first, failures included."""
+        with self.database.read() as con:
+            return read_judgements(con, kernel_id)
+
+    def problem(self, problem_id: str) -> Problem:
+        """A problem file as it was given."""
+        with self.database.read() as con:
+            return read_problem(con, problem_id)
 
     def retract(self, kernel_id: str, reason: str) -> None:
         if not reason.strip():

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from archive.catalogue import Catalogue
 from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Run
+from eval.records import FunctionalProblem, Judged, Problem
 
 
 class Archive(Protocol):
@@ -59,6 +61,37 @@ class Archive(Protocol):
 
     def runs(self, limit: int = 50) -> list[Run]:
         """Newest first."""
+        ...
+
+    def version(self) -> str:
+        """A text that changes with every write of any process."""
+        ...
+
+    def catalogue(self, model: str, device_key: str = "") -> Catalogue:
+        """What ranking reads of every kernel that may be shown: columns, and the vectors of this embedding model.
+
+        A kernel stands with its evaluation on the device of that key, where it has one.
+        """
+        ...
+
+    def chosen(self, evaluation_ids: Sequence[bytes]) -> list[ArchivedKernel]:
+        """Whole kernels for rows of a catalogue, in this order."""
+        ...
+
+    def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
+        """The problem and the judgement that speak best for a kernel."""
+        ...
+
+    def judgements(self, kernel_id: str) -> list[Judged]:
+        """What this archive's own runs found about a candidate, newest first, failures included."""
+        ...
+
+    def problem(self, problem_id: str) -> Problem:
+        """A problem file as it was given."""
+        ...
+
+    def run_status(self, run_id: str) -> str:
+        """How a run stands; empty when there is none."""
         ...
 
     def lineage(self, kernel_id: str) -> list[Edge]:

@@ -27,11 +27,32 @@ def functional_text(
     source: str, operators: tuple[str, ...] = (), ranks: tuple[int, ...] = (), dtypes: tuple[str, ...] = ()
 ) -> str:
     """Describe functional source; `operators` serve where the source cannot be read."""
-    graph = steps(source)
-    words = [step.op for step in graph] or [word for name in operators if (word := operator(name.split(".")[-1]))]
-    # `aten.layer_norm` and plain `layer_norm` are both met among operators, hence the last part of the name.
+    graph = _steps(source)
+    words = [step.op for step in graph] or _operators(operators)
     marks = [mark for step in graph for mark in step.marks]
     return _text(words, idioms(graph), [*_flow(graph), *marks], ranks, dtypes)
+
+
+def graph_words(source: str, operators: tuple[str, ...] = ()) -> list[str]:
+    """The operator graph as a set of words, to compare graphs by what they share: operators (a second one of a kind
+    is another word), their marks and families, who feeds whom, and chains of three."""
+    graph = _steps(source)
+    ops = [step.op for step in graph] or _operators(operators)
+    numbered = [f"{op}#{ops[:place].count(op)}" for place, op in enumerate(ops)]
+    pairs = [(source, number) for number, step in enumerate(graph) for source in step.inputs if isinstance(source, int)]
+    chains = [(first, a, b) for a, b in pairs for first in graph[a].inputs if isinstance(first, int)]
+    paths = [">".join(graph[number].op for number in path) for path in (*pairs, *chains)]
+    marks = [f"{step.op}.{mark}" for step in graph for mark in step.marks]
+    named = idioms(graph)
+    main = main_operator([*named, *ops])
+    about = [f"main_{main}", f"about_{family(main)}"] if main else []
+    return list(dict.fromkeys((*about, *numbered, *map(family, ops), *named, *paths, *marks)))
+
+
+def query_graph(text: str) -> list[str]:
+    """The operators that free text speaks of, as words of `graph_words`."""
+    ops = [word for word in words_of(text) if is_known(word) or word in FAMILIES]
+    return list(dict.fromkeys((*(f"{op}#0" for op in ops), *map(family, ops))))
 
 
 def query_text(text: str) -> str:
@@ -46,8 +67,23 @@ def query_text(text: str) -> str:
 def main_family(source: str, operators: tuple[str, ...] = ()) -> str:
     """The family of the operator that a kernel for this is built around (`conv`, `norm`...): the unit of
     leave-family-out."""
-    main = re.search(r"\bmain_(\w+)", functional_text(source, operators))
+    return told_family(functional_text(source, operators))
+
+
+def told_family(text: str) -> str:
+    """The same, of a description."""
+    main = re.search(r"\bmain_(\w+)", text)
     return family(main.group(1)) if main else "other"
+
+
+@lru_cache(maxsize=4096)
+def _steps(source: str) -> tuple[Step, ...]:
+    return steps(source)
+
+
+def _operators(names: Sequence[str]) -> list[str]:
+    """Words for operators; `aten.layer_norm` and plain `layer_norm` are both met, hence the last part of the name."""
+    return [word for name in names if (word := operator(name.split(".")[-1]))]
 
 
 def keywords(text: str, source: str = "") -> list[str]:

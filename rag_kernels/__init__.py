@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eval.judge import Judge
-    from rag_kernels.api import evaluate, find_kernels, functionalize, generate, open_session
+    from rag_kernels.api import evaluate, functionalize, generate, open_session
+    from rag_kernels.finding import find_kernels
     from rag_kernels.growth import Grown, grow
     from rag_kernels.options import Options
     from rag_kernels.records import Brief, Budget, Draft, Writer
@@ -39,7 +40,8 @@ __all__ = [
 
 _HOMES = {
     "eval.judge": ("Judge",),
-    "rag_kernels.api": ("evaluate", "find_kernels", "functionalize", "generate", "open_session"),
+    "rag_kernels.api": ("evaluate", "functionalize", "generate", "open_session"),
+    "rag_kernels.finding": ("find_kernels",),
     "rag_kernels.growth": ("Grown", "grow"),
     "rag_kernels.options": ("Options",),
     "rag_kernels.records": ("Brief", "Budget", "Draft", "Writer"),

@@ -7,8 +7,9 @@ judge, archive and retrieval together. Knows nothing of terminals and environmen
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,20 @@ from eval.problem import load_problem
 from eval.records import Backend, FunctionalProblem
 from eval.tiers import candidate_from_file
 from eval.workers import Workers
-from ingest.embedder import Embedder, load_embedder
+from ingest.embedder import load_embedder
 from ingest.fitting import functionalize_to_fit, room_bytes
 from ingest.functionalize import functionalize as functionalize_problem
 from ingest.pipeline import index_attempt
 from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
+from rag_kernels.exemplars import Exemplars, Prover
 from rag_kernels.llm import LLM
 from rag_kernels.llm_writer import LLMWriter
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
-from rag_kernels.records import Shown, Writer
-from rag_kernels.retrieval import Hit, retrieve, search
-from rag_kernels.session import Session
+from rag_kernels.records import Writer
+from rag_kernels.retrieval import Retriever
+from rag_kernels.session import Session, new_run
 from rag_kernels.starter import stock
 
 log = logging.getLogger(__name__)
@@ -66,14 +68,6 @@ def functionalize(problem: str | Path) -> FunctionalProblem:
         return functionalize_problem(loaded, workers=workers)
 
 
-def find_kernels(query: str | FunctionalProblem, *, count: int = 10, **options: Any) -> list[Hit]:
-    """Archived kernels like these words or like this problem, best first, with scores and reasons."""
-    settings = Options(**options)
-    archive, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
-    stock(archive, embedder)
-    return search(archive, query, embedder=embedder, mode=settings.retrieval, count=count)
-
-
 @contextmanager
 def open_session(options: Options, *, backend: Backend | None = None) -> Iterator[Session]:
     """The seams for these options, closed at the end. `backend` overrides the device that the options ask for."""
@@ -84,32 +78,44 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
     stock(archive, embedder)
     cache_dir = Path(options.cache) if options.cache else None
     with open_judge(device, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+        functionalize = partial(functionalize_to_fit, workers=judge.workers, max_bytes=room)
+        prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
+        if options.models and judge.can_run:
+            prove = Prover(archive, judge, functionalize, partial(new_run, options))
+        retriever = Retriever(archive, embedder, device_key=judge.device.key)
         yield Session(
             options=options,
             archive=archive,
             judge=judge,
-            functionalize=lambda problem: functionalize_to_fit(problem, workers=judge.workers, max_bytes=room),
-            retrieve=lambda functional: exemplars(archive, functional, options, embedder, device),
+            functionalize=functionalize,
+            retrieve=Exemplars(retriever, options, judge.device, prove),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
             make_writer=lambda ledger: open_writer(options, archive, ledger),
         )
 
 
-def exemplars(
-    archive: Archive, functional: FunctionalProblem, options: Options, embedder: Embedder, backend: Backend
-) -> list[Shown]:
-    """What retrieval finds for a writer, as the options say."""
-    return retrieve(
-        archive,
-        functional,
-        embedder=embedder,
-        mode=options.retrieval,
-        count=options.exemplar_count,
-        backend=backend,
-        exclude_problem_ids=() if options.leave_out == "nothing" else (functional.problem.id,),
-        exclude_family=options.leave_out == "family",
-        seed=options.seed,
-    )
+@contextmanager
+def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callable[[Options], Session]]]:
+    """The archive to retrieve from, as it is now, and sessions over it for options that differ in their retrieval.
+
+    What they judge goes into the archive `results`; none of them sees what another wrote.
+    """
+    source, archive = open_archive(options.archive or None), open_archive(results)
+    embedder, device = load_embedder(options.embedder), target_backend(options)
+    stock(source, embedder)
+    cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
+    with open_judge(device, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+        functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
+        retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
+        yield source, lambda arm: Session(
+            options=arm,
+            archive=archive,
+            judge=judge,
+            functionalize=functionalize,
+            retrieve=Exemplars(retriever, arm, judge.device),
+            index=lambda attempt: None,
+            make_writer=lambda ledger: open_writer(arm, archive, ledger),
+        )
 
 
 def open_writer(options: Options, archive: Archive, ledger: Ledger) -> Writer:

@@ -1,47 +1,41 @@
-"""Arithmetic of retrieval: BM25 over tokens, reciprocal rank fusion, and diversity.
+"""Arithmetic of retrieval: places, reciprocal rank fusion, and diversity.
 
-Comes in: token lists, rankings and scores. Goes out: scores and orders. Knows nothing of kernels, archives or
-embeddings.
+Comes in: arrays of scores, and rankings. Goes out: scores and orders. Knows nothing of kernels and archives.
 """
 
-import logging
-import os
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 RRF_K = 60
-Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 
 
-def bm25(documents: Sequence[Sequence[str]], query: Sequence[str]) -> list[float]:
-    """The BM25 score of each document."""
-    # bm25s uses JAX where that is installed, and JAX would reserve three quarters of a GPU's memory here.
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from bm25s import BM25
-
-    known = {token for tokens in documents for token in tokens}
-    asked = [token for token in query if token in known]
-    if not asked:
-        return [0.0] * len(documents)
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it asks for DEBUG when it is imported
-    index = BM25()
-    index.index([list(tokens) for tokens in documents], show_progress=False)
-    return [float(score) for score in index.get_scores(asked)]
+def places(scores: NDArray[Any]) -> NDArray[np.int64]:
+    """Places by falling score, from 1; equal scores share a place, so that no order is made up. Nothing above zero
+    is no place, told as 0."""
+    _, inverse = np.unique(-scores[scores > 0], return_inverse=True)
+    found = np.zeros(len(scores), dtype=np.int64)
+    found[scores > 0] = inverse + 1
+    return found
 
 
-def positions(scores: dict[Key, float]) -> dict[Key, int]:
-    """Places by falling score, from 1; equal scores share a place, so that no order is made up."""
-    ordered = sorted(set(scores.values()), reverse=True)
-    place = {score: number for number, score in enumerate(ordered, 1)}
-    return {key: place[score] for key, score in scores.items()}
-
-
-def fuse(rankings: Sequence[dict[Key, int]]) -> dict[Key, float]:
-    """Reciprocal rank fusion, scaled so that first place in every ranking gives 1."""
+def fuse(rankings: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
+    """Reciprocal rank fusion: what each ranking adds to each score. First place in all of them makes 1."""
     best = len(rankings) / (RRF_K + 1)
-    keys = dict.fromkeys(key for ranking in rankings for key in ranking)
-    return {key: sum(1 / (RRF_K + r[key]) for r in rankings if key in r) / best for key in keys}
+    return [np.where(ranking > 0, 1 / (RRF_K + ranking), 0.0) / best for ranking in rankings]
+
+
+def foremost(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Where the highest `count` scores above zero are, in no order; of equal ones at the edge, the first."""
+    above = np.flatnonzero(scores > 0)
+    if len(above) <= count:
+        return above
+    edge = np.partition(scores[above], len(above) - count)[len(above) - count]
+    over = np.flatnonzero(scores > edge)
+    return np.concatenate((over, np.flatnonzero(scores == edge)[: count - len(over)]))
 
 
 def diversify(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,6 +20,11 @@ from rich.text import Text
 from archive.records import Attempt
 from eval.admission import IGNORED
 from rag_kernels.rows import Row, attempt_row
+from rag_kernels.weights import MOST
+
+if TYPE_CHECKING:
+    from rag_kernels.ablation import Arm, Trial
+    from rag_kernels.estimates import Interval
 
 VERDICT_STYLES = {"passed": "green", "compiled": "yellow"}
 LINE_CHARS = 120
@@ -105,11 +110,54 @@ def print_table(rows: Sequence[Row], columns: dict[str, str]) -> None:
     console.print(made)
 
 
-def hit_text(row: Row) -> str:
-    """A kernel that was found, and why."""
+def hit_text(row: Row, *, explain: bool = False) -> str:
+    """A kernel that was found, and why; explained, with every number that the score is made of."""
     speed = f"{times(row['speedup_eager'])} eager, {times(row['speedup_compile'])} torch.compile"
     head = f"{row['kernel_id']}  {row['problem']}: {speed}, {row['trust']}, {row['backend']}"
-    return f"{head}\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"
+    head += f"\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"
+    if not explain:
+        return head
+    relevance = sum(signal["share"] for signal in row["signals"])
+    lines = [
+        f"        {signal['name']:<10} {signal['score']:8.3f}  place {signal['place'] or '-':<4} +{signal['share']:.3f}"
+        for signal in row["signals"]
+    ]
+    lines.append(f"        {'relevance':<10} {relevance:8.3f}")
+    lines += [f"        {f['name']:<10} x {f['weight']:.2f}    {f['told']}".rstrip() for f in row["factors"]]
+    exact = " + 1 for the same graph" if "same graph" in row["reasons"] else ""
+    scaled = f"        {'score':<10} {row['score']:8.3f}  = relevance x all weights / {MOST}{exact}"
+    return "\n".join([head, *lines, scaled])
+
+
+def trial_line(trial: Trial) -> str:
+    """One trial of an ablation on one line."""
+    head = f"{trial.problem}  {trial.arm:<7} seed {trial.seed}  "
+    if trial.failure:
+        return f"{head}cannot be used. {trial.failure}"
+    result = f"{trial.speedup:.2f}x" if trial.solved else "no verified kernel"
+    like = "" if trial.likest is None else f", {percent(trial.likest)} of the winner stands in an exemplar"
+    return f"{head}{result}, {count(trial.candidates, 'candidate')}, {count(trial.shown, 'exemplar')}{like}"
+
+
+def arms_text(arms: Sequence[Arm]) -> str:
+    """A Markdown table, a line each way of retrieval, with intervals of about 95 %."""
+
+    def told(value: Interval | None) -> str:
+        return "-" if value is None else f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
+
+    lines = [
+        "",
+        "| retrieval | problems | solved | faster than PyTorch | speed-up | over off | over random | exemplars |"
+        " of the winner in its likest exemplar | near-copies |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for arm in arms:
+        cells = map(told, (arm.solved, arm.faster, arm.speedup, arm.over_off, arm.over_random))
+        like = "-" if arm.likest is None else percent(arm.likest)
+        lines.append(
+            f"| {arm.arm} | {arm.problems} | {' | '.join(cells)} | {arm.shown:.1f} | {like} | {arm.near_copies} |"
+        )
+    return "\n".join(lines)
 
 
 def cell(value: Any, key: str) -> str:

@@ -1,290 +1,236 @@
 """Which archived kernels to show a writer, or a person who searches, and why each was chosen.
 
-Comes in: an archive, a functional problem (or words) and a mode. Goes out: kernels, best first, each with reasons.
-The same graph comes first; the rest are ranked by BM25 and by vectors, fused, weighted by what they achieved and how
-well they fit, made diverse, and cut to a token budget. Knows nothing of writers and prompts.
+Comes in: an archive, a functional problem (or words), a mode, and to optimise a bottleneck. Goes out: kernels, best
+first, each with its reasons. The same graph comes first; the rest are ranked by the signals, fused, weighted by what
+they achieved and how well they fit, made diverse, and cut to a token budget. Knows nothing of writers and prompts.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from random import Random
 
-from archive.protocol import Archive
-from archive.records import ArchivedKernel, Exemplar, KernelFilter
-from eval.records import Backend, FunctionalProblem
-from ingest.describe import description, keywords, main_family, query_text
-from ingest.embedder import Embedder
-from ingest.pipeline import describe_kernel
-from rag_kernels.options import RetrievalMode
-from rag_kernels.ranking import bm25, diversify, fuse, jaccard, positions
-from rag_kernels.records import Shown
+import numpy as np
+from numpy.typing import NDArray
 
-POOL = 200  # neighbours asked of the index: many kernels of one problem share a vector
+from archive.protocol import Archive
+from archive.records import ArchivedKernel, Exemplar
+from eval.records import Backend, FunctionalProblem
+from ingest.embedder import Embedder
+from rag_kernels.bottleneck import Bottleneck
+from rag_kernels.corpus import Corpus, make_corpus
+from rag_kernels.options import RetrievalMode
+from rag_kernels.ranking import diversify, fuse, jaccard
+from rag_kernels.reasons import Reasons, tell
+from rag_kernels.records import Shown
+from rag_kernels.signals import Allowed, Query, Rows, candidates, make_query, names_of
+from rag_kernels.weights import MOST, factors
+
 KEPT = 24  # candidates that are weighed for diversity
-LEAST_COSINE = 0.25  # below it two descriptions share nothing that matters
 BALANCE = 0.8  # relevance against diversity
 CHARS_PER_TOKEN = 3.0  # of code, on the safe side
+AT_RANDOM = Reasons(("drawn at random, as a control",), (), ())
 
-TRUST_WEIGHT = {"confirmed": 1.0, "verified": 0.98, "claimed": 0.92}
-MOST_VALUE = 1.27  # what `_value` stays below: scores other than those of the same graph stay below 1
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be shown at all; empty means no limit."""
+
+    backend: Backend | None = None
+    exclude_problem_ids: tuple[str, ...] = ()
+    exclude_kernel_ids: tuple[str, ...] = ()
+    exclude_family: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A kernel that was found, with its score (above 1 for the same graph) and the reasons for it."""
+    """A kernel that was found, with its score (above 1 for the same graph) and how it came about."""
 
     kernel: ArchivedKernel
     score: float
-    reasons: tuple[str, ...]
+    why: Reasons
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return self.why.short
 
 
 @dataclass(frozen=True, slots=True)
-class _Query:
-    """What is looked for. `problem` is None for a search in words."""
+class _Place:
+    """A row of the catalogue on its way to become a hit; few get as far as being asked why."""
 
-    text: str
-    tokens: tuple[str, ...]
-    problem: FunctionalProblem | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Signals:
-    """Relevance by kernel id, and how it came about."""
-
-    score: dict[str, float]
-    reasons: dict[str, list[str]]
+    row: int
+    score: float
+    why: Callable[[], Reasons]
 
 
-def retrieve(
-    archive: Archive,
-    fp: FunctionalProblem,
-    *,
-    embedder: Embedder,
-    mode: RetrievalMode,
-    count: int,
-    backend: Backend,
-    exclude_problem_ids: Sequence[str] = (),
-    exclude_family: bool = False,
-    seed: int = 0,
-    token_budget: int = 6000,
-) -> list[Shown]:
-    """Exemplars for a writer, best first; at most half (rounded up) of one graph as long as there are others.
+class Retriever:
+    """Retrieval over one archive, seen from one device. What it reads is kept until the archive changes, or for good
+    when it is `fixed`: then kernels that come later are not found."""
 
-    `off` shows none; `random` draws from all that may be shown and is the control of every ablation.
-    """
-    if mode == "off" or count <= 0:
-        return []
-    query = _query(fp)
-    where = _filter(backend, exclude_problem_ids)
-    allowed = _allowed(archive, where, query, exclude_family)
-    if mode == "random":
-        drawn = Random(f"{seed} {fp.problem.id}").sample(sorted(allowed), len(allowed))
-        hits = [Hit(allowed[kernel_id], 0.0, ("drawn at random, as a control",)) for kernel_id in drawn]
-    else:
-        hits = _spread(_ranked(archive, query, allowed, where, embedder, mode), count)
-    return [
-        Shown(Exemplar(hit.kernel.id, rank, round(hit.score, 4), hit.reasons), hit.kernel)
-        for rank, hit in enumerate(_affordable(hits, count, token_budget), 1)
-    ]
+    def __init__(self, archive: Archive, embedder: Embedder, *, device_key: str = "", fixed: bool = False) -> None:
+        self.archive = archive
+        self.embedder = embedder
+        self._device_key = device_key
+        self._fixed = fixed
+        self._read: tuple[str, Corpus] | None = None
 
+    def exemplars(
+        self,
+        fp: FunctionalProblem,
+        *,
+        mode: RetrievalMode,
+        count: int,
+        limits: Limits,
+        bottleneck: Bottleneck | None = None,
+        seed: int = 0,
+        token_budget: int = 6000,
+    ) -> list[Shown]:
+        """Exemplars for a writer, best first; at most half (rounded up) of one graph as long as there are others.
 
-def search(
-    archive: Archive,
-    query: str | FunctionalProblem,
-    *,
-    embedder: Embedder,
-    mode: RetrievalMode = "hybrid",
-    count: int = 10,
-    backend: Backend | None = None,
-    exclude_problem_ids: Sequence[str] = (),
-    exclude_family: bool = False,
-) -> list[Hit]:
-    """Kernels like a problem, or like what words say, best first. `off` and `random` rank as `hybrid` does."""
-    ranking: RetrievalMode = mode if mode in ("bm25", "dense") else "hybrid"
-    asked = _query(query)
-    where = _filter(backend, exclude_problem_ids)
-    allowed = _allowed(archive, where, asked, exclude_family)
-    return _ranked(archive, asked, allowed, where, embedder, ranking)[:count]
+        `off` shows none; `random` draws from all that may be shown and is the control of every ablation.
+        """
+        if mode == "off" or count <= 0:
+            return []
+        query, corpus = make_query(fp, self.embedder, bottleneck), self.corpus()
+        if mode == "random":
+            found = self._drawn(corpus, query, limits, Random(f"{seed} {fp.problem.id}"), count)
+        else:
+            ranked = self._ranked(corpus, query, limits, mode, most=20 * KEPT, of_graph=max(count, KEPT))
+            found = _spread(corpus, query, ranked, count)
+        hits = self._affordable(corpus, found[: KEPT + 2 * count], count, token_budget)
+        return [
+            Shown(Exemplar(hit.kernel.id, rank, round(hit.score, 4), hit.reasons), hit.kernel)
+            for rank, hit in enumerate(hits, 1)
+        ]
 
+    def search(
+        self,
+        asked: str | FunctionalProblem,
+        *,
+        mode: RetrievalMode = "hybrid",
+        count: int = 10,
+        limits: Limits | None = None,
+        bottleneck: Bottleneck | None = None,
+    ) -> list[Hit]:
+        """Kernels like a problem, or like what words say, best first. `off` and `random` rank as `hybrid` does."""
+        corpus, query = self.corpus(), make_query(asked, self.embedder, bottleneck)
+        ranking: RetrievalMode = mode if mode in ("bm25", "dense") else "hybrid"
+        return self._hits(corpus, self._ranked(corpus, query, limits or Limits(), ranking, most=count))
 
-def _query(query: str | FunctionalProblem) -> _Query:
-    if isinstance(query, FunctionalProblem):
-        text = description(query)
-        return _Query(text, tuple(keywords(text, query.source)), query)
-    text = query_text(query)
-    return _Query(text, tuple(keywords(text, query)), None)
+    def corpus(self) -> Corpus:
+        """The archive as it is now, or was at the first query."""
+        version = "" if self._fixed else self.archive.version()
+        if self._read is None or self._read[0] != version:
+            self._read = None  # two of them may be more than fits
+            self._read = version, make_corpus(self.archive.catalogue(self.embedder.name, self._device_key))
+        return self._read[1]
 
+    def _open(self, corpus: Corpus, query: Query, limits: Limits) -> NDArray[np.bool_]:
+        """Which functional problems have kernels that may be shown."""
+        open_ = np.ones(len(corpus.family), dtype=np.bool_)
+        if limits.backend is not None:
+            open_ &= corpus.backends[limits.backend == "cuda"]
+        if limits.exclude_family and query.facts is not None:
+            open_ &= (corpus.family != query.facts.family) & (corpus.graph_key != query.graph_key)
+        return open_
 
-def _filter(backend: Backend | None, exclude_problem_ids: Sequence[str]) -> KernelFilter:
-    return KernelFilter(backend=backend, min_trust="claimed", exclude_problem_ids=tuple(exclude_problem_ids))
+    def _allowed(self, corpus: Corpus, limits: Limits) -> Allowed:
+        """Which kernels may be shown."""
+        known = corpus.catalogue
+        hidden = np.array(limits.exclude_kernel_ids, dtype=np.bytes_)
+        if limits.exclude_problem_ids:
+            hidden = np.concatenate((hidden, known.solvers(limits.exclude_problem_ids)))
 
+        def allowed(rows: Rows) -> NDArray[np.bool_]:
+            on = True if limits.backend is None else known.on_cuda[rows] == (limits.backend == "cuda")
+            return on & ~np.isin(known.kernel_id[rows], hidden)
 
-def _allowed(
-    archive: Archive, where: KernelFilter, query: _Query, exclude_family: bool
-) -> dict[str, ArchivedKernel]:
-    """Kernels by id after the hard filters. Claimed ones may be shown, ones that were only compiled may not:
-    an import had a judge somewhere, a compiled kernel had none anywhere."""
-    kernels = [kernel for kernel in archive.kernels(where) if kernel.trust != "compiled"]
-    if exclude_family and query.problem is not None:
-        own = main_family(query.problem.source, query.problem.features.operators)
-        key = query.problem.graph_key
-        kernels = [k for k in kernels if k.graph_key != key and main_family(k.functional_source, k.operators) != own]
-    return {kernel.id: kernel for kernel in kernels}
+        return allowed
 
+    def _drawn(self, corpus: Corpus, query: Query, limits: Limits, rng: Random, count: int) -> list[_Place]:
+        rows = np.flatnonzero(self._open(corpus, query, limits)[corpus.catalogue.functional])
+        rows = rows[self._allowed(corpus, limits)(rows)]
+        drawn = rng.sample(range(len(rows)), min(len(rows), KEPT + 2 * count))
+        return [_Place(int(rows[number]), 0.0, lambda: AT_RANDOM) for number in drawn]
 
-def _ranked(
-    archive: Archive,
-    query: _Query,
-    allowed: dict[str, ArchivedKernel],
-    where: KernelFilter,
-    embedder: Embedder,
-    mode: RetrievalMode,
-) -> list[Hit]:
-    """Every kernel that any signal speaks for, best first."""
-    rankings: list[dict[str, int]] = []
-    reasons: dict[str, list[str]] = {kernel_id: [] for kernel_id in allowed}
-    if mode in ("bm25", "hybrid"):
-        rankings.append(_by_words(query, allowed, reasons))
-    if mode in ("dense", "hybrid"):
-        rankings.append(_by_vectors(archive, query, allowed, where, embedder, reasons))
-    signals = _Signals(fuse(rankings), reasons)
-    helped = _helped(archive, [allowed[k] for k in sorted(signals.score, key=signals.score.__getitem__)[-KEPT:]])
-    same = [k for k in allowed.values() if query.problem is not None and k.graph_key == query.problem.graph_key]
-    found = dict.fromkeys([*(kernel.id for kernel in same), *signals.score])
-    hits = [_weighed(query, allowed[kernel_id], signals, helped.get(kernel_id, 0)) for kernel_id in found]
-    return sorted(hits, key=lambda hit: (-hit.score, hit.kernel.id))
+    def _ranked(
+        self,
+        corpus: Corpus,
+        query: Query,
+        limits: Limits,
+        mode: RetrievalMode,
+        *,
+        most: int,
+        of_graph: int | None = None,
+    ) -> list[_Place]:
+        """The best kernels that any signal speaks for; with `of_graph`, no more of one graph than that."""
+        open_, allowed = self._open(corpus, query, limits), self._allowed(corpus, limits)
+        found = candidates(corpus, query, names_of(mode, query), open_, allowed)
+        if not len(found.rows):
+            return []
+        weights = factors(corpus, query, found.rows)
+        shares = dict(zip(found.places, fuse(list(found.places.values())), strict=True))
+        score = np.sum(list(shares.values()), axis=0) * np.prod(list(weights.values()), axis=0) / MOST
+        functional = corpus.catalogue.functional[found.rows]
+        exact = corpus.graph_key[functional] == (query.graph_key or "")
+        score = np.where(exact, 1 + score, score)
+        order = np.argsort(-score, kind="stable")
+        if of_graph is not None:
+            order = order[_among(corpus.graph_key[functional][order]) < of_graph]
+        order = order[score[order] > 0][:most]
+        return [
+            _Place(int(found.rows[at]), float(score[at]), partial(tell, corpus, query, found, shares, weights, int(at)))
+            for at in order
+        ]
 
+    def _affordable(self, corpus: Corpus, found: Sequence[_Place], count: int, token_budget: int) -> list[Hit]:
+        """The first `count` that fit the budget together; one too long is passed over for a shorter one."""
+        chosen: list[Hit] = []
+        left = token_budget * CHARS_PER_TOKEN
+        while found and len(chosen) < count:
+            missing = count - len(chosen)  # each one read costs a look-up in six tables
+            for hit in self._hits(corpus, found[:missing]):
+                length = len(hit.kernel.source) + len(hit.kernel.functional_source)
+                if length <= left:
+                    chosen.append(hit)
+                    left -= length
+            found = found[missing:]
+        return chosen
 
-def _by_words(query: _Query, allowed: dict[str, ArchivedKernel], reasons: dict[str, list[str]]) -> dict[str, int]:
-    named = query.problem is None  # people search by name and idea as well; problems are compared by what they do
-    documents: dict[tuple[str, ...], list[str]] = {}
-    for kernel in allowed.values():
-        documents.setdefault(_document(kernel, named), []).append(kernel.id)
-    scores = bm25(list(documents), query.tokens)
-    of_kernel = {
-        kernel_id: score
-        for kernel_ids, score in zip(documents.values(), scores, strict=True)
-        for kernel_id in kernel_ids
-        if score > 0
-    }
-    places = positions(of_kernel)
-    for kernel_id, place in places.items():
-        reasons[kernel_id].append(f"bm25 rank {place}")
-    return places
-
-
-def _by_vectors(
-    archive: Archive,
-    query: _Query,
-    allowed: dict[str, ArchivedKernel],
-    where: KernelFilter,
-    embedder: Embedder,
-    reasons: dict[str, list[str]],
-) -> dict[str, int]:
-    vector = embedder.embed([query.text])[0]
-    if not vector.any():
-        return {}
-    near = archive.nearest(vector.tolist(), POOL, where, embedder.name)
-    cosines = {kernel_id: round(c, 4) for kernel_id, c in near if kernel_id in allowed and c >= LEAST_COSINE}
-    for kernel_id, cosine in cosines.items():
-        reasons[kernel_id].append(f"dense {cosine:.2f}")
-    return positions(cosines)
-
-
-@lru_cache(maxsize=65536)
-def _document(kernel: ArchivedKernel, named: bool) -> tuple[str, ...]:
-    """What BM25 indexes of a kernel."""
-    tokens = keywords(describe_kernel(kernel), kernel.functional_source)
-    names = keywords("", f"{kernel.problem_name.replace('_', ' ')} {kernel.idea} {kernel.label}") if named else []
-    return (*tokens, *names)
+    def _hits(self, corpus: Corpus, found: Sequence[_Place]) -> list[Hit]:
+        kernels = self.archive.chosen([corpus.catalogue.evaluation_id[place.row] for place in found])
+        return [Hit(kernel, place.score, place.why()) for kernel, place in zip(kernels, found, strict=True)]
 
 
-def _helped(archive: Archive, kernels: Sequence[ArchivedKernel]) -> dict[str, int]:
-    """Of these kernels' ancestors, how many faster kernels here each of them led to."""
-    count: dict[str, int] = {}
-    for kernel in kernels:
-        if (kernel.speedup or 0) > 1:
-            for ancestor in {edge.source for edge in archive.lineage(kernel.id)}:
-                count[ancestor] = count.get(ancestor, 0) + 1
-    return count
+def _among(keys: NDArray[np.str_]) -> NDArray[np.int64]:
+    """For each key how many equal ones come before it."""
+    order = np.argsort(keys, kind="stable")
+    start = np.flatnonzero(np.concatenate(([True], keys[order][1:] != keys[order][:-1])))
+    before = np.empty(len(keys), dtype=np.int64)
+    before[order] = np.arange(len(keys)) - np.repeat(start, np.diff(np.concatenate((start, [len(keys)]))))
+    return before
 
 
-def _weighed(query: _Query, kernel: ArchivedKernel, signals: _Signals, helped: int) -> Hit:
-    """Relevance times what the kernel achieved, times how well it fits; the same graph is put above all else."""
-    reasons = list(signals.reasons[kernel.id])
-    weight = TRUST_WEIGHT[kernel.trust] * _value(kernel, helped, reasons) / MOST_VALUE
-    exact = query.problem is not None and kernel.graph_key == query.problem.graph_key
-    if query.problem is not None:
-        weight *= _fit(query.problem, kernel, reasons)
-    if exact:
-        reasons.insert(0, "same graph")
-    return Hit(kernel, (1.0 if exact else 0.0) + signals.score.get(kernel.id, 0.0) * weight, tuple(reasons))
-
-
-def _value(kernel: ArchivedKernel, helped: int, reasons: list[str]) -> float:
-    """Did it win, and did it help before? Between 0.92 and MOST_VALUE."""
-    weight = 1.0
-    if kernel.speedup is not None:
-        weight += 0.08 * max(-1.0, min(2.0, math.log2(max(kernel.speedup, 1e-3))))
-        how = "claims" if kernel.trust == "claimed" else "won" if kernel.speedup > 1 else "lost,"
-        reasons.append(f"{how} {kernel.speedup:.1f}x on {kernel.device_name}")
-    if helped:
-        weight *= 1 + 0.03 * min(helped, 3)
-        reasons.append(f"led to {helped} faster kernel{'s' if helped > 1 else ''}")
-    return weight
-
-
-def _fit(problem: FunctionalProblem, kernel: ArchivedKernel, reasons: list[str]) -> float:
-    """Kind, rank, dtype and size class: an exemplar built around another operator, or of another rank, misleads."""
-    features = problem.features
-    own = main_family(problem.source, features.operators)
-    same_rank = max(kernel.ranks, default=0) == max(features.ranks, default=0)
-    same_dtype = kernel.dtypes == features.dtypes
-    same_kind = main_family(kernel.functional_source, kernel.operators) == own
-    reasons.append(f"also {own}" if same_kind else "another kind of operator")
-    reasons.append("same rank and dtype" if same_rank and same_dtype else "same rank" if same_rank else "another rank")
-    similar = abs(_size_class([a.spec.shape for a in problem.tensors]) - _size_class(kernel.shapes)) <= 2
-    if similar:
-        reasons.append("similar size")
-    weights = ((same_kind, 0.85), (same_rank, 0.92), (same_dtype, 0.95), (similar, 0.97))
-    return math.prod(1.0 if fits else otherwise for fits, otherwise in weights)
-
-
-def _size_class(shapes: Sequence[Sequence[int]]) -> float:
-    """Log2 of the elements of the largest tensor."""
-    return math.log2(max((math.prod(shape) for shape in shapes), default=1) or 1)
-
-
-def _spread(hits: Sequence[Hit], count: int) -> list[Hit]:
+def _spread(corpus: Corpus, query: Query, ranked: Sequence[_Place], count: int) -> list[_Place]:
     """The same graph first, then the rest by relevance and difference; of one graph more than half come last."""
+    functional = {place.row: int(corpus.catalogue.functional[place.row]) for place in ranked}
+    key = {row: str(corpus.graph_key[number]) for row, number in functional.items()}
     of_graph: dict[str, int] = {}
-    within: list[Hit] = []
-    for hit in hits:
-        of_graph[hit.kernel.graph_key] = of_graph.get(hit.kernel.graph_key, 0) + 1
-        if of_graph[hit.kernel.graph_key] <= math.ceil(count / 2):
-            within.append(hit)
-    exact = [hit for hit in within if "same graph" in hit.reasons]
-    rest = [hit for hit in within if "same graph" not in hit.reasons][:KEPT]
-    words = {hit.kernel.id: frozenset(describe_kernel(hit.kernel).split()) for hit in rest}
+    within: list[_Place] = []
+    for place in ranked:
+        of_graph[key[place.row]] = of_graph.get(key[place.row], 0) + 1
+        if of_graph[key[place.row]] <= math.ceil(count / 2):
+            within.append(place)
+    exact = [place for place in within if key[place.row] == query.graph_key]
+    rest = [place for place in within if key[place.row] != query.graph_key][:KEPT]
+    words = {place.row: frozenset(corpus.describe(functional[place.row]).split()) for place in rest}
     spread = diversify(
-        rest,
-        [hit.score for hit in rest],
-        lambda a, b: jaccard(words[a.kernel.id], words[b.kernel.id]),
-        BALANCE,
+        rest, [place.score for place in rest], lambda a, b: jaccard(words[a.row], words[b.row]), BALANCE
     )
     first = [*exact, *spread]
-    return [*first, *(hit for hit in hits if hit not in first)]
-
-
-def _affordable(hits: Sequence[Hit], count: int, token_budget: int) -> list[Hit]:
-    """The first `count` that fit the budget together; one too long is passed over for a shorter one."""
-    chosen: list[Hit] = []
-    left = token_budget * CHARS_PER_TOKEN
-    for hit in hits:
-        length = len(hit.kernel.source) + len(hit.kernel.functional_source)
-        if len(chosen) < count and length <= left:
-            chosen.append(hit)
-            left -= length
-    return chosen
+    there = {place.row for place in first}
+    return [*first, *(place for place in ranked if place.row not in there)]

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archive.records import ArchivedKernel, Attempt, Claim
-from eval.admission import Admission
 from eval.device import floor_us
 from eval.records import (
     BuildFailed,
@@ -27,9 +26,14 @@ from eval.records import (
     Wrong,
     verdict_name,
 )
-from rag_kernels.growth import Grown
-from rag_kernels.reverify import Reverified
 from rag_kernels.search import winner
+
+if TYPE_CHECKING:
+    from eval.admission import Admission
+    from rag_kernels.ablation import Arm, Trial
+    from rag_kernels.growth import Grown
+    from rag_kernels.retrieval import Hit
+    from rag_kernels.reverify import Reverified
 
 Row = dict[str, Any]
 
@@ -167,6 +171,25 @@ def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
 def claim_row(claim: Claim) -> Row:
     """What an imported kernel's source says of it."""
     return {**asdict(claim), "notes": list(claim.notes)}
+
+
+def hit_row(hit: Hit) -> Row:
+    """A kernel that was found, with everything that its score is made of."""
+    return kernel_row(
+        hit.kernel,
+        score=round(hit.score, 4),
+        reasons=list(hit.why.short),
+        signals=[asdict(signal) for signal in hit.why.signals],
+        factors=[asdict(factor) for factor in hit.why.factors],
+    )
+
+
+def trial_row(trial: Trial) -> Row:
+    return {"type": "trial", **asdict(trial)}
+
+
+def arm_row(arm: Arm) -> Row:
+    return {"type": "arm", **asdict(arm)}
 
 
 def functional_row(problem: FunctionalProblem) -> Row:

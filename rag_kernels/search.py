@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from archive.protocol import Archive
 from archive.records import Attempt, Edge, Run
-from eval.judge import Judge
 from eval.records import (
     Crashed,
     FunctionalProblem,
@@ -28,13 +28,16 @@ from rag_kernels.budget import BudgetExhaustedError, Ledger
 from rag_kernels.history import History
 from rag_kernels.records import Brief, Draft, Shown, Writer, WriterError
 
+if TYPE_CHECKING:
+    from eval.judge import Judge
+
 log = logging.getLogger(__name__)
 
 MAX_CONFIRMATIONS = 3
 
 
 Functionalize = Callable[[Problem], FunctionalProblem]
-Retrieve = Callable[[FunctionalProblem], Sequence[Shown]]
+Retrieve = Callable[[FunctionalProblem, Sequence[Attempt]], Sequence[Shown]]
 Index = Callable[[Attempt], object]
 
 
@@ -65,7 +68,7 @@ def generate(
         while not (stopped := ledger.exhausted()):
             ledger.start_round()
             number = ledger.spent().rounds
-            shown = tuple(retrieve(functional))
+            shown = tuple(retrieve(functional, history.attempts))
             brief = Brief(run.id, functional, judge.device, shown, tuple(history.attempts), hint, number, width)
             try:
                 proposed = writer.propose(brief)

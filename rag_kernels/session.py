@@ -10,17 +10,19 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archive.protocol import Archive
 from archive.records import Attempt, Run
-from eval.judge import Judge
 from eval.records import Candidate, Problem, ProblemError
 from rag_kernels import search
 from rag_kernels.budget import Ledger
 from rag_kernels.history import History, spent_before
 from rag_kernels.options import Options
 from rag_kernels.records import Draft, Writer
+
+if TYPE_CHECKING:
+    from eval.judge import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,7 @@ class Session:
     make_writer: Callable[[Ledger], Writer]
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
-        known = asdict(self.options) | {"problem_id": problem.id} | settings
-        return Run(
-            id=f"r_{secrets.token_hex(6)}",
-            command=command,
-            problem_name=problem.name,
-            settings=json.dumps(known, sort_keys=True),
-            started_at=search.now(),
-        )
+        return new_run(self.options, command, problem, **settings)
 
     def old_run(self, name: str, problem: Problem) -> Run:
         """The run of this problem with this id, or its newest one for `latest`."""
@@ -94,6 +89,18 @@ class Session:
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)
+
+
+def new_run(options: Options, command: str, problem: Problem, **settings: Any) -> Run:
+    """A run with an id of its own that remembers what it was asked to do."""
+    known = asdict(options) | {"problem_id": problem.id} | settings
+    return Run(
+        id=f"r_{secrets.token_hex(6)}",
+        command=command,
+        problem_name=problem.name,
+        settings=json.dumps(known, sort_keys=True),
+        started_at=search.now(),
+    )
 
 
 def run_setting(run: Run, name: str) -> Any:

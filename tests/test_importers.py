@@ -33,7 +33,8 @@ from ingest.importers.robust_kbench import RobustKbench
 from ingest.importers.sakana import KNOWN, Sakana
 from ingest.importers.take import Report, functionalize_imported, import_from
 from ingest.pipeline import reindex
-from rag_kernels.retrieval import search
+from rag_kernels.exemplars import is_from
+from rag_kernels.retrieval import Limits, Retriever
 
 PROGRAM = str(Path(sys.executable).with_name("rag-kernels"))
 ANY = KernelFilter(include_retracted=True)
@@ -224,10 +225,15 @@ def test_claimed_kernels_are_found_without_a_speed_and_left_out_with_their_probl
     archive, _ = taken(Sakana(), sakana_file(tmp_path / "s", sakana_row()))
     embedder = load_embedder()
     assert reindex(archive, embedder) == 1
-    [hit] = search(archive, "relu", embedder=embedder)
-    assert not [reason for reason in hit.reasons if "x on" in reason]
-    left_out = (Problem("any", MODULE).id,)
-    assert search(archive, "relu", embedder=embedder, exclude_problem_ids=left_out) == []
+    retriever = Retriever(archive, embedder)
+    [hit] = retriever.search("relu")
+    [graph_hit] = retriever.search(f.problem("relu"))
+    assert hit.kernel == graph_hit.kernel == only(archive)
+    assert {signal.name for signal in graph_hit.why.signals if signal.place} >= {"dense"}
+    assert next(factor.weight for factor in hit.why.factors if factor.name == "speed-up") == 1
+    assert not is_from(hit.kernel, f.device("cuda"))  # so it is judged here before a writer sees it
+    left_out = Limits(exclude_problem_ids=(Problem("any", MODULE).id,))
+    assert retriever.search("relu", limits=left_out) == []
 
 
 def test_what_is_not_of_the_archive_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Retrieval over a real archive in memory with the built-in embedder."""
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from factories import attempt, candidate, compiled, linear_problem, passed, problem, run, wrong
 
@@ -15,8 +17,9 @@ from eval.records import Candidate, FunctionalProblem
 from ingest.embedder import load_embedder
 from ingest.pipeline import index_attempt, reindex
 from rag_kernels.options import RetrievalMode
-from rag_kernels.ranking import bm25, diversify, fuse, jaccard, positions
-from rag_kernels.retrieval import Hit, retrieve, search
+from rag_kernels.postings import Postings
+from rag_kernels.ranking import diversify, foremost, fuse, jaccard, places
+from rag_kernels.retrieval import Hit, Limits, Retriever
 
 EMBEDDER = load_embedder()
 SHAPE = (64, 1024)
@@ -28,6 +31,7 @@ class Shelf:
     def __init__(self) -> None:
         self.archive = MemoryArchive()
         self.archive.start_run(run("run1"))
+        self.retriever = Retriever(self.archive, EMBEDDER)
         self.number = 0
 
     def add(
@@ -45,14 +49,16 @@ class Shelf:
     def show(
         self, fp: FunctionalProblem, mode: RetrievalMode = "hybrid", count: int = 3, **options: object
     ) -> list[str]:
-        given = {"mode": mode, "count": count, "backend": "cpu", **options}
-        shown = retrieve(self.archive, fp, embedder=EMBEDDER, **given)  # type: ignore[arg-type]
+        given = {"seed": 0, "token_budget": 6000, **options}
+        asked = {name: given.pop(name) for name in ("seed", "token_budget")}
+        limits = Limits(backend="cpu", **given)  # type: ignore[arg-type]
+        shown = self.retriever.exemplars(fp, mode=mode, count=count, limits=limits, **asked)  # type: ignore[arg-type]
         assert [s.exemplar.kernel_id for s in shown] == [s.kernel.id for s in shown]
         assert [s.exemplar.rank for s in shown] == list(range(1, len(shown) + 1))
         return [s.kernel.id for s in shown]
 
-    def find(self, query: str | FunctionalProblem, **options: object) -> list[Hit]:
-        return search(self.archive, query, embedder=EMBEDDER, **options)  # type: ignore[arg-type]
+    def find(self, query: str | FunctionalProblem, mode: RetrievalMode = "hybrid", **limits: object) -> list[Hit]:
+        return self.retriever.search(query, mode=mode, limits=Limits(**limits))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -64,9 +70,7 @@ def test_the_same_graph_at_other_sizes_comes_first_and_says_so(shelf: Shelf) -> 
     shelf.add(problem("sigmoid"))
     shelf.add(linear_problem())
     same = shelf.add(problem("tanh", 0.5, (8, 16)), speedup=1.1)
-    shown = retrieve(
-        shelf.archive, problem("tanh", 3.0, SHAPE), embedder=EMBEDDER, mode="hybrid", count=3, backend="cpu"
-    )
+    shown = shelf.retriever.exemplars(problem("tanh", 3.0, SHAPE), mode="hybrid", count=3, limits=Limits())
     assert shown[0].kernel.id == same and shown[0].exemplar.score > 1
     assert {"same graph", "bm25 rank 1", "dense 1.00", "same rank and dtype"} <= set(shown[0].exemplar.reasons)
     assert any(reason.startswith("lost, 0.9x on Test CPU") for reason in shown[0].exemplar.reasons)
@@ -222,9 +226,10 @@ def test_reindex_fills_what_is_missing_and_once_only(shelf: Shelf) -> None:
 def test_another_model_fills_its_own_index(shelf: Shelf) -> None:
     kernel = shelf.add(problem("tanh"))
     other = replace(EMBEDDER, name="other", weights=EMBEDDER.weights[:, :16].copy())  # type: ignore[type-var]
-    assert search(shelf.archive, "tanh", embedder=other, mode="dense") == []
+    by_other = Retriever(shelf.archive, other)
+    assert by_other.search("tanh", mode="dense") == []
     assert reindex(shelf.archive, other) == 1
-    assert [h.kernel.id for h in search(shelf.archive, "tanh", embedder=other, mode="dense")] == [kernel]
+    assert [h.kernel.id for h in by_other.search("tanh", mode="dense")] == [kernel]
     assert [h.kernel.id for h in shelf.find("tanh", mode="dense")] == [kernel]
 
 
@@ -241,12 +246,13 @@ def test_the_archive_in_a_folder_gives_the_same_and_the_query_path_imports_no_to
     archive.start_run(run("run1"))
     archive.record_attempt(tried)
     reindex(archive, EMBEDDER)
-    [hit] = search(archive, "tanh", embedder=EMBEDDER)
+    [hit] = Retriever(archive, EMBEDDER).search("tanh")
     code = (
         "import sys\nfrom archive.store import open_archive\nfrom ingest.embedder import load_embedder\n"
-        "from rag_kernels.retrieval import search\n"
-        "hits = search(open_archive(sys.argv[1]), 'hyperbolic tanh', embedder=load_embedder())\n"
-        "print(hits[0].kernel.id, sorted({'torch', 'sentence_transformers', 'litellm'} & set(sys.modules)))"
+        "from rag_kernels.retrieval import Retriever\n"
+        "hits = Retriever(open_archive(sys.argv[1]), load_embedder()).search('hyperbolic tanh')\n"
+        "heavy = {'torch', 'sentence_transformers', 'litellm', 'chromadb', 'scipy'}\n"
+        "print(hits[0].kernel.id, sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
@@ -255,18 +261,42 @@ def test_the_archive_in_a_folder_gives_the_same_and_the_query_path_imports_no_to
 
 
 def test_bm25_gives_nothing_for_unknown_words_and_more_for_rare_ones() -> None:
-    documents = [["conv", "relu"], ["conv", "gelu"], ["conv", "relu", "pool"]]
-    assert bm25(documents, ["zebra"]) == [0.0, 0.0, 0.0]
-    assert bm25([], ["conv"]) == []
-    scores = bm25(documents, ["conv", "gelu"])
-    assert scores.index(max(scores)) == 1
+    words = Postings([["conv", "relu"], ["conv", "gelu"], ["conv", "relu", "pool"]])
+    assert words.bm25(["zebra"]).tolist() == [0.0, 0.0, 0.0]
+    assert Postings([]).bm25(["conv"]).tolist() == []
+    assert int(words.bm25(["conv", "gelu"]).argmax()) == 1
+
+
+def test_bm25_is_the_formula() -> None:
+    documents = [["a", "b", "b"], ["a"], ["c", "a", "d", "e"]]
+    scores = Postings(documents).bm25(["b", "a"])
+    for tokens, score in zip(documents, scores, strict=True):
+        expected = 0.0
+        for token in ("b", "a"):
+            holders = sum(token in other for other in documents)
+            rarity = math.log(1 + (3 - holders + 0.5) / (holders + 0.5))
+            often = tokens.count(token)
+            expected += rarity * often / (often + 1.5 * (1 - 0.75 + 0.75 * len(tokens) / (8 / 3)))
+        assert score == pytest.approx(expected, rel=1e-5)
+
+
+def test_shared_tokens_over_all_tokens_counted_as_far_as_they_are_rare() -> None:
+    graphs = Postings([["conv", "relu"], ["conv", "gelu"], ["softmax"]])
+    same, half, none = graphs.shared(["conv", "relu"])
+    assert same == pytest.approx(1) and 0 < half < 0.5 and none == 0
+    assert graphs.shared(["conv", "relu", "zebra"])[0] < same
+    assert Postings([[]]).shared([]).tolist() == [0.0]
 
 
 def test_equal_scores_share_a_place_and_fusion_scales_to_one() -> None:
-    assert positions({"a": 3.0, "b": 1.0, "c": 3.0}) == {"a": 1, "b": 2, "c": 1}
-    fused = fuse([{"a": 1, "b": 2}, {"a": 1, "c": 2}])
-    assert fused["a"] == pytest.approx(1) and fused["b"] == fused["c"] == pytest.approx(61 / 62 / 2)
-    assert fuse([]) == {}
+    assert places(np.array([3.0, 1.0, 3.0, 0.0])).tolist() == [1, 2, 1, 0]
+    fused = sum(fuse([np.array([1, 2, 0]), np.array([1, 0, 2])]))
+    assert fused.tolist() == pytest.approx([1, 61 / 62 / 2, 61 / 62 / 2])
+
+
+def test_the_foremost_are_as_many_as_asked_and_never_the_worthless() -> None:
+    assert sorted(foremost(np.array([5.0, 1.0, 1.0, 0.0, 7.0]), 3)) == [0, 1, 4]
+    assert sorted(foremost(np.array([5.0, 0.0]), 3)) == [0]
 
 
 def test_diversity_puts_a_copy_after_something_else() -> None:

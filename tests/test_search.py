@@ -63,7 +63,7 @@ def session(
         archive=archive or MemoryArchive(),
         judge=judge or ScriptedJudge(),
         functionalize=functionalize,
-        retrieve=lambda functional: (),
+        retrieve=lambda functional, attempts: (),
         index=lambda attempt: None,
         make_writer=lambda ledger: writer,
     )

@@ -12,7 +12,19 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli import archive, check, doctor, evaluate, explorer, functionalize, generate, grow, search, zoo
+from rag_kernels.cli import (
+    ablate,
+    archive,
+    check,
+    doctor,
+    evaluate,
+    explorer,
+    functionalize,
+    generate,
+    grow,
+    search,
+    zoo,
+)
 from rag_kernels.cli.common import emit, start_logging
 from rag_kernels.version import __version__
 
@@ -32,6 +44,7 @@ app.command("functionalize", short_help="Show problems as calls.")(functionalize
 app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
 app.command("search", short_help="Find archived kernels.")(search.search)
 app.command("grow", short_help="Generate for many problems.")(grow.grow)
+app.command("ablate", short_help="Measure what retrieval is worth.")(ablate.ablate)
 app.add_typer(archive.app, name="archive", short_help="Look after the archive.")
 app.command("app", short_help="Browse the archive.")(explorer.explorer)
 app.command("zoo", short_help="Try the judge on kernels that cheat.")(zoo.zoo)

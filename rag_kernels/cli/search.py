@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,31 +15,44 @@ def search(
     problem: Annotated[
         Path | None, typer.Option("--problem", metavar="FILE", help="Look for kernels like this problem's instead.")
     ] = None,
+    optimise: Annotated[
+        str | None,
+        typer.Option("--optimise", metavar="KERNEL", help="Look for what may speed up this archived kernel instead."),
+    ] = None,
+    bottleneck: Annotated[
+        Literal["memory", "arithmetic", "library", "overhead"] | None,
+        typer.Option("--bottleneck", help="Put kernels first that know a remedy for this."),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show how each score came about.")] = False,
     count: Annotated[int, typer.Option("--count", "-n", min=1, metavar="N", help="How many to show.")] = 10,
     retrieval: Retrieval = None,
     archive: ArchivePlace = None,
     as_json: Json = False,
 ) -> None:
-    """Find archived kernels by meaning and by words.
+    """Find archived kernels by meaning and by words, by a problem's graph, or by what holds a kernel back.
 
-    Example: rag-kernels search "fused layernorm gelu"
+    Example: rag-kernels search "fused layernorm gelu" --explain
     """
-    from rag_kernels.api import find_kernels
-    from rag_kernels.api import functionalize as functionalize_file
-    from rag_kernels.rows import kernel_row
+    from rag_kernels.finding import find_kernels, find_remedies
+    from rag_kernels.rows import hit_row
 
-    if bool(text) == bool(problem):
-        raise typer.BadParameter("Give either words to look for or --problem FILE.")
+    if sum(map(bool, (text, problem, optimise))) != 1:
+        raise typer.BadParameter("Give words to look for, or --problem FILE, or --optimise KERNEL: one of the three.")
     options = read_options(archive=archive, retrieval=retrieval)
-    query = functionalize_file(problem) if problem else text
-    hits = find_kernels(
-        query, count=count, archive=options.archive, retrieval=options.retrieval, embedder=options.embedder
-    )
-    rows = [kernel_row(hit.kernel, score=round(hit.score, 4), reasons=list(hit.reasons)) for hit in hits]
+    where = {"archive": options.archive, "retrieval": options.retrieval, "embedder": options.embedder}
+    if optimise:
+        hits = find_remedies(optimise, count=count, **where)
+    elif problem:
+        from rag_kernels.api import functionalize as functionalize_file
+
+        hits = find_kernels(functionalize_file(problem), count=count, bottleneck=bottleneck, **where)
+    else:
+        hits = find_kernels(text, count=count, bottleneck=bottleneck, **where)
+    rows = [hit_row(hit) for hit in hits]
     if as_json:
         for row in rows:
             emit(row)
         return
     from rag_kernels.report import hit_text
 
-    print("\n".join(hit_text(row) for row in rows) or "The archive has nothing like it.")
+    print("\n".join(hit_text(row, explain=explain) for row in rows) or "The archive has nothing like it.")

@@ -47,7 +47,7 @@ from ingest.embedder import Embedder, load_embedder
 from ingest.functionalize import functionalize_many
 from ingest.pipeline import reindex
 from rag_kernels.options import RetrievalMode
-from rag_kernels.retrieval import search
+from rag_kernels.retrieval import Limits, Retriever
 
 NEAREST = 5
 LEVEL_1 = (
@@ -115,12 +115,12 @@ def stand_in(number: int, fp: FunctionalProblem) -> Attempt:
 Nearest = Callable[[FunctionalProblem], list[str]]
 
 
-def searcher(archive: MemoryArchive, embedder: Embedder, mode: RetrievalMode) -> Nearest:
+def searcher(retriever: Retriever, mode: RetrievalMode) -> Nearest:
     """The ids of the nearest problems by the real search, the problem itself left out."""
 
     def nearest(fp: FunctionalProblem) -> list[str]:
-        own = [fp.problem.id]
-        hits = search(archive, fp, embedder=embedder, mode=mode, count=NEAREST, exclude_problem_ids=own)
+        limits = Limits(exclude_problem_ids=(fp.problem.id,))
+        hits = retriever.search(fp, mode=mode, count=NEAREST, limits=limits)
         return [hit.kernel.problem_id for hit in hits]
 
     return nearest
@@ -157,7 +157,7 @@ def precision(found: dict[str, list[str]], labels: dict[str, str]) -> dict[str, 
     }
 
 
-def speed(forms: list[FunctionalProblem], embedder: Embedder, archive: MemoryArchive) -> dict[str, float]:
+def speed(forms: list[FunctionalProblem], embedder: Embedder, retriever: Retriever) -> dict[str, float]:
     """Problems described and embedded a second, and milliseconds of a hybrid query."""
     rounds = 10
     started = time.perf_counter()
@@ -173,7 +173,7 @@ def speed(forms: list[FunctionalProblem], embedder: Embedder, archive: MemoryArc
     times = []
     for fp in forms:
         started = time.perf_counter()
-        search(archive, fp, embedder=embedder)
+        retriever.search(fp)
         times.append(1000 * (time.perf_counter() - started))
     return {"described_and_embedded_per_s": rate, "embedded_per_s": embed_rate, "query_ms": float(np.median(times))}
 
@@ -197,8 +197,9 @@ def main() -> None:
     for number, fp in enumerate(forms, 1):
         archive.record_attempt(stand_in(number, fp))
     reindex(archive, embedder)
+    retriever = Retriever(archive, embedder)
     modes: tuple[RetrievalMode, ...] = ("hybrid", "dense", "bm25")
-    arms: dict[str, Nearest] = {mode: searcher(archive, embedder, mode) for mode in modes}
+    arms: dict[str, Nearest] = {mode: searcher(retriever, mode) for mode in modes}
     texts = [description(fp) for fp in forms]
     vectors = embedder.embed(texts)
     arms["cosine alone"] = by_matrix(vectors @ vectors.T, forms)
@@ -209,7 +210,7 @@ def main() -> None:
     table = {
         arm: {"family": precision(near, coarse_of), "fine": precision(near, fine_of)} for arm, near in found.items()
     }
-    result = {"problems": len(forms), "precision_at_5": table, "speed": speed(forms, embedder, archive)}
+    result = {"problems": len(forms), "precision_at_5": table, "speed": speed(forms, embedder, retriever)}
     if settings.json:
         print(json.dumps(result))
         return

@@ -1,0 +1,304 @@
+"""What ranking reads of an archive, as columns: one row a kernel, sorted by the functional problem it stands for.
+
+Comes in: a database, the name of an embedding model, and the device whose measurements come first. Goes out: a
+`Catalogue` of numpy arrays, read in one transaction, and whole kernels for the few rows that were chosen. Kernels
+that no judge ever ran, and retracted ones, are left out. Knows nothing of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from archive import rows
+from archive.database import literal
+from archive.records import ArchivedKernel, ArchiveError
+from eval import codec
+from eval.records import FunctionalProblem, Judged, Problem
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+Names = NDArray[np.bytes_]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionalRow:
+    """A functional problem that some kernel solves. `number` is its place in `Catalogue.functionals`."""
+
+    id: str
+    graph_key: str
+    source: str
+    operators: tuple[str, ...]
+    ranks: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    flops: float  # of its products
+    bytes_moved: float  # that any implementation must move
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All kernels that may be shown. Arrays of one length have one entry a kernel; `vectors` one row a functional."""
+
+    functionals: tuple[FunctionalRow, ...]
+    texts: tuple[str, ...]  # distinct names of problems with ideas and labels
+    devices: tuple[str, ...]
+    vectors: Floats  # all zeros where no kernel of the functional is embedded
+    kernel_id: Names
+    evaluation_id: Names
+    functional: Ints  # the number of the functional problem; never falls
+    text: Ints  # the number of the text
+    on_cuda: NDArray[np.bool_]
+    here: NDArray[np.bool_]  # measured on the device that was asked for
+    device: Ints  # number of the device's name
+    trust: Ints  # 1 claimed, 3 verified, 4 confirmed, as `trust_rank` has it
+    speedup: Floats  # nan where it is unknown
+    floor_fraction: Floats  # nan where it is unknown
+    helped: Ints  # kernels that came from this one and are faster than the baselines
+    gain: Floats  # how many times as fast as its slowest parent it is, 0 where that is unknown
+    judged_problem: Names  # in order; beside it `judged_kernel`, for every kernel that was ever judged on the problem
+    judged_kernel: Names
+
+    def solvers(self, problem_ids: Iterable[str]) -> Names:
+        """Kernels that were ever judged on one of these problems: they may give its answer away."""
+        asked = [problem_id.encode() for problem_id in problem_ids]
+        first = np.searchsorted(self.judged_problem, asked, side="left")
+        last = np.searchsorted(self.judged_problem, asked, side="right")
+        parts = [self.judged_kernel[a:b] for a, b in zip(first, last, strict=True)]
+        return np.concatenate(parts) if parts else self.judged_kernel[:0]
+
+
+# Of a kernel's evaluations the one that speaks for it: on this device, then most trusted, then fastest. As in
+# `kernel_cards`, of several on one problem and device only the most trusted and newest counts. A kernel that is only
+# claimed has no evaluation; the ids that say what it is stand in for it.
+KERNELS = """
+    WITH
+    latest AS (
+        SELECT * FROM evaluations
+        WHERE trust <> 'compiled' AND kernel_id NOT IN (SELECT kernel_id FROM retractions)
+            AND id NOT IN (SELECT evaluation_id FROM stale)
+        QUALIFY row_number() OVER (
+            PARTITION BY kernel_id, problem_id, device_key ORDER BY trust_rank(trust) DESC, created_at DESC, id
+        ) = 1
+    ),
+    standing AS (
+        SELECT id, kernel_id, problem_id, functional_id, trust, label, device_key, device_name, speedup, floor_fraction
+        FROM latest
+        UNION ALL
+        SELECT concat_ws(' ', kernel_id, problem_id, functional_id), kernel_id, problem_id, functional_id,
+            'claimed', '', '', '', NULL, NULL
+        FROM only_claimed
+        WHERE warning = '' AND kernel_id NOT IN (SELECT kernel_id FROM retractions)
+    ),
+    best AS (
+        SELECT * FROM standing
+        QUALIFY row_number() OVER (
+            PARTITION BY kernel_id
+            ORDER BY device_key = {device} DESC, trust_rank(trust) DESC, speedup DESC NULLS LAST, problem_id, device_key
+        ) = 1
+    ),
+    led AS (
+        SELECT edges.source, count(DISTINCT edges.child) AS count
+        FROM edges JOIN best ON best.kernel_id = edges.child
+        WHERE best.speedup > 1
+        GROUP BY edges.source
+    ),
+    gained AS (
+        SELECT edges.child, max(above.candidate_us / below.candidate_us) AS gain
+        FROM edges
+        JOIN latest AS below ON below.kernel_id = edges.child
+        JOIN latest AS above
+            ON above.kernel_id = edges.source AND above.problem_id = below.problem_id
+            AND above.device_key = below.device_key
+        WHERE edges.relation IN ('parent', 'crossover')
+        GROUP BY edges.child
+    )
+    SELECT
+        best.kernel_id, best.id AS evaluation_id, best.functional_id,
+        concat_ws(' ', p.name, i.text, best.label) AS text,
+        c.backend = 'cuda' AS on_cuda,
+        best.device_key = {device} AS here,
+        best.device_name,
+        trust_rank(best.trust) AS trust,
+        coalesce(best.speedup, 'nan'::DOUBLE) AS speedup,
+        coalesce(best.floor_fraction, 'nan'::DOUBLE) AS floor_fraction,
+        coalesce(led.count, 0) AS helped,
+        coalesce(gained.gain, 0) AS gain
+    FROM best
+    JOIN candidates AS c ON c.id = best.kernel_id
+    JOIN kernels AS k ON k.id = best.kernel_id
+    JOIN problems AS p ON p.id = best.problem_id
+    JOIN ideas AS i ON i.id = k.idea_id
+    LEFT JOIN led ON led.source = best.kernel_id
+    LEFT JOIN gained ON gained.child = best.kernel_id
+    ORDER BY best.functional_id, best.kernel_id
+"""
+
+
+SOLVERS = """
+    SELECT problem_id, kernel_id FROM evaluations
+    UNION
+    SELECT problem_id, candidate_id FROM claims WHERE candidate_id IS NOT NULL
+    ORDER BY problem_id
+"""
+
+EVALUATION_COLUMNS = """
+    id, kernel_id, problem_id, functional_id, trust, label, labels, "precision", device_name, device_arch,
+    candidate_us, eager_us, compile_us, speedup_eager, speedup_compile, floor_fraction
+"""
+
+
+def read_catalogue(con: DuckDBPyConnection, model: str, device_key: str = "") -> Catalogue:
+    """Read everything that ranking needs, in the transaction of the connection."""
+    found = con.execute(KERNELS.format(device=literal(device_key))).fetchnumpy()
+    functional_id, functional = np.unique(np.asarray(found["functional_id"], dtype=np.bytes_), return_inverse=True)
+    pairs = con.execute(SOLVERS).fetchnumpy()
+    texts, text = _numbered(found["text"])
+    devices, device = _numbered(found["device_name"])
+    return Catalogue(
+        functionals=_functionals(con, functional_id),
+        texts=texts,
+        devices=devices,
+        vectors=_vectors(con, model, functional_id),
+        kernel_id=np.asarray(found["kernel_id"], dtype=np.bytes_),
+        evaluation_id=np.asarray(found["evaluation_id"], dtype=np.bytes_),
+        functional=functional.astype(np.int32),
+        text=text,
+        on_cuda=np.asarray(found["on_cuda"], dtype=np.bool_),
+        here=np.asarray(found["here"], dtype=np.bool_),
+        device=device,
+        trust=np.asarray(found["trust"], dtype=np.int32),
+        speedup=np.asarray(found["speedup"], dtype=np.float32),
+        floor_fraction=np.asarray(found["floor_fraction"], dtype=np.float32),
+        helped=np.asarray(found["helped"], dtype=np.int32),
+        gain=np.asarray(found["gain"], dtype=np.float32),
+        judged_problem=np.asarray(pairs["problem_id"], dtype=np.bytes_),
+        judged_kernel=np.asarray(pairs["kernel_id"], dtype=np.bytes_),
+    )
+
+
+def _numbered(values: Iterable[str]) -> tuple[tuple[str, ...], Ints]:
+    """The distinct ones in order of arrival, and the number of each."""
+    numbers: dict[str, int] = {}
+    found = np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), dtype=np.int32)
+    return tuple(numbers), found
+
+
+def _functionals(con: DuckDBPyConnection, ids: Names) -> tuple[FunctionalRow, ...]:
+    """In the order of their ids, which is that of the numbers."""
+    wanted = {name.decode() for name in ids.tolist()}
+    found = con.execute(
+        "SELECT id, graph_key, source, operators, ranks, dtypes, shapes, "
+        "coalesce((record->>'$.features.flops')::DOUBLE, 0), coalesce((record->>'$.features.bytes_moved')::DOUBLE, 0) "
+        "FROM functionals ORDER BY id"
+    ).fetchall()
+    return tuple(
+        FunctionalRow(name, key, source, tuple(ops), tuple(ranks), tuple(dtypes), tuple(map(tuple, shapes)), *work)
+        for name, key, source, ops, ranks, dtypes, shapes, *work in found
+        if name in wanted
+    )
+
+
+def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
+    """One vector a functional problem: its kernels share it, so that of any of them serves."""
+    size = con.execute(f"SELECT len(vector) FROM embeddings WHERE model = {literal(model)} LIMIT 1").fetchone()
+    vectors = np.zeros((len(ids), size[0] if size else 0), dtype=np.float32)
+    if size is None:
+        return vectors
+    found = con.execute(
+        f"SELECT functional_id, arg_min(vector, kernel_id)::FLOAT[{size[0]}] AS vector "
+        "FROM embeddings JOIN (SELECT kernel_id, functional_id FROM evaluations UNION ALL "
+        "SELECT kernel_id, functional_id FROM only_claimed) USING (kernel_id) "
+        f"WHERE model = {literal(model)} GROUP BY functional_id"
+    ).fetchnumpy()
+    names = np.asarray(found["functional_id"], dtype=np.bytes_)
+    known = np.flatnonzero(np.isin(names, ids))
+    if len(known):
+        vectors[np.searchsorted(ids, names[known])] = np.stack(list(found["vector"][known]))
+    return vectors
+
+
+def read_kernels(con: DuckDBPyConnection, evaluation_ids: Sequence[bytes]) -> list[ArchivedKernel]:
+    """Whole kernels, each as the evaluation says that speaks for it, in the order of the evaluations.
+
+    A look-up by key in each table: a join, and the view `kernel_cards`, would read whole tables.
+    """
+    if not evaluation_ids:
+        return []
+    names = [name.decode() for name in evaluation_ids]
+    judged = _by_id(con, "evaluations", EVALUATION_COLUMNS, [name for name in names if " " not in name])
+    evaluations = {name: judged.get(name) or _only_claimed(name) for name in dict.fromkeys(names)}
+    kernels = _by_id(con, "kernels", "*", [row["kernel_id"] for row in evaluations.values()])
+    candidates = _by_id(con, "candidates", "*", list(kernels))
+    ideas = _by_id(con, "ideas", "id, text", [row["idea_id"] for row in kernels.values()])
+    problems = _by_id(con, "problems", "id, name", [row["problem_id"] for row in evaluations.values()])
+    functionals = _by_id(
+        con, "functionals", "* EXCLUDE (record)", [row["functional_id"] for row in evaluations.values()]
+    )
+    found = []
+    for evaluation in evaluations.values():
+        kernel, functional = kernels[evaluation["kernel_id"]], functionals[evaluation["functional_id"]]
+        named = {
+            "problem_name": problems[evaluation["problem_id"]]["name"],
+            "functional_source": functional["source"],
+            "idea": ideas[kernel["idea_id"]]["text"],
+            "retracted": "",
+            "stale": "",
+        }
+        found.append(rows.to_kernel({**functional, **evaluation, **kernel, **candidates[kernel["id"]], **named}))
+    return found
+
+
+def _only_claimed(name: str) -> dict[str, Any]:
+    """What stands in for the evaluation of a kernel that nobody has judged here."""
+    unknown = ("candidate_us", "eager_us", "compile_us", "speedup_eager", "speedup_compile", "floor_fraction")
+    said = dict(zip(("kernel_id", "problem_id", "functional_id"), name.split(), strict=True))
+    empty = dict.fromkeys(("label", "precision", "device_name", "device_arch"), "")
+    return {"id": name, "trust": "claimed", "labels": [], **said, **empty, **dict.fromkeys(unknown)}
+
+
+def _by_id(con: DuckDBPyConnection, table: str, columns: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Rows by id, in the order of the ids."""
+    wanted = list(dict.fromkeys(ids))
+    if not wanted:
+        return {}
+    found = rows.query(con, f"SELECT {columns} FROM {table} WHERE id IN ({', '.join(map(literal, wanted))})")
+    by_id = {row["id"]: row for row in found}
+    return {name: by_id[name] for name in wanted}
+
+
+def read_evaluation(con: DuckDBPyConnection, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
+    """The problem and the judgement that speak best for a kernel: most trusted, then newest."""
+    found = con.execute(
+        "SELECT f.record, e.judged FROM evaluations AS e JOIN functionals AS f ON f.id = e.functional_id "
+        "WHERE e.kernel_id = ? ORDER BY trust_rank(e.trust) DESC, e.created_at DESC, e.id LIMIT 1",
+        [kernel_id],
+    ).fetchall()
+    if not found:
+        raise ArchiveError(
+            f"No evaluation of {kernel_id!r} is in this archive: it is unknown, or only claimed (`archive show` says "
+            "which; `archive reverify` judges what is claimed)."
+        )
+    return codec.loads(found[0][0]), codec.loads(found[0][1])
+
+
+def read_judgements(con: DuckDBPyConnection, kernel_id: str) -> list[Judged]:
+    found = con.execute(
+        "SELECT judged FROM attempts WHERE candidate_id = ? ORDER BY created_at DESC, number DESC", [kernel_id]
+    ).fetchall()
+    return [codec.loads(text) for (text,) in found]
+
+
+def read_problem(con: DuckDBPyConnection, problem_id: str) -> Problem:
+    found = con.execute("SELECT name, source FROM problems WHERE id = ?", [problem_id]).fetchall()
+    if not found:
+        raise ArchiveError(f"There is no problem {problem_id!r} in this archive.")
+    return Problem(*found[0])
+

@@ -1,0 +1,109 @@
+"""`rag-kernels ablate`: is retrieval worth anything?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from rag_kernels.cli.common import (
+    ApiBase,
+    ArchivePlace,
+    BudgetSeconds,
+    BudgetTokens,
+    BudgetUsd,
+    DeviceChoice,
+    Effort,
+    Examples,
+    Json,
+    Model,
+    Rounds,
+    emit,
+    end_politely,
+    read_options,
+)
+
+if TYPE_CHECKING:
+    from rag_kernels.options import RetrievalMode
+
+
+def ablate(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Folders of KernelBench files, or files.")],
+    retrieval: Annotated[
+        str, typer.Option("--retrieval", metavar="MODES", help="Ways to compare, with commas between them.")
+    ] = "off,random,bm25,dense,hybrid",
+    exclude_family: Annotated[
+        bool,
+        typer.Option("--exclude-family", help="Hide kernels of the problem's family, not only those of the problem."),
+    ] = False,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Trials of each problem and way.")] = 1,
+    results: Annotated[
+        Path,
+        typer.Option("--results", metavar="FOLDER", help="An archive of its own for all attempts; it goes on there."),
+    ] = Path("ablation"),
+    model: Model = None,
+    device: DeviceChoice = None,
+    effort: Effort = None,
+    rounds: Rounds = None,
+    examples: Examples = None,
+    budget_usd: BudgetUsd = None,
+    budget_seconds: BudgetSeconds = None,
+    budget_tokens: BudgetTokens = None,
+    archive: ArchivePlace = None,
+    api_base: ApiBase = None,
+    as_json: Json = False,
+) -> None:
+    """Run the same writer with exemplars found in several ways, and with none; compare what it wins.
+
+    Example: rag-kernels ablate examples/ --retrieval off,random,hybrid --exclude-family --seeds 3
+    """
+    from eval.problem import find_problems
+    from eval.records import ProblemError
+    from rag_kernels.ablation import Trial, summarise
+    from rag_kernels.ablation import ablate as run_all
+    from rag_kernels.api import open_arms
+    from rag_kernels.report import arms_text, trial_line
+    from rag_kernels.rows import arm_row, trial_row
+
+    arms = modes(retrieval)
+    options = read_options(
+        models=model, device=device, effort=effort, rounds=rounds, examples=examples, archive=archive,
+        leave_out="family" if exclude_family else "problem", budget_usd=budget_usd, budget_seconds=budget_seconds,
+        budget_tokens=budget_tokens, api_base=api_base,
+    )  # fmt: skip
+    files = find_problems(paths)
+    if not files or not all(file.is_file() for file in files):
+        raise ProblemError(f"There are no problem files in {', '.join(map(str, paths))}; check the path.")
+    end_politely()
+    trials: list[Trial] = []
+    try:
+        with open_arms(options, results) as (source, make_session):
+            for trial in run_all(files, make_session, options, arms=arms, seeds=range(seeds), source=source):
+                trials.append(trial)
+                if as_json:
+                    emit(trial_row(trial))
+                else:
+                    print(trial_line(trial), flush=True)
+    except KeyboardInterrupt:
+        print("Interrupted; the same command goes on. So far:", file=sys.stderr)
+    found = summarise(trials)
+    if as_json:
+        for arm in found:
+            emit(arm_row(arm))
+    else:
+        print(arms_text(found))
+    raise typer.Exit(0 if any(trial.solved for trial in trials) else 1)
+
+
+def modes(text: str) -> list[RetrievalMode]:
+    """The ways that a list with commas names, each once."""
+    from rag_kernels.options import RetrievalMode
+
+    known: tuple[RetrievalMode, ...] = get_args(RetrievalMode)
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    found = [mode for mode in known if mode in asked]
+    if not found or set(asked) - set(known):
+        raise typer.BadParameter(f"--retrieval takes some of {', '.join(known)}, with commas between them.")
+    return found

@@ -1,0 +1,162 @@
+"""The ablation over archives in memory, with a writer that copies what it is shown, and a scripted judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from factories import attempt, candidate, linear_problem, passed, problem, run
+from scripted_judge import ScriptedJudge
+
+from archive.memory import MemoryArchive
+from eval.problem import load_problem
+from eval.records import Candidate, FunctionalProblem, Problem, ProblemError
+from ingest.embedder import load_embedder
+from ingest.pipeline import reindex
+from rag_kernels.ablation import Trial, ablate, summarise
+from rag_kernels.cli.ablate import modes
+from rag_kernels.estimates import mean_interval, ratio_interval
+from rag_kernels.exemplars import Exemplars
+from rag_kernels.leakage import likeness
+from rag_kernels.options import Options, RetrievalMode
+from rag_kernels.records import Brief, Draft
+from rag_kernels.report import arms_text, trial_line
+from rag_kernels.retrieval import Retriever
+from rag_kernels.session import Session
+
+FORMS = {fp.problem.name: fp for fp in (problem("tanh"), problem("sigmoid"), problem("exp"))}
+ARMS: tuple[RetrievalMode, ...] = ("off", "random", "hybrid")
+GOOD = candidate(problem("relu"))  # what similar problems are solved by; copied, it is fast
+POOR = Candidate("// a linear layer that helps nobody\nvoid linear_of_another_kind();\n", "kernel", "cpu")
+OWN = Candidate("// written without help\nvoid g();\n", "kernel", "cpu")
+
+
+class Copier:
+    """Copies its first exemplar; without one it writes something of its own."""
+
+    name = "copier"
+
+    def propose(self, brief: Brief) -> Sequence[Draft]:
+        if not brief.exemplars:
+            return [Draft(OWN, "on my own")]
+        kernel = brief.exemplars[0].kernel
+        shown = tuple(shown.exemplar for shown in brief.exemplars)
+        return [Draft(Candidate(f"// copied\n{kernel.source}", "kernel", "cpu"), "copy", exemplars=shown)]
+
+
+def functional(loaded: Problem) -> FunctionalProblem:
+    if loaded.name not in FORMS:
+        raise ProblemError("It cannot be exported.")
+    return replace(FORMS[loaded.name], problem=loaded)
+
+
+class Bench:
+    """An archive to retrieve from, one for the results, and sessions over both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.results = MemoryArchive(), MemoryArchive()
+        self.source.start_run(run("run1"))
+        for number, (fp, made) in enumerate(((problem("relu"), GOOD), (linear_problem(), POOR)), 1):
+            self.source.record_attempt(attempt("run1", number, fp, candidate=made))
+        reindex(self.source, load_embedder())
+        speeds = {Candidate(f"// copied\n{GOOD.source}", "kernel", "cpu").id: 4.0, OWN.id: 1.5}
+        passes = {name: passed(speed, confirmed=True) for name, speed in speeds.items()}
+        self.judge = ScriptedJudge({**passes, Candidate(f"// copied\n{POOR.source}", "kernel", "cpu").id: passed(0.5)})
+        self.retriever = Retriever(self.source, load_embedder(), fixed=True)
+        self.paths = []
+        for name, fp in FORMS.items():
+            self.paths.append(folder / f"{name}.py")
+            self.paths[-1].write_text(fp.problem.source)
+
+    def session(self, options: Options) -> Session:
+        return Session(
+            options=options,
+            archive=self.results,
+            judge=self.judge,
+            functionalize=functional,
+            retrieve=Exemplars(self.retriever, options, self.judge.device),
+            index=lambda attempt: None,
+            make_writer=lambda ledger: Copier(),
+        )
+
+    def run(self, **options: object) -> list[Trial]:
+        asked = Options(effort=1, examples=1, leave_out="problem", **options)  # type: ignore[arg-type]
+        return list(ablate(self.paths, self.session, asked, arms=ARMS, seeds=(0, 1), source=self.source))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_arms_differ_in_what_the_writer_was_shown_alone(bench: Bench) -> None:
+    trials = bench.run()
+    assert len(trials) == len(FORMS) * len(ARMS) * 2 and all(t.solved for t in trials)
+    gained = {arm: {round(t.speedup, 3) for t in trials if t.arm == arm} for arm in ARMS}
+    assert gained["off"] == {1.2}  # 1.5 over eager is 1.2 over torch.compile
+    assert gained["hybrid"] == {3.2}
+    assert gained["random"] == {1.0, 3.2}  # what is slower than PyTorch gains nothing
+    arms = {arm.arm: arm for arm in summarise(trials)}
+    over = arms["hybrid"].over_off
+    assert over is not None and over.low == over.high == pytest.approx(3.2 / 1.2) and arms["off"].over_off is None
+    assert arms["hybrid"].over_random is not None and arms["hybrid"].over_random.mean > 1
+    assert (arms["off"].shown, arms["hybrid"].shown) == (0, 1)
+
+
+def test_a_winner_that_was_copied_is_told(bench: Bench) -> None:
+    trials = bench.run()
+    arms = {arm.arm: arm for arm in summarise(trials)}
+    assert {t.likest for t in trials if t.arm == "hybrid"} == {1.0} and arms["hybrid"].near_copies == 6
+    assert arms["off"].likest is None and arms["off"].near_copies == 0
+    assert "100 % of the winner stands in an exemplar" in trial_line(next(t for t in trials if t.arm == "hybrid"))
+    assert "| hybrid | 3 | 1.00 [1.00, 1.00] |" in arms_text(list(arms.values()))
+
+
+def test_what_is_finished_is_not_run_again_and_another_setting_is(bench: Bench) -> None:
+    first = bench.run()
+    asked = len(bench.judge.asked)
+    assert bench.run() == first and len(bench.judge.asked) == asked
+    bench.run(hint="use tiles")
+    assert len(bench.judge.asked) == 2 * asked
+
+
+def test_no_arm_sees_what_another_wrote(bench: Bench) -> None:
+    before = bench.source.stats()
+    bench.run()
+    assert bench.source.stats() == before and bench.results.stats()["attempts"] > 0
+
+
+def test_a_problem_that_cannot_be_used_counts_for_no_arm(bench: Bench, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text(load_problem(bench.paths[0]).source + "\n# another problem\n")
+    bench.paths.append(bad)
+    trials = bench.run()
+    assert sum(t.failure == "It cannot be exported." for t in trials) == 6
+    assert {arm.problems for arm in summarise(trials)} == {3}
+
+
+def test_intervals_are_over_problems_and_hold_the_mean() -> None:
+    found = mean_interval([[0.0], [1.0], [1.0], [0.0], [1.0]])
+    assert found.mean == pytest.approx(0.6) and found.low < 0.6 < found.high <= 1
+    alike = mean_interval([[0.0, 1.0]] * 5)  # many seeds of the same do not make it sure, or unsure
+    assert alike.low == alike.mean == alike.high == 0.5
+    ratio = ratio_interval({"a": [4.0], "b": [1.0], "c": [9.0]}, {"a": [2.0], "b": [0.5]})
+    assert ratio.mean == ratio.low == ratio.high == pytest.approx(2.0)
+
+
+def test_likeness_is_blind_to_comments_and_spacing_and_not_to_rewriting() -> None:
+    source = candidate(problem("relu")).source
+    assert likeness("// another comment\n" + source.replace("  ", " "), source) == 1.0
+    assert likeness(source, source + "\nvoid more() { int x = 1; }\n") == 1.0  # a copy inside something larger
+    assert likeness(POOR.source, source) == 0.0
+    assert 0.5 < likeness(source.replace("std::fabs", "abs").replace("v > 0.0f", "v >= 0.f"), source) < 1.0
+    assert likeness("", source) == 0.0
+
+
+def test_modes_are_a_list_with_commas() -> None:
+    assert modes("hybrid, off") == ["off", "hybrid"]
+    with pytest.raises(typer.BadParameter, match="--retrieval takes some of off, random"):
+        modes("off,best")

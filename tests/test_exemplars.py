@@ -1,0 +1,151 @@
+"""What a writer is shown: by function, by bottleneck, and only what was proved on this device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from factories import attempt, candidate, device, judged, linear_problem, measurement, passed, problem, run, wrong
+from scripted_judge import ScriptedJudge
+
+from archive.memory import MemoryArchive
+from eval.records import Candidate, Device, FunctionalProblem, Problem, ProblemError
+from ingest.embedder import load_embedder
+from ingest.pipeline import index_attempt
+from rag_kernels.bottleneck import Bottleneck, bottleneck_of
+from rag_kernels.exemplars import Exemplars, Prover, holding_back
+from rag_kernels.options import Options
+from rag_kernels.report import hit_text
+from rag_kernels.retrieval import Limits, Retriever
+from rag_kernels.rows import hit_row
+from rag_kernels.session import new_run
+
+EMBEDDER = load_embedder()
+ELSEWHERE = device(name="Another CPU (64 threads)")
+OPTIONS = Options(examples=2)
+MEMORY = Bottleneck("memory", "memory bandwidth", ridge=5.0)
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.archive = MemoryArchive()
+        self.archive.start_run(run("run1"))
+        self.retriever = Retriever(self.archive, EMBEDDER, device_key=device().key)
+        self.number = 0
+
+    def add(self, fp: FunctionalProblem, *, speedup: float = 2.0, on: Device | None = None, **changes: object) -> str:
+        self.number += 1
+        made = Candidate(f"// kernel {self.number}\nvoid f();\n", "kernel", "cpu")
+        changes.setdefault("judged", judged(passed(speedup), on=on))
+        tried = attempt("run1", self.number, fp, candidate=made, **changes)  # type: ignore[arg-type]
+        self.archive.record_attempt(tried)
+        index_attempt(self.archive, tried, EMBEDDER)
+        return made.id
+
+    def prover(self, judge: ScriptedJudge) -> Prover:
+        return Prover(self.archive, judge, self.functionalize, lambda *a: new_run(OPTIONS, *a))
+
+    def functionalize(self, asked: Problem) -> FunctionalProblem:
+        fp = problem("tanh")
+        if asked.id != fp.problem.id:
+            raise ProblemError(f"{asked.name} is too large.")
+        return fp
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+def test_the_judge_and_the_profiler_say_what_holds_a_kernel_back() -> None:
+    fp, on = problem("tanh"), device()
+    assert bottleneck_of(passed(), fp.features, on).kind == "memory"
+    busy = replace(fp.features, flops=10**9)
+    assert bottleneck_of(passed(), busy, on).kind == "arithmetic"
+    library = replace(passed(label="fused + library"), notes=("12% of the time in its own code; most time in gemm",))
+    found = bottleneck_of(library, fp.features, on)
+    assert found.kind == "library" and found.told.startswith("12% of the time in its own code")
+    short = replace(passed(), measurement=replace(measurement(candidate_us=8.0), floor_us=0.5))
+    assert bottleneck_of(short, fp.features, on).kind == "overhead"
+
+
+def test_drafts_are_by_function_and_optimising_is_by_what_holds_back(shop: Shop) -> None:
+    plain = shop.add(problem("sigmoid"), idea="write it as one expression", speedup=3.0)
+    slow = shop.add(problem("exp"), idea="a loop", speedup=1.1)
+    remedy = shop.add(
+        problem("exp"), parents=(slow,), idea="vectorized float4 loads, a single pass without temporaries",
+        judged=judged(replace(passed(2.2), measurement=measurement(2.2, candidate_us=50.0))),
+    )  # fmt: skip
+    asked = problem("tanh")
+    drafted = [h.kernel.id for h in shop.retriever.search(asked)]
+    optimised = shop.retriever.search(asked, bottleneck=MEMORY)
+    assert drafted[0] == plain and optimised[0].kernel.id == remedy
+    assert "2.0x as fast as its parent" in optimised[0].reasons and "also bound by memory" in optimised[0].reasons
+    assert any(reason.startswith("remedy rank 1") for reason in optimised[0].reasons)
+    assert any(reason.startswith("reached 50% of its floor") for reason in optimised[0].reasons)
+
+
+def test_every_number_of_a_score_is_explained(shop: Shop) -> None:
+    shop.add(problem("sigmoid"))
+    [hit] = shop.retriever.search(problem("tanh"))
+    product = sum(signal.share for signal in hit.why.signals)
+    for factor in hit.why.factors:
+        product *= factor.weight
+    assert hit.score == pytest.approx(product / 1.27)
+    assert [signal.name for signal in hit.why.signals] == ["bm25", "dense", "graph"]
+    text = hit_text(hit_row(hit), explain=True)
+    assert "graph" in text and "x 1.00    also activation" in text and "= relevance x all weights / 1.27" in text
+    assert len(hit_text(hit_row(hit)).splitlines()) == 2
+
+
+def test_a_run_asks_by_function_first_and_is_not_shown_its_own_kernels(shop: Shop) -> None:
+    other, own = shop.add(problem("sigmoid")), candidate(problem("tanh"))
+    tried = attempt("run2", 1, problem("tanh"), candidate=own)
+    shop.archive.start_run(run("run2"))
+    shop.archive.record_attempt(tried)
+    find = Exemplars(shop.retriever, OPTIONS, device())
+    assert holding_back([], problem("tanh")) is None
+    first, second = find(problem("tanh"), []), find(problem("tanh"), [tried])
+    assert [s.kernel.id for s in first] == [own.id, other] and [s.kernel.id for s in second] == [other]
+    assert not any("of its floor" in r for s in first for r in s.exemplar.reasons)
+    assert any("of its floor" in r for s in second for r in s.exemplar.reasons)
+
+
+def test_what_was_measured_elsewhere_is_judged_here_before_it_is_shown(shop: Shop) -> None:
+    foreign = shop.add(problem("tanh"), on=ELSEWHERE, speedup=9.0)
+    judge = ScriptedJudge()
+    find = Exemplars(shop.retriever, OPTIONS, judge.device, shop.prover(judge))
+    [shown] = find(problem("sigmoid"), [])
+    assert judge.asked == [foreign] and shown.kernel.id == foreign
+    assert shown.kernel.device_name == judge.device.name and shown.kernel.speedup_eager == 2.0
+    find(problem("sigmoid"), [])
+    assert judge.asked == [foreign]  # once is enough
+    [told] = [r for r in shop.archive.runs() if r.command == "reverify"]
+    assert told.status == "finished" and len(shop.archive.attempts(told.id)) == 1
+
+
+def test_what_fails_here_makes_room_for_the_next_and_is_not_tried_again(shop: Shop) -> None:
+    foreign = shop.add(problem("tanh"), on=ELSEWHERE, speedup=9.0)
+    here = shop.add(problem("exp"))
+    judge = ScriptedJudge({foreign: wrong()})
+    options = replace(OPTIONS, examples=1)
+    find = Exemplars(shop.retriever, options, judge.device, shop.prover(judge))
+    assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [here]
+    again = Exemplars(shop.retriever, options, judge.device, shop.prover(judge))
+    assert [s.kernel.id for s in again(problem("sigmoid"), [])] == [here] and judge.asked == [foreign]
+
+
+def test_what_cannot_be_judged_here_is_not_shown_as_an_example(shop: Shop) -> None:
+    shop.add(linear_problem(), on=ELSEWHERE)
+    judge = ScriptedJudge()
+    assert Exemplars(shop.retriever, OPTIONS, judge.device, shop.prover(judge))(problem("sigmoid"), []) == []
+    assert judge.asked == []
+
+
+def test_of_several_devices_the_measurement_made_here_counts(shop: Shop) -> None:
+    kernel = shop.add(problem("tanh"), on=ELSEWHERE, speedup=9.0)
+    tried = attempt("run1", 50, problem("tanh"), candidate=Candidate("// kernel 1\nvoid f();\n", "kernel", "cpu"))
+    shop.archive.record_attempt(tried)
+    [hit] = shop.retriever.search(problem("sigmoid"), limits=Limits())
+    assert hit.kernel.id == kernel and hit.kernel.speedup_eager == 2.0
+    assert "won 1.6x on Test CPU (2 threads)" in hit.reasons
