@@ -13,10 +13,11 @@ import streamlit as st
 
 from app import figures
 from archive import queries
+from archive.claims import claims_of
 from archive.database import FileDatabase
 from archive.duck import DuckArchive
 from archive.queries import Evaluation, LineageGraph
-from archive.records import ArchivedKernel, ArchiveError, Attempt, KernelFilter, LLMCall, Run
+from archive.records import ArchivedKernel, ArchiveError, Attempt, Claim, KernelFilter, LLMCall, Run
 from archive.store import DATABASE
 from eval.records import FunctionalProblem
 from ingest.embedder import Embedder, EmbedderError, load_embedder
@@ -149,6 +150,11 @@ def evaluations(kernel_id: str) -> list[Evaluation]:
     """Every judgement of a kernel: the most trusted first, then the newest."""
     order = ("confirmed", "verified", "compiled", "claimed")
     return sorted(queries.evaluations(_archive(), kernel_id), key=lambda e: order.index(e.trust))
+
+
+def claims(kernel_id: str) -> list[Claim]:
+    """What the source of an imported kernel says of it."""
+    return claims_of(_archive(), kernel_id)
 
 
 def origin(kernel_id: str) -> Attempt | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from archive import rows
+from archive.claims import claim_id, to_claim
 from archive.duck import DuckArchive
 from eval import codec
 from eval.ids import content_id
@@ -19,16 +20,23 @@ from eval.records import Candidate, FunctionalProblem, Judged, Problem, verdict_
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+CLAIMED_OR_JUDGED = (
+    "SELECT candidate_id FROM claims WHERE candidate_id IS NOT NULL UNION SELECT kernel_id FROM evaluations"
+)
+
 # (table, what it refers to, where that must be)
 REFERENCES: tuple[tuple[str, str, str], ...] = (
     ("functionals", "SELECT problem_id FROM functionals", "SELECT id FROM problems"),
     ("ideas", "SELECT problem_id FROM ideas", "SELECT id FROM problems"),
     ("kernels", "SELECT id FROM kernels", "SELECT id FROM candidates"),
-    ("kernels", "SELECT id FROM kernels", "SELECT kernel_id FROM evaluations"),
+    ("kernels", "SELECT id FROM kernels", CLAIMED_OR_JUDGED),
     ("kernels", "SELECT functional_id FROM kernels", "SELECT id FROM functionals"),
     ("kernels", "SELECT idea_id FROM kernels", "SELECT id FROM ideas"),
     ("evaluations", "SELECT kernel_id FROM evaluations", "SELECT id FROM kernels"),
     ("evaluations", "SELECT functional_id FROM evaluations", "SELECT id FROM functionals"),
+    ("claims", "SELECT problem_id FROM claims", "SELECT id FROM problems"),
+    ("claims", "SELECT problem_id FROM claims", "SELECT problem_id FROM functionals"),
+    ("claims", "SELECT candidate_id FROM claims", "SELECT id FROM candidates"),
     ("embeddings", "SELECT kernel_id FROM embeddings", "SELECT id FROM kernels"),
     ("retractions", "SELECT kernel_id FROM retractions", "SELECT id FROM kernels"),
     ("rechecks", "SELECT attempt_id FROM rechecks", "SELECT id FROM attempts"),
@@ -58,19 +66,14 @@ def verify(archive: DuckArchive) -> list[str]:
 
 def wrong_contents(con: DuckDBPyConnection) -> list[str]:
     """Rows whose id or columns are not those of their content."""
-    return [
-        *_wrong_texts(con),
-        *_wrong_functionals(con),
-        *_wrong_evaluations(con),
-        *_wrong_attempts(con),
-        *_wrong_vectors(con),
-    ]
+    checks = (_wrong_texts, _wrong_functionals, _wrong_evaluations, _wrong_attempts, _wrong_vectors, _wrong_claims)
+    return [sentence for check in checks for sentence in check(con)]
 
 
 def lost_references(con: DuckDBPyConnection) -> Iterator[tuple[str, str]]:
     """References that lead nowhere, each with its table."""
     for table, references, targets in REFERENCES:
-        sql = f"SELECT DISTINCT x FROM ({references}) AS t(x) WHERE x NOT IN ({targets}) ORDER BY x"
+        sql = f"SELECT DISTINCT x FROM ({references}) AS t(x) WHERE x IS NOT NULL AND x NOT IN ({targets}) ORDER BY x"
         for (missing,) in con.execute(sql).fetchall():
             wanted = targets.split()[-1]
             yield table, f"{table} refers to {missing}, which is not in {wanted}."
@@ -148,6 +151,12 @@ def _each(con: DuckDBPyConnection, sql: str) -> Iterator[rows.Row]:
     names = [column[0] for column in cursor.description]
     while batch := cursor.fetchmany(BATCH):
         yield from (dict(zip(names, row, strict=True)) for row in batch)
+
+
+def _wrong_claims(con: DuckDBPyConnection) -> Iterator[str]:
+    for row in _each(con, "SELECT * FROM claims ORDER BY id"):
+        if claim_id(row["candidate_id"], row["problem_id"], to_claim(row)) != row["id"]:
+            yield f"claims: {row['id']} is not the id of what it says."
 
 
 def _decoded(text: str) -> object:

@@ -2,7 +2,8 @@
 
 Comes in: an archive and a path. Goes out: one .zip (or a folder) with Parquet tables and every source as a file of
 its own; or, the other way, rows in an archive. A bundle is checked whole before a row of it is taken: every content
-id is computed again. Exporting what was imported gives the same bytes. Runs, failed attempts and prompts stay at home.
+id is computed again. Exporting what was imported gives the same bytes. Runs, failed attempts and prompts stay at home,
+and so do texts whose licence does not let them be handed on.
 """
 
 from __future__ import annotations
@@ -19,15 +20,27 @@ from archive.audit import lost_references, wrong_contents
 from archive.database import MemoryDatabase
 from archive.duck import DuckArchive
 from archive.filters import condition
-from archive.records import ArchiveError, KernelFilter
+from archive.records import KEPT_AT_HOME, ArchiveError, KernelFilter
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 FORMAT = "rag-kernels bundle 1"
+WITH_CLAIMS = "rag-kernels bundle 2"  # the same and the table of claims; what needs none is written as before
 EVERYTHING = KernelFilter(include_retracted=True)
-EXTENSIONS = "CASE WHEN tier = 'kernel' THEN CASE backend WHEN 'cuda' THEN 'cu' ELSE 'cpp' END ELSE 'py' END"
+EXTENSIONS = """CASE
+    WHEN tier = 'kernel' OR tier = 'module' AND contains(source, 'PYBIND11_MODULE') AND NOT contains(source, 'ModelNew')
+    THEN CASE backend WHEN 'cuda' THEN 'cu' ELSE 'cpp' END ELSE 'py' END"""
 SOURCE_NAME = re.compile(r"sources/k_[0-9a-f]+\.(cu|cpp|py)")
+
+# Candidates whose own licence, or that of their problem, keeps them at home. A candidate of this archive that was
+# written for such a problem would take the problem's text along.
+STAYING = """
+    CREATE OR REPLACE TEMP TABLE staying AS
+    SELECT candidate_id AS id FROM claims WHERE candidate_id IS NOT NULL AND list_contains($kept, licence)
+    UNION
+    SELECT e.kernel_id FROM evaluations AS e JOIN claims AS c ON c.problem_id = e.problem_id
+    WHERE list_contains($kept, c.licence)"""
 
 # What a bundle holds, in the order in which it is read back. `chosen` and `told` are temporary tables: the kernels
 # that are exported, and these together with their ancestors.
@@ -41,18 +54,20 @@ TABLES: dict[str, str] = {
     "functionals": """
         SELECT * FROM functionals
         WHERE id IN (SELECT functional_id FROM evaluations WHERE kernel_id IN (FROM chosen))
-            OR id IN (SELECT functional_id FROM kernels WHERE id IN (FROM chosen))""",
+            OR id IN (SELECT functional_id FROM kernels WHERE id IN (FROM chosen))
+            OR problem_id IN (SELECT problem_id FROM claims WHERE candidate_id IN (FROM chosen))""",
     "problems": """
         SELECT p.* FROM problems AS p
         WHERE p.id IN (SELECT problem_id FROM evaluations WHERE kernel_id IN (FROM chosen))
+            OR p.id IN (SELECT problem_id FROM claims WHERE candidate_id IN (FROM chosen))
             OR p.id IN (SELECT f.problem_id FROM kernels AS k JOIN functionals AS f ON f.id = k.functional_id
                         WHERE k.id IN (FROM chosen))
             OR p.id IN (SELECT i.problem_id FROM kernels AS k JOIN ideas AS i ON i.id = k.idea_id
                         WHERE k.id IN (FROM chosen))""",
     "evaluations": "SELECT * EXCLUDE (trust, labels) FROM evaluations WHERE kernel_id IN (FROM chosen)",
+    "claims": "SELECT * FROM claims WHERE candidate_id IN (FROM chosen)",
     "edges": "SELECT * FROM edges WHERE child IN (FROM told)",
     "retractions": "SELECT * FROM retractions WHERE kernel_id IN (FROM chosen)",
-    "embeddings": "SELECT * FROM embeddings WHERE kernel_id IN (FROM chosen)",
 }
 
 
@@ -88,8 +103,8 @@ def export(
 def import_bundle(archive: DuckArchive, path: Path, *, trust_bundle: bool = False) -> dict[str, int]:
     """Take in a bundle and return the number of new rows of each table; what is there already stays as it is.
 
-    Kernels come in as `claimed`, whatever the bundle says, and without its vectors. With `trust_bundle` they keep the
-    trust and the vectors of where they were judged: for bundles from people whose judge you trust as your own.
+    Kernels come in as `claimed`, whatever the bundle says. With `trust_bundle` they keep the trust of where they were
+    judged: for bundles from people whose judge you trust as your own.
     """
     with tempfile.TemporaryDirectory(prefix="rag-kernels-") as scratch:
         folder = _unpack(path, Path(scratch)) if path.is_file() else path
@@ -106,29 +121,34 @@ def _write_tables(archive: DuckArchive, folder: Path, where: KernelFilter, extra
     limit = "" if where.limit is None else f"LIMIT {int(where.limit)}"
     counts: dict[str, int] = {}
     with archive.database.read() as con:
+        con.execute(STAYING, {"kept": list(KEPT_AT_HOME)})
         con.execute(
             f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT DISTINCT id FROM kernel_cards WHERE {sql} "
-            f"ORDER BY id {limit}",
+            f"AND id NOT IN (FROM staying) ORDER BY id {limit}",
             parameters,
         )
         con.execute(
-            "CREATE OR REPLACE TEMP TABLE told AS FROM chosen "
-            "UNION SELECT ancestor_id FROM ancestry WHERE kernel_id IN (FROM chosen)"
+            "CREATE OR REPLACE TEMP TABLE told AS FROM chosen UNION SELECT ancestor_id FROM ancestry "
+            "WHERE kernel_id IN (FROM chosen) AND ancestor_id NOT IN (FROM staying)"
         )
         if con.execute("SELECT 1 FROM chosen").fetchone() is None:
-            raise ArchiveError("No kernel passes the filter, so there is nothing to export.")
+            raise ArchiveError(
+                "No kernel passes the filter, so there is nothing to export. Kernels whose licence does not let them "
+                "be handed on (GPU MODE's) are never exported."
+            )
         for table, select in TABLES.items():
             values = {name: value for name, value in extra.items() if f"${name}" in select}
             con.execute(f"CREATE OR REPLACE TEMP TABLE part AS {select}", values)
-            con.execute(f"COPY (FROM part ORDER BY ALL) TO '{_quoted(folder / table)}.parquet' (FORMAT parquet)")
-            counts[table] = int(con.execute("SELECT count(*) FROM part").fetchall()[0][0])
+            counts[table] = _count(con, "part")
+            if counts[table] or table != "claims":
+                con.execute(f"COPY (FROM part ORDER BY ALL) TO '{_quoted(folder / table)}.parquet' (FORMAT parquet)")
         for name, extension, source in con.execute(
             f"SELECT id, {EXTENSIONS}, source FROM candidates WHERE id IN (FROM told)"
         ).fetchall():
             (folder / "sources" / f"{name}.{extension}").write_bytes(source.encode())
-        for table in ("chosen", "told", "part"):
+        for table in ("staying", "chosen", "told", "part"):
             con.execute(f"DROP TABLE {table}")
-    manifest = {"format": FORMAT, "rows": counts}
+    manifest = {"format": WITH_CLAIMS if counts["claims"] else FORMAT, "rows": counts}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return counts
 
@@ -166,13 +186,15 @@ def _check(path: Path, folder: Path, checked: Path) -> None:
 
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest.get("format") != FORMAT:
+        if manifest.get("format") not in (FORMAT, WITH_CLAIMS):
             raise ArchiveError(
-                f"{path} has the format {manifest.get('format')!r}; this version reads {FORMAT!r}. Upgrade rag-kernels."
+                f"{path} has the format {manifest.get('format')!r}; this version reads {FORMAT!r} and "
+                f"{WITH_CLAIMS!r}. Upgrade rag-kernels."
             )
         with MemoryDatabase().write() as con:
             for table in TABLES:
-                con.execute(_load_sql(table, folder))
+                if table != "claims" or manifest["format"] == WITH_CLAIMS:
+                    con.execute(_load_sql(table, folder))
             wrong = wrong_contents(con)
             wrong += [sentence for table, sentence in lost_references(con) if table != "edges"]
             if wrong:
@@ -204,8 +226,6 @@ def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[st
         rows = f"read_parquet('{_quoted(checked / table)}.parquet')"
         select = f"SELECT * FROM {rows}"
         if not trust_bundle:
-            if table == "embeddings":
-                continue
             if table == "evaluations":
                 select = f"SELECT * REPLACE ('claimed' AS trust) FROM {rows}"
             if table == "retractions":

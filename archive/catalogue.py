@@ -76,7 +76,8 @@ class Catalogue:
 
 
 # Of a kernel's evaluations the one that speaks for it: on this device, then most trusted, then fastest. As in
-# `kernel_cards`, of several on one problem and device only the most trusted and newest counts.
+# `kernel_cards`, of several on one problem and device only the most trusted and newest counts. A kernel that is only
+# claimed has no evaluation; the ids that say what it is stand in for it.
 KERNELS = """
     WITH
     latest AS (
@@ -87,8 +88,17 @@ KERNELS = """
             PARTITION BY kernel_id, problem_id, device_key ORDER BY trust_rank(trust) DESC, created_at DESC, id
         ) = 1
     ),
+    standing AS (
+        SELECT id, kernel_id, problem_id, functional_id, trust, label, device_key, device_name, speedup, floor_fraction
+        FROM latest
+        UNION ALL
+        SELECT concat_ws(' ', kernel_id, problem_id, functional_id), kernel_id, problem_id, functional_id,
+            'claimed', '', '', '', NULL, NULL
+        FROM only_claimed
+        WHERE warning = '' AND kernel_id NOT IN (SELECT kernel_id FROM retractions)
+    ),
     best AS (
-        SELECT * FROM latest
+        SELECT * FROM standing
         QUALIFY row_number() OVER (
             PARTITION BY kernel_id
             ORDER BY device_key = {device} DESC, trust_rank(trust) DESC, speedup DESC NULLS LAST, problem_id, device_key
@@ -132,6 +142,13 @@ KERNELS = """
 """
 
 
+SOLVERS = """
+    SELECT problem_id, kernel_id FROM evaluations
+    UNION
+    SELECT problem_id, candidate_id FROM claims WHERE candidate_id IS NOT NULL
+    ORDER BY problem_id
+"""
+
 EVALUATION_COLUMNS = """
     id, kernel_id, problem_id, functional_id, trust, label, labels, "precision", device_name, device_arch,
     candidate_us, eager_us, compile_us, speedup_eager, speedup_compile, floor_fraction
@@ -142,7 +159,7 @@ def read_catalogue(con: DuckDBPyConnection, model: str, device_key: str = "") ->
     """Read everything that ranking needs, in the transaction of the connection."""
     found = con.execute(KERNELS.format(device=literal(device_key))).fetchnumpy()
     functional_id, functional = np.unique(np.asarray(found["functional_id"], dtype=np.bytes_), return_inverse=True)
-    pairs = con.execute("SELECT DISTINCT problem_id, kernel_id FROM evaluations ORDER BY problem_id").fetchnumpy()
+    pairs = con.execute(SOLVERS).fetchnumpy()
     texts, text = _numbered(found["text"])
     devices, device = _numbered(found["device_name"])
     return Catalogue(
@@ -197,7 +214,9 @@ def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
         return vectors
     found = con.execute(
         f"SELECT functional_id, arg_min(vector, kernel_id)::FLOAT[{size[0]}] AS vector "
-        f"FROM embeddings JOIN evaluations USING (kernel_id) WHERE model = {literal(model)} GROUP BY functional_id"
+        "FROM embeddings JOIN (SELECT kernel_id, functional_id FROM evaluations UNION ALL "
+        "SELECT kernel_id, functional_id FROM only_claimed) USING (kernel_id) "
+        f"WHERE model = {literal(model)} GROUP BY functional_id"
     ).fetchnumpy()
     names = np.asarray(found["functional_id"], dtype=np.bytes_)
     known = np.flatnonzero(np.isin(names, ids))
@@ -213,7 +232,9 @@ def read_kernels(con: DuckDBPyConnection, evaluation_ids: Sequence[bytes]) -> li
     """
     if not evaluation_ids:
         return []
-    evaluations = _by_id(con, "evaluations", EVALUATION_COLUMNS, [name.decode() for name in evaluation_ids])
+    names = [name.decode() for name in evaluation_ids]
+    judged = _by_id(con, "evaluations", EVALUATION_COLUMNS, [name for name in names if " " not in name])
+    evaluations = {name: judged.get(name) or _only_claimed(name) for name in dict.fromkeys(names)}
     kernels = _by_id(con, "kernels", "*", [row["kernel_id"] for row in evaluations.values()])
     candidates = _by_id(con, "candidates", "*", list(kernels))
     ideas = _by_id(con, "ideas", "id, text", [row["idea_id"] for row in kernels.values()])
@@ -235,9 +256,19 @@ def read_kernels(con: DuckDBPyConnection, evaluation_ids: Sequence[bytes]) -> li
     return found
 
 
+def _only_claimed(name: str) -> dict[str, Any]:
+    """What stands in for the evaluation of a kernel that nobody has judged here."""
+    unknown = ("candidate_us", "eager_us", "compile_us", "speedup_eager", "speedup_compile", "floor_fraction")
+    said = dict(zip(("kernel_id", "problem_id", "functional_id"), name.split(), strict=True))
+    empty = dict.fromkeys(("label", "precision", "device_name", "device_arch"), "")
+    return {"id": name, "trust": "claimed", "labels": [], **said, **empty, **dict.fromkeys(unknown)}
+
+
 def _by_id(con: DuckDBPyConnection, table: str, columns: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Rows by id, in the order of the ids."""
     wanted = list(dict.fromkeys(ids))
+    if not wanted:
+        return {}
     found = rows.query(con, f"SELECT {columns} FROM {table} WHERE id IN ({', '.join(map(literal, wanted))})")
     by_id = {row["id"]: row for row in found}
     return {name: by_id[name] for name in wanted}
@@ -251,5 +282,8 @@ def read_evaluation(con: DuckDBPyConnection, kernel_id: str) -> tuple[Functional
         [kernel_id],
     ).fetchall()
     if not found:
-        raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
+        raise ArchiveError(
+            f"No evaluation of {kernel_id!r} is in this archive: it is unknown, or only claimed (`archive show` says "
+            "which; `archive reverify` judges what is claimed)."
+        )
     return codec.loads(found[0][0]), codec.loads(found[0][1])

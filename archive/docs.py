@@ -7,6 +7,7 @@ Markdown. A test fails when the file is not what this prints.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from archive.memory import MemoryArchive
@@ -14,6 +15,8 @@ from archive.migrations import MIGRATIONS, SCHEMA
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+EXCHANGE = Path(__file__).with_name("exchange.md")  # bundles and importers, written by hand
 
 PREFACE = """# The archive
 
@@ -34,10 +37,6 @@ evaluation may rise. Times are ISO 8601 in UTC, as text (`created_at::TIMESTAMPT
 How far a kernel is trusted: *claimed* (imported, not judged here), *compiled* (built, but the device it is for was
 not there), *verified* (right on every check, and timed), *confirmed* (passed again in a fresh process).
 
-`rag-kernels archive export kernels.zip` writes a bundle: these tables as Parquet, without runs, attempts and LLM
-calls, and each source as a file. `rag-kernels archive import kernels.zip` checks every id and takes the kernels in as
-*claimed*.
-
 This page is made by `python -m archive.docs > docs/archive.md`.
 """
 
@@ -54,6 +53,7 @@ def page() -> str:
         ).fetchall()
         parts = [
             PREFACE,
+            EXCHANGE.read_text(),
             "## Tables\n",
             *(_table(con, name, comment) for name, comment in tables),
             "## Views\n",

@@ -38,6 +38,7 @@ STATS = """
         (SELECT count(DISTINCT kernel_id) FROM evaluations WHERE trust = 'confirmed') AS confirmed,
         (SELECT count(DISTINCT kernel_id) FROM retractions) AS retracted,
         (SELECT count(*) FROM evaluations) AS evaluations,
+        (SELECT count(*) FROM claims) AS claims,
         (SELECT count(*) FROM edges) AS edges,
         (SELECT count(*) FROM runs) AS runs,
         (SELECT count(*) FROM attempts) AS attempts,
@@ -220,28 +221,36 @@ def _retract(con: DuckDBPyConnection, kernel_id: str, reason: str) -> None:
 
 
 def put_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:
+    if not vectors:
+        return
+    _check_vectors(con, vectors, model)
     created_at = now()
-    for kernel_id, vector in vectors:
-        _check_vector(con, kernel_id, vector, model)
-        con.execute(
-            "INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)",
-            [kernel_id, model, [float(x) for x in vector], created_at],
-        )
+    new = [
+        {"kernel_id": kernel_id, "model": model, "vector": [float(x) for x in vector], "created_at": created_at}
+        for kernel_id, vector in dict(vectors).items()
+    ]
+    rows.insert_many(con, "embeddings", new, ("kernel_id", "model"), replace=True)
 
 
-def _check_vector(con: DuckDBPyConnection, kernel_id: str, vector: Sequence[float], model: str) -> None:
-    if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
-        raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive: record its attempt before its vector.")
-    if not has_direction(vector):
-        raise ArchiveError(
-            f"The vector for {kernel_id} is all zeros or not finite: check the embedding model {model!r}."
-        )
+def _check_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:
+    unknown = con.execute(
+        "SELECT min(id) FROM (SELECT unnest(?::VARCHAR[]) AS id) WHERE id NOT IN (SELECT id FROM kernels)",
+        [[kernel_id for kernel_id, _ in vectors]],
+    ).fetchall()[0][0]
+    if unknown is not None:
+        raise ArchiveError(f"There is no kernel {unknown!r} in this archive: record its attempt before its vector.")
     known = con.execute("SELECT len(vector) FROM embeddings WHERE model = ? LIMIT 1", [model]).fetchone()
-    if known is not None and known[0] != len(vector):
-        raise ArchiveError(
-            f"The model {model!r} gave {len(vector)} numbers where it gave {known[0]} before: "
-            "give the changed model another name."
-        )
+    size = len(vectors[0][1]) if known is None else known[0]
+    for kernel_id, vector in vectors:
+        if not has_direction(vector):
+            raise ArchiveError(
+                f"The vector for {kernel_id} is all zeros or not finite: check the embedding model {model!r}."
+            )
+        if len(vector) != size:
+            raise ArchiveError(
+                f"The model {model!r} gave {len(vector)} numbers where it gave {size} before: "
+                "give the changed model another name."
+            )
 
 
 def has_direction(vector: Sequence[float]) -> bool:

@@ -18,7 +18,7 @@ BEST_ROW = """row_number() OVER (
 def condition(where: KernelFilter) -> tuple[str, list[Any]]:
     """Return a condition and its parameters.
 
-    An excluded problem excludes every kernel that was ever evaluated on it: such a kernel may give its answer away.
+    An excluded problem excludes every kernel that was ever evaluated or claimed on it: it may give the answer away.
     """
     parts: list[tuple[str, Any]] = []
     for column in ("backend", "tier", "graph_key", "problem_id"):
@@ -28,8 +28,9 @@ def condition(where: KernelFilter) -> tuple[str, list[Any]]:
     if where.min_trust is not None:
         parts.append(("trust_rank(trust) >= trust_rank(?)", where.min_trust))
     if where.exclude_problem_ids:
-        excluded = "id NOT IN (SELECT kernel_id FROM evaluations WHERE list_contains(?::VARCHAR[], problem_id))"
-        parts.append((excluded, list(where.exclude_problem_ids)))
+        for table, kernel_id in (("evaluations", "kernel_id"), ("claims", "coalesce(candidate_id, '')")):
+            there = f"SELECT {kernel_id} FROM {table} WHERE list_contains(?::VARCHAR[], problem_id)"
+            parts.append((f"id NOT IN ({there})", list(where.exclude_problem_ids)))
     if where.text:
         anywhere = "contains(lower(concat_ws(chr(10), problem_name, idea, source)), lower(?))"
         parts.append((anywhere, where.text))

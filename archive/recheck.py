@@ -28,7 +28,7 @@ class Due:
 
     candidate: Candidate
     problem: Problem
-    evaluation_id: str
+    evaluation_id: str | None  # None for a kernel that is only claimed
     trust: Trust
     speedup: float | None
     writer: str
@@ -46,24 +46,27 @@ class Recheck:
 
 
 # A kernel is up to date when this version of the judge judged it on this device as thoroughly as it ever was, or
-# judged it again and marked what does not hold.
+# judged it again and marked what does not hold. One that is only claimed is due until it was judged here at all, also
+# when something is known against it.
 DUE = """
     SELECT c.id, c.source, c.tier, c.backend, c.problem_id, c.problem_name, p.source AS problem_source,
         c.evaluation_id, c.trust, c.speedup, c.writer, c.model, c.idea
     FROM kernel_cards AS c
     JOIN problems AS p ON p.id = c.problem_id
-    JOIN evaluations AS s ON s.id = c.evaluation_id
-    WHERE c.backend = $backend AND c.retracted = '' AND ($ids::VARCHAR[] IS NULL OR list_contains($ids, c.id))
+    LEFT JOIN evaluations AS s ON s.id = c.evaluation_id
+    WHERE c.backend = $backend AND c.id NOT IN (SELECT kernel_id FROM retractions)
+        AND ($ids::VARCHAR[] IS NULL OR list_contains($ids, c.id))
         AND ($everything OR NOT EXISTS (
             SELECT 1 FROM evaluations AS e
             WHERE e.kernel_id = c.id AND e.problem_id = c.problem_id AND e.device_key = $device
                 AND e.judge_version = $version AND trust_rank(e.trust) >= trust_rank(s.stated_trust)
         ) AND NOT EXISTS (
             SELECT 1
-            FROM rechecks AS r
-            JOIN attempts AS a ON a.id = r.attempt_id
+            FROM attempts AS a
             JOIN functionals AS f ON f.id = a.functional_id
+            LEFT JOIN rechecks AS r ON r.attempt_id = a.id
             WHERE a.candidate_id = c.id AND f.problem_id = c.problem_id
+                AND (r.attempt_id IS NOT NULL OR s.id IS NULL)
                 AND json_extract_string(a.judged::JSON, '$.environment.judge_version') = $version
                 AND json_extract_string(a.judged::JSON, '$.device.name') = $name
                 AND json_extract_string(a.judged::JSON, '$.device.arch') = $arch

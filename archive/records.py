@@ -16,6 +16,9 @@ from eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier
 Trust = Literal["claimed", "compiled", "verified", "confirmed"]
 Relation = Literal["parent", "crossover", "retrieved", "transplanted", "imported"]
 
+# Licences of texts that may be used here and are not handed on: bundles leave their kernels out.
+KEPT_AT_HOME = ("LicenseRef-June-9-Researcher-Reciprocity-1.0", "LicenseRef-unstated")
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -97,6 +100,37 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """What the maker of another archive says of a candidate on a problem, or of the problem alone; not judged here."""
+
+    importer: str  # "sakana", "kernelbench", "robust-kbench", "gpu-mode"
+    origin: str  # where in the source it stands
+    licence: str
+    attribution: str
+    correct: bool | None = None  # None: the source does not say
+    device_name: str = ""
+    candidate_us: float | None = None
+    eager_us: float | None = None
+    compile_us: float | None = None
+    speedup_eager: float | None = None
+    speedup_compile: float | None = None
+    notes: tuple[str, ...] = ()  # what a reader should know, a sentence each
+    warning: str = ""  # a known exploit: hides the kernel until it is judged here
+    details: str = "{}"  # JSON of whatever else the source says
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """One row of somebody else's archive. Without a candidate it brings a problem only."""
+
+    functional: FunctionalProblem
+    candidate: Candidate | None
+    claim: Claim
+    idea: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedKernel:
     """A kernel as readers see it: the source, its best evaluation on one device, and what it computes."""
 
@@ -159,4 +193,4 @@ class ArchiveError(Exception):
     """The archive cannot be used (newer version, full disk, damaged file); the message says what to do."""
 
 
-codec.register(Edge, Exemplar, LLMCall, Attempt, Run, ArchivedKernel, KernelFilter)
+codec.register(Edge, Exemplar, LLMCall, Attempt, Run, Claim, ArchivedKernel, KernelFilter)

@@ -4,16 +4,16 @@ Comes in: an archive, an embedder, and an attempt or nothing (all that the index
 were written. Knows nothing of searching.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from archive.protocol import Archive
-from archive.records import ArchivedKernel, Attempt
+from archive.records import ArchivedKernel, Attempt, KernelFilter
 from eval.records import Compiled, Passed
 from ingest.describe import description, functional_text
 from ingest.embedder import Embedder
 
-BATCH = 256
+BATCH = 4000
 
 
 def describe_kernel(kernel: ArchivedKernel) -> str:
@@ -34,13 +34,24 @@ def reindex(archive: Archive, embedder: Embedder) -> int:
     """Index every kernel that has no vector of this embedder; returns how many there were."""
     total = 0
     for batch in _batches(archive.missing_embeddings(embedder.name)):
-        texts = [describe_kernel(kernel) for kernel in batch]
-        distinct = list(dict.fromkeys(texts))
-        vectors = dict(zip(distinct, embedder.embed(distinct), strict=True))
-        rows = [(kernel.id, vectors[text].tolist()) for kernel, text in zip(batch, texts, strict=True)]
-        archive.index_embeddings(rows, embedder.name)
-        total += len(rows)
+        total += _embed(archive, batch, embedder)
     return total
+
+
+def embed_problem(archive: Archive, problem_id: str, embedder: Embedder) -> int:
+    """Index the kernels of a problem anew: what is known of what they compute has changed."""
+    return _embed(archive, archive.kernels(KernelFilter(problem_id=problem_id)), embedder)
+
+
+def _embed(archive: Archive, kernels: Sequence[ArchivedKernel], embedder: Embedder) -> int:
+    """Kernels of one problem have one description, so each text is embedded once. A text that says nothing has no
+    direction, and its kernels stay out of the index."""
+    texts = [describe_kernel(kernel) for kernel in kernels]
+    distinct = list(dict.fromkeys(texts))
+    vectors = dict(zip(distinct, embedder.embed(distinct), strict=True)) if distinct else {}
+    rows = [(k.id, vectors[text].tolist()) for k, text in zip(kernels, texts, strict=True) if vectors[text].any()]
+    archive.index_embeddings(rows, embedder.name)
+    return len(rows)
 
 
 def _batches(kernels: Iterable[ArchivedKernel]) -> Iterable[list[ArchivedKernel]]:

@@ -97,6 +97,7 @@ class Prover:
         """Whether it holds here; False also when it failed here before, or cannot be judged here."""
         left = due(self.archive, self.judge.device, self.judge_version, kernel_ids=[kernel.id])
         if left:
-            log.info("%s was measured on %s: judging it here before it is shown.", kernel.id, kernel.device_name)
+            where = kernel.device_name or "an unknown device, by its source"
+            log.info("%s was measured on %s: judging it here before it is shown.", kernel.id, where)
         found = reverify(left, archive=self.archive, judge=self.judge, functionalize=self.functionalize)
         return any([result.state == "holds" for result in found])

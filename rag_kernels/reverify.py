@@ -80,7 +80,7 @@ def _judged_again(
         attempt = as_attempt(history, run, functional, draft, judged, due.writer, 1)
     marks = {mark.evaluation_id: mark for mark in recheck.record(archive, attempt)}
     history.add(attempt)
-    return Reverified(due, attempt, marks.get(due.evaluation_id))
+    return Reverified(due, attempt, marks.get(due.evaluation_id or ""))
 
 
 def _as_it_was(functional: FunctionalProblem, problem: Problem) -> FunctionalProblem:

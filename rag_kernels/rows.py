@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from archive.records import ArchivedKernel, Attempt
+from archive.records import ArchivedKernel, Attempt, Claim
 from eval.device import floor_us
 from eval.records import (
     BuildFailed,
@@ -166,6 +166,11 @@ def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
         "floor_fraction": kernel.floor_fraction,
         "created_at": kernel.created_at,
     }
+
+
+def claim_row(claim: Claim) -> Row:
+    """What an imported kernel's source says of it."""
+    return {**asdict(claim), "notes": list(claim.notes)}
 
 
 def hit_row(hit: Hit) -> Row:

@@ -13,6 +13,7 @@ from rag_kernels.corpus import Corpus
 from rag_kernels.signals import Query, Rows
 
 TRUST = np.array([1.0, 0.92, 0.0, 0.98, 1.0])  # by trust_rank: claimed 1, verified 3, confirmed 4
+VERIFIED = 3  # what is only claimed is worth nothing here until it was measured
 MOST = 1.27  # what the factors of a kernel stay below: only the same graph scores above 1
 
 Factors = dict[str, NDArray[np.float64]]
@@ -25,7 +26,7 @@ def factors(corpus: Corpus, query: Query, rows: Rows) -> Factors:
     won = np.clip(np.log2(np.maximum(speedup, 1e-3)), -1, 2)
     found: Factors = {
         "trust": TRUST[catalogue.trust[rows]],
-        "speed-up": np.where(np.isnan(speedup), 1.0, 1 + 0.08 * won),
+        "speed-up": np.where(np.isnan(speedup) | (catalogue.trust[rows] < VERIFIED), 1.0, 1 + 0.08 * won),
         "helped": 1 + 0.03 * np.minimum(catalogue.helped[rows], 3),
     }
     return found | fit(corpus, query, rows) | headroom(corpus, query, rows)

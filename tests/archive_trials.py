@@ -34,13 +34,14 @@ from ingest.pipeline import index_attempt, reindex
 from rag_kernels.growth import grow
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft
-from rag_kernels.retrieval import retrieve
+from rag_kernels.retrieval import Limits, Retriever
 from rag_kernels.session import Session
 
 log = logging.getLogger(__name__)
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["archive_trials"])
 OPERATORS = ("relu", "abs", "tanh", "sigmoid", "exp", "neg")
+LIMITS = Limits(backend="cpu")
 ANY = KernelFilter(include_retracted=True)
 WIDTH = 2  # candidates a round at effort 1
 
@@ -101,13 +102,14 @@ class ScriptedWriter:
 def session(root: Path, known: Sequence[FunctionalProblem], rounds: int) -> Session:
     archive, embedder = FileArchive(root), load_embedder("builtin")
     reindex(archive, embedder)
+    retriever = Retriever(archive, embedder)
     by_id = {p.problem.id: p for p in known}
     return Session(
         options=Options(effort=1, rounds=rounds),
         archive=archive,
         judge=ScriptedJudge(),
         functionalize=lambda problem: by_id[problem.id],
-        retrieve=lambda fp: retrieve(archive, fp, embedder=embedder, mode="hybrid", count=3, backend="cpu"),
+        retrieve=lambda fp, attempts: retriever.exemplars(fp, mode="hybrid", count=3, limits=LIMITS),
         index=lambda attempt: index_attempt(archive, attempt, embedder),
         make_writer=lambda ledger: ScriptedWriter(archive),
     )
@@ -128,15 +130,15 @@ def growth_job(root: Path, folder: Path, told: Path, count: int, rounds: int = 2
 
 def reading_job(root: Path, kernels: int) -> None:
     """Read in all ways until so many kernels are there; what was there must never be gone again."""
-    archive, embedder, last = FileArchive(root), load_embedder("builtin"), 0
-    asked = problems(1)[0]
+    archive, last, asked = FileArchive(root), 0, problems(1)[0]
+    retriever = Retriever(archive, load_embedder("builtin"))
     while last < kernels:
         seen = len(archive.kernels(ANY))
         assert seen >= last, (seen, last)
         last = seen
         time.sleep(0.1)  # as a person would
         queries.leaderboard(archive)
-        for shown in retrieve(archive, asked, embedder=embedder, mode="hybrid", count=3, backend="cpu"):
+        for shown in retriever.exemplars(asked, mode="hybrid", count=3, limits=LIMITS):
             assert archive.kernel(shown.kernel.id) is not None
             archive.lineage(shown.kernel.id)
 

@@ -102,7 +102,7 @@ def test_a_problem_and_its_judgement_come_back_as_recorded(archive: MemoryArchiv
     fp, spoke = archive.evaluation(kernel)
     assert (fp, spoke.device.name) == (problem("tanh", 0.5, (8, 16)), "Another")
     assert (archive.run_status("run1"), archive.run_status("run2")) == ("running", "")
-    with pytest.raises(ArchiveError, match="There is no kernel 'k_nothing'"):
+    with pytest.raises(ArchiveError, match="No evaluation of 'k_nothing'"):
         archive.evaluation("k_nothing")
 
 

@@ -78,7 +78,13 @@ def timings(evaluations: list[Evaluation]) -> None:
             st.caption("Work and unavoidable bytes are the problem's; the ceilings were measured on the device.")
 
 
-def verdicts(evaluations: list[Evaluation], made: Attempt | None) -> None:
+def verdicts(kernel: ArchivedKernel, evaluations: list[Evaluation], made: Attempt | None) -> None:
+    for claim in data.claims(kernel.id):
+        with st.container(border=True):
+            st.caption(show.plain(f"Claimed by {claim.importer}, not measured here · {claim.origin}"))
+            st.text(f"{show.times(claim.speedup_eager)} over eager · {show.times(claim.speedup_compile)} over compile")
+            for note in filter(None, (claim.warning, *claim.notes)):
+                st.text(note)
     for evaluation in evaluations:
         with st.container(border=True):
             st.caption(show.plain(f"{evaluation.problem_name} · {show.when(evaluation.created_at)}"))
@@ -163,7 +169,7 @@ def page(kernel: ArchivedKernel) -> None:
     drawn: dict[str, Callable[[], None]] = {
         "Source": lambda: source(kernel, made),
         "Timings": lambda: timings(evaluations),
-        "Verdict": lambda: verdicts(evaluations, made),
+        "Verdict": lambda: verdicts(kernel, evaluations, made),
         "Lineage": lambda: lineage(kernel),
         "How it was made": lambda: making(kernel, made),
         "Problem": lambda: problem(kernel),

@@ -13,8 +13,12 @@ from rag_kernels.cli.common import ArchivePlace, DeviceChoice, Json, emit, end_p
 if TYPE_CHECKING:
     from archive.duck import DuckArchive
     from archive.records import ArchivedKernel
+    from ingest.importers.protocol import Importer
+    from ingest.importers.take import Report
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+SHOWN = 20  # rows that were left out, in words
 
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel's id, or enough of its beginning.")]
 
@@ -70,18 +74,24 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
 
     Example: rag-kernels archive show k_1f0c
     """
+    from archive.claims import claims_of
     from rag_kernels.report import facts
-    from rag_kernels.rows import kernel_row
+    from rag_kernels.rows import claim_row, kernel_row
 
     store = opened(archive)
     shown = found(store, kernel)
     edges = [{"child": e.child, "source": e.source, "relation": e.relation} for e in store.lineage(shown.id)]
+    claims = [claim_row(claim) for claim in claims_of(store, shown.id)]
     row = kernel_row(shown)
     if as_json:
-        emit({**row, "lineage": edges, "source": shown.source, "functional_source": shown.functional_source,
-              "licence": shown.licence, "attribution": shown.attribution})  # fmt: skip
+        emit({**row, "claims": claims, "lineage": edges, "source": shown.source,
+              "functional_source": shown.functional_source, "licence": shown.licence,
+              "attribution": shown.attribution})  # fmt: skip
         return
     print(facts((name, value) for name, value in row.items() if value not in ("", None, [])))
+    for claim in claims:
+        print("\nclaimed, not measured here:")
+        print(facts((name, value) for name, value in claim.items() if value not in ("", None, [], "{}")))
     for edge in edges:
         print(f"{edge['child']} <- {edge['relation']} {edge['source']}")
     print(f"\n{shown.functional_source.strip()}\n\n{shown.source}")
@@ -148,23 +158,113 @@ def export_bundle(
 
 @app.command("import")
 def import_kernels(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `archive export` wrote.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A bundle, or what --from says.")],
+    source: Annotated[
+        Literal["bundle", "sakana", "kernelbench", "robust-kbench", "gpu-mode"],
+        typer.Option("--from", help="What PATH is: a bundle that `archive export` wrote; Parquet files of the AI CUDA "
+                     "Engineer archive; KernelBench runs; robust-kbench tasks; GPU MODE problems."),
+    ] = "bundle",
+    problems: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="kernelbench: the folder with level1/, level2/...")
+    ] = None,
+    filters: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="sakana: a checkout of robust-kbench, for its task filters.")
+    ] = None,
+    licence: Annotated[str, typer.Option(help="kernelbench: the licence of the kernels, an SPDX name.")] = "",
+    attribution: Annotated[str, typer.Option(help="kernelbench: whom to name for them.")] = "",
     trust_bundle: Annotated[
-        bool, typer.Option("--trust-bundle", help="Take its measurements as they are, not as mere claims.")
+        bool, typer.Option("--trust-bundle", help="Take a bundle's measurements as they are, not as mere claims.")
     ] = False,
     archive: ArchivePlace = None,
     as_json: Json = False,
-) -> None:
-    """Take in a bundle; its kernels count as claimed until they are judged here.
+) -> None:  # fmt: skip
+    """Take in kernels of others; they count as claimed until they are judged here.
 
-    Example: rag-kernels archive import kernels.zip
+    Rows that cannot be used are listed with the reason, and cost nothing else. Importing again adds nothing twice.
+
+    Example: rag-kernels archive import --from sakana level_1.parquet
     """
-    from archive.bundle import import_bundle
-
     store = opened(archive)
-    counts = import_bundle(store, bundle, trust_bundle=trust_bundle)
+    if source == "bundle":
+        from archive.bundle import import_bundle
+
+        counts = import_bundle(store, path, trust_bundle=trust_bundle)
+        embed_missing(store)
+        show_counts(counts, f"taken from {path}", as_json=as_json)
+        return
+    from ingest.importers.take import import_from
+
+    report = import_from(store, importer_for(source, problems, filters, licence, attribution), path)
     embed_missing(store)
-    show_counts(counts, f"taken from {bundle}", as_json=as_json)
+    show_report(report, path, as_json=as_json)
+
+
+def importer_for(
+    source: str, problems: Path | None, filters: Path | None, licence: str, attribution: str
+) -> Importer:
+    from ingest.importers.gpu_mode import GpuMode
+    from ingest.importers.kernelbench_runs import KernelBenchRuns
+    from ingest.importers.robust_kbench import RobustKbench
+    from ingest.importers.sakana import Sakana
+
+    if source == "sakana":
+        return Sakana(filters)
+    if source == "kernelbench":
+        return KernelBenchRuns(problems, licence, attribution)
+    return RobustKbench() if source == "robust-kbench" else GpuMode()
+
+
+def show_report(report: Report, path: Path, *, as_json: bool) -> None:
+    skipped = [{"where": row.where, "why": row.why} for row in report.skipped]
+    if as_json:
+        emit({"read": report.read, **report.new, "skipped": skipped})
+        return
+    for row in skipped[:SHOWN]:
+        print(f"left out: {row['where']}: {row['why']}")
+    if len(skipped) > SHOWN:
+        print(f"left out: {len(skipped) - SHOWN} more; --json lists all.")
+    print(
+        f"{report.read} rows read from {path}, {len(skipped)} left out: {report.new['claims']} new claims, "
+        f"{report.new['kernels']} new kernels, {report.new['problems']} new problems. `rag-kernels archive "
+        "functionalize` works out what the new problems compute."
+    )
+
+
+@app.command()
+def functionalize(
+    jobs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Problems at a time; by default one a CPU core.")
+    ] = None,
+    archive: ArchivePlace = None,
+    as_json: Json = False,
+) -> None:
+    """Work out the functional form of imported problems, once for each, by running their code in child processes.
+
+    Until then their kernels are found by the text of their source. A problem for which it fails keeps that text, with
+    the reason beside it.
+
+    Example: rag-kernels archive functionalize --jobs 2
+    """
+    import os
+
+    from eval.workers import Workers
+    from ingest.embedder import load_embedder
+    from ingest.functionalize import PRELOAD
+    from ingest.importers.take import functionalize_imported
+
+    store, embedder = opened(archive), load_embedder(read_settings().embedder)
+    done = failed = 0
+    with Workers(preload=PRELOAD) as workers:
+        for row in functionalize_imported(
+            store, embedder, workers=workers, jobs=jobs or len(os.sched_getaffinity(0))
+        ):
+            done, failed = done + row.ok, failed + (not row.ok)
+            if as_json:
+                emit({"problem": row.name, "ok": row.ok, "reason": row.reason, "seconds": row.seconds})
+            else:
+                print(f"{row.name}: {'ok' if row.ok else row.reason}", flush=True)
+    if not as_json:
+        print(f"{done} problems functionalized, {failed} not.")
 
 
 @app.command()
