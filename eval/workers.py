@@ -162,6 +162,7 @@ class Workers:
         self._process = subprocess.Popen(
             [*box, sys.executable, "-P", "-c", start],
             env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is the judge's to handle, from the first moment
         )  # fmt: skip
         theirs.close()
         self._control = Channel(ours)

@@ -98,10 +98,10 @@ def main(control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | 
         importlib.import_module(module)
 
     control = Channel(socket.socket(fileno=control_fd))
-    control.send({"ready": True})
     children: dict[int, _Child] = {}
     watched = time.monotonic()
     try:
+        control.send({"ready": True})
         while True:
             readable, _, _ = select.select([control], [], [], WATCH_S if children else None)
             if readable:
