@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from archive.catalogue import Catalogue
-from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Run
+from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Round, Run
 from eval.records import FunctionalProblem, Judged
 
 
@@ -58,6 +58,18 @@ class Archive(Protocol):
         ...
 
     def calls(self, run_id: str) -> list[LLMCall]: ...
+
+    def begin_round(self, begun: Round) -> None:
+        """Store what a writer is told, before it is told."""
+        ...
+
+    def end_round(self, run_id: str, number: int, drafts: str) -> None:
+        """Store what it drafted, before any of it is judged."""
+        ...
+
+    def rounds(self, run_id: str) -> list[Round]:
+        """All rounds of a run in order."""
+        ...
 
     def runs(self, limit: int = 50) -> list[Run]:
         """Newest first."""

@@ -100,6 +100,22 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """A round of a run: what its writer was told, and what it drafted (`None` until it has said all).
+
+    Both are texts of `eval.codec`, made and read by whoever drives the run. The writer knew the first
+    `attempts_seen` attempts and the first `calls_seen` calls of the run.
+    """
+
+    run_id: str
+    number: int
+    brief: str
+    attempts_seen: int
+    calls_seen: int
+    drafts: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What the maker of another archive says of a candidate on a problem, or of the problem alone; not judged here."""
 

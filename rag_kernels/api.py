@@ -30,10 +30,12 @@ from ingest.pipeline import index_attempt
 from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
 from rag_kernels.exemplars import Exemplars, Prover
+from rag_kernels.journal import replies_at_hand
 from rag_kernels.llm import LLM
 from rag_kernels.llm_writer import LLMWriter
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
+from rag_kernels.recall import Recalling
 from rag_kernels.records import Writer
 from rag_kernels.retrieval import Retriever
 from rag_kernels.session import Session
@@ -128,7 +130,7 @@ def open_writer(options: Options, archive: Archive, ledger: Ledger) -> Writer:
         return OfflineWriter()
     llm = LLM(archive.record_call, ledger=ledger, api_base=options.api_base or None)
     llm.require_prices(options.models)
-    return LLMWriter(llm, options.models)
+    return LLMWriter(Recalling(llm, partial(replies_at_hand, archive)), options.models)
 
 
 def target_backend(options: Options) -> Backend:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from archive.records import ArchivedKernel, Attempt, Exemplar, Relation
+from eval import codec
 from eval.records import Candidate, Device, FunctionalProblem
 
 
@@ -68,3 +69,6 @@ class Budget:
 
 class WriterError(Exception):
     """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""
+
+
+codec.register(Shown, Brief, Draft)

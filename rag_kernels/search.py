@@ -26,7 +26,8 @@ from eval.records import (
     Wrong,
 )
 from rag_kernels.budget import BudgetExhaustedError, Ledger
-from rag_kernels.history import History
+from rag_kernels.history import History, new_drafts
+from rag_kernels.journal import Journal
 from rag_kernels.likeness import label_near_copy
 from rag_kernels.records import Brief, Draft, Shown, Writer, WriterError
 
@@ -59,35 +60,39 @@ def generate(
 ) -> Iterator[Attempt]:
     """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent.
 
-    A run that the archive knows already goes on where it stood: nothing that was judged is judged again.
+    A run that the archive knows already goes on where it stood: nothing that was judged is judged again, and no reply
+    that was paid for is asked for again.
     """
     functional = functionalize(problem)
     require_verifiable(functional)
     archive.start_run(run)
     history = History(archive.attempts(run.id))
+    journal = Journal(archive, run.id)
     status = "interrupted"
     try:
         while not (stopped := ledger.exhausted()):
             ledger.start_round()
             number = ledger.spent().rounds
-            shown = tuple(retrieve(functional, history.attempts))
-            brief = Brief(run.id, functional, judge.device, shown, tuple(history.attempts), hint, number, width)
+            brief = journal.brief(number)
+            if brief is None:
+                shown, before = tuple(retrieve(functional, history.attempts)), tuple(history.attempts)
+                brief = journal.begin(Brief(run.id, functional, judge.device, shown, before, hint, number, width))
             try:
-                proposed = writer.propose(brief)
+                drafts = draft(brief, writer, journal)
             except WriterError as error:
                 if not (history.attempts or isinstance(error, BudgetExhaustedError)):
                     raise
                 stopped = str(error)
                 break
-            if not proposed:
+            if drafts is None:
                 stopped = f"The {writer.name} writer has nothing more to try."
                 break
-            drafts = history.fresh(proposed, width)
-            log.info("Round %d: %d candidates to build and judge.", number, len(drafts))
-            for candidate, verdict in judge.judge(functional, [d.candidate for d in drafts.values()]):
-                others = [(s.kernel.id, s.kernel.source) for s in shown if s.kernel.id != candidate.id]
+            left = history.left(drafts)
+            log.info("Round %d: %d candidates to build and judge.", number, len(left))
+            for candidate, verdict in judge.judge(functional, [d.candidate for d in left.values()]):
+                others = [(s.kernel.id, s.kernel.source) for s in brief.exemplars if s.kernel.id != candidate.id]
                 judged = label_near_copy(verdict, candidate.source, others)
-                attempt = as_attempt(history, run, functional, drafts[candidate.id], judged, writer.name, number)
+                attempt = as_attempt(history, run, functional, left[candidate.id], judged, writer.name, number)
                 archive.record_attempt(attempt)
                 index(attempt)
                 history.add(attempt)
@@ -102,6 +107,15 @@ def generate(
         raise
     finally:
         archive.finish_run(run.id, status)
+
+
+def draft(brief: Brief, writer: Writer, journal: Journal) -> Sequence[Draft] | None:
+    """The new drafts of a round, on disk before they are judged; None when the writer has nothing more to try."""
+    known = journal.drafts(brief.round)
+    if known is not None:
+        return known
+    proposed = writer.propose(brief)
+    return journal.end(brief.round, new_drafts(proposed, brief)) if proposed else None
 
 
 def require_verifiable(problem: FunctionalProblem) -> None:

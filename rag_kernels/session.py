@@ -17,7 +17,8 @@ from archive.records import Attempt, Run
 from eval.records import Candidate, Problem, ProblemError
 from rag_kernels import search
 from rag_kernels.budget import Ledger
-from rag_kernels.history import History, spent_before
+from rag_kernels.history import History
+from rag_kernels.journal import spent_before
 from rag_kernels.options import Options
 from rag_kernels.records import Draft, Writer
 
@@ -60,7 +61,7 @@ class Session:
     def generate(self, problem: Problem, run: Run) -> Iterator[Attempt]:
         """Search for kernels; a run that the archive knows goes on where it stood."""
         options = self.options
-        ledger = Ledger(options.budget, spent=spent_before(self.archive, run.id, options.width))
+        ledger = Ledger(options.budget, spent=spent_before(self.archive, run.id))
         return search.generate(
             problem,
             run=run,
