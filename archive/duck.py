@@ -20,7 +20,7 @@ from archive.catalogue import (
 )
 from archive.database import Database
 from archive.filters import BEST_ROW, condition
-from archive.records import ArchivedKernel, ArchiveError, Attempt, Edge, KernelFilter, LLMCall, Round, Run
+from archive.records import ArchivedKernel, ArchiveError, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
 from eval.records import FunctionalProblem, Judged
 
 if TYPE_CHECKING:
@@ -88,16 +88,16 @@ class DuckArchive:
             values = {name: getattr(call, name) for name in rows.CALL_COLUMNS}
             rows.insert(con, "llm_calls", {"position": row[0], **values})
 
-    def begin_round(self, begun: Round) -> None:
+    def record_brief(self, told: BriefRecord) -> None:
         names = ("run_id", "number", "brief", "attempts_seen", "calls_seen")
-        row = {name: getattr(begun, name) for name in names} | {"created_at": now()}
+        row = {name: getattr(told, name) for name in names} | {"created_at": now()}
         with self.database.write() as con:
-            rows.insert(con, "rounds", row, key=("run_id", "number"))
+            rows.insert(con, "briefs", row, key=("run_id", "number"))
 
-    def end_round(self, run_id: str, number: int, drafts: str) -> None:
-        row = {"run_id": run_id, "round": number, "drafts": drafts, "created_at": now()}
+    def record_drafts(self, run_id: str, brief: int, drafts: str) -> None:
+        row = {"run_id": run_id, "brief": brief, "drafts": drafts, "created_at": now()}
         with self.database.write() as con:
-            rows.insert(con, "proposals", row, key=("run_id", "round"))
+            rows.insert(con, "proposals", row, key=("run_id", "brief"))
 
     def record_attempt(self, attempt: Attempt, *, retract: str = "") -> None:
         with self.database.write() as con:
@@ -160,16 +160,16 @@ class DuckArchive:
             found = rows.query(con, f"SELECT {names} FROM llm_calls WHERE run_id = ? ORDER BY position", [run_id])
         return [LLMCall(**row) for row in found]
 
-    def rounds(self, run_id: str) -> list[Round]:
+    def briefs(self, run_id: str) -> list[BriefRecord]:
         with self.database.read() as con:
             found = rows.query(
                 con,
-                "SELECT r.run_id, r.number, r.brief, r.attempts_seen, r.calls_seen, p.drafts FROM rounds AS r "
-                "LEFT JOIN proposals AS p ON p.run_id = r.run_id AND p.round = r.number "
-                "WHERE r.run_id = ? ORDER BY r.number",
+                "SELECT b.run_id, b.number, b.brief, b.attempts_seen, b.calls_seen, p.drafts FROM briefs AS b "
+                "LEFT JOIN proposals AS p ON p.run_id = b.run_id AND p.brief = b.number "
+                "WHERE b.run_id = ? ORDER BY b.number",
                 [run_id],
             )
-        return [Round(**row) for row in found]
+        return [BriefRecord(**row) for row in found]
 
     def runs(self, limit: int = 50) -> list[Run]:
         names = ", ".join(Run.__dataclass_fields__)

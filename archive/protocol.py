@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from archive.catalogue import Catalogue
-from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Round, Run
+from archive.records import ArchivedKernel, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
 from eval.records import FunctionalProblem, Judged
 
 
@@ -59,16 +59,16 @@ class Archive(Protocol):
 
     def calls(self, run_id: str) -> list[LLMCall]: ...
 
-    def begin_round(self, begun: Round) -> None:
+    def record_brief(self, told: BriefRecord) -> None:
         """Store what a writer is told, before it is told."""
         ...
 
-    def end_round(self, run_id: str, number: int, drafts: str) -> None:
-        """Store what it drafted, before any of it is judged."""
+    def record_drafts(self, run_id: str, brief: int, drafts: str) -> None:
+        """Store all that it drafted for the brief of this number."""
         ...
 
-    def rounds(self, run_id: str) -> list[Round]:
-        """All rounds of a run in order."""
+    def briefs(self, run_id: str) -> list[BriefRecord]:
+        """All that the writer of a run was told, in order."""
         ...
 
     def runs(self, limit: int = 50) -> list[Run]:

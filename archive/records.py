@@ -100,8 +100,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """A round of a run: what its writer was told, and what it drafted (`None` until it has said all).
+class BriefRecord:
+    """What the writer of a run was told when it was asked, and what it drafted (`None` until it has said all).
 
     Both are texts of `eval.codec`, made and read by whoever drives the run. The writer knew the first
     `attempts_seen` attempts and the first `calls_seen` calls of the run.

@@ -20,7 +20,7 @@ class History:
         self.attempts: list[Attempt] = list(attempts)
         self._lap_started = time.monotonic()
 
-    def left(self, drafts: Sequence[Draft]) -> dict[str, Draft]:
+    def unjudged(self, drafts: Sequence[Draft]) -> dict[str, Draft]:
         """Those drafts that this run has not judged yet, by candidate id."""
         judged = {a.candidate.id for a in self.attempts}
         return {d.candidate.id: d for d in drafts if d.candidate.id not in judged}

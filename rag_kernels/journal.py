@@ -1,8 +1,8 @@
-"""The journal of a run: what its writer was told in each round, and what it drafted, on disk before it is used.
+"""The journal of a run: what its writer was told each time it was asked, and what it drafted, on disk before use.
 
-Comes in: briefs and drafts. Goes out: the same again, for a run that was killed, and for a replay. A round that was
-cut short is told to the writer as it was the first time, so that its prompts are the same and its replies can be taken
-from the archive. Knows nothing of how kernels are written and judged.
+Comes in: briefs and drafts. Goes out: the same again, for a run that was killed, and for a replay. What was cut short
+is asked as it was the first time, so that its prompts are the same and its replies can be taken from the archive.
+Knows nothing of how kernels are written and judged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from archive.protocol import Archive
-from archive.records import Attempt, LLMCall, Round
+from archive.records import Attempt, BriefRecord, LLMCall
 from eval import codec
 from rag_kernels.budget import Spent
 from rag_kernels.records import Brief, Draft
@@ -19,74 +19,68 @@ from rag_kernels.records import Brief, Draft
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A recorded round. `drafts` is None when the writer had not said all."""
+    """A brief by its number in the run. `drafts` is None while the writer has not said all."""
 
+    number: int
     brief: Brief
-    calls_seen: int
-    drafts: tuple[Draft, ...] | None
+    drafts: tuple[Draft, ...] | None = None
 
 
 class Journal:
-    """The rounds of one run, as recorded so far."""
+    """Writes down what one run asks and hears."""
 
     def __init__(self, archive: Archive, run_id: str) -> None:
         self._archive = archive
         self._run_id = run_id
-        self._told = {told.brief.round: told for told in read_rounds(archive, run_id)}
+        self._count = len(archive.briefs(run_id))
 
-    def brief(self, number: int) -> Brief | None:
-        """What the writer was told in this round, if it began before."""
-        return self._told[number].brief if number in self._told else None
+    def left(self) -> list[Told]:
+        """What was asked and not answered whole, or not judged whole, when the run was cut short."""
+        judged = {attempt.candidate.id for attempt in self._archive.attempts(self._run_id)}
+        told = read_journal(self._archive, self._run_id)
+        return [t for t in told if t.drafts is None or any(d.candidate.id not in judged for d in t.drafts)]
 
-    def begin(self, brief: Brief) -> Brief:
-        calls_seen = len(self._archive.calls(self._run_id))
-        text = codec.dumps(replace(brief, attempts=()))
-        self._archive.begin_round(Round(self._run_id, brief.round, text, len(brief.attempts), calls_seen))
-        return brief
+    def ask(self, brief: Brief) -> Told:
+        """Note a brief before the writer is told."""
+        self._count += 1
+        text, calls = codec.dumps(replace(brief, attempts=())), len(self._archive.calls(self._run_id))
+        self._archive.record_brief(BriefRecord(self._run_id, self._count, text, len(brief.attempts), calls))
+        return Told(self._count, brief)
 
-    def drafts(self, number: int) -> tuple[Draft, ...] | None:
-        """What the writer drafted in this round, if it had said all."""
-        return self._told[number].drafts if number in self._told else None
-
-    def end(self, number: int, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        self._archive.end_round(self._run_id, number, codec.dumps(tuple(drafts)))
-        return drafts
+    def answer(self, told: Told, drafts: Sequence[Draft]) -> Told:
+        """Note all that the writer drafted."""
+        self._archive.record_drafts(self._run_id, told.number, codec.dumps(tuple(drafts)))
+        return replace(told, drafts=tuple(drafts))
 
 
-def read_rounds(archive: Archive, run_id: str) -> list[Told]:
+def read_journal(archive: Archive, run_id: str) -> list[Told]:
+    """All that a run asked and heard, in order."""
     attempts = archive.attempts(run_id)
-    return [_read(row, attempts) for row in archive.rounds(run_id)]
+    return [_read(row, attempts) for row in archive.briefs(run_id)]
 
 
-def _read(row: Round, attempts: Sequence[Attempt]) -> Told:
+def _read(row: BriefRecord, attempts: Sequence[Attempt]) -> Told:
     brief: Brief = replace(codec.loads(row.brief), attempts=tuple(attempts[: row.attempts_seen]))
-    return Told(brief, row.calls_seen, None if row.drafts is None else codec.loads(row.drafts))
+    return Told(row.number, brief, None if row.drafts is None else codec.loads(row.drafts))
 
 
 def replies_at_hand(archive: Archive, run_id: str) -> list[LLMCall]:
-    """The calls of a run that no finished round has used: those of the round in which it was cut short."""
-    rounds = archive.rounds(run_id)
-    open_since = [row.calls_seen for row in rounds if row.drafts is None]
+    """The calls of a run that came for what it asked last, and that nothing was made of when it was cut short."""
+    told = archive.briefs(run_id)
+    open_since = [row.calls_seen for row in told if row.drafts is None]
     if not open_since:
         return []
-    ended = [draft for row in rounds if row.drafts is not None for draft in codec.loads(row.drafts)]
-    used = {call_id for draft in ended for call_id in draft.call_ids}
+    answered = [draft for row in told if row.drafts is not None for draft in codec.loads(row.drafts)]
+    used = {call_id for draft in answered for call_id in draft.call_ids}
     return [call for call in archive.calls(run_id)[min(open_since) :] if call.id not in used]
 
 
 def spent_before(archive: Archive, run_id: str) -> Spent:
-    """What a run had used when it stopped; a round counts as not begun until all its drafts are judged."""
+    """What a run had used when it stopped, the rounds that it had begun among it."""
     attempts, calls = archive.attempts(run_id), archive.calls(run_id)
-    judged = {attempt.candidate.id for attempt in attempts}
-    rounds = read_rounds(archive, run_id)
-    left = [
-        told.brief.round
-        for told in rounds
-        if told.drafts is None or any(draft.candidate.id not in judged for draft in told.drafts)
-    ]
-    last = max((attempt.round for attempt in attempts), default=0)
+    rounds = [attempt.round for attempt in attempts] + [told.brief.round for told in read_journal(archive, run_id)]
     return Spent(
-        rounds=min(left) - 1 if left else max(last, len(rounds)),
+        rounds=max(rounds, default=0),
         seconds=sum(a.seconds for a in attempts),
         tokens=sum(c.prompt_tokens + c.completion_tokens for c in calls),
         usd=sum(c.cost_usd or 0.0 for c in calls),

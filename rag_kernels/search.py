@@ -27,7 +27,7 @@ from eval.records import (
 )
 from rag_kernels.budget import BudgetExhaustedError, Ledger
 from rag_kernels.history import History, new_drafts
-from rag_kernels.journal import Journal
+from rag_kernels.journal import Journal, Told
 from rag_kernels.likeness import label_near_copy
 from rag_kernels.records import Brief, Draft, Shown, Writer, WriterError
 
@@ -68,31 +68,33 @@ def generate(
     archive.start_run(run)
     history = History(archive.attempts(run.id))
     journal = Journal(archive, run.id)
+    left, stopped = journal.left(), None
     status = "interrupted"
     try:
-        while not (stopped := ledger.exhausted()):
-            ledger.start_round()
-            number = ledger.spent().rounds
-            brief = journal.brief(number)
-            if brief is None:
-                shown, before = tuple(retrieve(functional, history.attempts)), tuple(history.attempts)
-                brief = journal.begin(Brief(run.id, functional, judge.device, shown, before, hint, number, width))
+        while left or not (stopped := ledger.exhausted()):
+            if left:
+                told = left.pop(0)
+            else:
+                ledger.start_round()
+                number, shown = ledger.spent().rounds, tuple(retrieve(functional, history.attempts))
+                before = tuple(history.attempts)
+                told = journal.ask(Brief(run.id, functional, judge.device, shown, before, hint, number, width))
             try:
-                drafts = draft(brief, writer, journal)
+                told = propose(told, writer, journal)
             except WriterError as error:
                 if not (history.attempts or isinstance(error, BudgetExhaustedError)):
                     raise
                 stopped = str(error)
                 break
-            if drafts is None:
+            if not told.drafts:
                 stopped = f"The {writer.name} writer has nothing more to try."
                 break
-            left = history.left(drafts)
-            log.info("Round %d: %d candidates to build and judge.", number, len(left))
-            for candidate, verdict in judge.judge(functional, [d.candidate for d in left.values()]):
-                others = [(s.kernel.id, s.kernel.source) for s in brief.exemplars if s.kernel.id != candidate.id]
+            drafts, number = history.unjudged(told.drafts), told.brief.round
+            log.info("Round %d: %d candidates to build and judge.", number, len(drafts))
+            for candidate, verdict in judge.judge(functional, [d.candidate for d in drafts.values()]):
+                others = [(s.kernel.id, s.kernel.source) for s in told.brief.exemplars if s.kernel.id != candidate.id]
                 judged = label_near_copy(verdict, candidate.source, others)
-                attempt = as_attempt(history, run, functional, left[candidate.id], judged, writer.name, number)
+                attempt = as_attempt(history, run, functional, drafts[candidate.id], judged, writer.name, number)
                 archive.record_attempt(attempt)
                 index(attempt)
                 history.add(attempt)
@@ -109,13 +111,11 @@ def generate(
         archive.finish_run(run.id, status)
 
 
-def draft(brief: Brief, writer: Writer, journal: Journal) -> Sequence[Draft] | None:
-    """The new drafts of a round, on disk before they are judged; None when the writer has nothing more to try."""
-    known = journal.drafts(brief.round)
-    if known is not None:
-        return known
-    proposed = writer.propose(brief)
-    return journal.end(brief.round, new_drafts(proposed, brief)) if proposed else None
+def propose(told: Told, writer: Writer, journal: Journal) -> Told:
+    """The new drafts for a brief, on disk before they are judged; none when the writer has nothing more to try."""
+    if told.drafts is not None:
+        return told
+    return journal.answer(told, new_drafts(writer.propose(told.brief), told.brief))
 
 
 def require_verifiable(problem: FunctionalProblem) -> None:

@@ -12,7 +12,7 @@ from killed_run import HERE, RELU, REPLIES, outcome, session
 
 from archive.memory import MemoryArchive
 from archive.records import LLMCall
-from rag_kernels.journal import Journal, read_rounds, replies_at_hand
+from rag_kernels.journal import Journal, read_journal, replies_at_hand
 from rag_kernels.llm_request import prompt_text
 from rag_kernels.recall import Recalling, Recorded
 from rag_kernels.records import Brief, Draft
@@ -54,7 +54,7 @@ def test_a_resumed_round_is_told_the_same_and_takes_the_replies_that_are_there(t
     attempts = made.generate(RELU.problem, run)
     next(attempts)
     attempts.close()  # type: ignore[attr-defined]
-    [told] = read_rounds(made.archive, run.id)
+    [told] = read_journal(made.archive, run.id)
     assert told.drafts is not None and len(told.drafts) == 4 and told.brief.attempts == ()
     before = replies(tmp_path)
     rest = made.generate(RELU.problem, run)
@@ -99,11 +99,11 @@ def test_only_replies_of_the_open_round_are_at_hand(tmp_path: Path) -> None:
     archive.start_run(run)
     archive.record_call(llm_call(run.id, "c_early"))
     journal = Journal(archive, run.id)
-    told = brief_of(run.id, 1)
-    journal.begin(told)
+    told = journal.ask(brief_of(run.id, 1))
     archive.record_call(llm_call(run.id, "c_used"))
     archive.record_call(llm_call(run.id, "c_unused"))
     assert [c.id for c in replies_at_hand(archive, run.id)] == ["c_used", "c_unused"]
-    journal.end(1, [Draft(candidate(RELU), "an idea", call_ids=("c_used",))])
+    assert Journal(archive, run.id).left() == [told]
+    told = journal.answer(told, [Draft(candidate(RELU), "an idea", call_ids=("c_used",))])
     assert replies_at_hand(archive, run.id) == []
-    assert Journal(archive, run.id).brief(1) == told
+    assert Journal(archive, run.id).left() == [told]

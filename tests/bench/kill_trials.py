@@ -16,12 +16,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from killed_run import outcome  # noqa: E402
+from killed_run import HERE, outcome
 
-from archive.store import open_archive  # noqa: E402
+from archive.store import open_archive
+from rag_kernels.journal import read_journal
 
 
 def finish(folder: Path, seconds: float, *, kill_after_s: float | None = None) -> float:
@@ -44,12 +44,12 @@ def stage(folder: Path) -> str:
     """What a run was doing when it was killed, from what it left on disk."""
     archive = open_archive(folder / "archive")
     run = next(iter(archive.runs()), None)
-    rounds = archive.rounds(run.id) if run else []
-    if run is None or not rounds:
+    told = read_journal(archive, run.id) if run else []
+    if run is None or not told:
         return "before the first round"
     if run.status == "finished":
         return "after its end"
-    return f"round {rounds[-1].number}, {'waiting for replies' if rounds[-1].drafts is None else 'judging'}"
+    return f"round {told[-1].brief.round}, {'waiting for replies' if told[-1].drafts is None else 'judging'}"
 
 
 def main() -> None:
