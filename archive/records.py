@@ -119,7 +119,7 @@ class BriefRecord:
 class Claim:
     """What the maker of another archive says of a candidate on a problem, or of the problem alone; not judged here."""
 
-    importer: str  # "sakana", "kernelbench", "robust-kbench", "gpu-mode"
+    importer: str  # "sakana", "kernelbench", "robust-kbench", "gpu-mode", "sample"
     origin: str  # where in the source it stands
     licence: str
     attribution: str

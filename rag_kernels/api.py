@@ -6,6 +6,7 @@ judge, archive and retrieval together. Knows nothing of terminals and environmen
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +17,12 @@ from typing import Any
 from archive.protocol import Archive
 from archive.records import Attempt
 from archive.store import open_archive
-from eval.device import gpu_name
+from eval.build import default_cache
+from eval.device import gpu_name, open_device
 from eval.judge import open_judge
 from eval.limits import Limits
 from eval.problem import load_problem
-from eval.records import Backend, FunctionalProblem
+from eval.records import Backend, Device, FunctionalProblem, MachineError
 from eval.tiers import candidate_from_file
 from eval.workers import Workers
 from ingest.embedder import load_embedder
@@ -31,13 +33,14 @@ from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
 from rag_kernels.exemplars import Exemplars, Prover
 from rag_kernels.journal import replies_at_hand
-from rag_kernels.llm import LLM
+from rag_kernels.llm import LLM, Completer
 from rag_kernels.llm_writer import LLMWriter
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.recall import Recalling
 from rag_kernels.records import Writer
 from rag_kernels.retrieval import Retriever
+from rag_kernels.sampling import Sampler
 from rag_kernels.session import Session
 from rag_kernels.starter import stock
 
@@ -99,6 +102,44 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
 
 
 @contextmanager
+def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampler]:
+    """What writing candidates takes, without a judge. `target` describes a device that is not here."""
+    archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
+    stock(archive, embedder)
+    with Workers() as workers:
+        device = device_for(options, target, workers)
+        room = room_bytes("cpu")
+        retriever = Retriever(archive, embedder, device_key=device.key)
+        yield Sampler(
+            options=options,
+            archive=archive,
+            device=device,
+            functionalize=partial(functionalize_to_fit, workers=workers, max_bytes=room),
+            retrieve=Exemplars(retriever, options, device),
+            make_writer=lambda ledger: open_writer(options, archive, ledger),
+        )
+
+
+def device_for(options: Options, target: Path | None, workers: Workers) -> Device:
+    """The device that `target` describes, or the one here."""
+    backend = target_backend(options)
+    if target is None:
+        if backend == "cuda" and gpu_name() is None:
+            raise MachineError(
+                "There is no GPU here to describe to the writer: copy devices/d_....json from the cache of the machine "
+                "that will judge (~/.cache/rag-kernels there), and name it with --target."
+            )
+        return open_device(backend, workers, Path(options.cache) if options.cache else default_cache())
+    try:
+        device = Device(**json.loads(target.read_text()))
+    except (OSError, ValueError, TypeError):
+        raise MachineError(f"{target} describes no device: name devices/d_....json of a judge's cache.") from None
+    if options.device not in ("auto", device.backend):
+        raise MachineError(f"{target} describes a {device.backend} device, but --device says {options.device}.")
+    return device
+
+
+@contextmanager
 def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callable[[Options], Session]]]:
     """The archive to retrieve from, as it is now, and sessions over it for options that differ in their retrieval.
 
@@ -123,11 +164,13 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
         )
 
 
-def open_writer(options: Options, archive: Archive, ledger: Ledger) -> Writer:
-    """The LLM writer when models are named, else the offline writer."""
+def open_writer(options: Options, archive: Archive, ledger: Ledger, *, model: Completer | None = None) -> Writer:
+    """The LLM writer when models are named, else the offline writer. `model` stands in for all of them."""
     if not options.models:
         log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
         return OfflineWriter()
+    if model is not None:
+        return LLMWriter(model, options.models)
     llm = LLM(archive.record_call, ledger=ledger, api_base=options.api_base or None)
     llm.require_prices(options.models)
     return LLMWriter(Recalling(llm, partial(replies_at_hand, archive)), options.models)

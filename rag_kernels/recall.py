@@ -24,15 +24,28 @@ class Recorded:
 
     def take(self, model: str, messages: Sequence[Message]) -> Reply | None:
         """The oldest reply to this prompt by this model that is left, with the tries that failed before it."""
-        prompt = prompt_text([{**m, "content": redact(m["content"])} for m in messages], model)
         with self._lock:
-            same = [call for call in self._left if call.prompt == prompt and call.model == redact(model)]
+            same = [call for call in self._left if _is_for(call, model, messages)]
             answered = next((n for n, call in enumerate(same) if not call.error), None)
             if answered is None:
                 return None
             used = same[: answered + 1]
             self._left = [call for call in self._left if call not in used]
         return _reply(used)
+
+    def take_next(self, model: str, purpose: str) -> Reply | None:
+        """The oldest reply of this model for a purpose that is left, whatever its prompt was."""
+        with self._lock:
+            for call in self._left:
+                if (call.model, call.purpose, call.error) == (redact(model), purpose, ""):
+                    self._left.remove(call)
+                    return _reply([call])
+        return None
+
+    def failed(self, model: str, messages: Sequence[Message]) -> bool:
+        """Whether this prompt was asked, and what is left of its tries all failed."""
+        with self._lock:
+            return any(_is_for(call, model, messages) for call in self._left)
 
 
 class Recalling:
@@ -61,6 +74,11 @@ class Recalling:
         return recorded.take(model, messages) or self._model.complete(
             model, messages, run_id=run_id, purpose=purpose, temperature=temperature, timeout_s=timeout_s
         )
+
+
+def _is_for(call: LLMCall, model: str, messages: Sequence[Message]) -> bool:
+    safe = [{**message, "content": redact(message["content"])} for message in messages]
+    return call.model == redact(model) and call.prompt == prompt_text(safe, model)
 
 
 def _reply(calls: Sequence[LLMCall]) -> Reply:

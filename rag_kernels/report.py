@@ -139,6 +139,17 @@ def trial_line(trial: Trial) -> str:
     return f"{head}{result}, {count(trial.candidates, 'candidate')}, {count(trial.shown, 'exemplar')}{like}"
 
 
+def replayed_line(row: Row) -> str:
+    """One step of a replay on one line."""
+    if row["type"] == "differs":
+        return f"differs  {row['difference']}"
+    head = f"{row['attempt']:>3}  {row['kernel_id']}"
+    if row["difference"]:
+        return f"{head}  differs: {row['difference']}"
+    speeds = f"  {times(row['then']['speedup'])} then, {times(row['now']['speedup'])} now"
+    return f"{head}  {row['now']['verdict']} again{speeds if row['now']['speedup'] else ''}"
+
+
 def arms_text(arms: Sequence[Arm]) -> str:
     """A Markdown table, a line each way of retrieval, with intervals of about 95 %."""
 

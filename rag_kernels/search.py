@@ -57,6 +57,7 @@ def generate(
     ledger: Ledger,
     width: int,
     hint: str = "",
+    confirm: bool = True,
 ) -> Iterator[Attempt]:
     """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent.
 
@@ -101,7 +102,8 @@ def generate(
                 yield attempt
                 if ledger.seconds_left() == 0:
                     break
-        yield from confirm_best(history, run, functional, judge, archive)
+        if confirm:
+            yield from confirm_best(history, run, functional, judge, archive)
         log.info("%s", stopped)
         status = "finished"
     except Exception:

@@ -39,14 +39,7 @@ class Session:
     make_writer: Callable[[Ledger], Writer]
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
-        known = asdict(self.options) | {"problem_id": problem.id} | settings
-        return Run(
-            id=f"r_{secrets.token_hex(6)}",
-            command=command,
-            problem_name=problem.name,
-            settings=json.dumps(known, sort_keys=True),
-            started_at=search.now(),
-        )
+        return new_run(self.options, command, problem, **settings)
 
     def old_run(self, name: str, problem: Problem) -> Run:
         """The run of this problem with this id, or its newest one for `latest`."""
@@ -97,6 +90,17 @@ class Session:
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)
+
+
+def new_run(options: Options, command: str, problem: Problem, **settings: Any) -> Run:
+    known = asdict(options) | {"problem_id": problem.id} | settings
+    return Run(
+        id=f"r_{secrets.token_hex(6)}",
+        command=command,
+        problem_name=problem.name,
+        settings=json.dumps(known, sort_keys=True),
+        started_at=search.now(),
+    )
 
 
 def run_setting(run: Run, name: str) -> Any:

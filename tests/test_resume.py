@@ -40,7 +40,7 @@ def test_a_run_killed_again_and_again_judges_and_asks_the_same(tmp_path: Path) -
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     broken.mkdir(), whole.mkdir()
     unbroken = subprocess.Popen([*PROGRAM, str(whole), SECONDS])
-    for count in (1, 3, 6):  # with the ideas of the first round, amid its branches, amid the second round
+    for count in (2, 7):  # amid the branches of the first round, and of the second
         kill_after(broken, count)
     subprocess.run([*PROGRAM, str(broken), SECONDS], check=True, timeout=120)
     assert unbroken.wait(120) == 0
