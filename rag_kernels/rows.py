@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rag_kernels.replay import Replayed
     from rag_kernels.retrieval import Hit
     from rag_kernels.reverify import Reverified
+    from rag_kernels.scores import Score, Solved
 
 Row = dict[str, Any]
 
@@ -248,6 +249,17 @@ def replayed_row(replayed: Replayed) -> Row:
         "now": None if again is None else {"verdict": verdict_name(again.judged.verdict), "speedup": speedup_of(again)},
         "difference": replayed.difference,
     }
+
+
+def solved_row(solved: Solved) -> Row:
+    return {"type": "problem", **asdict(solved), "speedups": list(solved.speedups)}
+
+
+def score_row(score: Score) -> Row:
+    """A number with its interval (null for a single problem); `p` and `k` are null where they do not apply."""
+    found = score.interval
+    interval = [found.low, found.high] if score.problems > 1 else None
+    return {"type": "score", **asdict(score), "mean": found.mean, "interval": interval}
 
 
 def speedup_of(attempt: Attempt) -> float | None:

@@ -8,7 +8,8 @@ an archive keeps of a run but its verdicts: prompts, replies, exemplars, drafts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,11 +61,11 @@ class Sampler:
     retrieve: search.Retrieve
     make_writer: Callable[[Ledger], Writer]
 
-    def sample(self, problem: Problem, count: int, ledger: Ledger) -> Sampled:
+    def sample(self, problem: Problem, count: int, ledger: Ledger, *, batch: str = "") -> Sampled:
         """Up to `count` candidates; raises WriterError when none came. A killed run goes on with what it has."""
         functional = self.functionalize(problem)
         search.require_verifiable(functional)
-        run = self._cut_short(problem, count) or new_run(self.options, COMMAND, problem, samples=count)
+        run = self._cut_short(problem, count) or new_run(self.options, COMMAND, problem, samples=count, batch=batch)
         self.archive.start_run(run)
         journal, status = Journal(self.archive, run.id), "interrupted"
         try:
@@ -145,6 +146,11 @@ def mend(path: Path) -> list[Sampled]:
     found, text = read_lines(path), path.read_text()
     path.write_text(text[: text.rfind("\n") + 1])
     return found
+
+
+def batch_id(found: Sequence[Sampled]) -> str:
+    """The id that all runs of a file share, so that they can be reported together."""
+    return str(run_setting(found[0].run, "batch")) if found else f"b_{secrets.token_hex(6)}"
 
 
 class Silent:

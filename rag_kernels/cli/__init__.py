@@ -23,6 +23,7 @@ from rag_kernels.cli import (
     generate,
     grow,
     replay,
+    report,
     sample,
     search,
     zoo,
@@ -47,6 +48,7 @@ app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
 app.command("sample", short_help="Write candidates, judge elsewhere.")(sample.sample)
 app.command("search", short_help="Find archived kernels.")(search.search)
 app.command("grow", short_help="Generate for many problems.")(grow.grow)
+app.command("report", short_help="pass@k, fast_p and fast_p@k.")(report.report)
 app.command("replay", short_help="Repeat a recorded run.")(replay.replay)
 app.command("ablate", short_help="Measure what retrieval is worth.")(ablate.ablate)
 app.add_typer(archive.app, name="archive", short_help="Look after the archive.")

@@ -101,9 +101,10 @@ def sampled_rows(
     from rag_kernels.api import open_sampler
     from rag_kernels.budget import BudgetExhaustedError, Ledger
     from rag_kernels.records import Budget, WriterError
-    from rag_kernels.sampling import mend, write_line
+    from rag_kernels.sampling import batch_id, mend, write_line
 
-    known = {done.problem.id: len(done.drafts) for done in mend(out)}
+    there = mend(out)
+    known, batch = {done.problem.id: len(done.drafts) for done in there}, batch_id(there)
     ledger = Ledger(Budget(1, options.budget_seconds, options.budget_tokens, options.budget_usd))
     with open_sampler(options, target) as sampler:
         for file in files:
@@ -113,7 +114,7 @@ def sampled_rows(
                 if problem.id in known:
                     yield row | {"state": "there already", "candidates": known[problem.id]}
                     continue
-                found = sampler.sample(problem, samples, ledger)
+                found = sampler.sample(problem, samples, ledger, batch=batch)
                 write_line(out, found)
                 row["candidates"] = len(found.drafts)
             except BudgetExhaustedError as error:
