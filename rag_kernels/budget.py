@@ -74,6 +74,12 @@ class Ledger:
         with self._lock:
             return Spent(self._rounds, self._elapsed(), self._tokens, self._usd, self._calls, self._unpriced)
 
+    @property
+    def refused(self) -> bool:
+        """Whether a call was refused because the budget had no room for it."""
+        with self._lock:
+            return self._refused is not None
+
     def in_flight(self) -> int:
         with self._lock:
             return len(self._holds)

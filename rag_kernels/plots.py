@@ -32,7 +32,8 @@ def _charts(scores: Sequence[Score], title: str) -> Any:
     panels = [_panel(overall, alt.X("x:Q", title="speed-up p (×)"), "problems faster than p", "fast_p")]
     sampled = [_row(s, s.k, _name(s)) for s in scores if s.k is not None and s.p in (None, 1.0, 2.0)]
     if len({row["x"] for row in sampled}) > 1:
-        x = alt.X("x:Q", title="samples k", scale=alt.Scale(type="log", base=2))
+        ks = sorted({row["x"] for row in sampled})
+        x = alt.X("x:Q", title="samples k", scale=alt.Scale(type="log", base=2), axis=alt.Axis(values=ks))
         panels.append(_panel(sampled, x, "problems solved by one of k", "by samples"))
     return alt.hconcat(*panels, title=title).resolve_scale(color="independent", shape="independent")
 
@@ -46,7 +47,7 @@ def _panel(rows: list[dict[str, Any]], x: Any, y_title: str, title: str) -> Any:
     intervals = base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q", **y), y2="high:Q")
     lines = base.mark_line().encode(y=alt.Y("mean:Q", **y))
     points = base.mark_point(filled=True, size=60).encode(
-        y=alt.Y("mean:Q", **y), shape=alt.Shape("name:N", legend=legend)
+        y=alt.Y("mean:Q", **y), shape=alt.Shape("name:N", legend=None)
     )
     return (intervals + lines + points).properties(width=WIDTH, height=HEIGHT, title=title)
 

@@ -51,10 +51,10 @@ class Session:
             f"The archive has no run {name!r} of {problem.name} to resume: leave --resume out to start a new one."
         )
 
-    def generate(self, problem: Problem, run: Run) -> Iterator[Attempt]:
+    def generate(self, problem: Problem, run: Run, *, ledger: Ledger | None = None) -> Iterator[Attempt]:
         """Search for kernels; a run that the archive knows goes on where it stood."""
         options = self.options
-        ledger = Ledger(options.budget, spent=spent_before(self.archive, run.id))
+        ledger = ledger or Ledger(options.budget, spent=spent_before(self.archive, run.id))
         return search.generate(
             problem,
             run=run,
