@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from archive.queries import leaderboard
@@ -24,7 +24,6 @@ from rag_kernels.budget import Ledger
 from rag_kernels.growth_queue import Entry, history, next_entry
 from rag_kernels.journal import read_journal, spent_before
 from rag_kernels.records import Budget
-from rag_kernels.search import now
 from rag_kernels.session import Session, run_setting
 
 log = logging.getLogger(__name__)
@@ -69,6 +68,11 @@ class Night:
     growth: str
     runs: dict[str, Run]  # by problem id: all of the growth, earlier nights included
 
+    def is_of(self, created_at: str) -> bool:
+        """Whether something happened in this night. Attempts are dated to the second."""
+        started, moment = datetime.fromisoformat(self.run.started_at), datetime.fromisoformat(created_at)
+        return moment >= (started if moment.microsecond else started.replace(microsecond=0))
+
 
 def open_night(paths: Sequence[Path], session: Session, *, resume: bool) -> Night:
     """The night that was cut short, or a new one: of the last growth over the same problems, or of a new growth."""
@@ -80,7 +84,8 @@ def open_night(paths: Sequence[Path], session: Session, *, resume: bool) -> Nigh
     cut_short = next((r for r in known if r.command == NIGHT), None)
     if cut_short is None or cut_short.status == "finished":
         settings = json.dumps({"growth": growth, "folder": folder}, sort_keys=True)
-        cut_short = Run(f"n_{secrets.token_hex(6)}", NIGHT, f"{len(paths)} problems", settings, now())
+        started = datetime.now(UTC).isoformat(timespec="milliseconds")
+        cut_short = Run(f"n_{secrets.token_hex(6)}", NIGHT, f"{len(paths)} problems", settings, started)
     runs = {str(run_setting(r, "problem_id")): r for r in reversed(known) if r.command == "grow"}
     return Night(cut_short, growth, runs)
 
@@ -205,7 +210,7 @@ def calls_of(night: Night, session: Session) -> list[LLMCall]:
         call
         for run in night.runs.values()
         for call in session.archive.calls(run.id)
-        if call.created_at >= night.run.started_at
+        if night.is_of(call.created_at)
     ]
 
 

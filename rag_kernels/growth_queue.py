@@ -81,7 +81,7 @@ def next_entry(entries: Sequence[Entry], turns: int) -> Entry | None:
         return None
     least = min(entry.turns + entry.failures for entry in waiting)
     fair = [entry for entry in waiting if entry.turns + entry.failures < least + LEAD]
-    return max(fair, key=lambda entry: promise(entry, entries))
+    return max(fair, key=lambda entry: (promise(entry, entries), -entry.turns))
 
 
 def promise(entry: Entry, among: Sequence[Entry]) -> float:

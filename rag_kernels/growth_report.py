@@ -70,9 +70,9 @@ def report(night: Night, session: Session, done: Sequence[Grown]) -> list[Sectio
 
 def _worked(run_id: str, night: Night, session: Session) -> Worked:
     attempts = session.archive.attempts(run_id)
-    tonight = tuple(a for a in attempts if a.created_at >= night.run.started_at)
-    before = winner([a for a in attempts if a.created_at < night.run.started_at])
-    calls = tuple(c for c in session.archive.calls(run_id) if c.created_at >= night.run.started_at)
+    tonight = tuple(a for a in attempts if night.is_of(a.created_at))
+    before = winner([a for a in attempts if not night.is_of(a.created_at)])
+    calls = tuple(c for c in session.archive.calls(run_id) if night.is_of(c.created_at))
     name = next((run.problem_name for run in night.runs.values() if run.id == run_id), run_id)
     return Worked(name, _speedup(before), winner(attempts), tonight, calls)
 

@@ -111,19 +111,17 @@ def test_a_killed_night_goes_on_and_nothing_is_judged_twice(tmp_path: Path) -> N
     made = session(Each(), archive=archive)
     opened = open_night(paths, made, resume=False)
     events = grow(paths, made, opened)
-    for count, event in enumerate(events):
-        if count == 5 and isinstance(event, Attempt):
+    for event in events:
+        if isinstance(event, Attempt) and event.problem.problem.name == "b":
             break
     events.close()  # type: ignore[attr-defined]
-    asked_before = len({a.id for run in archive.runs() if run.command == "grow" for a in archive.attempts(run.id)})
+    assert archive.run_status(opened.run.id) == "interrupted"
 
     judge = ScriptedJudge()
     again, later = night(paths, session(Each(), judge, archive=archive), resume=True)
     assert again.run.id == opened.run.id and again.growth == opened.growth
     assert {g.name for g in grown(later)} == {"a", "b", "c"} and all(winner(g.attempts) for g in grown(later))
-    judged = {(r.problem_name, a.candidate.id) for r in archive.runs() for a in archive.attempts(r.id)}
-    assert len(judged) == 6 and len(judge.asked) + asked_before >= 6
-    assert len(judge.asked) == len(set(zip([0] * 99, judge.asked, strict=False))) or len(judge.asked) <= 6
+    assert len(judge.asked) == 1 + 2  # one left of b, both of c
     assert archive.run_status(opened.run.id) == "finished"
 
 
@@ -162,11 +160,12 @@ def test_a_turn_that_fails_is_tried_again_and_then_given_up(tmp_path: Path) -> N
 
 def test_the_night_ends_in_time_with_what_there_is(tmp_path: Path) -> None:
     paths, archive = write_problems(tmp_path, "a", "b"), MemoryArchive()
-    judge = ScriptedJudge(before=lambda c: time.sleep(0.3))
+    judge = ScriptedJudge(before=lambda c: time.sleep(0.6))
     made = session(Each(), judge, archive=archive)
     opened = open_night(paths, made, resume=False)
-    events = list(grow(paths, made, opened, until=datetime.now() + timedelta(seconds=0.2)))
-    assert len(judge.asked) == 1 and len(judge.confirmed) == 1 and not grown(events)
+    events = list(grow(paths, made, opened, until=datetime.now() + timedelta(seconds=0.5)))
+    assert len(judge.asked) <= 1 and judge.confirmed == judge.asked and not grown(events)
+    assert archive.run_status(opened.run.id) == "finished"
 
 
 def test_money_is_for_the_whole_night_and_stays_spent_after_a_kill(tmp_path: Path) -> None:
@@ -246,13 +245,13 @@ def test_a_report_of_nothing_is_a_report() -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_view_of_a_growth(told: tuple[Night, Session, list[Event]], terminal: bool) -> None:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=300)
     with growth_table(console, "3 problems") as show:
         for event in told[2]:
             show(event)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert ("3 problems" in text) is terminal and "2.00x" in text and "syntax error" in text
+    assert ("3 problems" in text) is terminal and ("1.60x" if terminal else "2.00x") in text and "syntax error" in text
 
 
 def test_next_time() -> None:

@@ -73,7 +73,7 @@ def sample(
     from eval.records import ProblemError
 
     files = find_problems(paths)
-    if not files:
+    if not files or not all(file.is_file() for file in files):
         raise ProblemError(f"There are no problem files in {', '.join(map(str, paths))}; check the path.")
     end_politely()
     written = failed = 0
