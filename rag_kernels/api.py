@@ -17,13 +17,14 @@ from archive.protocol import Archive
 from archive.records import Attempt
 from archive.store import open_archive
 from eval.device import gpu_name
-from eval.judge import open_judge
+from eval.hardware import hardware
+from eval.judge import LocalJudge, open_judge
 from eval.limits import Limits
 from eval.problem import load_problem
 from eval.records import Backend, FunctionalProblem
 from eval.tiers import candidate_from_file
 from eval.workers import Workers
-from ingest.embedder import load_embedder
+from ingest.embedder import Embedder, load_embedder
 from ingest.fitting import functionalize_to_fit, room_bytes
 from ingest.functionalize import functionalize as functionalize_problem
 from ingest.pipeline import index_attempt
@@ -31,10 +32,10 @@ from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
 from rag_kernels.exemplars import Exemplars, Prover
 from rag_kernels.llm import LLM
-from rag_kernels.llm_writer import LLMWriter
+from rag_kernels.llm_writer import LLMWriter, Style
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
-from rag_kernels.records import Writer
+from rag_kernels.records import StreamingWriter, Writer
 from rag_kernels.retrieval import Retriever
 from rag_kernels.session import Session
 from rag_kernels.starter import stock
@@ -92,7 +93,7 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
             functionalize=functionalize,
             retrieve=Exemplars(retriever, options, judge.device, prove),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
-            make_writer=lambda ledger: open_writer(options, archive, ledger),
+            make_writer=lambda ledger: open_writer(options, archive, ledger, judge=judge, embedder=embedder),
         )
 
 
@@ -117,18 +118,32 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
             functionalize=functionalize,
             retrieve=Exemplars(retriever, arm, judge.device),
             index=lambda attempt: None,
-            make_writer=lambda ledger: open_writer(arm, archive, ledger),
+            make_writer=lambda ledger: open_writer(arm, archive, ledger, judge=judge, embedder=embedder),
         )
 
 
-def open_writer(options: Options, archive: Archive, ledger: Ledger) -> Writer:
+def open_writer(
+    options: Options, archive: Archive, ledger: Ledger, *, judge: LocalJudge, embedder: Embedder
+) -> Writer | StreamingWriter:
     """The LLM writer when models are named, else the offline writer."""
     if not options.models:
         log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
         return OfflineWriter()
-    llm = LLM(archive.record_call, ledger=ledger, api_base=options.api_base or None)
+    llm = LLM(
+        archive.record_call,
+        ledger=ledger,
+        api_base=options.api_base or None,
+        reasoning_effort=options.reasoning_effort,
+    )
     llm.require_prices(options.models)
-    return LLMWriter(llm, options.models)
+    style = Style(
+        temperatures=options.temperatures,
+        implementations=options.implementations,
+        hardware=hardware(judge.device, judge.workers, judge.cache),
+        embed=embedder.embed,
+        seed=options.seed,
+    )
+    return LLMWriter(llm, options.models, style)
 
 
 def target_backend(options: Options) -> Backend:

@@ -6,12 +6,14 @@ Comes in: a `Brief`'s records. Goes out: plain values. Knows nothing of models a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from archive.records import Attempt
 from eval.device import floor_us
 from eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec, Tier
 from rag_kernels import feedback
+from rag_kernels.bottleneck import bound
 from rag_kernels.llm_request import estimate_tokens
 from rag_kernels.records import Brief, Shown
 
@@ -65,8 +67,17 @@ def composed_signature(problem: FunctionalProblem) -> str:
     return f"def forward({', '.join([*(a.name for a in problem.arguments), *keywords])}):"
 
 
-def problem_values(brief: Brief) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What the writer itself has said of the run so far: its lessons, and what it was told was no news."""
+
+    lessons: str = ""
+    repeats: tuple[str, ...] = ()
+
+
+def problem_values(brief: Brief, *, hardware: Sequence[str] = (), learnt: Learnt | None = None) -> dict[str, Any]:
     """All that `problem.jinja` asks for."""
+    learnt = learnt or Learnt()
     problem, device = brief.problem, brief.device
     features = problem.features
     return {
@@ -79,10 +90,13 @@ def problem_values(brief: Brief) -> dict[str, Any]:
         "megabytes": f"{features.bytes_moved / 1e6:.3g}",
         "mflops": f"{(features.flops + features.pointwise_flops) / 1e6:.3g}",
         "floor_us": f"{floor_us(features, device):.3g}",
-        "bound": feedback.bound(features, device),
+        "bound": bound(features, device),
+        "hardware": "; ".join(hardware),
         "baselines": baselines(brief.attempts),
         "hint": brief.hint.strip(),
         "history": feedback.history(brief.attempts),
+        "lessons": learnt.lessons,
+        "repeats": learnt.repeats,
     }
 
 

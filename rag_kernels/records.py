@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from archive.records import ArchivedKernel, Attempt, Exemplar, Relation
 from eval.records import Candidate, Device, FunctionalProblem
@@ -53,6 +53,17 @@ class Writer(Protocol):
 
     def propose(self, brief: Brief) -> Sequence[Draft]:
         """Draft up to `brief.width` candidates; an empty list says that nothing more comes to mind."""
+        ...
+
+
+@runtime_checkable
+class StreamingWriter(Protocol):
+    """A writer whose drafts take a while: it may be asked for more, from other threads, while some are under way."""
+
+    name: str
+
+    def stream(self, brief: Brief) -> Iterator[Draft]:
+        """Draft up to `brief.width` candidates, each as soon as it is there."""
         ...
 
 
