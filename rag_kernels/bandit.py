@@ -1,12 +1,11 @@
 """Which of several models writes next: Thompson sampling over what each wins per dollar.
 
 Comes in: the attempts of a run, and what was paid for nothing. Goes out: the name of a model. With a seed the same
-history gives the same choice. Knows nothing of prompts and prices.
+history gives the same choice, in any process. Knows nothing of prompts and prices.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -45,28 +44,22 @@ def trials(attempts: Sequence[Attempt]) -> list[Trial]:
     return found
 
 
-class Bandit:
-    """Beta-Bernoulli Thompson sampling (graded rewards, as Agrawal and Goyal treat them), divided by the mean cost."""
+def choose(models: Sequence[str], known: Sequence[Trial], *, number: int, seed: int = 0) -> str:
+    """The model for branch `number` of a run. The first branches go round the models; then the best draw decides.
 
-    def __init__(self, models: Sequence[str], *, seed: int = 0) -> None:
-        self._models = tuple(models)
-        self._random = Random(seed)
-        self._asked: Counter[str] = Counter()
+    Beta-Bernoulli Thompson sampling (graded rewards, as Agrawal and Goyal treat them), divided by the mean cost.
+    """
+    if number < len(models) or len(models) == 1:
+        return models[number % len(models)]
+    random, costs = Random(f"{seed} {number}"), mean_costs(models, known)
+    draws = {model: _draw(model, known, random) / costs[model] for model in models}
+    return max(models, key=draws.__getitem__)
 
-    def choose(self, known: Sequence[Trial]) -> str:
-        """Models that were not asked yet come first, in their order; then the one whose draw promises most."""
-        tried = self._asked + Counter(t.model for t in known)
-        model = next((m for m in self._models if not tried[m]), None)
-        if model is None:
-            costs = mean_costs(self._models, known)
-            model = max(self._models, key=lambda m: self._draw(m, known) / costs[m])
-        self._asked[model] += 1
-        return model
 
-    def _draw(self, model: str, known: Sequence[Trial]) -> float:
-        rewards = [t.reward for t in known if t.model == model]
-        won = sum(rewards)
-        return self._random.betavariate(1 + won, 1 + len(rewards) - won)
+def _draw(model: str, known: Sequence[Trial], random: Random) -> float:
+    rewards = [t.reward for t in known if t.model == model]
+    won = sum(rewards)
+    return random.betavariate(1 + won, 1 + len(rewards) - won)
 
 
 def mean_costs(models: Sequence[str], known: Sequence[Trial]) -> dict[str, float]:

@@ -6,7 +6,6 @@ Comes in: a `Brief`'s records. Goes out: plain values. Knows nothing of models a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from archive.records import Attempt
@@ -67,17 +66,8 @@ def composed_signature(problem: FunctionalProblem) -> str:
     return f"def forward({', '.join([*(a.name for a in problem.arguments), *keywords])}):"
 
 
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    """What the writer itself has said of the run so far: its lessons, and what it was told was no news."""
-
-    lessons: str = ""
-    repeats: tuple[str, ...] = ()
-
-
-def problem_values(brief: Brief, *, hardware: Sequence[str] = (), learnt: Learnt | None = None) -> dict[str, Any]:
+def problem_values(brief: Brief, hardware: Sequence[str] = ()) -> dict[str, Any]:
     """All that `problem.jinja` asks for."""
-    learnt = learnt or Learnt()
     problem, device = brief.problem, brief.device
     features = problem.features
     return {
@@ -95,8 +85,8 @@ def problem_values(brief: Brief, *, hardware: Sequence[str] = (), learnt: Learnt
         "baselines": baselines(brief.attempts),
         "hint": brief.hint.strip(),
         "history": feedback.history(brief.attempts),
-        "lessons": learnt.lessons,
-        "repeats": learnt.repeats,
+        "lessons": brief.learnt.lessons,
+        "repeats": brief.learnt.repeats,
     }
 
 

@@ -21,7 +21,7 @@ from rag_kernels.records import Brief, Draft, StreamingWriter, Writer, WriterErr
 
 log = logging.getLogger(__name__)
 
-MakeBrief = Callable[[int, int], Brief]  # of a round's number and how many drafts are wanted
+MakeBrief = Callable[[int, int, int], Brief]  # of the round, how many drafts are wanted, how many were asked for before
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Flow:
                 self._ledger.start_round()
             count = min(free, self._width - self._asked % self._width)
             number = 1 + self._asked // self._width
-            brief = self._brief(number, count)
+            brief = self._brief(number, count, self._asked)
             self._asked += count
             self._open += count
             self._requests += 1

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from archive.records import Exemplar, Relation
 from rag_kernels import describe, llm_reply
-from rag_kernels.describe import Learnt
 from rag_kernels.llm import Reply
 from rag_kernels.llm_plan import Kind, Rework
 from rag_kernels.prompts import render
@@ -38,7 +37,6 @@ class NewIdea:
 class Branch:
     """One implementation call: what to write, by which model, how freely, with which exemplars in view."""
 
-    number: int
     task: NewIdea | Rework
     model: str
     temperature: float | None
@@ -58,8 +56,8 @@ class NoCode:
     cost_usd: float | None
 
 
-def prompt(brief: Brief, branch: Branch, hardware: Sequence[str], learnt: Learnt) -> str:
-    values = describe.problem_values(brief, hardware=hardware, learnt=learnt)
+def prompt(brief: Brief, branch: Branch, hardware: Sequence[str]) -> str:
+    values = describe.problem_values(brief, hardware)
     values["exemplars"] = describe.exemplar_values(branch.shown)
     task = branch.task
     if isinstance(task, NewIdea):

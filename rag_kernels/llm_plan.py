@@ -1,7 +1,7 @@
 """What the LLM writer works on next: new ideas, repairs, improvements, recombinations, and second looks at losers.
 
-Comes in: the attempts so far, what is under way, and how many tasks are wanted. Goes out: tasks in order of promise.
-The only state is whose turn it is.
+Comes in: the attempts so far, and how many tasks are wanted and were wanted before. Goes out: tasks in order of
+promise. A pure function of these.
 """
 
 from __future__ import annotations
@@ -35,51 +35,44 @@ class Rework:
     kind: Kind
     parents: tuple[Attempt, ...]
 
-    @property
-    def parent_ids(self) -> frozenset[str]:
-        return frozenset(p.candidate.id for p in self.parents)
-
 
 Task = Explore | Rework
 TURNS: tuple[Kind | Literal["explore"], ...] = ("improve", "repair", "recombine", "explore", "improve", "revisit")
 assert set(get_args(Kind)) < set(TURNS)
 
 
-class Plan:
-    """Deals tasks out in turn, whether a round is asked for at once or one task at a time."""
+def plan(attempts: Sequence[Attempt], count: int, asked: int = 0) -> list[Task]:
+    """The next `count` tasks after the `asked` ones before: the kinds in turn. One that has nothing to work on passes.
 
-    def __init__(self) -> None:
-        self._turn = 0
+    A round that is asked for in parts gets other parents from one part to the next.
+    """
+    found = reworks(attempts)
+    if not any(found.values()):
+        return [Explore()] * count
+    offset = asked // len(TURNS)
+    queues = {kind: deque(tasks[offset % len(tasks) :] if tasks else ()) for kind, tasks in found.items()}
+    chosen: list[Task] = []
+    turn = asked
+    while len(chosen) < count:
+        kind = TURNS[turn % len(TURNS)]
+        turn += 1
+        if kind == "explore":
+            chosen.append(Explore())
+        elif queues[kind]:
+            chosen.append(queues[kind].popleft())
+    return chosen
 
-    def tasks(self, attempts: Sequence[Attempt], count: int, under_way: Sequence[Rework] = ()) -> list[Task]:
-        """`count` tasks. A kind that has nothing to work on passes; whatever is under way is left alone."""
-        queues = {kind: deque(found) for kind, found in reworks(attempts, under_way).items()}
-        if not any(queues.values()):
-            return [Explore()] * count
-        chosen: list[Task] = []
-        while len(chosen) < count:
-            kind = TURNS[self._turn % len(TURNS)]
-            self._turn += 1
-            if kind == "explore":
-                chosen.append(Explore())
-            elif queues[kind]:
-                chosen.append(queues[kind].popleft())
-        return chosen
 
-
-def reworks(attempts: Sequence[Attempt], under_way: Sequence[Rework] = ()) -> dict[Kind, list[Rework]]:
+def reworks(attempts: Sequence[Attempt]) -> dict[Kind, list[Rework]]:
     """All that could be done with earlier attempts, best first."""
     children = _children(attempts)
-    children.update(name for task in under_way for name in task.parent_ids)
     best = _best(attempts, children)
-    busy = {(task.kind, task.parent_ids) for task in under_way}
-    found: dict[Kind, list[Rework]] = {
+    return {
         "improve": [Rework("improve", (a,)) for a in best],
         "repair": repairs(attempts, children),
         "recombine": crossings(attempts, best),
         "revisit": regressions(attempts, children),
     }
-    return {kind: [t for t in tasks if (t.kind, t.parent_ids) not in busy] for kind, tasks in found.items()}
 
 
 def repairs(attempts: Sequence[Attempt], children: Counter[str]) -> list[Rework]:

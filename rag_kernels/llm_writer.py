@@ -15,20 +15,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rag_kernels import describe, llm_branch, llm_reply
-from rag_kernels.bandit import Bandit, Trial, trials
+from rag_kernels.bandit import Trial, choose, trials
 from rag_kernels.budget import BudgetExhaustedError
-from rag_kernels.describe import Learnt
 from rag_kernels.llm import Completer, Reply
 from rag_kernels.llm_branch import Branch, NewIdea, NoCode
-from rag_kernels.llm_plan import Plan, Rework
+from rag_kernels.llm_plan import Rework, plan
 from rag_kernels.llm_request import Message
 from rag_kernels.novelty import Embed, repeated_idea, repeated_source
 from rag_kernels.prompts import render
-from rag_kernels.records import Brief, Draft, Shown, WriterError
+from rag_kernels.records import Brief, Draft, Learnt, Shown, WriterError
 
 log = logging.getLogger(__name__)
 
-SPARE_IDEAS = 2  # asked for at once when a single one is needed: a call for ideas costs as much for two
 REPEATS_TOLD = 4
 
 
@@ -56,7 +54,10 @@ class Outcome:
 
 
 class LLMWriter:
-    """Writes with one or several models, chosen by what they win per dollar."""
+    """Writes with one or several models, chosen by what they win per dollar.
+
+    What it asks follows from the brief; what it keeps in memory is only what was lost and what would be a repeat.
+    """
 
     name = "llm"
 
@@ -64,16 +65,15 @@ class LLMWriter:
         if not models:
             raise WriterError("The LLM writer needs a model: name one with --model, or use the offline writer.")
         self._llm, self._models, self._style = llm, tuple(models), style or Style()
-        self._bandit = Bandit(models, seed=self._style.seed)
         self._lock = threading.Lock()
-        self._plan = Plan()
-        self._branches = 0
-        self._spare: list[NewIdea] = []
-        self._ideas: dict[str, str] = {}  # all that were taken up, by what the models know them as
-        self._under_way: dict[str, Rework] = {}  # by the branch, then by its candidate until that is judged
-        self._sources: dict[str, str] = {}  # drafts that are not judged yet
+        self._ideas: dict[str, str] = {}  # that were taken up, by what the models know them as
+        self._sources: dict[str, str] = {}  # of drafts, likewise
         self._fruitless: list[Trial] = []
         self._learnt = Learnt()
+
+    @property
+    def learnt(self) -> Learnt:
+        return self._learnt
 
     def propose(self, brief: Brief) -> list[Draft]:
         """All drafts of a round at once."""
@@ -82,17 +82,16 @@ class LLMWriter:
     def stream(self, brief: Brief) -> Iterator[Draft]:
         """Yield drafts as they come. One branch that fails costs that branch; no code at all is a `WriterError`."""
         outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        reworks, explored = self._tasks(brief)
-        for task in reworks:
-            self._start(brief, task, outcomes)
+        tasks = plan(brief.attempts, brief.width, brief.asked)
+        reworks = [task for task in tasks if isinstance(task, Rework)]
+        self._start(brief, reworks, brief.asked, outcomes)
         errors: list[WriterError] = []
         ideas: list[NewIdea] = []
         try:
-            ideas = self._new_ideas(brief, explored) if explored else []
+            ideas = self._new_ideas(brief, len(tasks) - len(reworks)) if len(tasks) > len(reworks) else []
         except WriterError as error:
             errors.append(error)
-        for idea in ideas:
-            self._start(brief, idea, outcomes)
+        self._start(brief, ideas, brief.asked + len(reworks), outcomes)
         drafted = 0
         empty: list[NoCode] = []
         for _ in [*reworks, *ideas]:
@@ -100,13 +99,13 @@ class LLMWriter:
             match outcome.result:
                 case Draft() as draft:
                     drafted += 1
-                    if self._is_new(brief, outcome.branch, draft):
+                    if self._is_new(brief, draft):
                         yield draft
                 case NoCode() as nothing:
-                    self._lost(outcome.branch, Trial(nothing.model, 0.0, nothing.cost_usd))
+                    self._lost(Trial(nothing.model, 0.0, nothing.cost_usd))
                     empty.append(nothing)
                 case WriterError() as refusal:
-                    self._lost(outcome.branch, Trial(outcome.branch.model, 0.0, None, answered=False))
+                    self._lost(Trial(outcome.branch.model, 0.0, None, answered=False))
                     errors.append(refusal)
                 case fault:
                     raise fault
@@ -121,34 +120,27 @@ class LLMWriter:
         for message in dict.fromkeys([*map(str, errors), *(llm_branch.no_code([e]) for e in empty)]):
             log.warning("%s", message)
 
-    def _tasks(self, brief: Brief) -> tuple[list[Rework], int]:
-        """Attempts to work on, and how many new ideas to implement."""
-        known = {a.candidate.id for a in brief.attempts}
+    def _start(
+        self, brief: Brief, tasks: Sequence[NewIdea | Rework], first: int, outcomes: queue.SimpleQueue[Outcome]
+    ) -> None:
+        """Begin a branch for each task, as numbers `first` and following of the run."""
+        temperatures = self._style.temperatures or (None,)
+        for number, task in enumerate(tasks, start=first):
+            temperature = temperatures[number % len(temperatures)]
+            branch = Branch(task, self._model(brief, number), temperature, self._exemplars(brief, number))
+            # A daemon: unlike a pool's thread, it does not hold up Ctrl-C until the slowest model has answered.
+            threading.Thread(target=self._run, args=(brief, branch, outcomes), daemon=True, name="llm-branch").start()
+
+    def _run(self, brief: Brief, branch: Branch, outcomes: queue.SimpleQueue[Outcome]) -> None:
+        try:
+            outcomes.put(Outcome(branch, self._write(brief, branch)))
+        except BaseException as error:  # raised again by the thread that asked
+            outcomes.put(Outcome(branch, error))
+
+    def _model(self, brief: Brief, number: int) -> str:
         with self._lock:
-            self._under_way = {name: task for name, task in self._under_way.items() if name not in known}
-            tasks = self._plan.tasks(brief.attempts, brief.width, list(self._under_way.values()))
-            reworks = [t for t in tasks if isinstance(t, Rework)]
-        return reworks, len(tasks) - len(reworks)
-
-    def _start(self, brief: Brief, task: NewIdea | Rework, outcomes: queue.SimpleQueue[Outcome]) -> None:
-        with self._lock:
-            number = self._branches
-            self._branches += 1
-            temperatures = self._style.temperatures or (None,)
-            model = self._bandit.choose([*trials(brief.attempts), *self._fruitless])
-            shown = self._exemplars(brief, number)
-            branch = Branch(number, task, model, temperatures[number % len(temperatures)], shown)
-            if isinstance(task, Rework):
-                self._under_way[_name(branch)] = task
-
-        def run() -> None:
-            try:
-                outcomes.put(Outcome(branch, self._write(brief, branch)))
-            except BaseException as error:  # raised again by the thread that asked
-                outcomes.put(Outcome(branch, error))
-
-        # A daemon: unlike a pool's thread, it does not hold up Ctrl-C until the slowest model has answered.
-        threading.Thread(target=run, daemon=True, name="llm-branch").start()
+            known = [*trials(brief.attempts), *self._fruitless]
+        return choose(self._models, known, number=number, seed=self._style.seed)
 
     def _exemplars(self, brief: Brief, number: int) -> tuple[Shown, ...]:
         """A branch sees half of the exemplars (at least one), another half than its neighbours."""
@@ -161,7 +153,7 @@ class LLMWriter:
 
     def _write(self, brief: Brief, branch: Branch) -> Draft | NoCode:
         """One branch: prompt, reply, draft."""
-        prompt = llm_branch.prompt(brief, branch, self._style.hardware, self._learnt)
+        prompt = llm_branch.prompt(brief, branch, self._style.hardware)
         reply = self._ask(brief, branch.model, prompt, purpose=branch.purpose, temperature=branch.temperature)
         return llm_branch.read(brief, branch, reply)
 
@@ -180,39 +172,35 @@ class LLMWriter:
         )
 
     def _new_ideas(self, brief: Brief, branches: int) -> list[NewIdea]:
-        """Ideas for so many branches: what is left of earlier calls, then new ones. Repeats are asked for once more."""
+        """Ideas dealt out to so many branches. When all were heard before, they are asked for once more."""
+        each = min(self._style.implementations, branches)
+        count = -(-branches // each)
         for _ in range(2):
-            with self._lock:
-                if len(self._spare) >= branches:
-                    break
-                missing = branches - len(self._spare)
-            count = -(-missing // self._style.implementations)
-            self._call_for_ideas(brief, count if count > 1 or not brief.attempts else SPARE_IDEAS)
-        with self._lock:
-            taken, self._spare = self._spare[:branches], self._spare[branches:]
-        return taken
+            texts, reply = self._call_for_ideas(brief, count)
+            new = [text for text in texts if self._is_news(brief, text)]
+            brief = replace(brief, learnt=self._learnt)
+            if new:
+                break
+        share = None if reply.cost_usd is None else reply.cost_usd / branches
+        dealt = [NewIdea(text, reply.call_ids, share, number, each) for number in range(1, each + 1) for text in new]
+        return dealt[:branches]
 
-    def _call_for_ideas(self, brief: Brief, count: int) -> None:
-        values = describe.problem_values(brief, hardware=self._style.hardware, learnt=self._learnt)
+    def _call_for_ideas(self, brief: Brief, count: int) -> tuple[list[str], Reply]:
+        values = describe.problem_values(brief, self._style.hardware)
         prompt = render("ideas", **values, count=count, exemplars=describe.exemplar_values(brief.exemplars))
         reply = self._first_reply(brief, prompt)
         texts = llm_reply.ideas(reply.text, count)
         if not texts:
             raise WriterError("The model answered the request for ideas with nothing; try another model with --model.")
-        each = self._style.implementations
-        share = None if reply.cost_usd is None else reply.cost_usd / (len(texts) * each)
-        with self._lock:
-            lessons = llm_reply.lessons(reply.text) or self._learnt.lessons
-            self._learnt = replace(self._learnt, lessons=lessons)
-            new = [text for text in texts if self._is_news(brief, text)]
-            self._spare += [
-                NewIdea(text, reply.call_ids, share, number, each) for number in range(1, each + 1) for text in new
-            ]
+        lessons = llm_reply.lessons(reply.text)
+        if lessons:
+            with self._lock:
+                self._learnt = replace(self._learnt, lessons=lessons)
+        return texts, reply
 
     def _first_reply(self, brief: Brief, prompt: str) -> Reply:
         """A model that cannot answer hands over to the next."""
-        with self._lock:
-            first = self._bandit.choose([*trials(brief.attempts), *self._fruitless])
+        first = self._model(brief, brief.asked)
         errors: list[WriterError] = []
         for model in [first, *(m for m in self._models if m != first)]:
             try:
@@ -221,8 +209,7 @@ class LLMWriter:
                 raise
             except WriterError as error:
                 errors.append(error)
-                with self._lock:
-                    self._fruitless.append(Trial(model, 0.0, None, answered=False))
+                self._lost(Trial(model, 0.0, None, answered=False))
         for other in errors[1:]:
             log.warning("%s", other)
         raise errors[0]
@@ -234,40 +221,33 @@ class LLMWriter:
     def _is_news(self, brief: Brief, idea: str) -> bool:
         """Whether nothing like this idea was taken up before; it counts as taken up from now on."""
         told = ""
-        if self._style.embed is not None:
-            earlier = {f"the idea of attempt {a.number}": a.idea for a in brief.attempts if a.idea} | self._ideas
-            told = repeated_idea(idea, earlier, self._style.embed)
-        if told:
-            self._tell(told)
-        else:
-            self._ideas[f"idea {len(self._ideas) + 1} of this run"] = idea
+        with self._lock:
+            if self._style.embed is not None:
+                earlier = {f"the idea of attempt {a.number}": a.idea for a in brief.attempts if a.idea} | self._ideas
+                told = repeated_idea(idea, earlier, self._style.embed)
+            if told:
+                self._tell(told)
+            else:
+                self._ideas[f"idea {len(self._ideas) + 1} of this run"] = idea
         return not told
 
-    def _is_new(self, brief: Brief, branch: Branch, draft: Draft) -> bool:
+    def _is_new(self, brief: Brief, draft: Draft) -> bool:
         """Whether this run has not had that kernel yet, under other names or the same."""
         with self._lock:
             judged = {f"attempt {a.number}": a.candidate.source for a in brief.attempts}
             told = repeated_source(draft.candidate.source, judged | self._sources, draft.idea)
-            task = self._under_way.pop(_name(branch), None)
             if told:
                 self._tell(told)
-                self._fruitless.append(Trial(branch.model, 0.0, draft.cost_usd))
+                self._fruitless.append(Trial(draft.model, 0.0, draft.cost_usd))
             else:
                 self._sources[f"a draft of this run ({draft.idea[:60]})"] = draft.candidate.source
-                if task is not None:
-                    self._under_way[draft.candidate.id] = task
         return not told
 
     def _tell(self, repeat: str) -> None:
         log.info("%s", repeat)
         self._learnt = replace(self._learnt, repeats=(*self._learnt.repeats, repeat)[-REPEATS_TOLD:])
 
-    def _lost(self, branch: Branch, trial: Trial) -> None:
+    def _lost(self, trial: Trial) -> None:
         """A branch that brought nothing counts against its model."""
         with self._lock:
-            self._under_way.pop(_name(branch), None)
             self._fruitless.append(trial)
-
-
-def _name(branch: Branch) -> str:
-    return f"branch {branch.number}"

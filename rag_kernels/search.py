@@ -31,7 +31,7 @@ from rag_kernels.budget import Ledger
 from rag_kernels.flow import Flow
 from rag_kernels.history import History
 from rag_kernels.likeness import label_near_copy
-from rag_kernels.records import Brief, Draft, Shown, StreamingWriter, Writer
+from rag_kernels.records import Brief, Draft, Learnt, Shown, StreamingWriter, Writer
 
 if TYPE_CHECKING:
     from eval.judge import Judge
@@ -71,9 +71,9 @@ def generate(
     history, later = History(archive.attempts(run.id)), Later()
     shelf = Shelf(lambda: retrieve(functional, history.attempts))
 
-    def brief(number: int, count: int) -> Brief:
-        attempts = tuple(history.attempts)
-        return Brief(run.id, functional, judge.device, shelf.shown, attempts, hint, number, count)
+    def brief(number: int, count: int, asked: int) -> Brief:
+        attempts, learnt = tuple(history.attempts), writer.learnt if isinstance(writer, StreamingWriter) else Learnt()
+        return Brief(run.id, functional, judge.device, shelf.shown, attempts, hint, number, count, asked, learnt)
 
     flow = Flow(writer, ledger, history, width=width, brief=brief, refresh=shelf.refresh, prepare=judge.build_ahead)
     status = "interrupted"

@@ -7,12 +7,11 @@ from random import Random
 
 import factories
 
-from rag_kernels.bandit import Bandit, Trial, mean_costs, trials
+from rag_kernels.bandit import Trial, choose, mean_costs, trials
 
 
 def test_every_model_is_asked_once_before_any_is_asked_twice() -> None:
-    bandit = Bandit(["a", "b", "c"])
-    assert [bandit.choose([]) for _ in range(3)] == ["a", "b", "c"]
+    assert [choose(["a", "b", "c"], [], number=n) for n in range(3)] == ["a", "b", "c"]
 
 
 def test_a_pass_is_credited_by_what_it_beats() -> None:
@@ -30,10 +29,10 @@ def test_a_pass_is_credited_by_what_it_beats() -> None:
 
 def shares(wins: dict[str, float], cost: dict[str, float], *, seed: int, rounds: int = 300) -> Counter[str]:
     """How often each model is chosen when it wins with that chance at that price."""
-    bandit, chance = Bandit(list(wins), seed=seed), Random(seed)
+    chance = Random(seed)
     known: list[Trial] = []
-    for _ in range(rounds):
-        model = bandit.choose(known)
+    for number in range(rounds):
+        model = choose(list(wins), known, number=number, seed=seed)
         known.append(Trial(model, float(chance.random() < wins[model]), cost[model]))
     return Counter(t.model for t in known)
 

@@ -14,7 +14,7 @@ from test_search import RELU, draft, run_all, session
 
 from eval.records import Candidate
 from rag_kernels.budget import BudgetExhaustedError
-from rag_kernels.records import Brief, Draft, WriterError
+from rag_kernels.records import Brief, Draft, Learnt, WriterError
 from rag_kernels.search import winner
 
 Reply = Draft | Exception
@@ -24,6 +24,7 @@ class Streaming:
     """Streams replies by number; each waits until `ready` lets it go. Keeps the briefs."""
 
     name = "llm"
+    learnt = Learnt()
 
     def __init__(self, reply: Callable[[int], Reply], *, ready: Callable[[int], object] = lambda number: None) -> None:
         self._reply, self._ready = reply, ready
@@ -69,6 +70,7 @@ def test_requests_are_under_way_while_the_judge_works() -> None:
     assert len({a.candidate.id for a in attempts}) == 12
     assert asked_while_judging[0] == 1 < asked_while_judging[1]
     assert [b.width for b in writer.briefs] == [4] + 8 * [1]
+    assert [b.asked for b in writer.briefs] == [0, *range(4, 12)]
     assert [b.round for b in writer.briefs] == [1, *4 * [2], *4 * [3]]
     assert {a.round for a in attempts} == {1, 2, 3}
 
