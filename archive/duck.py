@@ -89,9 +89,11 @@ class DuckArchive:
             rows.insert(con, "llm_calls", {"position": row[0], **values})
 
     def record_brief(self, told: BriefRecord) -> None:
-        names = ("run_id", "number", "brief", "attempts_seen", "calls_seen")
+        names = ("run_id", "number", "brief", "attempts_seen")
         row = {name: getattr(told, name) for name in names} | {"created_at": now()}
         with self.database.write() as con:
+            calls = con.execute("SELECT count(*) FROM llm_calls WHERE run_id = ?", [told.run_id]).fetchall()
+            row["calls_seen"] = calls[0][0]
             rows.insert(con, "briefs", row, key=("run_id", "number"))
 
     def record_drafts(self, run_id: str, brief: int, drafts: str) -> None:

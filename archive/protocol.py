@@ -60,7 +60,7 @@ class Archive(Protocol):
     def calls(self, run_id: str) -> list[LLMCall]: ...
 
     def record_brief(self, told: BriefRecord) -> None:
-        """Store what a writer is told, before it is told."""
+        """Store what a writer is told, before it is told, and how many calls of the run there are by now."""
         ...
 
     def record_drafts(self, run_id: str, brief: int, drafts: str) -> None:

@@ -111,7 +111,7 @@ class BriefRecord:
     number: int
     brief: str
     attempts_seen: int
-    calls_seen: int
+    calls_seen: int = 0
     drafts: str | None = None
 
 

@@ -88,10 +88,10 @@ class Ledger:
         """Wall time that the budget still has; `None` is no limit."""
         return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self._elapsed())
 
-    def exhausted(self) -> str | None:
-        """Why no further round may start, or `None`."""
+    def exhausted(self, *, within_round: bool = False) -> str | None:
+        """Why no further round may start (or why no more may be asked for within this one), or `None`."""
         with self._lock:
-            if self._rounds >= self.budget.rounds:
+            if self._rounds >= self.budget.rounds and not within_round:
                 return f"The budget of {self.budget.rounds} rounds is used up."
             return self._reason(self._refused or Hold(0, 0.0))
 

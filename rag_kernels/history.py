@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from archive.records import Attempt
-from rag_kernels.records import Brief, Draft
+from rag_kernels.records import Brief, Draft, StreamingWriter, Writer
 
 
 class History:
@@ -20,10 +20,9 @@ class History:
         self.attempts: list[Attempt] = list(attempts)
         self._lap_started = time.monotonic()
 
-    def unjudged(self, drafts: Sequence[Draft]) -> dict[str, Draft]:
-        """Those drafts that this run has not judged yet, by candidate id."""
-        judged = {a.candidate.id for a in self.attempts}
-        return {d.candidate.id: d for d in drafts if d.candidate.id not in judged}
+    def judged(self) -> set[str]:
+        """The candidates that this run has judged, by their ids."""
+        return {attempt.candidate.id for attempt in self.attempts}
 
     def add(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
@@ -43,3 +42,8 @@ def new_drafts(drafts: Sequence[Draft], brief: Brief) -> tuple[Draft, ...]:
         if draft.candidate.id not in known and len(new) < brief.width:
             new.setdefault(draft.candidate.id, draft)
     return tuple(new.values())
+
+
+def drafts_for(brief: Brief, writer: Writer | StreamingWriter) -> Sequence[Draft]:
+    """All that a writer has to say, at once."""
+    return list(writer.stream(brief)) if isinstance(writer, StreamingWriter) else writer.propose(brief)

@@ -27,25 +27,32 @@ class Told:
 
 
 class Journal:
-    """Writes down what one run asks and hears."""
+    """Writes down what one run asks and hears. Numbers are given in one thread; all else may be in others."""
 
     def __init__(self, archive: Archive, run_id: str) -> None:
         self._archive = archive
         self._run_id = run_id
-        self._count = len(archive.briefs(run_id))
+        self.told = read_journal(archive, run_id)
+        self._last = max((told.number for told in self.told), default=0)
+
+    @property
+    def asked(self) -> int:
+        """How many drafts were asked for before."""
+        return sum(told.brief.width for told in self.told)
 
     def left(self) -> list[Told]:
         """What was asked and not answered whole, or not judged whole, when the run was cut short."""
         judged = {attempt.candidate.id for attempt in self._archive.attempts(self._run_id)}
-        told = read_journal(self._archive, self._run_id)
-        return [t for t in told if t.drafts is None or any(d.candidate.id not in judged for d in t.drafts)]
+        return [t for t in self.told if t.drafts is None or any(d.candidate.id not in judged for d in t.drafts)]
 
-    def ask(self, brief: Brief) -> Told:
+    def number(self, brief: Brief) -> Told:
+        self._last += 1
+        return Told(self._last, brief)
+
+    def ask(self, told: Told) -> None:
         """Note a brief before the writer is told."""
-        self._count += 1
-        text, calls = codec.dumps(replace(brief, attempts=())), len(self._archive.calls(self._run_id))
-        self._archive.record_brief(BriefRecord(self._run_id, self._count, text, len(brief.attempts), calls))
-        return Told(self._count, brief)
+        text = codec.dumps(replace(told.brief, attempts=()))
+        self._archive.record_brief(BriefRecord(self._run_id, told.number, text, len(told.brief.attempts)))
 
     def answer(self, told: Told, drafts: Sequence[Draft]) -> Told:
         """Note all that the writer drafted."""

@@ -12,17 +12,18 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from archive.records import Attempt, LLMCall, Run
 from eval.records import FunctionalProblem, Passed, ProblemError, verdict_name
-from rag_kernels.history import History, new_drafts
+from rag_kernels.history import History, drafts_for, new_drafts
 from rag_kernels.journal import Told, read_journal
 from rag_kernels.likeness import label_near_copy
 from rag_kernels.llm import Reply
 from rag_kernels.llm_request import Message
 from rag_kernels.options import Options
 from rag_kernels.recall import Recorded
-from rag_kernels.records import Draft, Writer, WriterError
+from rag_kernels.records import Draft, StreamingWriter, Writer, WriterError
 from rag_kernels.search import as_attempt
 from rag_kernels.session import Session
 
@@ -79,8 +80,8 @@ class RecordedModel:
 def recorded_options(run: Run) -> Options:
     """What the run was asked to do; fields that this version does not know are left out."""
     known = {field.name for field in fields(Options)}
-    asked = {name: value for name, value in json.loads(run.settings).items() if name in known}
-    return Options(**asked | {"models": tuple(asked.get("models", ()))})
+    asked: dict[str, Any] = {name: value for name, value in json.loads(run.settings).items() if name in known}
+    return Options(**asked | {name: tuple(value) for name, value in asked.items() if isinstance(value, list)})
 
 
 def find_run(runs: Sequence[Run], name: str) -> Run:
@@ -91,7 +92,9 @@ def find_run(runs: Sequence[Run], name: str) -> Run:
     raise ProblemError(f"The archive has no run {name!r}: `generate` prints the id of its run; see `rag-kernels app`.")
 
 
-def replay(run: Run, session: Session, *, writer: Writer, model: RecordedModel) -> Iterator[Replayed | Differs]:
+def replay(
+    run: Run, session: Session, *, writer: Writer | StreamingWriter, model: RecordedModel
+) -> Iterator[Replayed | Differs]:
     """Draft and judge again what the run drafted and judged. `writer` asks `model`, when it asks any."""
     archive, told = session.archive, read_journal(session.archive, run.id)
     recorded = archive.attempts(run.id)
@@ -123,13 +126,13 @@ def _named(differences: Sequence[str], told: Told) -> list[str]:
 
 
 def _repeat(
-    told: Told, recorded: Sequence[Attempt], steps: _Steps, writer: Writer
+    told: Told, recorded: Sequence[Attempt], steps: _Steps, writer: Writer | StreamingWriter
 ) -> Iterator[Replayed | Differs]:
     """One brief: what the writer makes of it now, and the judgements of those candidates that were judged then."""
     wanted = {a.candidate.id: a for a in reversed(recorded) if a.round == told.brief.round}
     before = {a.candidate.id for a in told.brief.attempts}
     try:
-        drafts = {d.candidate.id: d for d in new_drafts(writer.propose(told.brief), told.brief)}
+        drafts = {d.candidate.id: d for d in new_drafts(drafts_for(told.brief, writer), told.brief)}
     except WriterError as error:
         yield Differs(f"round {told.brief.round}: the writer had nothing: {error}")
         drafts = {}

@@ -20,9 +20,10 @@ from eval import codec
 from eval.records import Candidate, Device, Problem, ProblemError
 from rag_kernels import search
 from rag_kernels.budget import Ledger
+from rag_kernels.history import drafts_for, new_drafts
 from rag_kernels.journal import Journal, Told, read_journal, spent_before
 from rag_kernels.options import Options
-from rag_kernels.records import Brief, Budget, Draft, Shown, Writer
+from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
 from rag_kernels.session import Session, new_run, run_setting
 
 COMMAND = "sample"
@@ -59,7 +60,7 @@ class Sampler:
     device: Device
     functionalize: search.Functionalize
     retrieve: search.Retrieve
-    make_writer: Callable[[Ledger], Writer]
+    make_writer: Callable[[Ledger], Writer | StreamingWriter]
 
     def sample(self, problem: Problem, count: int, ledger: Ledger, *, batch: str = "") -> Sampled:
         """Up to `count` candidates; raises WriterError when none came. A killed run goes on with what it has."""
@@ -72,9 +73,11 @@ class Sampler:
             left = journal.left()
             if not left:
                 shown, hint = tuple(self.retrieve(functional, ())), self.options.hint
-                left = [journal.ask(Brief(run.id, functional, self.device, shown, (), hint, 1, count))]
+                left = [journal.number(Brief(run.id, functional, self.device, shown, (), hint, 1, count))]
+                journal.ask(left[0])
             for told in left:
-                search.propose(told, self.make_writer(ledger), journal)
+                if told.drafts is None:
+                    journal.answer(told, new_drafts(drafts_for(told.brief, self.make_writer(ledger)), told.brief))
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)
@@ -171,7 +174,7 @@ def merge(sampled: Sampled, archive: DuckArchive) -> None:
         archive.record_call(call)
     for told in sampled.told:
         text = codec.dumps(replace(told.brief, attempts=()))
-        archive.record_brief(BriefRecord(sampled.run.id, told.number, text, 0, 0))
+        archive.record_brief(BriefRecord(sampled.run.id, told.number, text, 0))
         archive.record_drafts(sampled.run.id, told.number, codec.dumps(told.drafts or ()))
 
 
@@ -192,6 +195,6 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
         archive=archive,
         index=session.index,
         ledger=said_all,
-        width=0,
+        width=sum(told.brief.width for told in sampled.told),
         confirm=confirm,
     )

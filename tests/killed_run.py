@@ -1,7 +1,8 @@
-"""A run in a process of its own, to be killed and started again: `python killed_run.py FOLDER SECONDS`.
+"""A run in a process of its own, to be killed and started again: `python killed_run.py FOLDER SECONDS PLACES ROUNDS`.
 
 The archive in the folder, the LLM writer and the loop are the real ones; the model is `prompted_model.py`, and the
-judge decides by the candidate's id. An unbroken run and one that was killed are then asked the same, in every prompt.
+judge decides by the candidate's id. With several places and rounds, what a prompt tells depends on which verdicts are
+there by then, so that no two runs ask the same. With one place, or one round, they do.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def session(folder: Path, seconds: float, **options: object) -> Session:
     )
 
 
-def run_or_resume(folder: Path, seconds: float) -> None:
-    made = session(folder, seconds)
+def run_or_resume(folder: Path, seconds: float, places: int, rounds: int) -> None:
+    made = session(folder, seconds, drafts=places, rounds=rounds)
     known = made.archive.runs()
     run = known[0] if known else made.new_run("generate", RELU.problem)
     for _ in made.generate(RELU.problem, run):
@@ -76,4 +77,4 @@ def outcome(folder: Path) -> tuple[set[str], Counter[str]]:
 
 
 if __name__ == "__main__":
-    run_or_resume(Path(sys.argv[1]), float(sys.argv[2]))
+    run_or_resume(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -42,7 +42,7 @@ def test_a_replay_reaches_the_same_candidates_and_verdicts_without_the_model(mad
     calls = len(made.archive.calls(run.id))
     found = again(made, run)
     recorded = made.archive.attempts(run.id)
-    assert len(recorded) == 9  # two rounds of four, and a confirmation
+    assert len({a.candidate.id for a in recorded}) == 8 < len(recorded)  # two rounds of four, and confirmations
     assert {(r.recorded.number, r.difference) for r in found if isinstance(r, Replayed)} == {
         (a.number, "") for a in recorded
     }

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from factories import candidate, device, llm_call
 from killed_run import HERE, RELU, REPLIES, outcome, session
 
@@ -18,7 +19,6 @@ from rag_kernels.recall import Recalling, Recorded
 from rag_kernels.records import Brief, Draft
 from rag_kernels.scripted import ScriptedLLM
 
-PROGRAM = [sys.executable, str(HERE / "killed_run.py")]
 SECONDS = "0.02"
 
 
@@ -27,38 +27,45 @@ def replies(folder: Path) -> int:
     return len(file.read_text().splitlines()) if file.is_file() else 0
 
 
-def kill_after(folder: Path, count: int) -> None:
+def program(folder: Path, places: int, rounds: int) -> list[str]:
+    return [sys.executable, str(HERE / "killed_run.py"), str(folder), SECONDS, str(places), str(rounds)]
+
+
+def kill_after(folder: Path, count: int, places: int, rounds: int) -> None:
     """Start the run, and kill it once the model has answered so often in all."""
-    process = subprocess.Popen([*PROGRAM, str(folder), SECONDS])
+    process = subprocess.Popen(program(folder, places, rounds))
     while replies(folder) < count and process.poll() is None:
         time.sleep(0.01)
     process.kill()
     process.wait()
 
 
-def test_a_run_killed_again_and_again_judges_and_asks_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("places", "rounds"), [(6, 1), (1, 4)])
+def test_a_run_killed_twice_judges_and_asks_the_same(tmp_path: Path, places: int, rounds: int) -> None:
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     broken.mkdir(), whole.mkdir()
-    unbroken = subprocess.Popen([*PROGRAM, str(whole), SECONDS])
-    for count in (2, 7):  # amid the branches of the first round, and of the second
-        kill_after(broken, count)
-    subprocess.run([*PROGRAM, str(broken), SECONDS], check=True, timeout=120)
+    unbroken = subprocess.Popen(program(whole, places, rounds))
+    for count in (1, 3):  # with the ideas, and amid the drafts
+        kill_after(broken, count, places, rounds)
+    subprocess.run(program(broken, places, rounds), check=True, timeout=120)
     assert unbroken.wait(120) == 0
     judged, asked = outcome(whole)
-    assert len(judged) == 8 and outcome(broken) == (judged, asked)
+    assert len(judged) == places * rounds and outcome(broken) == (judged, asked)
 
 
 def test_a_resumed_round_is_told_the_same_and_takes_the_replies_that_are_there(tmp_path: Path) -> None:
-    made = session(tmp_path, 0.0)
+    made = session(tmp_path, 0.0, drafts=4, rounds=1)
     run = made.new_run("generate", RELU.problem)
     attempts = made.generate(RELU.problem, run)
-    next(attempts)
+    next(attempts), next(attempts), next(attempts)
     attempts.close()  # type: ignore[attr-defined]
+    while made.archive.briefs(run.id)[0].drafts is None:
+        time.sleep(0.01)  # its thread is still there
     [told] = read_journal(made.archive, run.id)
     assert told.drafts is not None and len(told.drafts) == 4 and told.brief.attempts == ()
     before = replies(tmp_path)
     rest = made.generate(RELU.problem, run)
-    next(rest), next(rest), next(rest)
+    next(rest)
     assert replies(tmp_path) == before  # the drafts of the round were on disk
     rest.close()  # type: ignore[attr-defined]
 
@@ -99,7 +106,8 @@ def test_only_replies_of_the_open_round_are_at_hand(tmp_path: Path) -> None:
     archive.start_run(run)
     archive.record_call(llm_call(run.id, "c_early"))
     journal = Journal(archive, run.id)
-    told = journal.ask(brief_of(run.id, 1))
+    told = journal.number(brief_of(run.id, 1))
+    journal.ask(told)
     archive.record_call(llm_call(run.id, "c_used"))
     archive.record_call(llm_call(run.id, "c_unused"))
     assert [c.id for c in replies_at_hand(archive, run.id)] == ["c_used", "c_unused"]

@@ -18,6 +18,7 @@ from rag_kernels.cli.common import (
     BudgetTokens,
     BudgetUsd,
     DeviceChoice,
+    Drafts,
     Effort,
     Examples,
     Hint,
@@ -26,9 +27,11 @@ from rag_kernels.cli.common import (
     MaxAutotune,
     Model,
     Precision,
+    ReasoningEffort,
     Retrieval,
     Rounds,
     Seed,
+    Temperature,
     emit,
     end_politely,
     read_options,
@@ -58,6 +61,9 @@ def grow(
     hint: Hint = "",
     effort: Effort = None,
     rounds: Rounds = None,
+    drafts: Drafts = None,
+    temperature: Temperature = None,
+    reasoning_effort: ReasoningEffort = None,
     examples: Examples = None,
     retrieval: Retrieval = None,
     leave_out: LeaveOut = "nothing",
@@ -81,6 +87,7 @@ def grow(
         models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
         leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
         archive=archive, seed=seed, api_base=api_base, precision=precision, max_autotune=max_autotune,
+        drafts=drafts, temperatures=temperature, reasoning_effort=reasoning_effort,
     )  # fmt: skip
     from eval.problem import find_problems
     from eval.records import ProblemError

@@ -26,7 +26,7 @@ def replay(
     from dataclasses import replace
 
     from archive.store import open_archive
-    from rag_kernels.api import open_session, open_writer
+    from rag_kernels.api import open_session
     from rag_kernels.budget import Ledger
     from rag_kernels.records import Budget
     from rag_kernels.replay import Differs, RecordedModel, find_run, recorded_options
@@ -42,8 +42,8 @@ def replay(
     rows = []
     end_politely()
     try:
-        with open_session(options) as session:
-            writer = open_writer(options, session.archive, Ledger(Budget()), model=model)
+        with open_session(options, model=model) as session:
+            writer = session.make_writer(Ledger(Budget()))
             for event in repeat(known, session, writer=writer, model=model):
                 if isinstance(event, Differs):
                     row = {"type": "differs", "difference": event.what}
