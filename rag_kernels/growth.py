@@ -22,7 +22,7 @@ from eval.problem import load_problem
 from eval.records import ProblemError
 from rag_kernels.budget import Ledger
 from rag_kernels.growth_queue import Entry, history, next_entry
-from rag_kernels.journal import read_journal, spent_before
+from rag_kernels.journal import Told, read_journal, spent_before
 from rag_kernels.records import Budget
 from rag_kernels.session import Session, run_setting
 
@@ -179,18 +179,24 @@ def _after(entry: Entry, session: Session, night: Night, outcome: Outcome | None
         return entry
     attempts, calls = session.archive.attempts(run.id), session.archive.calls(run.id)
     judged = {attempt.candidate.id for attempt in attempts}
-    whole = [
-        told
-        for told in read_journal(session.archive, run.id)
-        if told.drafts is not None and all(draft.candidate.id in judged for draft in told.drafts)
-    ]
+    rounds: dict[int, list[Told]] = {}
+    for told in read_journal(session.archive, run.id):
+        rounds.setdefault(told.brief.round, []).append(told)
+    whole = [asked for asked in rounds.values() if _is_whole(asked, judged, session.options.width)]
     failures = 0 if outcome is None or not outcome.failure else TRIES if outcome.final else entry.failures + 1
     return history(
         entry.path, entry.problem, entry.floor_fraction, attempts, calls,
-        turns=len({told.brief.round for told in whole}),
-        barren=any(not told.drafts for told in whole),
+        turns=len(whole),
+        barren=any(not any(told.drafts for told in asked) for asked in whole),
         failures=failures,
     )  # fmt: skip
+
+
+def _is_whole(asked: Sequence[Told], judged: set[str], width: int) -> bool:
+    """Whether all drafts of a round were asked for, came, and are judged."""
+    answers = [told.drafts for told in asked]
+    came = all(drafts is not None and all(d.candidate.id in judged for d in drafts) for drafts in answers)
+    return came and sum(told.brief.width for told in asked) >= width
 
 
 def _attempts(entry: Entry, session: Session, night: Night) -> tuple[Attempt, ...]:

@@ -8,81 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import (
-    ApiBase,
-    ArchivePlace,
-    BudgetSeconds,
-    BudgetTokens,
-    BudgetUsd,
-    DeviceChoice,
-    Drafts,
-    Effort,
-    Examples,
-    Hint,
-    Json,
-    LeaveOut,
-    MaxAutotune,
-    Model,
-    Precision,
-    ReasoningEffort,
-    Retrieval,
-    Rounds,
-    Seed,
-    Temperature,
-    emit,
-    end_politely,
-    read_options,
-    writable_out,
-)
+from rag_kernels.cli.common import Json, emit, end_politely, writable_out
+from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from archive.records import Attempt
+    from rag_kernels.options import Options
 
 
+@with_search_flags
 def generate(
     problem: Annotated[
         Path, typer.Argument(metavar="PROBLEM", help="A KernelBench file: Model, get_inputs, get_init_inputs.")
     ],
-    model: Model = None,
-    device: DeviceChoice = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write the winner: a .py module with ModelNew, or .cpp/.cu source."),
     ] = None,
-    hint: Hint = "",
-    effort: Effort = None,
-    rounds: Rounds = None,
-    drafts: Drafts = None,
-    temperature: Temperature = None,
-    reasoning_effort: ReasoningEffort = None,
-    examples: Examples = None,
-    retrieval: Retrieval = None,
-    leave_out: LeaveOut = "nothing",
-    precision: Precision = "strict",
-    max_autotune: MaxAutotune = False,
-    budget_usd: BudgetUsd = None,
-    budget_seconds: BudgetSeconds = None,
-    budget_tokens: BudgetTokens = None,
-    archive: ArchivePlace = None,
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run of the problem, or `latest`.")
     ] = None,
-    seed: Seed = 0,
-    api_base: ApiBase = None,
+    *,
+    options: Options,
     as_json: Json = False,
 ) -> None:
     """Write a faster kernel for a PyTorch module, prove it right, time it and archive it.
 
     Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
     """
-    options = read_options(
-        models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
-        leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
-        archive=archive, seed=seed, api_base=api_base, precision=precision, max_autotune=max_autotune,
-        drafts=drafts, temperatures=temperature, reasoning_effort=reasoning_effort,
-    )  # fmt: skip
     from eval.problem import load_problem
     from rag_kernels.api import open_session, target_backend
     from rag_kernels.export import write_kernel

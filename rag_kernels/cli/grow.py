@@ -11,39 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import (
-    ApiBase,
-    ArchivePlace,
-    BudgetSeconds,
-    BudgetTokens,
-    BudgetUsd,
-    DeviceChoice,
-    Drafts,
-    Effort,
-    Examples,
-    Hint,
-    Json,
-    LeaveOut,
-    MaxAutotune,
-    Model,
-    Precision,
-    ReasoningEffort,
-    Retrieval,
-    Rounds,
-    Seed,
-    Temperature,
-    emit,
-    end_politely,
-    read_options,
-)
+from rag_kernels.cli.common import Json, emit, end_politely
+from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from rag_kernels.growth import Grown, Night
+    from rag_kernels.options import Options
     from rag_kernels.session import Session
 
 
+@with_search_flags
 def grow(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Folders of KernelBench files, or files.")],
     until: Annotated[
@@ -56,25 +35,8 @@ def grow(
         Path | None,
         typer.Option("--report", metavar="FOLDER", help="Where the report goes; by default `reports` in the archive."),
     ] = None,
-    model: Model = None,
-    device: DeviceChoice = None,
-    hint: Hint = "",
-    effort: Effort = None,
-    rounds: Rounds = None,
-    drafts: Drafts = None,
-    temperature: Temperature = None,
-    reasoning_effort: ReasoningEffort = None,
-    examples: Examples = None,
-    retrieval: Retrieval = None,
-    leave_out: LeaveOut = "nothing",
-    precision: Precision = "strict",
-    max_autotune: MaxAutotune = False,
-    budget_usd: BudgetUsd = None,
-    budget_seconds: BudgetSeconds = None,
-    budget_tokens: BudgetTokens = None,
-    archive: ArchivePlace = None,
-    seed: Seed = 0,
-    api_base: ApiBase = None,
+    *,
+    options: Options,
     as_json: Json = False,
 ) -> None:
     """Generate kernels for many problems, the most promising first, a round at a time; then write a report.
@@ -83,12 +45,6 @@ def grow(
 
     Example: rag-kernels grow problems/ --until 07:00 --budget-usd 50 --resume
     """
-    options = read_options(
-        models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
-        leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
-        archive=archive, seed=seed, api_base=api_base, precision=precision, max_autotune=max_autotune,
-        drafts=drafts, temperatures=temperature, reasoning_effort=reasoning_effort,
-    )  # fmt: skip
     from eval.problem import find_problems
     from eval.records import ProblemError
     from rag_kernels.api import open_session
