@@ -18,13 +18,13 @@ from archive.records import Attempt
 from archive.store import open_archive
 from eval.device import gpu_name
 from eval.hardware import hardware
-from eval.judge import LocalJudge, open_judge
+from eval.judge import open_judge
 from eval.limits import Limits
 from eval.problem import load_problem
 from eval.records import Backend, FunctionalProblem
 from eval.tiers import candidate_from_file
 from eval.workers import Workers
-from ingest.embedder import Embedder, load_embedder
+from ingest.embedder import load_embedder
 from ingest.fitting import functionalize_to_fit, room_bytes
 from ingest.functionalize import functionalize as functionalize_problem
 from ingest.pipeline import index_attempt
@@ -33,6 +33,7 @@ from rag_kernels.budget import Ledger
 from rag_kernels.exemplars import Exemplars, Prover
 from rag_kernels.llm import LLM
 from rag_kernels.llm_writer import LLMWriter, Style
+from rag_kernels.novelty import Embed
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import StreamingWriter, Writer
@@ -86,6 +87,7 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
         if options.models and judge.can_run:
             prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key)
+        facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
         yield Session(
             options=options,
             archive=archive,
@@ -93,7 +95,7 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
             functionalize=functionalize,
             retrieve=Exemplars(retriever, options, judge.device, prove),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
-            make_writer=lambda ledger: open_writer(options, archive, ledger, judge=judge, embedder=embedder),
+            make_writer=lambda ledger: open_writer(options, archive, ledger, facts=facts, embed=embedder.embed),
         )
 
 
@@ -111,6 +113,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
+        facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
         yield source, lambda arm: Session(
             options=arm,
             archive=archive,
@@ -118,14 +121,14 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
             functionalize=functionalize,
             retrieve=Exemplars(retriever, arm, judge.device),
             index=lambda attempt: None,
-            make_writer=lambda ledger: open_writer(arm, archive, ledger, judge=judge, embedder=embedder),
+            make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
         )
 
 
 def open_writer(
-    options: Options, archive: Archive, ledger: Ledger, *, judge: LocalJudge, embedder: Embedder
+    options: Options, archive: Archive, ledger: Ledger, *, facts: tuple[str, ...] = (), embed: Embed | None = None
 ) -> Writer | StreamingWriter:
-    """The LLM writer when models are named, else the offline writer."""
+    """The LLM writer when models are named, else the offline writer. `facts` of the device are for prompts."""
     if not options.models:
         log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
         return OfflineWriter()
@@ -139,8 +142,8 @@ def open_writer(
     style = Style(
         temperatures=options.temperatures,
         implementations=options.implementations,
-        hardware=hardware(judge.device, judge.workers, judge.cache),
-        embed=embedder.embed,
+        hardware=facts,
+        embed=embed,
         seed=options.seed,
     )
     return LLMWriter(llm, options.models, style)
