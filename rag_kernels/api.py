@@ -36,7 +36,7 @@ from rag_kernels.llm_writer import LLMWriter, Style
 from rag_kernels.novelty import Embed
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
-from rag_kernels.records import StreamingWriter, Writer
+from rag_kernels.records import Writer
 from rag_kernels.retrieval import Retriever
 from rag_kernels.session import Session
 from rag_kernels.starter import stock
@@ -127,7 +127,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
 
 def open_writer(
     options: Options, archive: Archive, ledger: Ledger, *, facts: tuple[str, ...] = (), embed: Embed | None = None
-) -> Writer | StreamingWriter:
+) -> Writer:
     """The LLM writer when models are named, else the offline writer. `facts` of the device are for prompts."""
     if not options.models:
         log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")

@@ -52,7 +52,7 @@ class Flow:
 
     def __init__(
         self,
-        writer: Writer | StreamingWriter,
+        writer: Writer,
         ledger: Ledger,
         history: History,
         *,
@@ -123,7 +123,7 @@ class Flow:
                 self._run(brief)
 
     def _free(self) -> int:
-        return self._width - self._open if self._streams or not self._open else 0
+        return max(0, self._width - self._open) if self._streams or not self._open else 0
 
     def _run(self, brief: Brief) -> None:
         """One request; whatever happens ends up in the queue."""

@@ -88,6 +88,7 @@ class Watched:
     def __init__(self, judge: LocalJudge) -> None:
         self._judge = judge
         self.spans: list[tuple[float, float]] = []
+        self.cpu: list[tuple[float, float]] = []  # the same on the clock of this thread's CPU time
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._judge, name)
@@ -95,13 +96,14 @@ class Watched:
     def judge(self, *asked: Any) -> Iterator[Any]:
         found = self._judge.judge(*asked)
         while True:
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.thread_time()
             try:
                 verdict = next(found)
             except StopIteration:
                 return
             finally:
                 self.spans.append((started, time.perf_counter()))
+                self.cpu.append((cpu, time.thread_time()))
             yield verdict
 
 
@@ -181,6 +183,7 @@ def report(
     span_s, steady_s = last - first, asked_last - first
     busy_s, busy_steady_s = within(judge.spans, first, last), within(judge.spans, first, asked_last)
     waited_s = within(Waits.waited, first, last)
+    cpu_s = judge.cpu[-1][1] - judge.cpu[0][0] - sum(end - start for start, end in judge.cpu)
     verdicts = Counter(verdict_name(a.judged.verdict) for a in judged)
     latencies = sorted(model.latencies)
     rows = {
@@ -195,6 +198,7 @@ def report(
         "**judge busy, first draft to last verdict**": f"**{busy_s / span_s:.0%}**",
         "judge busy, first draft to last request": f"{busy_steady_s / steady_s:.0%}",
         "**own code between verdicts, an attempt (ms)**": f"**{1e3 * (span_s - busy_s - waited_s) / len(judged):.0f}**",
+        "of that, CPU of the thread (ms)": f"{1e3 * cpu_s / len(judged):.0f}",
         "of that, its row on disk, median (ms)": f"{1e3 * statistics.median(written):.0f}",
         "of that, retrieval (ms)": f"{1e3 * sum(retrieval[1:]) / len(judged):.0f}",
         "beside it, CPU an attempt (ms): prompt, reply, repeats": f"{1e3 * sum(own) / len(judged):.0f}",
