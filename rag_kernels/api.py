@@ -26,7 +26,7 @@ from eval.problem import load_problem
 from eval.records import Backend, Device, FunctionalProblem, MachineError
 from eval.tiers import candidate_from_file
 from eval.workers import Workers
-from ingest.embedder import Embedder, load_embedder
+from ingest.embedder import load_embedder
 from ingest.fitting import functionalize_to_fit, room_bytes
 from ingest.functionalize import functionalize as functionalize_problem
 from ingest.pipeline import index_attempt
@@ -36,10 +36,11 @@ from rag_kernels.exemplars import Exemplars, Prover
 from rag_kernels.journal import replies_at_hand
 from rag_kernels.llm import LLM, Completer
 from rag_kernels.llm_writer import LLMWriter, Style
+from rag_kernels.novelty import Embed
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.recall import Recalling
-from rag_kernels.records import StreamingWriter, Writer
+from rag_kernels.records import Writer
 from rag_kernels.retrieval import Retriever
 from rag_kernels.sampling import Sampler
 from rag_kernels.session import Session
@@ -94,7 +95,7 @@ def open_session(
         if options.models and judge.can_run:
             prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key)
-        facts = facts_for(options, judge.device, judge.workers)
+        facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
         yield Session(
             options=options,
             archive=archive,
@@ -103,7 +104,7 @@ def open_session(
             retrieve=Exemplars(retriever, options, judge.device, prove),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
             make_writer=lambda ledger: open_writer(
-                options, archive, ledger, style=style_for(options, embedder, facts), model=model
+                options, archive, ledger, facts=facts, embed=embedder.embed, model=model
             ),
         )
 
@@ -115,7 +116,8 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
     stock(archive, embedder)
     with Workers() as workers:
         device = device_for(options, target, workers)
-        room, facts = room_bytes("cpu"), facts_for(options, device, workers) if target is None else ()
+        room, here = room_bytes("cpu"), Path(options.cache) if options.cache else default_cache()
+        facts = hardware(device, workers, here) if options.models and target is None else ()
         retriever = Retriever(archive, embedder, device_key=device.key)
         yield Sampler(
             options=options,
@@ -123,9 +125,7 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
             device=device,
             functionalize=partial(functionalize_to_fit, workers=workers, max_bytes=room),
             retrieve=Exemplars(retriever, options, device),
-            make_writer=lambda ledger: open_writer(
-                options, archive, ledger, style=style_for(options, embedder, facts)
-            ),
+            make_writer=lambda ledger: open_writer(options, archive, ledger, facts=facts, embed=embedder.embed),
         )
 
 
@@ -162,7 +162,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
-        facts = facts_for(options, judge.device, judge.workers)
+        facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
         yield source, lambda arm: Session(
             options=arm,
             archive=archive,
@@ -170,19 +170,31 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
             functionalize=functionalize,
             retrieve=Exemplars(retriever, arm, judge.device),
             index=lambda attempt: None,
-            make_writer=lambda ledger: open_writer(
-                arm, archive, ledger, style=style_for(arm, embedder, facts)
-            ),
+            make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
         )
 
 
 def open_writer(
-    options: Options, archive: Archive, ledger: Ledger, *, style: Style | None = None, model: Completer | None = None
-) -> Writer | StreamingWriter:
-    """The LLM writer when models are named, else the offline writer. `model` stands in for all of them."""
+    options: Options,
+    archive: Archive,
+    ledger: Ledger,
+    *,
+    facts: tuple[str, ...] = (),
+    embed: Embed | None = None,
+    model: Completer | None = None,
+) -> Writer:
+    """The LLM writer when models are named, else the offline writer. `facts` of the device are for prompts; `model`
+    stands in for all models."""
     if not options.models:
         log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
         return OfflineWriter()
+    style = Style(
+        temperatures=options.temperatures,
+        implementations=options.implementations,
+        hardware=facts,
+        embed=embed,
+        seed=options.seed,
+    )
     if model is not None:
         return LLMWriter(model, options.models, style)
     llm = LLM(
@@ -193,23 +205,6 @@ def open_writer(
     )
     llm.require_prices(options.models)
     return LLMWriter(Recalling(llm, partial(replies_at_hand, archive)), options.models, style)
-
-
-def style_for(options: Options, embedder: Embedder, facts: tuple[str, ...] = ()) -> Style:
-    """How the options have an LLM write; `facts` are those of the device."""
-    return Style(
-        temperatures=options.temperatures,
-        implementations=options.implementations,
-        hardware=facts,
-        embed=embedder.embed,
-        seed=options.seed,
-    )
-
-
-def facts_for(options: Options, device: Device, workers: Workers) -> tuple[str, ...]:
-    """What an LLM is told of the device that is here; nobody else asks."""
-    cache = Path(options.cache) if options.cache else default_cache()
-    return hardware(device, workers, cache) if options.models else ()
 
 
 def target_backend(options: Options) -> Backend:

@@ -53,7 +53,7 @@ class Flow:
 
     def __init__(
         self,
-        writer: Writer | StreamingWriter,
+        writer: Writer,
         ledger: Ledger,
         history: History,
         journal: Journal,
@@ -142,7 +142,7 @@ class Flow:
             self._run(told, known)
 
     def _free(self) -> int:
-        return self._width - self._open if self._streams or not self._open else 0
+        return max(0, self._width - self._open) if self._streams or not self._open else 0
 
     def _run(self, told: Told, known: set[str]) -> None:
         """One request; whatever happens ends up in the queue. Drafts that are `known` were judged before a kill."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from archive.records import Attempt
-from rag_kernels.records import Brief, Draft, StreamingWriter, Writer
+from rag_kernels.records import Brief, Draft
 
 
 class History:
@@ -42,8 +42,3 @@ def new_drafts(drafts: Sequence[Draft], brief: Brief) -> tuple[Draft, ...]:
         if draft.candidate.id not in known and len(new) < brief.width:
             new.setdefault(draft.candidate.id, draft)
     return tuple(new.values())
-
-
-def drafts_for(brief: Brief, writer: Writer | StreamingWriter) -> Sequence[Draft]:
-    """All that a writer has to say, at once."""
-    return list(writer.stream(brief)) if isinstance(writer, StreamingWriter) else writer.propose(brief)

@@ -7,6 +7,7 @@ comments, spacing and names (but those of called functions) make no difference.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,10 +26,11 @@ def likeness(source: str, other: str) -> float:
     return len(own & _runs(other)) / len(own) if own else 0.0
 
 
-def _runs(text: str) -> set[tuple[str, ...]]:
+@functools.lru_cache(maxsize=512)
+def _runs(text: str) -> frozenset[tuple[str, ...]]:
     words = _TOKEN.findall(_COMMENT.sub(" ", text))
     tokens = ["v" if (t[0].isalpha() or t[0] == "_") and t[-1] != "(" else t for t in words]
-    return {tuple(tokens[i : i + RUN]) for i in range(len(tokens) - RUN + 1)}
+    return frozenset(tuple(tokens[i : i + RUN]) for i in range(len(tokens) - RUN + 1))
 
 
 def label_near_copy(judged: Judged, source: str, shown: Iterable[tuple[str, str]]) -> Judged:

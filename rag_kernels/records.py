@@ -68,13 +68,11 @@ class Writer(Protocol):
 
 
 @runtime_checkable
-class StreamingWriter(Protocol):
+class StreamingWriter(Writer, Protocol):
     """A writer whose drafts take a while: it may be asked for more, from other threads, while some are under way.
 
     What it asks of a model follows from the brief alone, so that a run that was killed asks the same again.
     """
-
-    name: str
 
     @property
     def learnt(self) -> Learnt:

@@ -16,14 +16,14 @@ from typing import Any
 
 from archive.records import Attempt, LLMCall, Run
 from eval.records import FunctionalProblem, Passed, ProblemError, verdict_name
-from rag_kernels.history import History, drafts_for, new_drafts
+from rag_kernels.history import History, new_drafts
 from rag_kernels.journal import Told, read_journal
 from rag_kernels.likeness import label_near_copy
 from rag_kernels.llm import Reply
 from rag_kernels.llm_request import Message
 from rag_kernels.options import Options
 from rag_kernels.recall import Recorded
-from rag_kernels.records import Draft, StreamingWriter, Writer, WriterError
+from rag_kernels.records import Draft, Writer, WriterError
 from rag_kernels.search import as_attempt
 from rag_kernels.session import Session
 
@@ -93,7 +93,7 @@ def find_run(runs: Sequence[Run], name: str) -> Run:
 
 
 def replay(
-    run: Run, session: Session, *, writer: Writer | StreamingWriter, model: RecordedModel
+    run: Run, session: Session, *, writer: Writer, model: RecordedModel
 ) -> Iterator[Replayed | Differs]:
     """Draft and judge again what the run drafted and judged. `writer` asks `model`, when it asks any."""
     archive, told = session.archive, read_journal(session.archive, run.id)
@@ -126,13 +126,13 @@ def _named(differences: Sequence[str], told: Told) -> list[str]:
 
 
 def _repeat(
-    told: Told, recorded: Sequence[Attempt], steps: _Steps, writer: Writer | StreamingWriter
+    told: Told, recorded: Sequence[Attempt], steps: _Steps, writer: Writer
 ) -> Iterator[Replayed | Differs]:
     """One brief: what the writer makes of it now, and the judgements of those candidates that were judged then."""
     wanted = {a.candidate.id: a for a in reversed(recorded) if a.round == told.brief.round}
     before = {a.candidate.id for a in told.brief.attempts}
     try:
-        drafts = {d.candidate.id: d for d in new_drafts(drafts_for(told.brief, writer), told.brief)}
+        drafts = {d.candidate.id: d for d in new_drafts(writer.propose(told.brief), told.brief)}
     except WriterError as error:
         yield Differs(f"round {told.brief.round}: the writer had nothing: {error}")
         drafts = {}

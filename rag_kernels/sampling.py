@@ -20,10 +20,10 @@ from eval import codec
 from eval.records import Candidate, Device, Problem, ProblemError
 from rag_kernels import search
 from rag_kernels.budget import Ledger
-from rag_kernels.history import drafts_for, new_drafts
+from rag_kernels.history import new_drafts
 from rag_kernels.journal import Journal, Told, read_journal, spent_before
 from rag_kernels.options import Options
-from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
+from rag_kernels.records import Brief, Budget, Draft, Shown, Writer
 from rag_kernels.session import Session, new_run, run_setting
 
 COMMAND = "sample"
@@ -60,7 +60,7 @@ class Sampler:
     device: Device
     functionalize: search.Functionalize
     retrieve: search.Retrieve
-    make_writer: Callable[[Ledger], Writer | StreamingWriter]
+    make_writer: Callable[[Ledger], Writer]
 
     def sample(self, problem: Problem, count: int, ledger: Ledger, *, batch: str = "") -> Sampled:
         """Up to `count` candidates; raises WriterError when none came. A killed run goes on with what it has."""
@@ -77,7 +77,7 @@ class Sampler:
                 journal.ask(left[0])
             for told in left:
                 if told.drafts is None:
-                    journal.answer(told, new_drafts(drafts_for(told.brief, self.make_writer(ledger)), told.brief))
+                    journal.answer(told, new_drafts(self.make_writer(ledger).propose(told.brief), told.brief))
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)

@@ -53,7 +53,7 @@ def generate(
     run: Run,
     functionalize: Functionalize,
     retrieve: Retrieve,
-    writer: Writer | StreamingWriter,
+    writer: Writer,
     judge: Judge,
     archive: Archive,
     index: Index,

@@ -20,7 +20,7 @@ from rag_kernels.budget import Ledger
 from rag_kernels.history import History
 from rag_kernels.journal import spent_before
 from rag_kernels.options import Options
-from rag_kernels.records import Draft, StreamingWriter, Writer
+from rag_kernels.records import Draft, Writer
 
 if TYPE_CHECKING:
     from eval.judge import Judge
@@ -36,7 +36,7 @@ class Session:
     functionalize: search.Functionalize
     retrieve: search.Retrieve
     index: search.Index
-    make_writer: Callable[[Ledger], Writer | StreamingWriter]
+    make_writer: Callable[[Ledger], Writer]
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
         return new_run(self.options, command, problem, **settings)

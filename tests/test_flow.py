@@ -32,6 +32,9 @@ class Streaming:
         self._count = 0
         self.briefs: list[Brief] = []
 
+    def propose(self, brief: Brief) -> list[Draft]:
+        return list(self.stream(brief))
+
     def stream(self, brief: Brief) -> Iterator[Draft]:
         with self._lock:
             self.briefs.append(brief)
