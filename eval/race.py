@@ -7,11 +7,12 @@ checked. Order within a pair is random, every call has fresh content, and which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.clocks import Clocks
 from eval.content import Recipe
 from eval.limits import Limits
 from eval.records import Ratio
@@ -29,7 +30,22 @@ class Times:
     seconds: dict[str, list[float]]
     kept: list[tuple[Recipe, list[NDArray[np.uint8]]]] = field(default_factory=list)
     first: list[bool] = field(default_factory=list)  # pairs in which the candidate ran before eager
+    slowed: list[bool] = field(default_factory=list)  # pairs in which the device was throttled
+    mhz: tuple[int, int] | None = None  # the least and the greatest clock of a GPU's multiprocessors
     stopped_early: bool = False
+
+    def at_full_speed(self) -> Times:
+        """Without the throttled pairs, on all sides; unchanged where they are more than half."""
+        if not any(self.slowed) or self.is_throttled:
+            return self
+        kept = [i for i, slowed in enumerate(self.slowed) if not slowed]
+        seconds = {name: [taken[i] for i in kept] for name, taken in self.seconds.items()}
+        return replace(self, seconds=seconds, first=[self.first[i] for i in kept])
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether so many pairs were throttled that none could be left out."""
+        return sum(self.slowed) > len(self.slowed) / 2
 
 
 class Race:
@@ -45,15 +61,17 @@ class Race:
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
         """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few."""
         session, limits = self.session, self.session.limits
-        times = Times({name: [] for name in self.variants})
+        times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs(session.eager_estimate_s(), limits)
         chosen = set(session.rng.sample(range(count), min(limits.rechecked, count)))
         for number in range(count):
             self._pair(times, keep=number in chosen, cold=cold)
+            times.slowed.append(clocks.slowed())
             if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
                 times.stopped_early = True
                 break
-        return times
+        times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
+        return times.at_full_speed()
 
     def _pair(self, times: Times, *, keep: bool, cold: bool) -> None:
         session, subject = self.session, self.subject

@@ -198,6 +198,7 @@ class Trial:
             times = race.run(cold=self._cold)
             if not self._is_quiet():
                 self.found.label("noisy machine")
+        self._clocks(times)
         checks.done_means_done()
         if session.calls > 1:
             self.found.label("burst-timed")
@@ -209,6 +210,16 @@ class Trial:
         if order := order_matters(times):
             self.found.notes.append(order)
         return times, warm
+
+    def _clocks(self, times: Times) -> None:
+        """What the device's clocks did meanwhile."""
+        if any(times.slowed):
+            left_out = "none could be left out" if times.is_throttled else "left out"
+            self.found.notes.append(f"throttled in {sum(times.slowed)} of {len(times.slowed)} pairs: {left_out}")
+        if times.is_throttled:
+            self.found.label("noisy machine")
+        if times.mhz:
+            self.found.notes.append(f"SM clock {times.mhz[0]} to {times.mhz[1]} MHz")
 
     @property
     def _cold(self) -> bool:
