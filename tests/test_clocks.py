@@ -34,13 +34,13 @@ def test_this_machine_can_be_read() -> None:
 def times(slowed: list[bool]) -> Times:
     count = len(slowed)
     seconds = {"eager": [float(i) for i in range(count)], "candidate": [float(-i) for i in range(count)]}
-    return Times(seconds, first=[i % 2 == 0 for i in range(count)], slowed=slowed)
+    return Times(seconds, [[str(i)] for i in range(count)], slowed=slowed)
 
 
 def test_throttled_pairs_are_left_out_on_all_sides() -> None:
     left = times([False, True, False, False, True]).at_full_speed()
     assert left.seconds == {"eager": [0.0, 2.0, 3.0], "candidate": [0.0, -2.0, -3.0]}
-    assert left.first == [True, True, False] and not left.is_throttled and sum(left.slowed) == 2
+    assert left.orders == [["0"], ["2"], ["3"]] and not left.is_throttled and sum(left.slowed) == 2
 
 
 @pytest.mark.parametrize("slowed", [[False] * 5, [True] * 3 + [False] * 2])
