@@ -16,7 +16,7 @@ from archive.records import ArchiveError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-MIGRATIONS: tuple[str, ...] = ("001_tables", "002_views", "003_labels", "004_claims")
+MIGRATIONS: tuple[str, ...] = ("001_tables", "002_views", "003_labels", "004_claims", "006_shared")
 SCHEMA = Path(__file__).parent / "schema"
 
 

@@ -49,6 +49,7 @@ QUICK_PROGRAM = [sys.executable, "-c", QUICK]
 COMMANDS = [
     ["generate"], ["check"], ["functionalize"], ["eval"], ["search"], ["grow"], ["app"], ["doctor"], ["archive"],
     *(["archive", c] for c in ("stats", "show", "export", "import", "reindex", "verify", "reverify", "retract")),
+    ["archive", "serve"],
 ]  # fmt: skip
 
 RELU = problem(shape=(256, 1024))
