@@ -220,7 +220,7 @@ def test_the_prompt_is_shown_as_it_was_sent(explorer: AppTest) -> None:
 def test_lineage_shows_the_difference_to_the_parent(explorer: AppTest) -> None:
     page = visit(explorer, "kernel", id=CHILD.id, tab="Lineage")
     difference = next(code.value for code in page.code if code.language == "diff")
-    assert "-// variant 0\n+// variant 1" in difference
+    assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
 
 
 def test_an_unknown_id_leads_back_to_the_table(explorer: AppTest) -> None:
