@@ -4,8 +4,9 @@
 
 A server on loopback answers with kernels after a while: log-normal with that median, p90 at twice the median, which is
 an assumption about models, not a recording of one. One in eight does not build, one in eight is wrong. Client, builds,
-sandbox, judge and archive are the real ones. "Busy" is the share of the time from the first draft to the last verdict
-that the judge spends on building and judging; on a CPU it builds too, since compilers beside a timing would disturb it.
+sandbox, judge and archive are the real ones, and nothing is in the build cache; exemplars are shown without being
+proved here first. "Busy" is the share of the time from the first draft to the last verdict that the judge spends on
+building and judging; on a CPU it builds too, since compilers beside a timing would disturb it.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,11 +32,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fake_openai import Answer, Body, FakeOpenAI, Say
 
 from archive.records import Attempt
+from archive.store import FileArchive
 from eval.judge import LocalJudge
 from eval.problem import load_problem
-from eval.records import Passed, verdict_name
+from eval.records import verdict_name
 from rag_kernels import flow, llm_branch
 from rag_kernels.api import open_session
+from rag_kernels.exemplars import Exemplars
 from rag_kernels.llm import LLM
 from rag_kernels.llm_writer import LLMWriter
 from rag_kernels.offline.writer import OfflineWriter
@@ -52,12 +55,15 @@ class Model:
     def __init__(self, source: str, median_s: float) -> None:
         self.source, self.median_s = source, median_s
         self.count = 0
+        self.start = int(time.time())  # a number that no build has had
+        self.asked_at: list[float] = []
         self.latencies: list[float] = []
         self._random = random.Random(0)
 
     def __call__(self, body: Body) -> Answer:
         delay_s = self.median_s * 2 ** (self._random.gauss(0, 1) / P90)
         self.latencies.append(delay_s)
+        self.asked_at.append(time.perf_counter())
         self.count += 1
         asked = re.search(r"numbered list of exactly (\d+)", str(body["messages"][1]["content"]))
         text = self._ideas(int(asked[1])) if asked else self._code()
@@ -68,9 +74,9 @@ class Model:
 
     def _code(self) -> str:
         number, contract = self.count, '#include "rag_kernel.h"'
-        text = self.source.replace(contract, f"{contract}\nconstexpr int own = {number};", 1)
+        text = self.source.replace(contract, f"{contract}\nconstexpr int64_t own = {self.start + number};", 1)
         if number % 8 == 3:
-            text = text.replace(";", "", 1)
+            text += "int broken = ;\n"
         if number % 8 == 6:
             text = re.sub(r"(\w+\.data\[[^\]]*\]|\bto\[[^\]]*\]) = ", r"\1 = 0.5f * ", text)
         return f"Idea: variant {number}\n\n```cpp\n{text}```\n"
@@ -81,9 +87,7 @@ class Watched:
 
     def __init__(self, judge: LocalJudge) -> None:
         self._judge = judge
-        self.busy_s = 0.0
-        self.first: float | None = None
-        self.last = 0.0
+        self.spans: list[tuple[float, float]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._judge, name)
@@ -92,14 +96,12 @@ class Watched:
         found = self._judge.judge(*asked)
         while True:
             started = time.perf_counter()
-            self.first = self.first or started
             try:
                 verdict = next(found)
             except StopIteration:
                 return
             finally:
-                self.last = time.perf_counter()
-                self.busy_s += self.last - started
+                self.spans.append((started, time.perf_counter()))
             yield verdict
 
 
@@ -116,17 +118,17 @@ class Waits(queue.SimpleQueue):  # type: ignore[type-arg]
             Waits.waited.append((started, time.perf_counter()))
 
 
-def stopwatch(owner: Any, name: str, spent: list[float]) -> None:
-    """Replace a function by itself with the CPU time of its thread written down."""
+def stopwatch(owner: Any, name: str, spent: list[float], clock: Callable[[], float] = time.thread_time) -> None:
+    """Replace a function by itself with its time written down: of its thread's CPU, or by another clock."""
     method = getattr(owner, name)
 
     @functools.wraps(method)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        started = time.thread_time()
+        started = clock()
         try:
             return method(*args, **kwargs)
         finally:
-            spent.append(time.thread_time() - started)
+            spent.append(clock() - started)
 
     setattr(owner, name, timed)
 
@@ -145,6 +147,10 @@ def main() -> None:
     for owner, name in ((llm_branch, "prompt"), (llm_branch, "read"), (LLMWriter, "_is_new")):
         stopwatch(owner, name, own)
     stopwatch(LLM, "complete", client)
+    rows: list[float] = []
+    retrieval: list[float] = []
+    stopwatch(FileArchive, "record_attempt", rows, time.perf_counter)
+    stopwatch(Exemplars, "__call__", retrieval, time.perf_counter)
     flow.queue = SimpleNamespace(SimpleQueue=Waits)  # type: ignore[assignment]
     model = Model("", asked.median_s)
     with tempfile.TemporaryDirectory() as folder, FakeOpenAI(model) as server:
@@ -159,41 +165,50 @@ def main() -> None:
             model.source = first.candidate.source
             list(session.judge.judge(functional, [first.candidate]))  # baselines and admission: once a problem
             watched = Watched(session.judge)  # type: ignore[arg-type]
-            session = replace(session, judge=watched)  # type: ignore[arg-type]
+            unproved = replace(session.retrieve, prove=None)  # type: ignore[type-var]
+            session = replace(session, judge=watched, retrieve=unproved)  # type: ignore[arg-type]
             attempts = list(session.generate(problem, session.new_run("bench", problem)))
-    report(attempts, watched, model, own, client)
+    report(attempts, watched, model, own, client, rows, retrieval)
 
 
 def report(
-    attempts: list[Attempt], judge: Watched, model: Model, own: list[float], client: list[float]
-) -> None:
+    attempts: list[Attempt], judge: Watched, model: Model, own: list[float], client: list[float], written: list[float],
+    retrieval: list[float],
+) -> None:  # fmt: skip
     judged = [a for a in attempts if not a.note.startswith("confirmation")]
-    assert judge.first is not None
-    span_s = judge.last - judge.first
-    waited_s = sum(end - start for start, end in Waits.waited if start > judge.first and end <= judge.last)
+    first, last = judge.spans[0][0], judge.spans[-1][1]
+    asked_last = max(model.asked_at)  # after that there is nothing left to ask for: the last replies are waited for
+    span_s, steady_s = last - first, asked_last - first
+    busy_s, busy_steady_s = within(judge.spans, first, last), within(judge.spans, first, asked_last)
+    waited_s = within(Waits.waited, first, last)
     verdicts = Counter(verdict_name(a.judged.verdict) for a in judged)
-    labels = Counter(a.judged.verdict.label for a in judged if isinstance(a.judged.verdict, Passed))
     latencies = sorted(model.latencies)
     rows = {
         "attempts judged": f"{len(judged)} ({', '.join(f'{n} {name}' for name, n in verdicts.items())})",
-        "labels": ", ".join(f"{n} {name}" for name, n in labels.items()),
         "requests": len(latencies),
         "latency, median (s)": f"{statistics.median(latencies):.1f}",
         "latency, p90 (s)": f"{latencies[int(0.9 * len(latencies))]:.1f}",
         "from the first draft to the last verdict (s)": f"{span_s:.1f}",
-        "judge busy (s)": f"{judge.busy_s:.1f}",
-        "a verdict (s)": f"{judge.busy_s / len(judged):.2f}",
+        "judge busy (s)": f"{busy_s:.1f}",
+        "a verdict (s)": f"{busy_s / len(judged):.2f}",
         "waiting for replies (s)": f"{waited_s:.1f}",
-        "**judge busy**": f"**{judge.busy_s / span_s:.0%}**",
-        "**own code between verdicts, an attempt (ms)**": (
-            f"**{1e3 * (span_s - judge.busy_s - waited_s) / len(judged):.0f}**"
-        ),
+        "**judge busy, first draft to last verdict**": f"**{busy_s / span_s:.0%}**",
+        "judge busy, first draft to last request": f"{busy_steady_s / steady_s:.0%}",
+        "**own code between verdicts, an attempt (ms)**": f"**{1e3 * (span_s - busy_s - waited_s) / len(judged):.0f}**",
+        "of that, its row on disk, median (ms)": f"{1e3 * statistics.median(written):.0f}",
+        "of that, retrieval (ms)": f"{1e3 * sum(retrieval[1:]) / len(judged):.0f}",
         "beside it, CPU an attempt (ms): prompt, reply, repeats": f"{1e3 * sum(own) / len(judged):.0f}",
         "beside it, CPU a request (ms): litellm, and the record of it": f"{1e3 * statistics.median(client):.0f}",
+        "load average of the machine": f"{os.getloadavg()[0]:.1f}",
     }
     print("| | |\n|---|---:|")
     for name, value in rows.items():
         print(f"| {name} | {value} |")
+
+
+def within(spans: list[tuple[float, float]], start: float, end: float) -> float:
+    """Seconds of the spans that lie between two moments."""
+    return sum(max(0.0, min(b, end) - max(a, start)) for a, b in spans)
 
 
 if __name__ == "__main__":
