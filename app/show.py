@@ -45,10 +45,12 @@ PAGE = 50  # rows
 
 
 def plain(text: str) -> str:
-    """Escape every character that markdown could take as an instruction, on one line."""
-    line = " ".join(text.split())
-    escaped = re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", line)
-    return re.sub(r"\bwww\b", "ww&#119;", escaped, flags=re.IGNORECASE)
+    """Escape every character that markdown could take as an instruction, on one line.
+
+    Addresses are made into links after escapes are undone, so an invisible word joiner takes them apart.
+    """
+    line = re.sub(r"(https?(?=:)|www(?=\.)|@)", "\\1\u2060", " ".join(text.split()), flags=re.IGNORECASE)
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", line)
 
 
 def duration(microseconds: float | None) -> str:
@@ -59,6 +61,17 @@ def duration(microseconds: float | None) -> str:
         if microseconds < limit:
             return f"{significant(microseconds / scale)} {unit}"
     return f"{significant(microseconds / 1e6)} s"
+
+
+def span(seconds: float) -> str:
+    """`4.20 s`, `12 min`, `3 h 05 min`, `2 days 4 h`."""
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return duration(1e6 * seconds)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest:02} min" if hours < 48 else f"{hours // 24} days {hours % 24} h"
 
 
 def significant(value: float) -> str:

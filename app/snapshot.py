@@ -29,17 +29,17 @@ CARDS = f"""
         TRY_CAST(created_at AS TIMESTAMP) AS created_at, {BEST_ROW.removesuffix(' = 1')} AS choice
     FROM kernel_cards
 """
-# Attempts by the hour.
+# Attempts, by steps of five minutes.
 TRIES = """
     SELECT
         problem_id, problem_name AS problem, writer, model, verdict, count(*) AS attempts,
         count(*) FILTER (won) AS won, max(speedup) FILTER (barred = '') AS best,
-        date_trunc('hour', TRY_CAST(created_at AS TIMESTAMP)) AS hour
+        time_bucket(INTERVAL '5 minutes', TRY_CAST(created_at AS TIMESTAMP)) AS time
     FROM attempt_results GROUP BY ALL
 """
 SPENDING = """
-    SELECT date_trunc('hour', TRY_CAST(created_at AS TIMESTAMP)) AS hour, model, sum(cost_usd) AS cost_usd,
-        count(*) AS calls, count(*) FILTER (cost_usd IS NULL) AS unpriced,
+    SELECT time_bucket(INTERVAL '5 minutes', TRY_CAST(created_at AS TIMESTAMP)) AS time, model,
+        sum(cost_usd) AS cost_usd, count(*) AS calls, count(*) FILTER (cost_usd IS NULL) AS unpriced,
         sum(prompt_tokens + completion_tokens)::BIGINT AS tokens
     FROM llm_calls GROUP BY ALL
 """
@@ -295,7 +295,7 @@ class Snapshot:
     def outcomes(self, since: datetime | None = None) -> pd.DataFrame:
         return self._ask(
             "SELECT replace(verdict, '_', ' ') AS outcome, sum(attempts)::BIGINT AS count FROM tries "
-            "WHERE coalesce(hour >= ?, true) GROUP BY 1 ORDER BY count DESC",
+            "WHERE coalesce(time >= ?, true) GROUP BY 1 ORDER BY count DESC",
             [since],
         )
 
@@ -318,19 +318,25 @@ class Snapshot:
             """
         )
 
-    def history(self) -> pd.DataFrame:
-        """By the hour and summed up: kernels in the archive, attempts that won, and dollars spent."""
+    def history(self, points: int = 300) -> pd.DataFrame:
+        """Summed up over time: kernels in the archive, attempts that won, and dollars spent."""
         return self._ask(
-            """
+            f"""
             WITH steps AS (
-                SELECT date_trunc('hour', created_at) AS hour, count(*) AS kernels, 0 AS wins, 0.0 AS cost_usd
+                SELECT time_bucket(INTERVAL '5 minutes', created_at) AS time, count(*) AS kernels, 0 AS wins,
+                    0.0 AS cost_usd
                 FROM cards WHERE choice = 1 GROUP BY 1
-                UNION ALL SELECT hour, 0, sum(won), 0.0 FROM tries GROUP BY 1
-                UNION ALL SELECT hour, 0, 0, coalesce(sum(cost_usd), 0) FROM spending GROUP BY 1
+                UNION ALL SELECT time, 0, sum(won), 0.0 FROM tries GROUP BY 1
+                UNION ALL SELECT time, 0, 0, coalesce(sum(cost_usd), 0) FROM spending GROUP BY 1
+            ),
+            sums AS (
+                SELECT time, sum(sum(kernels)) OVER so_far AS kernels, sum(sum(wins)) OVER so_far AS wins,
+                    sum(sum(cost_usd)) OVER so_far AS cost_usd,
+                    ntile({int(points)}) OVER so_far AS part
+                FROM steps WHERE time IS NOT NULL GROUP BY time WINDOW so_far AS (ORDER BY time)
             )
-            SELECT hour AS time, sum(sum(kernels)) OVER so_far AS kernels, sum(sum(wins)) OVER so_far AS wins,
-                sum(sum(cost_usd)) OVER so_far AS cost_usd
-            FROM steps WHERE hour IS NOT NULL GROUP BY hour WINDOW so_far AS (ORDER BY hour) ORDER BY hour
+            SELECT max(time) AS time, max(kernels) AS kernels, max(wins) AS wins, max(cost_usd) AS cost_usd
+            FROM sums GROUP BY part ORDER BY 1
             """
         )
 
@@ -342,9 +348,9 @@ class Snapshot:
                 coalesce(sum(attempts) FILTER (verdict = 'passed'), 0)::BIGINT AS passed,
                 count(DISTINCT problem_id) AS problems,
                 (SELECT count(*) FROM cards WHERE choice = 1 AND created_at >= $1) AS kernels,
-                (SELECT coalesce(sum(cost_usd), 0) FROM spending WHERE hour >= $1) AS cost_usd,
-                (SELECT coalesce(sum(unpriced), 0)::BIGINT FROM spending WHERE hour >= $1) AS unpriced
-            FROM tries WHERE hour >= $1
+                (SELECT coalesce(sum(cost_usd), 0) FROM spending WHERE time >= $1) AS cost_usd,
+                (SELECT coalesce(sum(unpriced), 0)::BIGINT FROM spending WHERE time >= $1) AS unpriced
+            FROM tries WHERE time >= $1
             """,
             [since],
         )

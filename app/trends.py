@@ -21,6 +21,7 @@ OUTCOME_COLOURS = {
     "timed out": "#B9A800",
     "rejected": GREY,
 }
+LINES = alt.Legend(symbolType="stroke", symbolSize=300)
 TIME = alt.X("time:T", title="time (UTC)", axis=alt.Axis(tickCount=6))
 
 
@@ -84,12 +85,12 @@ def wins(table: pd.DataFrame) -> Chart:
         .encode(
             x=alt.X(
                 "speedup:Q",
-                title="speed-up of the best kernel (×)",
+                title="best speed-up over (×)",
                 scale=alt.Scale(type="log", nice=False, padding=24),
             ),
-            y=alt.Y("problem:N", title=None, sort="-x", axis=alt.Axis(labelLimit=180, labelOverlap=False, grid=True)),
-            color=alt.Color("baseline:N", title="over", scale=BASELINES),
-            shape=alt.Shape("baseline:N", title="over", scale=BASELINE_SHAPES),
+            y=alt.Y("problem:N", title=None, sort="-x", axis=alt.Axis(labelLimit=140, labelOverlap=False, grid=True)),
+            color=alt.Color("baseline:N", title=None, scale=BASELINES),
+            shape=alt.Shape("baseline:N", title=None, scale=BASELINE_SHAPES),
             tooltip=["problem", "baseline", alt.Tooltip("speedup:Q", format=".2f")],
         )
     )
@@ -107,9 +108,9 @@ def progress(table: pd.DataFrame) -> Chart:
     shape: dict[str, Any] = {}
     colour: Any = alt.value(GREEN)
     if several:
-        colour = alt.Color("name:N", title=None, scale=alt.Scale(domain=names, range=[GREEN, ORANGE]))
+        colour = alt.Color("name:N", title=None, scale=alt.Scale(domain=names, range=[GREEN, ORANGE]), legend=LINES)
         dashes = alt.Scale(domain=names, range=[[1, 0], [6, 3]])
-        shape = {"strokeDash": alt.StrokeDash("name:N", title=None, scale=dashes)}
+        shape = {"strokeDash": alt.StrokeDash("name:N", title=None, scale=dashes, legend=LINES)}
     x = alt.X("attempt:Q", title="attempt", axis=alt.Axis(tickMinStep=1, format="d"))
     best = (
         alt.Chart(table.dropna(subset=["best"]))
@@ -137,7 +138,7 @@ def over_time(table: pd.DataFrame) -> Chart:
     scale = alt.Scale(domain=list(names.values()), range=[BLUE, GREEN])
     return (
         alt.Chart(long)
-        .mark_line(interpolate="step-after", strokeWidth=2.5, point=len(table) < 3)
+        .mark_line(interpolate="step-after", strokeWidth=2.5)
         .encode(
             x=TIME,
             y=alt.Y("count:Q", title="so far", axis=alt.Axis(tickMinStep=1, format="~s")),
@@ -159,7 +160,7 @@ def spending(table: pd.DataFrame) -> Chart:
         .mark_area(color=ORANGE, opacity=0.4, line={"color": ORANGE}, interpolate="step-after")
         .encode(
             x=TIME,
-            y=alt.Y("cost_usd:Q", title="spent on models so far (US$)", axis=alt.Axis(format="$~f")),
+            y=alt.Y("cost_usd:Q", title="spent so far (US$)", axis=alt.Axis(format="$~f")),
             tooltip=[
                 alt.Tooltip("time:T", title="time (UTC)", format="%Y-%m-%d %H:%M"),
                 alt.Tooltip("cost_usd:Q", title="US$", format="$.4f"),

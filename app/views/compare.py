@@ -12,6 +12,8 @@ from archive.queries import Evaluation
 from archive.records import ArchivedKernel, Run
 from eval.records import Passed
 
+LINES = 24  # of a source that is shown without scrolling
+
 
 def side_by_side(facts: dict[str, tuple[str, str]], names: tuple[str, str]) -> None:
     rows = [{"": what, f"A · {names[0]}": a, f"B · {names[1]}": b} for what, (a, b) in facts.items() if a or b]
@@ -58,7 +60,9 @@ def kernels(a: ArchivedKernel, b: ArchivedKernel) -> None:
         with column:
             st.page_link("views/kernel.py", label=show.short(kernel.id), query_params={"id": kernel.id},
                          icon=":material/arrow_forward:")  # fmt: skip
-            st.code(kernel.source, language=show.language(kernel.source, kernel.tier), line_numbers=True, height=520)
+            tall = kernel.source.count("\n") > LINES
+            st.code(kernel.source, language=show.language(kernel.source, kernel.tier), line_numbers=True,
+                    height=520 if tall else "content")  # fmt: skip
 
 
 def timings(first: list[Evaluation], second: list[Evaluation]) -> None:
@@ -74,7 +78,7 @@ def timings(first: list[Evaluation], second: list[Evaluation]) -> None:
         rows.append(
             {
                 "problem": e.problem_name, "device": e.judged.device.name, "A": show.duration(a.candidate_us),
-                "B": show.duration(b.candidate_us), "B over A": show.times(a.candidate_us / b.candidate_us),
+                "B": show.duration(b.candidate_us), "B is faster by": show.times(a.candidate_us / b.candidate_us),
                 "eager beside A": show.duration(a.eager_us), "eager beside B": show.duration(b.eager_us),
             }
         )  # fmt: skip

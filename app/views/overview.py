@@ -25,11 +25,11 @@ def headline() -> None:
 
 
 def lately() -> None:
-    left, right = st.columns([3, 2], vertical_alignment="bottom")
-    left.subheader("What came in lately")
-    span = right.segmented_control(
-        "In the last", list(SPANS), default="24 hours", required=True, key="since", bind="query-params"
-    )
+    st.subheader("What came in lately")
+    span = st.segmented_control(
+        "In the last", list(SPANS), default="24 hours", required=True, key="since", bind="query-params",
+        label_visibility="collapsed",
+    )  # fmt: skip
     since = datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=SPANS[str(span)])
     shown = data.lists()
     found = shown.lately(since)
@@ -63,8 +63,8 @@ def curves() -> None:
     with right:
         st.subheader("Kernels and wins")
         history = data.lists().history()
-        if history.empty:
-            st.caption("Nothing has a date yet.")
+        if len(history) < 2:
+            st.caption("Everything came in at once: there is no history to draw yet.")
         else:
             st.altair_chart(trends.over_time(history))
             st.caption("An attempt wins when it is right and faster than eager and torch.compile.")

@@ -53,7 +53,7 @@ def budget(run: Run, attempts: pd.DataFrame, calls: list[LLMCall]) -> None:
 def _used(name: str, amount: float) -> str:
     match name:
         case "time":
-            return show.duration(1e6 * amount)
+            return show.span(amount)
         case "money":
             return show.dollars(amount)
         case _:
