@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,15 @@ def choose(folder: Path) -> None:
     st.session_state[CHOSEN] = str(folder)
 
 
+def warm(folder: Path) -> None:
+    """Read the lists and make the search ready before the first page asks; what fails here is told there."""
+    with suppress(ArchiveError, SearchError):
+        if (folder / DATABASE).exists():
+            version = queries.version(_open(str(folder)))
+            _lists(str(folder), version)
+            _retriever(str(folder), version).corpus()
+
+
 def is_empty() -> bool:
     """True when there is nothing to show; an archive that does not exist is not created."""
     folder = Path(st.session_state[CHOSEN])
@@ -104,7 +114,7 @@ def lists() -> Snapshot:
     return _lists(*_now())
 
 
-@st.cache_resource(show_spinner="Reading the archive…", max_entries=2)
+@st.cache_resource(show_spinner=False, max_entries=2)
 def _lists(folder: str, version: str) -> Snapshot:
     found = Snapshot(_open(folder))
     kernels = found.count(EVERYTHING)
@@ -343,7 +353,7 @@ def _retriever(folder: str, version: str) -> Retriever:
     return clock.retriever
 
 
-@st.cache_resource(show_spinner="Loading the embedding model…")
+@st.cache_resource(show_spinner=False)
 def _embedder() -> Embedder:
     try:
         return load_embedder()

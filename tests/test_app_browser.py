@@ -20,7 +20,7 @@ from explorer_archive import CHILD, HOSTILE, HOSTILE_IDEA, HOSTILE_NAME, PARENT,
 from factories import attempt, problem, wrong
 
 from app import show
-from app.launch import command
+from app.launch import arguments
 from archive.store import FileArchive
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -127,7 +127,7 @@ def test_it_listens_on_the_loopback_address_only(address: str) -> None:
 
 
 def test_flags_leave_nothing_to_config_files() -> None:
-    line = command(Path("archive"), 8600)
+    line = arguments(Path("archive"), 8600)
     assert "--server.address=127.0.0.1" in line
     assert "--browser.gatherUsageStats=false" in line
     assert line[-2:] == ["--archive", str(Path("archive").resolve())]
