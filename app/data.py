@@ -164,7 +164,7 @@ def _failures(folder: str, version: str) -> list[Failure]:
 
 def summary() -> figures.Summary:
     shown = lists()
-    return figures.summary(shown.best(), len(shown.problems()), _stats(*_now()))
+    return figures.summary(shown.standing(), shown.best(), len(shown.problems()), _stats(*_now()))
 
 
 @st.cache_resource(show_spinner=False, max_entries=2)

@@ -62,12 +62,12 @@ class Burn:
     limit: float | None
 
 
-def summary(best: pd.DataFrame, problems: int, stats: Mapping[str, int | float]) -> Summary:
+def summary(kernels: int, best: pd.DataFrame, problems: int, stats: Mapping[str, int | float]) -> Summary:
     """`best` has a row for each problem and device."""
     gains = best["speedup"]
     unknown = stats["llm_calls"] > 0 and stats["calls_of_unknown_cost"] == stats["llm_calls"]
     return Summary(
-        kernels=int(stats["verified"]),
+        kernels=kernels,
         problems=problems,
         attempts=int(stats["attempts"]),
         best_speedup=float(gains.max()) if len(gains) else None,
@@ -231,7 +231,7 @@ def exemplar_row(e: Exemplar, known: Paid | None, written: str) -> dict[str, obj
 
 
 def board(ranked: pd.DataFrame) -> pd.DataFrame:
-    """The ranked kernels of one problem and device with eager and torch.compile as rows, fastest first.
+    """The ranked kernels of one problem and device with eager and torch.compile as rows, the best first.
 
     A baseline's time is the one beside the best kernel: it was measured again with each.
     """
@@ -239,14 +239,16 @@ def board(ranked: pd.DataFrame) -> pd.DataFrame:
     entrant = ranked["model"].where(ranked["model"] != "", ranked["writer"] + " writer")
     rows = ranked.assign(entrant=entrant, place=range(1, len(ranked) + 1))
     over = best["eager_ms"] / best["compile_ms"]
-    eager = {"entrant": "eager PyTorch", "ms": best["eager_ms"], "speedup_eager": 1.0, "speedup_compile": 1 / over}
-    compiled = {"entrant": "torch.compile", "ms": best["compile_ms"], "speedup_eager": over, "speedup_compile": 1.0}
+    eager = {"entrant": "eager PyTorch", "ms": best["eager_ms"], "speedup_eager": 1.0, "speedup_compile": 1 / over,
+             "speedup": min(1, 1 / over)}  # fmt: skip
+    compiled = {"entrant": "torch.compile", "ms": best["compile_ms"], "speedup_eager": over, "speedup_compile": 1.0,
+                "speedup": min(over, 1)}  # fmt: skip
     baselines = pd.DataFrame([eager, compiled]).dropna(subset=["ms"])
     kept = ["id", "link", "place", "entrant", "ms", "speedup", "speedup_eager", "speedup_compile", "floor_percent",
             "label", "trust", "idea"]  # fmt: skip
     together = pd.concat([rows[kept], baselines.reindex(columns=kept)], ignore_index=True)
     texts = ["id", "label", "trust", "idea"]
-    return together.fillna(dict.fromkeys(texts, "")).sort_values("speedup_eager", ascending=False, kind="stable")
+    return together.fillna(dict.fromkeys(texts, "")).sort_values("speedup", ascending=False, kind="stable")
 
 
 def family_rows(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -268,7 +270,7 @@ def null_kernels(report: Admission) -> pd.DataFrame:
     """What the judge, and KernelBench's tolerance, say of kernels that compute nothing."""
     rows = [
         {
-            "kernel": n.name, "error": n.ratio if math.isfinite(n.ratio) else None,
+            "kernel": n.name, "error": f"{n.ratio:.2g}" if math.isfinite(n.ratio) else "",
             "judge": "passes it" if n.passes else "rejects it",
             "kernelbench": "passes it" if n.kernelbench else "rejects it",
         }

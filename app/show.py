@@ -121,6 +121,11 @@ def short(content_id: str) -> str:
     return content_id[:10]
 
 
+def brief(text: str) -> str:
+    """A remark with its kernels' ids shortened."""
+    return re.sub(r"(k_[0-9a-f]{8})[0-9a-f]+", r"\1", text)
+
+
 def words(name: str) -> str:
     """`build_failed` as a reader says it."""
     return name.replace("_", " ")
@@ -157,7 +162,7 @@ def badges(kernel: ArchivedKernel) -> None:
             st.badge(plain(f"{kernel.precision} precision"), color="gray")
         for text in kernel.labels:
             barred = text.startswith(BARRED_LABELS)
-            st.badge(plain(text), color="red" if barred else "violet", icon=":material/label:")
+            st.badge(plain(brief(text)), color="red" if barred else "violet", icon=":material/label:")
 
 
 def pager(total: int, key: str = "page") -> int:

@@ -47,10 +47,12 @@ FORMS = """
     SELECT graph_key, arg_min(source, id) AS source, arg_min(operators, id) AS operators
     FROM functionals GROUP BY graph_key
 """
-LISTED = """id, 'kernel?id=' || id AS link, problem_id, problem, idea, trust, retracted, stale, unranked, label,
-    array_to_string(labels, ', ') AS labels, tier, backend, writer, model, family, dtype, device, speedup,
-    speedup_eager, speedup_compile, ms, eager_ms, compile_ms, floor_percent, created_at"""
+LISTED = """id, 'kernel?id=' || id AS link, problem_id, problem, idea, trust, retracted, stale, unranked, label, tier,
+    regexp_replace(array_to_string(labels, ', '), '(k_[0-9a-f]{8})[0-9a-f]+', '\\1', 'g') AS labels, backend, writer,
+    model, family, dtype, device, speedup, speedup_eager, speedup_compile, ms, eager_ms, compile_ms, floor_percent,
+    created_at"""
 FILTERS = ("trust", "backend", "device", "family", "dtype", "label", "tier", "writer", "model")
+MEASURED = ("speedup", "speedup_eager", "speedup_compile", "floor_percent", "ms")
 ANSWERS = 100  # that are kept
 
 
@@ -133,12 +135,16 @@ class Snapshot:
     def kernels(
         self, where: Where, *, order: str = "created_at", descending: bool = True, first: int = 0, count: int = 50
     ) -> pd.DataFrame:
-        """A page of the list: a row a kernel, with the evaluation that speaks best for it."""
+        """A page of the list: a row a kernel, with the evaluation that speaks best for it.
+
+        In order of a measurement those come first that are ranked: nothing that is only claimed leads a list.
+        """
         sql, values = where.sql()
         direction = "DESC" if descending else "ASC"
+        measured = "unranked <> ''," if order in MEASURED else ""
         return self._ask(
             f"SELECT {LISTED} FROM cards WHERE {sql} {where.one_each} "
-            f"ORDER BY {order} {direction} NULLS LAST, id LIMIT {int(count)} OFFSET {int(first)}",
+            f"ORDER BY {measured} {order} {direction} NULLS LAST, id LIMIT {int(count)} OFFSET {int(first)}",
             values,
         )
 
@@ -166,7 +172,7 @@ class Snapshot:
         return self._ask(
             f"""
             WITH timed AS (SELECT family, least(greatest(log2(speedup), -3), 6) AS place FROM cards
-                           WHERE speedup > 0 AND family <> '' AND {sql} {where.one_each}),
+                           WHERE unranked = '' AND speedup > 0 AND {sql} {where.one_each}),
             largest AS (SELECT family FROM timed GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {int(families)})
             SELECT family, 2.0 ** (floor(2 * place) / 2) AS low, 2.0 ** (floor(2 * place) / 2 + 0.5) AS high,
                 count(*) AS kernels
@@ -226,6 +232,10 @@ class Snapshot:
         )
 
     # --- leaderboards
+
+    def standing(self) -> int:
+        """How many kernels are ranked anywhere."""
+        return int(self._ask("SELECT count(DISTINCT id) AS n FROM cards WHERE unranked = ''")["n"].iloc[0])
 
     def devices(self) -> list[str]:
         """Devices that something is ranked on, the busiest first."""

@@ -249,7 +249,7 @@ SENSITIVITY_COLUMNS: dict[str, Any] = {
 
 NULL_COLUMNS: dict[str, Any] = {
     "kernel": TEXT("a kernel that returns", width="medium"),
-    "error": NUMBER("error", format="%.3g", help="over PyTorch's own"),
+    "error": TEXT("error", help="over PyTorch's own"),
     "judge": TEXT("this judge"),
     "kernelbench": TEXT("KernelBench's 1e-2"),
 }

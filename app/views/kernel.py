@@ -72,6 +72,7 @@ def timings(evaluations: list[Evaluation]) -> None:
     passed = [(e, e.judged.verdict) for e in evaluations if isinstance(e.judged.verdict, Passed)]
     if not passed:
         st.info("No timing is archived for this kernel.", icon=":material/timer_off:")
+    drawn: set[tuple[str, str]] = set()
     for evaluation, verdict in passed:
         device, m = evaluation.judged.device, verdict.measurement
         problem = data.problem(evaluation.problem_id)
@@ -87,7 +88,9 @@ def timings(evaluations: list[Evaluation]) -> None:
         _figures(m)
         if m.compile_note:
             st.caption(f"torch.compile: {show.plain(m.compile_note)}")
-        if problem is not None and charts.has_roofline(device, problem.features):
+        place = (evaluation.problem_id, device.key)
+        if problem is not None and place not in drawn and charts.has_roofline(device, problem.features):
+            drawn.add(place)
             st.markdown("**Roofline**")
             st.altair_chart(charts.roofline(device, problem.features, m))
             st.caption("Work and unavoidable bytes are the problem's; the ceilings were measured on the device.")
@@ -97,7 +100,7 @@ def _figures(m: Measurement) -> None:
     """The same as numbers."""
 
     def row(name: str, us: float, over: Ratio | None) -> dict[str, str]:
-        between = f"{over.low:.3f} to {over.high:.3f}" if over else show.DASH
+        between = f"{show.significant(over.low)} to {show.significant(over.high)}" if over else show.DASH
         gain = show.times(over.median if over else None)
         return {"": name, "time per call": show.duration(us), "kernel is faster by": gain, "95 % interval (×)": between}
 

@@ -16,7 +16,7 @@ SPANS = {"12 hours": 12, "24 hours": 24, "7 days": 168, "30 days": 720}
 def headline() -> None:
     s = data.summary()
     with st.container(horizontal=True):
-        st.metric("Kernels", f"{s.kernels:,}", border=True, width=150, help="verified or better")
+        st.metric("Kernels", f"{s.kernels:,}", border=True, width=150, help="verified or better, not retracted")
         st.metric("Problems", f"{s.problems:,}", border=True, width=150)
         st.metric("Attempts", f"{s.attempts:,}", border=True, width=150)
         st.metric("Geometric mean", show.times(s.mean_speedup), border=True, width=170, help=MEAN_HELP)

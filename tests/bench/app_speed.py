@@ -4,7 +4,7 @@
 
 Fills an archive as `archive_scale.py` does (`--keep FOLDER` leaves it there and uses it again), serves it as
 `rag-kernels app` does, and drives chromium with Playwright: from the click, or the address, to the moment at which the
-answer stands on the page. Then a job writes ten attempts a second, or as many as the archive takes, into another archive
+answer stands on the page. Then a job writes ten attempts a second, or as many as it can, into another archive
 that starts with `--grown-from` kernels, while a reader goes from page to page; any error that a page shows, and any
 browser error, counts. Prints Markdown.
 """
@@ -104,10 +104,7 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
     for number in range(repeats):
         go(page, f"{url}/kernels", "kernels. Click a row")
         total = caption(page)
-        page.get_by_text("Filters").click()
-        page.get_by_role("combobox", name="Family").click()
-        option = page.get_by_role("option", name="activation", exact=True)
-        option.wait_for()
+        option = open_filter(page)
         filters.append(timed(lambda option=option, total=total: (option.click(), changed(page, total))))  # type: ignore[misc]
         go(page, f"{url}/kernels?by=words", "kernels. Click a row")
         words.append(timed(lambda number=number: ask(page, f"variant {number + 11}")))  # type: ignore[misc]
@@ -128,6 +125,18 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
         timed(lambda: go(page, address, "Over torch.compile")) for _ in range(repeats)
     ]
     page.close()
+
+
+def open_filter(page: Any) -> Any:
+    """Open the filter of families and return the choice to click; the box may still be moving, so click until it is."""
+    page.get_by_text("Filters").click()
+    option = page.get_by_role("option", name="activation", exact=True)
+    for _ in range(10):
+        page.get_by_role("combobox", name="Family").click()
+        page.wait_for_timeout(1500)
+        if option.is_visible():
+            return option
+    raise LookupError("the list of families does not open")
 
 
 def timed(act: Callable[[], Any]) -> float:
