@@ -133,7 +133,8 @@ def test_two_kernels_are_compared(explorer: AppTest) -> None:
     page = visit(explorer, "compare", a=PARENT.id[:12], b=CHILD.id)
     facts = page.dataframe[0].value.set_index("")
     assert list(facts.loc["speed-up"]) == ["1.28×", "2.00×"]
-    assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in next(code.value for code in page.code if code.language == "diff")
+    difference = next(code.value for code in page.code if code.language == "diff")
+    assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
     times = page.dataframe[1].value
     assert list(times["B is faster by"]) == ["1.00×"]
 
