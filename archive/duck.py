@@ -61,6 +61,10 @@ class DuckArchive:
     def __init__(self, database: Database) -> None:
         self.database = database
 
+    def __str__(self) -> str:
+        """Where it is."""
+        return str(self.database)
+
     def version(self) -> str:
         return self.database.version()
 

@@ -14,11 +14,13 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from unittest import mock
 
 import chromadb  # noqa: F401  (imported once, in the server that jobs are forked from)
 import duckdb  # noqa: F401
@@ -148,7 +150,9 @@ def reading_job(root: Path, kernels: int) -> None:
 
 def start(target: object, *arguments: object) -> BaseProcess:
     process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type]
-    process.start()
+    # A child runs its parent's main module first, and that may be anything: Streamlit's tests put a page there.
+    with mock.patch.dict(sys.modules, {"__main__": sys.modules[__name__]}):
+        process.start()
     return process
 
 

@@ -50,6 +50,7 @@ COMMANDS = [
     *([c] for c in ("generate", "check", "functionalize", "eval", "search", "grow", "replay", "report", "sample")),
     ["app"], ["doctor"], ["archive"],
     *(["archive", c] for c in ("stats", "show", "export", "import", "reindex", "verify", "reverify", "retract")),
+    ["archive", "serve"],
 ]  # fmt: skip
 
 RELU = problem(shape=(256, 1024))

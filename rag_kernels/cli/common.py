@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a result on stdout; messages go to stderr.")]
 ArchivePlace = Annotated[
-    str | None, typer.Option("--archive", metavar="FOLDER", help="The archive's folder, or :memory: to keep nothing.")
+    str | None,
+    typer.Option(
+        "--archive", metavar="PLACE", help="The archive's folder, quack://HOST:PORT, or :memory: to keep nothing."
+    ),
 ]
 DeviceChoice = Annotated[
     Literal["auto", "cpu", "cuda"] | None,
