@@ -6,27 +6,39 @@ Tables are shared between sessions, so pages derive from them and never change t
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 
 from app import figures
-from archive import queries
+from app.snapshot import EVERYTHING, Snapshot, Where
+from archive import browse, queries
+from archive.browse import Failure, Paid, ProblemSet
 from archive.claims import claims_of
 from archive.database import FileDatabase
 from archive.duck import DuckArchive
 from archive.queries import Evaluation, LineageGraph
-from archive.records import ArchivedKernel, ArchiveError, Attempt, Claim, KernelFilter, LLMCall, Run
+from archive.records import ArchivedKernel, ArchiveError, Attempt, Claim, LLMCall, Run
 from archive.store import DATABASE
-from eval.records import FunctionalProblem
+from eval import codec
+from eval.admission import Admission, admission_file
+from eval.build import default_cache
+from eval.ids import content_id
+from eval.records import Device, FunctionalProblem
 from ingest.embedder import Embedder, EmbedderError, load_embedder
 from rag_kernels.retrieval import Retriever
 
-EVERY = KernelFilter(include_retracted=True)
 MANY_RUNS = 100_000
-RECENT_RUNS = 500  # whose attempts are in the table of attempts
-SIMILAR = 50
+SIMILAR = 200
+LARGE = 2_000  # kernels: from here on the lists may lag behind a growing archive
+LONGEST_LAG_S = 5.0
+SEARCH_LAG = 10  # times as long for searches, whose index takes longer to make
+STANDING = Where()
 CHOSEN = "archive folder"
 
 
@@ -34,15 +46,36 @@ class SearchError(Exception):
     """The search cannot be done here; the message says why and what to do."""
 
 
+@dataclass(slots=True)
+class Clock:
+    """The version of an archive that lists are shown at, and when it was last looked up; the same for searches."""
+
+    version: str = ""
+    seen_at: float = 0.0
+    lag_s: float = 0.0
+    retriever: Retriever | None = None
+    searched: str = ""
+    searched_at: float = 0.0
+
+
 def choose(folder: Path) -> None:
     """Say which archive this session looks at."""
     st.session_state[CHOSEN] = str(folder)
 
 
+def warm(folder: Path) -> None:
+    """Read the lists and make the search ready before the first page asks; what fails here is told there."""
+    with suppress(ArchiveError, SearchError):
+        if (folder / DATABASE).exists():
+            version = queries.version(_open(str(folder)))
+            _lists(str(folder), version)
+            _retriever(str(folder), version).corpus()
+
+
 def is_empty() -> bool:
     """True when there is nothing to show; an archive that does not exist is not created."""
     folder = Path(st.session_state[CHOSEN])
-    return not (folder / DATABASE).exists() or (kernels().empty and runs().empty)
+    return not (folder / DATABASE).exists() or (lists().count(EVERYTHING) == 0 and runs().empty)
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
@@ -55,34 +88,38 @@ def _archive() -> DuckArchive:
     return _open(st.session_state[CHOSEN])
 
 
+@st.cache_resource(show_spinner=False, max_entries=4)
+def _clock(folder: str) -> Clock:
+    return Clock()
+
+
 def _now() -> tuple[str, str]:
-    """What a cached answer depends on: the archive and its version."""
+    """What a cached list depends on: the archive and its version.
+
+    Reading the lists of a large archive takes a few tenths of a second, so under a growth job they are read every
+    few seconds rather than at every click. Single pages always show the archive as it is.
+    """
     folder = st.session_state[CHOSEN]
-    return folder, queries.version(_open(folder))
+    clock = _clock(folder)
+    if time.monotonic() - clock.seen_at >= clock.lag_s:
+        clock.version, clock.seen_at = queries.version(_open(folder)), time.monotonic()
+    return folder, clock.version
 
 
-# --- tables
+# --- lists
 
 
-def kernels() -> pd.DataFrame:
-    """A row a kernel, with the evaluation that speaks best for it; retracted ones too."""
-    return _kernels(*_now())
-
-
-@st.cache_resource(show_spinner="Reading the archive…", max_entries=2)
-def _kernels(folder: str, version: str) -> pd.DataFrame:
-    return figures.table([figures.kernel_row(k) for k in _open(folder).kernels(EVERY)], figures.KERNEL_COLUMNS)
-
-
-def places() -> pd.DataFrame:
-    """The leaderboard: a row for each verified kernel, problem and device that it was timed on."""
-    return _places(*_now())
+def lists() -> Snapshot:
+    """Kernels, problems, leaderboards and sums over attempts; to filter, sort and page through."""
+    return _lists(*_now())
 
 
 @st.cache_resource(show_spinner=False, max_entries=2)
-def _places(folder: str, version: str) -> pd.DataFrame:
-    rows = [figures.place_row(place) for place in queries.leaderboard(_open(folder))]
-    return figures.table(rows, figures.PLACE_COLUMNS)
+def _lists(folder: str, version: str) -> Snapshot:
+    found = Snapshot(_open(folder))
+    kernels = found.count(EVERYTHING)
+    _clock(folder).lag_s = 0.0 if kernels < LARGE else min(LONGEST_LAG_S, kernels / 10_000)
+    return found
 
 
 def runs() -> pd.DataFrame:
@@ -96,43 +133,53 @@ def _runs(folder: str, version: str) -> pd.DataFrame:
     return figures.table(rows, figures.RUN_COLUMNS)
 
 
-def attempts() -> pd.DataFrame:
-    """A row an attempt, failed ones too, of the most recent runs."""
-    return _attempts(*_now())
-
-
-@st.cache_resource(show_spinner="Reading the attempts…", max_entries=2)
-def _attempts(folder: str, version: str) -> pd.DataFrame:
-    recent = _runs(folder, version).head(RECENT_RUNS)
-    rows = [row for run in recent.itertuples() for row in _attempts_of_run(folder, run.id, run.attempts)]
-    return figures.table(rows, figures.ATTEMPT_COLUMNS)
-
-
-@st.cache_resource(show_spinner=False, max_entries=2 * RECENT_RUNS)
-def _attempts_of_run(folder: str, run_id: str, count: int) -> list[dict[str, object]]:
-    """Attempts are only ever added, so a run with the same count is the same: a live archive costs one run."""
-    return [figures.attempt_row(a) for a in queries.attempts_of_run(_open(folder), run_id)]
+def run_row(run_id: str) -> pd.DataFrame:
+    table = runs()
+    return table[table["id"] == run_id]
 
 
 def attempts_of(run_id: str) -> pd.DataFrame:
-    """The attempts of one run, in order."""
-    table = runs()
-    count = int(table.loc[table["id"] == run_id, "attempts"].sum())
-    rows = _attempts_of_run(st.session_state[CHOSEN], run_id, count)
+    """The attempts of one run, in order, as the archive is now."""
+    rows = [figures.attempt_row(a) for a in queries.attempts_of_run(_archive(), run_id)]
     return figures.table(rows, figures.ATTEMPT_COLUMNS)
 
 
-def problems() -> pd.DataFrame:
-    return figures.problems(kernels(), places(), attempts())
+def attempts_on(problem_id: str) -> pd.DataFrame:
+    """Every attempt on a problem, oldest first."""
+    rows = [figures.plain_row(a) | {"outcome": a.verdict.replace("_", " ")} for a in
+            browse.attempts_on(_archive(), problem_id)]  # fmt: skip
+    return figures.table(rows, ("run_id", "number", "outcome", "speedup", "created_at"))
+
+
+def failures(run_id: str | None = None) -> pd.DataFrame:
+    """Why attempts failed, grouped: of one run, or of all."""
+    found = _failures(*_now()) if run_id is None else browse.failures(_archive(), run_id)
+    return figures.table([figures.failure_row(f) for f in found], figures.FAILURE_COLUMNS)
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _failures(folder: str, version: str) -> list[Failure]:
+    return browse.failures(_open(folder))
 
 
 def summary() -> figures.Summary:
-    return figures.summary(places(), len(problems()), _stats(*_now()))
+    shown = lists()
+    return figures.summary(shown.standing(), shown.best(), len(shown.problems()), _stats(*_now()))
 
 
 @st.cache_resource(show_spinner=False, max_entries=2)
 def _stats(folder: str, version: str) -> dict[str, int | float]:
     return _open(folder).stats()
+
+
+def problem_sets() -> list[ProblemSet]:
+    """What a leaderboard can be kept to: the problems of a growth job, or of an importer."""
+    return _problem_sets(*_now())
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _problem_sets(folder: str, version: str) -> list[ProblemSet]:
+    return browse.problem_sets(_open(folder))
 
 
 # --- one thing
@@ -164,42 +211,39 @@ def origin(kernel_id: str) -> Attempt | None:
 
 
 def attempt(run_id: str, number: int) -> Attempt | None:
-    return next((a for a in _run_attempts(*_now(), run_id) if a.number == number), None)
-
-
-@st.cache_resource(show_spinner=False, max_entries=8)
-def _run_attempts(folder: str, version: str, run_id: str) -> list[Attempt]:
-    return _open(folder).attempts(run_id)
+    return browse.attempt(_archive(), run_id, number)
 
 
 def run(run_id: str) -> Run | None:
-    return next((r for r in _every_run(*_now()) if r.id == run_id), None)
-
-
-@st.cache_resource(show_spinner=False, max_entries=2)
-def _every_run(folder: str, version: str) -> list[Run]:
-    return _open(folder).runs(MANY_RUNS)
+    return browse.run(_archive(), run_id)
 
 
 def problem(problem_id: str) -> FunctionalProblem | None:
-    """As an attempt on it recorded it; None when its kernels were imported without their attempts."""
-    table = attempts()
-    mine = table[table["problem_id"] == problem_id]
-    if len(mine):
-        found = attempt(mine.iloc[-1]["run_id"], int(mine.iloc[-1]["number"]))
-    else:
-        ids = kernels().query("problem_id == @problem_id")["id"]
-        found = next((a for a in map(origin, ids) if a is not None and a.problem.problem.id == problem_id), None)
-    return found.problem if found else None
+    return browse.functional(_archive(), problem_id)
+
+
+def problem_of_source(source: str) -> FunctionalProblem | None:
+    """The archived problem with this very source."""
+    return problem(content_id("p", source))
+
+
+def devices_of(problem_id: str) -> list[Device]:
+    """Where kernels of a problem were judged."""
+    return browse.devices_of(_archive(), problem_id)
+
+
+def admissions(found: FunctionalProblem) -> list[tuple[Device, Admission]]:
+    """What `rag-kernels check`, or judging, found out about a problem on the devices of its kernels, if it is here."""
+    reports = []
+    for device in devices_of(found.problem.id):
+        file = admission_file(found, device, cache=default_cache())
+        if file.is_file():
+            reports.append((device, codec.loads(file.read_text())))
+    return reports
 
 
 def calls(run_id: str) -> list[LLMCall]:
-    return _calls(*_now(), run_id)
-
-
-@st.cache_resource(show_spinner=False, max_entries=8)
-def _calls(folder: str, version: str, run_id: str) -> list[LLMCall]:
-    return _open(folder).calls(run_id)
+    return _archive().calls(run_id)
 
 
 def calls_of(made: Attempt) -> list[LLMCall]:
@@ -212,47 +256,108 @@ def family(kernel_id: str) -> LineageGraph:
     return queries.lineage_graph(_archive(), kernel_id)
 
 
+def rows_of(kernel_ids: Sequence[str]) -> pd.DataFrame:
+    """Kernels as lists show them."""
+    return lists().kernels(Where(ids=tuple(kernel_ids), hidden=True), count=len(kernel_ids))
+
+
+# --- retrieval
+
+
 def exemplars(made: Attempt) -> pd.DataFrame:
-    """The kernels that the writer of an attempt was shown, best ranked first."""
-    known = kernels().set_index("id")
-    rows = [figures.exemplar_row(e, known) for e in sorted(made.exemplars, key=lambda e: e.rank)]
+    """What the writer of an attempt was shown, best ranked first: each signal, and what it brought."""
+    known: dict[str, Paid] = {p.kernel_id: p for p in browse.paid(_archive(), [e.kernel_id for e in made.exemplars])}
+    rows = [
+        figures.exemplar_row(e, known.get(e.kernel_id), made.candidate.source)
+        for e in sorted(made.exemplars, key=lambda e: e.rank)
+    ]
     return figures.table(rows, figures.EXEMPLAR_COLUMNS)
+
+
+def credit() -> pd.DataFrame:
+    """The exemplars that helped most, and what they are."""
+    return _credit(*_now())
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _credit(folder: str, version: str) -> pd.DataFrame:
+    rows = [figures.plain_row(c) for c in browse.credit(_open(folder))]
+    table = figures.table(rows, ("kernel_id", "shown", "passed", "won", "median_speedup"))
+    names = rows_of(tuple(table["kernel_id"]))[["id", "link", "problem", "idea"]]
+    return table.merge(names, left_on="kernel_id", right_on="id")
+
+
+def signal_records() -> pd.DataFrame:
+    return _signal_records(*_now())
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _signal_records(folder: str, version: str) -> pd.DataFrame:
+    return figures.signal_table(browse.signal_records(_open(folder)))
+
+
+def attempts_with_exemplars(limit: int = 200) -> pd.DataFrame:
+    """The newest attempts whose writers were shown something."""
+    rows = [figures.attempt_row(a) for a in browse.attempts_with_exemplars(_archive(), limit)]
+    return figures.table(rows, figures.ATTEMPT_COLUMNS)
+
+
+def ablation() -> pd.DataFrame:
+    """What retrieval is worth, where the archive is the results of `rag-kernels ablate`: a row a way of retrieval."""
+    return _ablation(*_now())
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _ablation(folder: str, version: str) -> pd.DataFrame:
+    archive = _open(folder)
+    trials = [r for r in archive.runs(MANY_RUNS) if r.command == "ablate" and r.status == "finished"]
+    return figures.ablation([(trial, queries.attempts_of_run(archive, trial.id)) for trial in trials])
 
 
 # --- search
 
 
-def containing(text: str) -> set[str]:
+def of_run(run_id: str) -> tuple[str, ...]:
+    """Ids of the kernels that a run judged."""
+    return tuple(dict.fromkeys(a.candidate_id for a in queries.attempts_of_run(_archive(), run_id)))
+
+
+def containing(text: str) -> tuple[str, ...]:
     """Ids of the kernels whose name, idea or source holds the text."""
     return _containing(*_now(), text)
 
 
 @st.cache_resource(show_spinner="Searching…", max_entries=32)
-def _containing(folder: str, version: str, text: str) -> set[str]:
-    found = queries.kernel_table(_open(folder), KernelFilter(text=text, include_retracted=True))
-    return {row.id for row in found}
+def _containing(folder: str, version: str, text: str) -> tuple[str, ...]:
+    return browse.kernels_with(_open(folder), text)
 
 
 def similar(text: str) -> pd.DataFrame:
-    """The kernels nearest in meaning, best first: id, and why each was found."""
+    """The kernels nearest in meaning to words or to a module's source, best first: id, and why each was found."""
     return _similar(*_now(), text)
 
 
 @st.cache_resource(show_spinner="Searching…", max_entries=32)
 def _similar(folder: str, version: str, text: str) -> pd.DataFrame:
-    hits = _retriever(folder).search(text, count=SIMILAR)
+    hits = _retriever(folder, version).search(text, count=SIMILAR)
     rows = [{"id": hit.kernel.id, "why": ", ".join(hit.reasons)} for hit in hits]
     return figures.table(rows, ("id", "why"))
 
 
-@st.cache_resource(max_entries=1)
-def _retriever(folder: str) -> Retriever:
-    return Retriever(_open(folder), _embedder())
+def _retriever(folder: str, version: str) -> Retriever:
+    clock = _clock(folder)
+    waited = time.monotonic() - clock.searched_at >= SEARCH_LAG * clock.lag_s
+    if clock.retriever is None or (clock.searched != version and waited):
+        clock.retriever = Retriever(_open(folder), _embedder(), fixed=True)
+        clock.searched, clock.searched_at = version, time.monotonic()
+    return clock.retriever
 
 
-@st.cache_resource(show_spinner="Loading the embedding model…")
+@st.cache_resource(show_spinner=False)
 def _embedder() -> Embedder:
     try:
         return load_embedder()
     except EmbedderError as error:
         raise SearchError(str(error)) from error
+
+

@@ -16,6 +16,7 @@ from archive.records import ArchiveError
 
 HERE = Path(__file__).parent
 VIEWS = HERE / "views"
+LEADERS = ":material/leaderboard:"
 
 
 def archive_path() -> Path:
@@ -33,6 +34,9 @@ def main() -> None:
             st.Page(VIEWS / "kernels.py", title="Kernels", icon=":material/table_rows:", url_path="kernels"),
             st.Page(VIEWS / "problems.py", title="Problems", icon=":material/function:", url_path="problems"),
             st.Page(VIEWS / "runs.py", title="Runs", icon=":material/timeline:", url_path="runs"),
+            st.Page(VIEWS / "leaderboard.py", title="Leaderboard", icon=LEADERS, url_path="leaderboard"),
+            st.Page(VIEWS / "retrieval.py", title="Retrieval", icon=":material/travel_explore:", url_path="retrieval"),
+            st.Page(VIEWS / "compare.py", title="Compare", icon=":material/compare_arrows:", url_path="compare"),
             st.Page(VIEWS / "kernel.py", title="Kernel", url_path="kernel", visibility="hidden"),
             st.Page(VIEWS / "problem.py", title="Problem", url_path="problem", visibility="hidden"),
             st.Page(VIEWS / "run.py", title="Run", url_path="run", visibility="hidden"),

@@ -1,39 +1,46 @@
-"""Sums over tables: what the charts draw and the headline numbers.
+"""What tables and charts are made of: rows from records, and sums over small tables.
 
-Comes in: tables of kernels and attempts as `app.data` makes them. Goes out: smaller tables and numbers. Pure pandas:
-knows nothing of archives or pages.
+Comes in: rows and records as `app.data` reads them. Goes out: tables and numbers. Pure pandas: knows nothing of
+archives or pages.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from archive.queries import AttemptRow, Place, RunRow
-from archive.records import ArchivedKernel, Exemplar
+from archive.browse import Failure, Paid, SignalRecord
+from archive.queries import AttemptRow, RunRow
+from archive.records import Exemplar, Run
+from eval.admission import Admission
+from rag_kernels.ablation import Trial, summarise
+from rag_kernels.likeness import likeness
 
-STANDING = ("verified", "confirmed")
-BASELINES = {"speedup_eager": "eager", "speedup_compile": "torch.compile"}
-PLUMBING = {"view", "reshape", "permute", "transpose", "expand", "slice", "select", "getitem", "clone", "contiguous"}
-NUMBERS = ("speedup", "speedup_eager", "speedup_compile", "ms", "floor_percent", "cost_usd", "best")
-KERNEL_COLUMNS = (
-    "id", "link", "problem_id", "problem", "idea", "trust", "retracted", "label", "tier", "backend", "writer", "model",
-    "operator", "operators", "dtype", "device", "speedup", "speedup_eager", "speedup_compile", "ms", "floor_percent",
-    "created_at",
-)  # fmt: skip
-PLACE_COLUMNS = (
-    "place", "id", "link", "problem_id", "problem", "trust", "label", "tier", "backend", "writer", "model", "device",
-    "speedup", "speedup_eager", "speedup_compile", "ms", "floor_percent",
-)  # fmt: skip
+BASELINES = {"eager": "eager", "over_compile": "torch.compile"}
+NUMBERS = ("speedup", "cost_usd", "best", "median_speedup", "likeness", "dense", "graph")
 ATTEMPT_COLUMNS = (
-    "run_id", "number", "round", "problem_id", "problem", "kernel_id", "outcome", "reason", "speedup", "writer",
+    "run_id", "number", "round", "problem_id", "problem", "kernel_id", "outcome", "reason", "speedup", "won", "writer",
     "model", "idea", "cost_usd", "seconds", "created_at",
 )  # fmt: skip
-RUN_COLUMNS = ("id", "command", "problem", "status", "attempts", "passed", "best", "cost_usd", "created_at")
-EXEMPLAR_COLUMNS = ("id", "rank", "problem", "speedup", "score", "reasons")
+RUN_COLUMNS = (
+    "id", "command", "problem", "status", "attempts", "passed", "verified_kernels", "best", "seconds", "cost_usd",
+    "created_at",
+)  # fmt: skip
+FAILURE_COLUMNS = ("outcome", "reason", "count", "problems")
+EXEMPLAR_COLUMNS = (
+    "id", "link", "rank", "problem", "idea", "speedup", "score", "same_graph", "bm25", "dense", "graph", "others",
+    "likeness", "shown", "passed", "won", "reasons",
+)  # fmt: skip
+SIGNAL_NAMES = {
+    "same graph": "same graph", "bm25": "words (bm25)", "dense": "vectors (dense)", "graph": "operator graph",
+    "remedy": "remedy", "drawn at random": "drawn at random (control)", "no exemplar": "nothing was shown",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,95 +53,132 @@ class Summary:
     cost_usd: float | None
 
 
-def main_operators(operators: Sequence[str], most: int = 3) -> str:
-    """What a problem is made of, in a few words: its distinct operators without the ones that only move data."""
-    distinct = [o for o in dict.fromkeys(operators) if o not in PLUMBING] or list(dict.fromkeys(operators))
-    return " + ".join(distinct[:most]) + (" + …" if len(distinct) > most else "")
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """How much of one budget a run has used; `limit` is None where there was none."""
+
+    name: str
+    used: float
+    limit: float | None
 
 
-def standing(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Kernels that count: verified here or better, not retracted."""
-    return kernels[kernels["trust"].isin(STANDING) & (kernels["retracted"] == "")]
-
-
-def summary(places: pd.DataFrame, problems: int, stats: Mapping[str, int | float]) -> Summary:
-    best = places.groupby(["problem_id", "device"])["speedup"].max().dropna()
+def summary(kernels: int, best: pd.DataFrame, problems: int, stats: Mapping[str, int | float]) -> Summary:
+    """`best` has a row for each problem and device."""
+    gains = best["speedup"]
     unknown = stats["llm_calls"] > 0 and stats["calls_of_unknown_cost"] == stats["llm_calls"]
     return Summary(
-        kernels=places["id"].nunique(),
+        kernels=kernels,
         problems=problems,
         attempts=int(stats["attempts"]),
-        best_speedup=float(best.max()) if len(best) else None,
-        mean_speedup=math.exp(sum(map(math.log, best)) / len(best)) if len(best) else None,
+        best_speedup=float(gains.max()) if len(gains) else None,
+        mean_speedup=math.exp(sum(map(math.log, gains)) / len(gains)) if len(gains) else None,
         cost_usd=None if unknown else float(stats["cost_usd"]),
     )
 
 
-def best_by_problem(places: pd.DataFrame) -> pd.DataFrame:
-    """The best kernel of each problem over each baseline, best problem first."""
-    timed = places.dropna(subset=["speedup"])
-    best = timed.loc[timed.groupby("problem_id")["speedup"].idxmax()].sort_values("speedup", ascending=False)
-    return best[["problem", *BASELINES]].rename(columns=BASELINES).reset_index(drop=True)
-
-
-def fast_p(places: pd.DataFrame, problems: int) -> pd.DataFrame:
+def fast_p(best: pd.DataFrame, problems: int) -> pd.DataFrame:
     """Share of the problems whose best kernel beats each threshold, against each baseline."""
-    best = {name: places.groupby("problem_id")[column].max().dropna() for column, name in BASELINES.items()}
-    top = max([2.0, *(1.1 * values.max() for values in best.values() if len(values))])
+    gains = {name: best[column].dropna() for column, name in BASELINES.items()}
+    top = max([2.0, *(1.1 * values.max() for values in gains.values() if len(values))])
     steps = [0.5 * (top / 0.5) ** (i / 150) for i in range(151)]
-    rows = [(p, float((v > p).sum()) / problems, name) for name, v in best.items() if len(v) for p in steps]
+    rows = [(p, float((v > p).sum()) / problems, name) for name, v in gains.items() if len(v) for p in steps]
     return pd.DataFrame(rows, columns=["threshold", "share", "baseline"])
-
-
-def growth(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Running total of kernels, at most a few hundred points."""
-    times = kernels["created_at"].dropna().sort_values()
-    table = pd.DataFrame({"time": times, "kernels": range(1, len(times) + 1)})
-    step = max(1, len(table) // 300)
-    return pd.concat([table.iloc[::step], table.tail(1)]).drop_duplicates()
-
-
-def counts(kernels: pd.DataFrame, column: str, most: int = 10) -> pd.DataFrame:
-    found = kernels[column].replace("", "none").value_counts().head(most)
-    return found.rename_axis(column).reset_index(name="count")
 
 
 def outcome_counts(attempts: pd.DataFrame) -> pd.DataFrame:
     return attempts["outcome"].value_counts().rename_axis("outcome").reset_index(name="count")
 
 
-def progress(attempts: pd.DataFrame) -> pd.DataFrame:
+def progress(attempts: pd.DataFrame, name: str = "") -> pd.DataFrame:
     """Attempts in the order in which they were made, with the best speed-up so far."""
     ordered = attempts.sort_values(["created_at", "run_id", "number"]).reset_index(drop=True)
     best = ordered["speedup"].cummax().ffill()
-    return ordered[["speedup", "outcome"]].assign(attempt=range(1, len(ordered) + 1), best=best)
+    return ordered[["speedup", "outcome"]].assign(attempt=range(1, len(ordered) + 1), best=best, name=name)
 
 
 def credit(attempts: pd.DataFrame) -> pd.DataFrame:
-    """Per writer and model: how many attempts, how many passed, the best speed-up."""
+    """Per writer and model of one run: attempts, passes, wins, the best speed-up, and what they cost."""
     marked = attempts.assign(passed=attempts["outcome"] == "passed")
     groups = marked.groupby(["writer", "model"])
-    table = groups.agg(attempts=("number", "size"), passed=("passed", "sum"), best=("speedup", "max")).reset_index()
-    return table.assign(passed_percent=100 * table["passed"] / table["attempts"]).sort_values("passed", ascending=False)
+    table = groups.agg(
+        attempts=("number", "size"), passed=("passed", "sum"), won=("won", "sum"), best=("speedup", "max"),
+        cost_usd=("cost_usd", lambda costs: costs.sum(skipna=False)),
+    ).reset_index()  # fmt: skip
+    percent = 100 * table["passed"] / table["attempts"]
+    per_win = table["cost_usd"] / table["won"].where(table["won"] > 0)
+    return table.assign(passed_percent=percent, cost_per_win=per_win).sort_values("won", ascending=False)
 
 
-def problems(kernels: pd.DataFrame, places: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
-    """One row a problem, from its kernels, their places and the attempts on it."""
-    names = pd.concat([t[["problem_id", "problem"]] for t in (places, kernels, attempts)])
-    table = names.drop_duplicates("problem_id").set_index("problem_id")
-    tried = attempts.assign(passed=attempts["outcome"] == "passed").groupby("problem_id")["passed"]
-    ranked = places.groupby("problem_id")
-    table = table.assign(
-        operators=kernels.groupby("problem_id")["operators"].first(),
-        kernels=ranked["id"].nunique(),
-        attempts=tried.size(),
-        passed_percent=100 * tried.mean(),
-        speedup=ranked["speedup"].max(),
-        devices=ranked["device"].agg(lambda names: ", ".join(sorted(set(names)))),
-        **{name: ranked[column].max() for column, name in BASELINES.items()},
-    )
-    filled = table.fillna({"operators": "", "kernels": 0, "attempts": 0, "devices": ""})
-    return filled.astype({"kernels": int, "attempts": int}).rename_axis("id").reset_index()
+def burned(run: Run, attempts: pd.DataFrame, *, seconds: float, tokens: int, usd: float) -> list[Burn]:
+    """What a run has used of each budget that its settings name."""
+    try:
+        settings = json.loads(run.settings)
+    except ValueError:
+        settings = {}
+    settings = settings if isinstance(settings, dict) else {}
+    rounds = int(attempts["round"].max()) if len(attempts) else 0
+    limit = settings.get("rounds") or settings.get("effort")
+    found = [
+        Burn("rounds", rounds, limit),
+        Burn("time", seconds, settings.get("budget_seconds")),
+        Burn("tokens", tokens, settings.get("budget_tokens")),
+        Burn("money", usd, settings.get("budget_usd")),
+    ]
+    return [b for b in found if isinstance(b.limit, int | float) or b.used]
+
+
+def ablation(trials: Sequence[tuple[Run, Sequence[AttemptRow]]]) -> pd.DataFrame:
+    """A row for each way of retrieval, with intervals, from finished trials."""
+    made = [_trial(run, attempts) for run, attempts in trials]
+    rows = [
+        {
+            "arm": arm.arm, "problems": arm.problems, "solved": 100 * arm.solved.mean, "speedup": arm.speedup.mean,
+            "low": arm.speedup.low, "high": arm.speedup.high, "shown": arm.shown,
+            "over_off": arm.over_off.mean if arm.over_off else None,
+            "over_random": arm.over_random.mean if arm.over_random else None,
+        }
+        for arm in summarise(made)
+    ]  # fmt: skip
+    columns = ("arm", "problems", "solved", "speedup", "low", "high", "over_off", "over_random", "shown")
+    return table(rows, columns)
+
+
+def _trial(run: Run, attempts: Sequence[AttemptRow]) -> Trial:
+    settings = json.loads(run.settings)
+    gains = [a.speedup for a in attempts if a.won and a.speedup is not None]
+    return Trial(
+        problem=run.problem_name, problem_id=settings["problem_id"], arm=settings["retrieval"], seed=settings["seed"],
+        run_id=run.id, candidates=len({a.candidate_id for a in attempts}),
+        solved=any(a.verdict == "passed" for a in attempts), speedup=max([1.0, *gains]), shown=0, likest=None,
+    )  # fmt: skip
+
+
+def signals(reasons: Sequence[str]) -> dict[str, Any]:
+    """What each signal said, out of the reasons that retrieval gave: places, cosines, shares; the rest as text."""
+    said: dict[str, Any] = {"same_graph": False, "bm25": None, "dense": None, "graph": None}
+    others = []
+    for reason in reasons:
+        if reason.startswith("same graph"):
+            said["same_graph"] = True
+        elif match := re.fullmatch(r"bm25 rank (\d+)", reason):
+            said["bm25"] = int(match[1])
+        elif match := re.fullmatch(r"(dense|graph) (\d+\.\d+)", reason):
+            said[match[1]] = float(match[2])
+        else:
+            others.append(reason)
+    return {**said, "others": ", ".join(others)}
+
+
+def signal_table(records: Sequence[SignalRecord]) -> pd.DataFrame:
+    rows = [
+        {
+            "signal": SIGNAL_NAMES.get(r.signal, r.signal), "shown": r.shown, "passed": r.passed, "won": r.won,
+            "passed_percent": 100 * r.passed / r.shown, "won_percent": 100 * r.won / r.shown,
+            "median_speedup": r.median_speedup,
+        }
+        for r in records
+    ]  # fmt: skip
+    return table(rows, ("signal", "shown", "passed", "passed_percent", "won", "won_percent", "median_speedup"))
 
 
 def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
@@ -151,83 +195,85 @@ def moments(texts: pd.Series) -> pd.Series:
     return pd.to_datetime(texts, utc=True, format="ISO8601", errors="coerce").dt.tz_localize(None)
 
 
-def place_row(p: Place) -> dict[str, object]:
-    """A place on the leaderboard, with the names that kernels have in lists."""
-    return {
-        **{name: getattr(p, name) for name in Place.__dataclass_fields__},
-        "id": p.kernel_id,
-        "link": kernel_link(p.kernel_id),
-        "problem": p.problem_name,
-        "device": p.device_name,
-        **_scaled(p),
-    }
+def plain_row(row: Any) -> dict[str, object]:
+    return {name: getattr(row, name) for name in type(row).__dataclass_fields__}
 
 
 def run_row(r: RunRow) -> dict[str, object]:
     return {
-        **{name: getattr(r, name) for name in RunRow.__dataclass_fields__},
-        "id": r.run_id,
-        "problem": r.problem_name,
-        "best": r.best_speedup,
-        "created_at": r.started_at,
-    }
+        **plain_row(r), "id": r.run_id, "problem": r.problem_name, "best": r.best_speedup, "created_at": r.started_at
+    }  # fmt: skip
 
 
 def attempt_row(a: AttemptRow) -> dict[str, object]:
     return {
-        **{name: getattr(a, name) for name in AttemptRow.__dataclass_fields__},
-        "problem": a.problem_name,
-        "kernel_id": a.candidate_id,
-        "outcome": a.verdict.replace("_", " "),
-    }
+        **plain_row(a), "problem": a.problem_name, "kernel_id": a.candidate_id, "outcome": a.verdict.replace("_", " ")
+    }  # fmt: skip
+
+
+def failure_row(f: Failure) -> dict[str, object]:
+    return {"outcome": f.verdict.replace("_", " "), "reason": f.example, "count": f.count, "problems": f.problems}
 
 
 def kernel_link(kernel_id: str) -> str:
     return f"kernel?id={kernel_id}"
 
 
-def _scaled(k: Place | ArchivedKernel) -> dict[str, float | None]:
-    return {
-        "ms": None if k.candidate_us is None else k.candidate_us / 1e3,
-        "floor_percent": None if k.floor_fraction is None else 100 * k.floor_fraction,
-    }
+def exemplar_row(e: Exemplar, known: Paid | None, written: str) -> dict[str, object]:
+    """`written` is what the writer made of it; an exemplar may have left the archive."""
+    row: dict[str, object] = {
+        "id": e.kernel_id, "link": kernel_link(e.kernel_id), "rank": e.rank, "score": e.score, **signals(e.reasons),
+        "problem": "not in this archive", "reasons": ", ".join(e.reasons),
+    }  # fmt: skip
+    if known is not None:
+        row |= plain_row(known) | {"problem": known.problem_name, "likeness": 100 * likeness(written, known.source)}
+    return row
 
 
-def exemplar_row(e: Exemplar, known: pd.DataFrame) -> dict[str, object]:
-    """`known` is the table of kernels by id; an exemplar may have left the archive."""
-    there = e.kernel_id in known.index
-    return {
-        "id": e.kernel_id,
-        "rank": e.rank,
-        "problem": known.at[e.kernel_id, "problem"] if there else "not in this archive",
-        "speedup": known.at[e.kernel_id, "speedup"] if there else None,
-        "score": e.score,
-        "reasons": ", ".join(e.reasons),
-    }
+def board(ranked: pd.DataFrame) -> pd.DataFrame:
+    """The ranked kernels of one problem and device with eager and torch.compile as rows, the best first.
+
+    A baseline's time is the one beside the best kernel: it was measured again with each.
+    """
+    best = ranked.iloc[0]
+    entrant = ranked["model"].where(ranked["model"] != "", ranked["writer"] + " writer")
+    rows = ranked.assign(entrant=entrant, place=range(1, len(ranked) + 1))
+    over = best["eager_ms"] / best["compile_ms"]
+    eager = {"entrant": "eager PyTorch", "ms": best["eager_ms"], "speedup_eager": 1.0, "speedup_compile": 1 / over,
+             "speedup": min(1, 1 / over)}  # fmt: skip
+    compiled = {"entrant": "torch.compile", "ms": best["compile_ms"], "speedup_eager": over, "speedup_compile": 1.0,
+                "speedup": min(over, 1)}  # fmt: skip
+    baselines = pd.DataFrame([eager, compiled]).dropna(subset=["ms"])
+    kept = ["id", "link", "place", "entrant", "ms", "speedup", "speedup_eager", "speedup_compile", "floor_percent",
+            "label", "trust", "idea"]  # fmt: skip
+    together = pd.concat([rows[kept], baselines.reindex(columns=kept)], ignore_index=True)
+    texts = ["id", "label", "trust", "idea"]
+    return together.fillna(dict.fromkeys(texts, "")).sort_values("speedup", ascending=False, kind="stable")
 
 
-def kernel_row(k: ArchivedKernel) -> dict[str, object]:
-    """What lists show of a kernel; the sources stay behind."""
-    return {
-        "id": k.id,
-        "link": kernel_link(k.id),
-        "problem_id": k.problem_id,
-        "problem": k.problem_name,
-        "idea": k.idea,
-        "trust": k.trust,
-        "retracted": k.retracted,
-        "label": k.label,
-        "tier": k.tier,
-        "backend": k.backend,
-        "writer": k.writer,
-        "model": k.model,
-        "operator": main_operators(k.operators),
-        "operators": ", ".join(dict.fromkeys(k.operators)),
-        "dtype": ", ".join(k.dtypes),
-        "device": k.device_name,
-        "speedup": k.speedup,
-        "speedup_eager": k.speedup_eager,
-        "speedup_compile": k.speedup_compile,
-        **_scaled(k),
-        "created_at": k.created_at,
-    }
+def family_rows(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """One table a family, the largest first."""
+    sizes = table.groupby("family")["kernels"].sum().sort_values(ascending=False)
+    return {str(name): table[table["family"] == name] for name in sizes.index}
+
+
+def sensitivities(report: Admission) -> pd.DataFrame:
+    """How much each argument, drawn anew alone, moves the output."""
+    rows = [
+        {"argument": s.name, "is": s.role, "change": s.change, "remark": s.why or ("" if s.change else "not at all")}
+        for s in report.examination.sensitivities
+    ]
+    return pd.DataFrame(rows, columns=["argument", "is", "change", "remark"])
+
+
+def null_kernels(report: Admission) -> pd.DataFrame:
+    """What the judge, and KernelBench's tolerance, say of kernels that compute nothing."""
+    rows = [
+        {
+            "kernel": n.name, "error": f"{n.ratio:.2g}" if math.isfinite(n.ratio) else "",
+            "judge": "passes it" if n.passes else "rejects it",
+            "kernelbench": "passes it" if n.kernelbench else "rejects it",
+        }
+        for n in report.examination.panel
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["kernel", "error", "judge", "kernelbench"])

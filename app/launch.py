@@ -1,16 +1,18 @@
 """Starts the explorer: `python -P -m app.launch ARCHIVE [--port N]`.
 
-Comes in: the path of an archive and perhaps a port. Goes out: a Streamlit server on the loopback address.
-Knows nothing of what the pages show.
+Comes in: the path of an archive and perhaps a port. Goes out: a Streamlit server on the loopback address, in this
+process, which reads the archive before anyone asks. Knows nothing of what the pages show.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
+import threading
 from pathlib import Path
-from typing import NoReturn
+
+from streamlit.web import cli
+
+from app import data
 
 ADDRESS = "127.0.0.1"
 PORT = 8501
@@ -27,20 +29,18 @@ SETTINGS = {
 }
 
 
-def command(archive: Path, port: int | None = None) -> list[str]:
-    """Return the command line that serves this archive; the look comes from `.streamlit/config.toml` beside it."""
+def arguments(archive: Path, port: int | None = None) -> list[str]:
+    """What Streamlit is told; the look comes from `.streamlit/config.toml` beside the script."""
     script = Path(__file__).with_name("explorer.py")
     settings = {**SETTINGS, "server.port": str(port or PORT)}
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    # -P: a file named like one of ours in the folder where the user stands must not be imported.
-    start = [sys.executable, "-P", "-m", "streamlit", "run", str(script), *flags]
-    return [*start, "--", "--archive", str(archive.expanduser().resolve())]
+    return ["run", str(script), *flags, "--", "--archive", str(archive.expanduser().resolve())]
 
 
-def main(archive: Path, port: int | None = None) -> NoReturn:
-    """Become the server: Ctrl-C and signals go straight to it, and its exit status is ours."""
-    line = command(archive, port)
-    os.execv(line[0], line)
+def main(archive: Path, port: int | None = None) -> None:
+    """Serve until Ctrl-C or a signal."""
+    threading.Thread(target=data.warm, args=(archive.expanduser().resolve(),), daemon=True).start()
+    cli.main(arguments(archive, port), prog_name="streamlit")
 
 
 if __name__ == "__main__":

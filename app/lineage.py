@@ -19,6 +19,30 @@ STYLES: dict[Relation, str] = {
     "imported": "dotted",
 }
 NAME_CHARS = 28
+DRAWN = 40  # boxes
+
+
+def nearby(family: LineageGraph, focus: str) -> LineageGraph:
+    """The part of a large family that can be drawn: the relatives that are fewest steps away, up and down."""
+    above: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {}
+    for edge in family.edges:
+        above.setdefault(edge.child, []).append(edge.source)
+        below.setdefault(edge.source, []).append(edge.child)
+    kept = {focus}
+    fronts = [([focus], above), ([focus], below)]
+    while any(front for front, _ in fronts) and len(kept) < DRAWN:
+        steps = []
+        for front, next_to in fronts:
+            found = [name for one in front for name in next_to.get(one, ()) if name not in kept]
+            found = list(dict.fromkeys(found))[: DRAWN - len(kept)]
+            kept |= set(found)
+            steps.append((found, next_to))
+        fronts = steps
+    return LineageGraph(
+        tuple(node for node in family.nodes if node.id in kept),
+        tuple(edge for edge in family.edges if edge.child in kept and edge.source in kept),
+    )
 
 
 def graph(family: LineageGraph, focus: str) -> str:

@@ -8,6 +8,7 @@ such a text harmless where Streamlit takes markdown; whole sources and prompts g
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ import streamlit as st
 
 from archive.records import ArchivedKernel, LLMCall, Trust
 from eval.records import (
+    BARRED_LABELS,
     Backend,
     BuildFailed,
     Compiled,
@@ -30,6 +32,7 @@ from eval.records import (
     Wrong,
     verdict_name,
 )
+from rag_kernels.likeness import likeness
 
 TRUST_LOOK: dict[Trust, tuple[str, str]] = {
     "confirmed": ("green", ":material/verified:"),
@@ -38,13 +41,16 @@ TRUST_LOOK: dict[Trust, tuple[str, str]] = {
     "claimed": ("orange", ":material/help:"),
 }
 DASH = "–"
+PAGE = 50  # rows
 
 
 def plain(text: str) -> str:
-    """Escape every character that markdown could take as an instruction, on one line."""
-    line = " ".join(text.split())
-    escaped = re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", line)
-    return re.sub(r"\bwww\b", "ww&#119;", escaped, flags=re.IGNORECASE)
+    """Escape every character that markdown could take as an instruction, on one line.
+
+    Addresses are made into links after escapes are undone, so an invisible word joiner takes them apart.
+    """
+    line = re.sub(r"(https?(?=:)|www(?=\.)|@)", "\\1\u2060", " ".join(text.split()), flags=re.IGNORECASE)
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", line)
 
 
 def duration(microseconds: float | None) -> str:
@@ -55,6 +61,17 @@ def duration(microseconds: float | None) -> str:
         if microseconds < limit:
             return f"{significant(microseconds / scale)} {unit}"
     return f"{significant(microseconds / 1e6)} s"
+
+
+def span(seconds: float) -> str:
+    """`4.20 s`, `12 min`, `3 h 05 min`, `2 days 4 h`."""
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return duration(1e6 * seconds)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest:02} min" if hours < 48 else f"{hours // 24} days {hours % 24} h"
 
 
 def significant(value: float) -> str:
@@ -104,6 +121,11 @@ def short(content_id: str) -> str:
     return content_id[:10]
 
 
+def brief(text: str) -> str:
+    """A remark with its kernels' ids shortened."""
+    return re.sub(r"(k_[0-9a-f]{8})[0-9a-f]+", r"\1", text)
+
+
 def words(name: str) -> str:
     """`build_failed` as a reader says it."""
     return name.replace("_", " ")
@@ -130,10 +152,34 @@ def badges(kernel: ArchivedKernel) -> None:
     with st.container(horizontal=True, gap="small"):
         if kernel.retracted:
             st.badge("retracted", color="red", icon=":material/block:")
+        if kernel.stale:
+            st.badge("stale", color="red", icon=":material/history:")
         st.badge(kernel.trust, color=colour, icon=icon)  # type: ignore[arg-type]
-        for text in (kernel.backend, f"{kernel.tier} tier", kernel.label, f"{kernel.precision} precision"):
+        for text in (kernel.backend, f"{kernel.tier} tier", kernel.label):
             if text.strip():
                 st.badge(plain(text), color="gray")
+        if kernel.precision:
+            st.badge(plain(f"{kernel.precision} precision"), color="gray")
+        for text in kernel.labels:
+            barred = text.startswith(BARRED_LABELS)
+            st.badge(plain(brief(text)), color="red" if barred else "violet", icon=":material/label:")
+
+
+def pager(total: int, key: str = "page") -> int:
+    """Buttons to turn pages where there is more than one; returns how many rows come before this page."""
+    pages = max(1, -(-total // PAGE))
+    if pages == 1:
+        return 0
+    if int(st.session_state.get(key, 1)) > pages:
+        st.session_state[key] = pages
+    return PAGE * (int(st.pagination(pages, key=key, bind="query-params")) - 1)
+
+
+def nothing_chosen(what: str, wanted: str, page: str, label: str) -> None:
+    """What a page of one thing says when it has none."""
+    told = f"There is no {what} {plain(wanted)} in this archive." if wanted else f"No {what} is chosen."
+    st.warning(f"{told} Pick one from the table.", icon=":material/search_off:")
+    st.page_link(page, label=label, icon=":material/arrow_forward:")
 
 
 def empty_archive(path: Path) -> None:
@@ -194,6 +240,14 @@ def _where(judged: Judged) -> None:
     st.caption(plain(f"On {d.name} ({d.arch}), measured {d.bandwidth_gbs:,.0f} GB/s and {d.fp32_gflops:,.0f} GFLOP/s."))
     software = f"torch {e.torch}, {e.compiler}, Python {e.python}, {e.threads} threads, judge {e.judge_version}"
     st.caption(plain(f"{software}. Sandbox: {sandbox}. Stages: {stages or 'not recorded'}."))
+
+
+def difference(old: ArchivedKernel, new: ArchivedKernel) -> None:
+    """What changed from one source to another, and how alike they are."""
+    lines = difflib.unified_diff(old.source.splitlines(), new.source.splitlines(), old.id, new.id, lineterm="", n=3)
+    st.caption(f"{percent(likeness(new.source, old.source))} of {short(new.id)} stands in {short(old.id)} too, "
+               "whatever the names.")  # fmt: skip
+    st.code("\n".join(lines) or "The sources are the same.", language="diff")
 
 
 def llm_call(call: LLMCall) -> None:

@@ -116,6 +116,24 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of a candidate in a run; `right` is a pass that nothing bars."""
+
+    run_id: str
+    problem_id: str
+    problem_name: str
+    candidate_id: str
+    number: int
+    first_round: int
+    right: bool
+    speedup: float | None
+    cost_usd: float | None
+    verdict: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunRow:
     """What a run tried, won and cost; a cost is None when no price is known."""
 
@@ -196,7 +214,7 @@ def kernel_table(archive: DuckArchive, where: KernelFilter | None = None) -> lis
     where = where or KernelFilter()
     sql, parameters = condition(where)
     limit = "" if where.limit is None else f" LIMIT {int(where.limit)}"
-    return _load(
+    return load(
         archive,
         KernelRow,
         f"FROM kernel_cards WHERE {sql} QUALIFY {BEST_ROW} ORDER BY created_at DESC, id{limit}",
@@ -206,7 +224,7 @@ def kernel_table(archive: DuckArchive, where: KernelFilter | None = None) -> lis
 
 def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key: str | None = None) -> list[Place]:
     """Verified kernels by problem, device and place; for all problems and devices, or one of them."""
-    return _load(
+    return load(
         archive,
         Place,
         "FROM leaderboard WHERE coalesce(problem_id = ?, true) AND coalesce(device_key = ?, true) "
@@ -238,12 +256,12 @@ def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
 
 def attempts_of_run(archive: DuckArchive, run_id: str) -> list[AttemptRow]:
     """In order, failures included."""
-    return _load(archive, AttemptRow, "FROM attempt_results WHERE run_id = ? ORDER BY number", [run_id])
+    return load(archive, AttemptRow, "FROM attempt_results WHERE run_id = ? ORDER BY number", [run_id])
 
 
 def attempts_of_kernel(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]:
     """Every time this source was judged, newest first."""
-    return _load(
+    return load(
         archive,
         AttemptRow,
         "FROM attempt_results WHERE candidate_id = ? ORDER BY created_at DESC, attempt_id",
@@ -253,7 +271,7 @@ def attempts_of_kernel(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]
 
 def attempts_shown(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]:
     """Attempts whose writer was shown this kernel, newest first."""
-    return _load(
+    return load(
         archive,
         AttemptRow,
         "FROM attempt_results WHERE list_contains(list_transform(exemplars, lambda x: x.kernel_id), ?) "
@@ -262,22 +280,39 @@ def attempts_shown(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]:
     )
 
 
+def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgement]:
+    """Of each candidate of these runs: its last judgement in the run, and the round in which it first came up."""
+    with archive.database.read() as con:
+        found = rows.query(
+            con,
+            "SELECT run_id, problem_id, problem_name, candidate_id, min(number) OVER each AS number, "
+            "min(round) OVER each AS first_round, verdict = 'passed' AND barred = '' AS \"right\", speedup, "
+            "sum(cost_usd) OVER each AS cost_usd, verdict, reason, seconds FROM attempt_results "
+            "WHERE list_contains(?::VARCHAR[], run_id) "
+            "WINDOW each AS (PARTITION BY run_id, problem_id, candidate_id) "
+            "QUALIFY row_number() OVER (PARTITION BY run_id, problem_id, candidate_id ORDER BY attempt_results.number "
+            "DESC) = 1 ORDER BY run_id, number",
+            [list(run_ids)],
+        )
+    return [Judgement(**row) for row in found]
+
+
 def run_table(archive: DuckArchive, limit: int = 50) -> list[RunRow]:
     """Newest first."""
-    return _load(archive, RunRow, "FROM run_summary ORDER BY started_at DESC, run_id DESC LIMIT ?", [limit])
+    return load(archive, RunRow, "FROM run_summary ORDER BY started_at DESC, run_id DESC LIMIT ?", [limit])
 
 
 def exemplar_credit(archive: DuckArchive) -> list[Credit]:
     """Most helpful first."""
-    return _load(archive, Credit, "FROM exemplar_credit ORDER BY won DESC, shown, kernel_id", [])
+    return load(archive, Credit, "FROM exemplar_credit ORDER BY won DESC, shown, kernel_id", [])
 
 
 def kernel_costs(archive: DuckArchive) -> list[Cost]:
-    return _load(archive, Cost, "FROM kernel_costs ORDER BY kernel_id", [])
+    return load(archive, Cost, "FROM kernel_costs ORDER BY kernel_id", [])
 
 
 def fast_p(archive: DuckArchive, run_id: str) -> list[Share]:
-    return _load(archive, Share, "FROM fast_p WHERE run_id = ? ORDER BY p", [run_id])
+    return load(archive, Share, "FROM fast_p WHERE run_id = ? ORDER BY p", [run_id])
 
 
 def lineage_graph(archive: DuckArchive, kernel_id: str) -> LineageGraph:
@@ -313,7 +348,7 @@ LINEAGE_NODES = f"""
 """
 
 
-def _load(archive: DuckArchive, kind: type[Row], sql: str, parameters: Sequence[Any]) -> list[Row]:
+def load(archive: DuckArchive, kind: type[Row], sql: str, parameters: Sequence[Any]) -> list[Row]:
     """Fill records of a kind from the columns of the same names."""
     names = ", ".join(f'"{field.name}"' for field in fields(kind))  # type: ignore[arg-type]
     with archive.database.read() as con:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 import streamlit as st
 
 from app import charts, data, show, tables
-from app.lineage import graph
-from archive.queries import Evaluation
+from app.lineage import graph, nearby
+from archive.queries import Evaluation, LineageGraph
 from archive.records import ArchivedKernel, Attempt
-from eval.records import Passed
+from eval.records import Measurement, Passed, Ratio
+from rag_kernels.export import module_text
+
+RELATIVES = 200
 
 
 def heading(kernel: ArchivedKernel) -> None:
@@ -21,6 +23,8 @@ def heading(kernel: ArchivedKernel) -> None:
     show.badges(kernel)
     if kernel.retracted:
         st.error(f"Retracted: {show.plain(kernel.retracted)}", icon=":material/block:")
+    if kernel.stale:
+        st.warning(f"It no longer holds: {show.plain(kernel.stale)}", icon=":material/history:")
     made = f"{kernel.writer} · {kernel.model}" if kernel.model else kernel.writer
     device = f" · {kernel.device_name}" if kernel.device_name else ""
     st.caption(show.plain(f"{kernel.id} · by {made} · {show.when(kernel.created_at)}{device}"))
@@ -43,39 +47,69 @@ FLOOR_HELP = "Physical floor over measured time: 100 % is as fast as this device
 
 def source(kernel: ArchivedKernel, made: Attempt | None) -> None:
     name = f"{show.short(kernel.id)}{show.suffix(kernel.source, kernel.backend, kernel.tier)}"
+    known = data.problem(kernel.problem_id)
     with st.container(horizontal=True):
-        st.download_button("Kernel", kernel.source, name, "text/plain", on_click="ignore", icon=":material/download:")
-        if made is not None:
-            problem = made.problem.problem.source
-            st.download_button(
-                "Problem", problem, "problem.py", "text/plain", on_click="ignore", icon=":material/download:"
-            )
+        _download("Kernel", kernel.source, name)
+        if known is not None:
+            _download("Problem", known.problem.source, "problem.py")
+        if made is not None and kernel.tier != "module":
+            _download("Module", module_text(made), f"{show.short(kernel.id)}_module.py", MODULE_HELP)
     st.code(kernel.source, language=show.language(kernel.source, kernel.tier), line_numbers=True)
-    st.markdown("Judge it again on this machine, with both files downloaded:")
-    st.code(f"rag-kernels eval problem.py {name}", language="bash")
+    st.markdown("Judge it again on this machine, from the archive or with both files downloaded:")
+    st.code(f"rag-kernels archive reverify {show.short(kernel.id)} --all\nrag-kernels eval problem.py {name}", "bash")
     if kernel.licence or kernel.attribution:
         st.caption(show.plain(f"Licence: {kernel.licence or 'unknown'} {kernel.attribution}"))
+
+
+MODULE_HELP = "An importable Python file: the problem, the kernel, and a ModelNew that runs it."
+
+
+def _download(label: str, text: str, name: str, told: str | None = None) -> None:
+    st.download_button(label, text, name, "text/plain", on_click="ignore", icon=":material/download:", help=told)
 
 
 def timings(evaluations: list[Evaluation]) -> None:
     passed = [(e, e.judged.verdict) for e in evaluations if isinstance(e.judged.verdict, Passed)]
     if not passed:
         st.info("No timing is archived for this kernel.", icon=":material/timer_off:")
+    drawn: set[tuple[str, str]] = set()
     for evaluation, verdict in passed:
         device, m = evaluation.judged.device, verdict.measurement
+        problem = data.problem(evaluation.problem_id)
         st.subheader(show.plain(device.name))
+        shapes = ", ".join(f"{a.name} {show.shape(a.spec.shape)}" for a in problem.tensors) if problem else ""
         kind = "confirmed by a second run in a fresh process" if m.confirmed else "not confirmed by a second run"
-        st.caption(f"{m.pairs} interleaved pairs, {kind}. Judged {show.when(evaluation.created_at)}.")
+        caches = ", caches emptied before each call" if m.cold else ""
+        st.caption(show.plain(f"{evaluation.problem_name}: {shapes}"))
+        st.caption(f"{m.pairs} interleaved pairs{caches}, {kind}. Judged {show.when(evaluation.created_at)}.")
         left, right = st.columns(2, gap="large")
         left.altair_chart(charts.timing_bars(m))
         right.altair_chart(charts.speedup_intervals(m))
+        _figures(m)
         if m.compile_note:
             st.caption(f"torch.compile: {show.plain(m.compile_note)}")
-        problem = data.problem(evaluation.problem_id)
-        if problem is not None and charts.has_roofline(device, problem.features):
+        place = (evaluation.problem_id, device.key)
+        if problem is not None and place not in drawn and charts.has_roofline(device, problem.features):
+            drawn.add(place)
             st.markdown("**Roofline**")
             st.altair_chart(charts.roofline(device, problem.features, m))
             st.caption("Work and unavoidable bytes are the problem's; the ceilings were measured on the device.")
+
+
+def _figures(m: Measurement) -> None:
+    """The same as numbers."""
+
+    def row(name: str, us: float, over: Ratio | None) -> dict[str, str]:
+        between = f"{show.significant(over.low)} to {show.significant(over.high)}" if over else show.DASH
+        gain = show.times(over.median if over else None)
+        return {"": name, "time per call": show.duration(us), "kernel is faster by": gain, "95 % interval (×)": between}
+
+    rows = [row("this kernel", m.candidate_us, None), row("eager", m.eager_us, m.speedup_eager)]
+    rows += [row("torch.compile", m.compile_us, m.speedup_compile)] if m.compile_us is not None else []
+    rows += [row("physical floor", m.floor_us, None)]
+    if m.speedup_warm is not None:
+        rows += [row("eager, inputs in the cache", m.eager_us, m.speedup_warm) | {"time per call": show.DASH}]
+    st.dataframe(rows, hide_index=True)
 
 
 def verdicts(kernel: ArchivedKernel, evaluations: list[Evaluation], made: Attempt | None) -> None:
@@ -92,25 +126,41 @@ def verdicts(kernel: ArchivedKernel, evaluations: list[Evaluation], made: Attemp
     if made is not None:
         st.page_link(
             "views/run.py",
-            label="The run that brought it",
+            label=f"Attempt {made.number} of the run that brought it",
             query_params={"id": made.run_id},
             icon=":material/timeline:",
         )
 
 
-def lineage(kernel: ArchivedKernel) -> None:
+def lineage(kernel: ArchivedKernel, made: Attempt | None) -> None:
     family = data.family(kernel.id)
-    if not family.edges:
+    shown = {e.kernel_id for e in made.exemplars} if made is not None else set()
+    if not family.edges and not shown:
         st.info("Nothing is recorded above or below this kernel: it was written from the problem alone.")
         return
-    st.graphviz_chart(graph(family, kernel.id), alt="Where this kernel comes from and what came of it")
-    st.caption("An arrow points from a source to what was made of it. Click a box or a row to open that kernel.")
-    table = data.kernels()
-    names = {node.id for node in family.nodes} - {kernel.id}
-    relatives = table[table["id"].isin(names)]
+    near = nearby(family, kernel.id)
+    if near.edges:
+        st.graphviz_chart(graph(near, kernel.id), alt="Where this kernel comes from and what came of it")
+        rest = len(family.nodes) - len(near.nodes)
+        more = f" {rest:,} more distant relatives are left out." if rest else ""
+        st.caption(f"An arrow points from a source to what was made of it. Click a box to open that kernel.{more}")
+    direct = {e.source for e in family.edges if e.child == kernel.id} | {
+        e.child for e in family.edges if e.source == kernel.id
+    }
+    relatives = data.rows_of(sorted((direct | shown) - {kernel.id})[:RELATIVES])
     if len(relatives):
         tables.kernels(relatives, key="relatives")
-        difference(kernel, dict(zip(relatives["id"], relatives["problem"], strict=True)))
+        first = [e.source for e in family.edges if e.child == kernel.id and e.relation in ("parent", "crossover")]
+        ordered = relatives.sort_values("id", key=lambda ids: ~ids.isin(first), kind="stable")
+        difference(kernel, {row.id: f"{_relation(family, kernel.id, row.id)} · {row.problem}" for row in
+                            ordered.itertuples()})  # fmt: skip
+
+
+def _relation(family: LineageGraph, own: str, other: str) -> str:
+    """What the other kernel is to this one."""
+    above = sorted(e.relation for e in family.edges if e.child == own and e.source == other)
+    below = any(e.source == own and e.child == other for e in family.edges)
+    return ", ".join(above) or ("came of it" if below else "exemplar")
 
 
 def difference(kernel: ArchivedKernel, others: dict[str, str]) -> None:
@@ -124,11 +174,9 @@ def difference(kernel: ArchivedKernel, others: dict[str, str]) -> None:
     other = data.kernel(against)
     if other is None:
         return
-    lines = difflib.unified_diff(
-        other.source.splitlines(), kernel.source.splitlines(), other.id, kernel.id, lineterm="", n=3
-    )
-    text = "\n".join(lines)
-    st.code(text or "The sources are the same.", language="diff")
+    show.difference(other, kernel)
+    st.page_link("views/compare.py", label="Side by side", query_params={"a": other.id, "b": kernel.id},
+                 icon=":material/compare_arrows:")  # fmt: skip
 
 
 def making(kernel: ArchivedKernel, made: Attempt | None) -> None:
@@ -142,7 +190,14 @@ def making(kernel: ArchivedKernel, made: Attempt | None) -> None:
     if shown.empty:
         st.caption("None.")
     else:
-        tables.exemplars(shown, key="shown")
+        tables.exemplars(shown, key="shown", hide=("same_graph", "bm25", "dense", "graph", "others", "idea"))
+        st.page_link("views/retrieval.py", label="What each signal said", icon=":material/travel_explore:",
+                     query_params={"id": made.run_id, "attempt": str(made.number)})  # fmt: skip
+        for number, row in enumerate(shown.itertuples(), 1):
+            exemplar = data.kernel(row.id)
+            if exemplar is not None:
+                with st.expander(show.plain(f"{number} · {show.short(row.id)} · {row.problem}")):
+                    st.code(exemplar.source, language=show.language(exemplar.source, exemplar.tier), height=320)
     st.subheader("Prompt and reply")
     calls = data.calls_of(made)
     if not calls:
@@ -170,7 +225,7 @@ def page(kernel: ArchivedKernel) -> None:
         "Source": lambda: source(kernel, made),
         "Timings": lambda: timings(evaluations),
         "Verdict": lambda: verdicts(kernel, evaluations, made),
-        "Lineage": lambda: lineage(kernel),
+        "Lineage": lambda: lineage(kernel, made),
         "How it was made": lambda: making(kernel, made),
         "Problem": lambda: problem(kernel),
     }
@@ -185,8 +240,6 @@ def page(kernel: ArchivedKernel) -> None:
 wanted = st.query_params.get("id", "")
 found = data.kernel(wanted) if wanted else None
 if found is None:
-    what = f"There is no kernel {show.plain(wanted)} in this archive." if wanted else "No kernel is chosen."
-    st.warning(f"{what} Pick one from the table.", icon=":material/search_off:")
-    st.page_link("views/kernels.py", label="All kernels", icon=":material/table_rows:")
+    show.nothing_chosen("kernel", wanted, "views/kernels.py", "All kernels")
 else:
     page(found)

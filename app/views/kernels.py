@@ -5,27 +5,32 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import charts, data, figures, show, tables
+from app import data, figures, show, tables, trends
+from app.snapshot import Where
 
 SORTS = {
-    "speed-up": ("speedup", False),
-    "speed-up over eager": ("speedup_eager", False),
-    "speed-up over torch.compile": ("speedup_compile", False),
-    "nearest to the floor": ("floor_percent", False),
-    "shortest time": ("ms", True),
-    "newest": ("created_at", False),
-    "problem": ("problem", True),
+    "speed-up": ("speedup", True),
+    "speed-up over eager": ("speedup_eager", True),
+    "speed-up over torch.compile": ("speedup_compile", True),
+    "nearest to the floor": ("floor_percent", True),
+    "shortest time": ("ms", False),
+    "newest": ("created_at", True),
+    "problem": ("problem", False),
 }
-FILTERS = {  # the key in the URL -> column, label
-    "trust": ("trust", "Trust"),
-    "backend": ("backend", "Backend"),
-    "device": ("device", "Device"),
-    "tier": ("tier", "Tier"),
-    "label": ("label", "Label"),
-    "family": ("operator", "Operators"),
-    "dtype": ("dtype", "Dtype"),
-    "writer": ("writer", "Writer"),
+FILTERS = {  # the column, which is also the key in the URL -> label
+    "trust": "Trust",
+    "backend": "Backend",
+    "device": "Device",
+    "family": "Family",
+    "dtype": "Dtype",
+    "label": "Label",
+    "tier": "Tier",
+    "writer": "Writer",
+    "model": "Model",
 }
+HOW_HELP = "By meaning: kernels that compute something like it. By words: the text as it stands in names and sources."
+SORT_HELP = "A search by meaning is in order of likeness."
+DROP_HELP = "A KernelBench file. It is read as text and not run; what it computes is looked for."
 
 
 def search_row() -> tuple[str, str, str]:
@@ -38,55 +43,99 @@ def search_row() -> tuple[str, str, str]:
     return text.strip(), str(how), sort
 
 
-HOW_HELP = "meaning: kernels that compute something like it, best first. words: the text as it is, also in sources."
-SORT_HELP = "A search by meaning is shown best match first. A click on a column's head sorts too."
+def filters() -> Where:
+    """Draw one box a filter."""
+    asked = any(key in st.query_params for key in (*FILTERS, "run", "retracted"))
+    with st.expander("Filters", icon=":material/filter_list:", expanded=asked):
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            chosen = {}
+            for key, label in FILTERS.items():
+                options = data.lists().options(key)
+                if len(options) > 1 or key in st.query_params:
+                    chosen[key] = st.multiselect(
+                        label, options, key=key, bind="query-params", width=210, placeholder="any", select_all=False
+                    )
+            run = st.text_input("Run", key="run", bind="query-params", width=210, placeholder="any")
+        hidden = st.toggle("Show retracted and stale kernels", key="retracted", bind="query-params")
+    return Where(chosen=chosen, hidden=hidden, ids=data.of_run(run.strip()) if run.strip() else None)
 
 
-def filters(table: pd.DataFrame) -> pd.DataFrame:
-    """Draw one box a filter and apply them."""
-    keep = pd.Series(True, index=table.index)
-    with st.expander("Filters", icon=":material/filter_list:", expanded=any(k in st.query_params for k in FILTERS)):
-        with st.container(horizontal=True):
-            for key, (column, label) in FILTERS.items():
-                options = sorted(table[column].dropna().unique())
-                chosen = st.multiselect(
-                    label, options, key=key, bind="query-params", width=210, placeholder="any", select_all=False
-                )
-                if chosen:
-                    keep &= table[column].isin(chosen)
-        retracted = st.toggle("Show retracted kernels", key="retracted", bind="query-params")
-    return table[keep if retracted else keep & (table["retracted"] == "")]
+def dropped() -> str:
+    """The source of a problem file that was dropped here, or nothing."""
+    with st.expander("Search by a problem file", icon=":material/upload_file:"):
+        file = st.file_uploader("Drop a problem.py here", type=["py"], key="file", help=DROP_HELP, max_upload_size=1)
+        if file is None:
+            return ""
+        source: str = file.getvalue().decode(errors="replace")
+        known = data.problem_of_source(source)
+        if known is not None:
+            st.page_link(
+                "views/problem.py",
+                label=f"This very problem is in the archive: {show.plain(known.problem.name)}",
+                query_params={"id": known.problem.id},
+                icon=":material/function:",
+            )
+        st.caption("Traced and ranked with its graph: `rag-kernels search --problem problem.py`")
+        return source
 
 
-def found(table: pd.DataFrame, text: str, how: str, sort: str) -> pd.DataFrame:
+def found(text: str, where: Where) -> pd.DataFrame:
+    """Kernels like what the text says, in order of likeness."""
+    likest = data.similar(text)
+    if where.ids is not None:
+        likest = likest[likest["id"].isin(where.ids)]
+    ids = tuple(likest["id"])
+    kept = data.lists().kernels(Where(where.chosen, ids, hidden=where.hidden), count=len(ids))
+    return likest.merge(kept, on="id")
+
+
+def results(where: Where, text: str, how: str, sort: str) -> None:
+    shown, total = data.lists(), data.lists().count(data.STANDING)
     if text and how == "meaning":
-        return data.similar(text).merge(table, on="id")
-    if text:
-        table = table[table["id"].isin(data.containing(text))]
-    column, ascending = SORTS[sort]
-    return table.sort_values(column, ascending=ascending, na_position="last")
-
-
-def results(table: pd.DataFrame, total: int) -> None:
-    if table.empty:
+        table = found(text, where)
+        count, where = len(table), Where(ids=tuple(table["id"]), hidden=True)
+    else:
+        if text:
+            ids = set(data.containing(text))
+            kept = ids if where.ids is None else ids & set(where.ids)
+            where = Where(where.chosen, tuple(kept), hidden=where.hidden)
+        count, table = shown.count(where), None
+    if not count:
         st.info("No kernel matches. Clear a filter, or search for other words.", icon=":material/search_off:")
         return
-    st.caption(f"{len(table):,} of {total:,} kernels. Click a row to open it.")
-    tables.kernels(table, key="table", height=min(560, 37 + 35 * len(table)))
-    places = data.places()
-    best = figures.best_by_problem(places[places["id"].isin(table["id"])])
+    st.caption(f"{count:,} of {total:,} kernels. Click a row to open it.")
+    place = st.container()
+    first = show.pager(count)
+    if table is None:
+        column, descending = SORTS[sort]
+        table = shown.kernels(where, order=column, descending=descending, first=first, count=show.PAGE)
+    else:
+        table = table.iloc[first : first + show.PAGE]
+    with place:
+        tables.kernels(table, key="table", height=min(560, 37 + 35 * len(table)))
+    pictures(where)
+
+
+def pictures(where: Where) -> None:
+    spread = figures.family_rows(data.lists().speedups(where, families=6))
+    if spread:
+        st.subheader("Speed-ups by family")
+        with st.container(horizontal=True, gap="large"):
+            for family, bins in spread.items():
+                with st.container(width=260):
+                    st.markdown(f"**{show.plain(family)}** · {bins['kernels'].sum():,}")
+                    st.altair_chart(trends.spread(bins))
+    best = data.lists().best(where, count=25)
     if not best.empty:
         st.subheader("Best speed-ups among these")
-        st.altair_chart(charts.wins(best.head(25)))
-        if len(best) > 25:
-            st.caption(f"The first 25 of {len(best):,} problems.")
+        st.altair_chart(trends.wins(best.drop_duplicates("problem")))
 
 
 st.title("Kernels")
-everything = data.kernels()
 query, mode, order = search_row()
-chosen = filters(everything)
+file = dropped()
+chosen = filters()
 try:
-    results(found(chosen, query, mode, order), len(everything))
+    results(chosen, file or query, "meaning" if file else mode, order)
 except data.SearchError as error:
     st.warning(show.plain(str(error)), icon=":material/search_off:")

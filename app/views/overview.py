@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import streamlit as st
 
-from app import charts, data, figures, show, tables
+from app import data, figures, show, tables, trends
 
 BEST_HELP = "over the better of eager and torch.compile"
-MEAN_HELP = f"of the best kernel for each problem, {BEST_HELP}"
+MEAN_HELP = f"of the best kernel for each problem and device, {BEST_HELP}"
+SPANS = {"12 hours": 12, "24 hours": 24, "7 days": 168, "30 days": 720}
 
 
 def headline() -> None:
@@ -21,38 +24,72 @@ def headline() -> None:
         st.metric("Spent on models", show.dollars(s.cost_usd), border=True, width=170, help="as far as known")
 
 
+def lately() -> None:
+    st.subheader("What came in lately")
+    span = st.segmented_control(
+        "In the last", list(SPANS), default="24 hours", required=True, key="since", bind="query-params",
+        label_visibility="collapsed",
+    )  # fmt: skip
+    since = datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=SPANS[str(span)])
+    shown = data.lists()
+    found = shown.lately(since)
+    if not found["attempts"] and not found["kernels"]:
+        st.caption(f"Nothing in the last {span}. `rag-kernels grow problems/ --until 07:00` fills a night.")
+    else:
+        cost = show.dollars(found["cost_usd"]) + (f" + {found['unpriced']:.0f} unpriced" if found["unpriced"] else "")
+        passed = show.percent(found["passed"] / found["attempts"] if found["attempts"] else None)
+        st.markdown(
+            f"**{found['kernels']:,.0f}** new kernels from **{found['attempts']:,.0f}** attempts on "
+            f"**{found['problems']:,.0f}** problems · {passed} passed · **{found['wins']:,.0f}** faster than PyTorch · "
+            f"{show.plain(cost)}"
+        )
+        better = shown.improved(since)
+        if len(better):
+            st.caption("Problems that got a new best kernel, the greatest step first.")
+            tables.kernels(better, key="improved", hide=("device",))
+
+
 def curves() -> None:
     left, right = st.columns(2, gap="large")
     with left:
         st.subheader("How many problems got faster")
-        curve = figures.fast_p(data.places(), len(data.problems()))
+        shown = data.lists()
+        curve = figures.fast_p(shown.baselines(), len(shown.problems()))
         if curve.empty:
             st.caption("No kernel has been timed yet.")
         else:
-            st.altair_chart(charts.fast_p(curve))
+            st.altair_chart(trends.fast_p(curve))
             st.caption("Share of the problems in the archive whose best kernel is more than p times as fast.")
     with right:
-        st.subheader("Growth")
-        st.altair_chart(charts.over_time(figures.growth(data.kernels())))
+        st.subheader("Kernels and wins")
+        history = data.lists().history()
+        if len(history) < 2:
+            st.caption("Everything came in at once: there is no history to draw yet.")
+        else:
+            st.altair_chart(trends.over_time(history))
+            st.caption("An attempt wins when it is right and faster than eager and torch.compile.")
+            if history["cost_usd"].max() > 0:
+                st.altair_chart(trends.spending(history))
 
 
 def breakdown() -> None:
     columns = st.columns(3, gap="large")
-    parts = (("trust", "By trust"), ("device", "By device"), ("operator", "By main operators"))
+    parts = (("trust", "By trust"), ("device", "By device"), ("family", "By family"))
     for column, (key, title) in zip(columns, parts, strict=True):
         with column:
             st.subheader(title)
-            st.altair_chart(charts.counts(figures.counts(data.kernels(), key), key, "kernels"))
+            st.altair_chart(trends.counts(data.lists().counts(key), key, "kernels"))
 
 
-def lately() -> None:
+def latest() -> None:
     st.subheader("Latest kernels")
-    tables.kernels(data.kernels().sort_values("created_at", ascending=False).head(10), key="latest")
+    tables.kernels(data.lists().kernels(data.STANDING, count=10), key="latest")
     st.page_link("views/kernels.py", label="All kernels", icon=":material/arrow_forward:")
 
 
 st.title("Archive overview")
 headline()
+lately()
 curves()
 breakdown()
-lately()
+latest()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import charts, data, figures, show, tables
+from app import data, figures, show, tables, trends
+from app.snapshot import Where
+from eval.device import floor_us
 from eval.records import FunctionalProblem, ScalarArgument
 
+BOARD = 100
 LINES = 24  # of a source that is shown without scrolling
 
 
@@ -20,6 +23,9 @@ def facts(p: FunctionalProblem) -> None:
         intensity = f"{show.significant(work / f.bytes_moved)} FLOP/B" if f.bytes_moved else show.DASH
         st.metric("Intensity", intensity, border=True, width=170)
     st.caption(show.plain(f"Operators: {', '.join(f.operators)}. Dtypes: {', '.join(f.dtypes)}. Key: {p.graph_key}."))
+    floors = [f"{show.duration(floor_us(f, d))} on {d.name}" for d in data.devices_of(p.problem.id)]
+    if floors:
+        st.caption(show.plain(f"Physical floor of a call: {'; '.join(floors)}."))
     if p.uses_random:
         st.warning("The forward draws random numbers, so no kernel can be verified.", icon=":material/casino:")
     if not p.verified:
@@ -32,29 +38,65 @@ BYTES_HELP = "Arguments read once plus outputs written once: no implementation c
 
 
 def leaderboard(problem_id: str) -> None:
-    places, kernels = data.places(), data.kernels()
-    ranked = places[places["problem_id"] == problem_id]
+    shown, mine = data.lists(), (problem_id,)
+    ranked = shown.ranked(problem_id)
     for device, board in ranked.groupby("device", sort=True):
         st.markdown(f"**{show.plain(str(device))}**")
-        tables.kernels(board.sort_values("place"), key=f"board-{device}", hide=("problem", "device"))
-    rest = kernels[(kernels["problem_id"] == problem_id) & ~kernels["id"].isin(ranked["id"])]
+        tables.board(figures.board(board).head(BOARD), key=f"board-{device}")
+        if len(board) > BOARD:
+            st.caption(f"The first {BOARD} of {len(board):,} kernels.")
+    rest = shown.unranked(Where(problem_ids=mine, hidden=True))
     if len(rest):
         st.markdown("**Not ranked**")
-        st.caption("Retracted, or never verified on a device.")
         tables.kernels(rest, key="unranked", hide=("problem",))
     if ranked.empty and rest.empty:
-        st.info("No kernel is archived for this problem yet.", icon=":material/hourglass_empty:")
+        st.info(
+            "No kernel is archived for this problem yet. `rag-kernels generate problem.py` writes one.",
+            icon=":material/hourglass_empty:",
+        )
+
+
+def admission(found: FunctionalProblem) -> None:
+    reports = data.admissions(found)
+    if not reports:
+        st.info(
+            "No admission report is kept on this machine. `rag-kernels check problem.py` makes one.",
+            icon=":material/fact_check:",
+        )
+    for device, report in reports:
+        st.caption(show.plain(device.name))
+        if report.degenerate:
+            st.error(f"Degenerate: {show.plain(report.degenerate)}. No speed is claimed.", icon=":material/block:")
+        else:
+            st.success("Admitted: the output depends on what it should, and no empty kernel passes.",
+                       icon=":material/fact_check:")  # fmt: skip
+        for text in (*report.labels, *report.notes):
+            st.text(text)
+        left, right = st.columns(2, gap="large")
+        with left:
+            st.markdown("**What moves the output**")
+            st.dataframe(figures.sensitivities(report), hide_index=True, column_config=tables.SENSITIVITY_COLUMNS)
+        with right:
+            st.markdown("**Kernels that compute nothing**")
+            st.dataframe(figures.null_kernels(report), hide_index=True, column_config=tables.NULL_COLUMNS)
+        calibration = report.examination.calibration
+        if calibration is not None:
+            st.caption(
+                f"Errors are told as multiples of PyTorch's own. Honest rounding reaches {calibration.noise_rms:.3g}, "
+                f"the limit is {calibration.limit_rms:.3g}, and a lower precision is {calibration.gap:.3g} times as "
+                "far off as honest rounding."
+            )
 
 
 def progress(problem_id: str) -> None:
-    history = figures.progress(data.attempts().query("problem_id == @problem_id"))
+    history = figures.progress(data.attempts_on(problem_id))
     if history.empty:
         st.info("No attempt is archived: the kernels were imported.", icon=":material/hourglass_empty:")
         return
     left, right = st.columns([3, 2], gap="large")
-    left.altair_chart(charts.progress(history))
+    left.altair_chart(trends.progress(history))
     left.caption("A point is a passed attempt, the line the best so far, over the better of eager and torch.compile.")
-    right.altair_chart(charts.outcomes(figures.outcome_counts(history)))
+    right.altair_chart(trends.outcomes(figures.outcome_counts(history)))
 
 
 def form(p: FunctionalProblem) -> None:
@@ -78,9 +120,7 @@ def form(p: FunctionalProblem) -> None:
 wanted = st.query_params.get("id", "")
 found = data.problem(wanted) if wanted else None
 if found is None:
-    what = f"There is no problem {show.plain(wanted)} in this archive." if wanted else "No problem is chosen."
-    st.warning(f"{what} Pick one from the table.", icon=":material/search_off:")
-    st.page_link("views/problems.py", label="All problems", icon=":material/function:")
+    show.nothing_chosen("problem", wanted, "views/problems.py", "All problems")
 else:
     st.title(show.plain(found.problem.name))
     facts(found)
@@ -88,5 +128,7 @@ else:
     leaderboard(found.problem.id)
     st.subheader("Progress")
     progress(found.problem.id)
+    st.subheader("Admission")
+    admission(found)
     st.subheader("What it computes")
     form(found)

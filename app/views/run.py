@@ -3,39 +3,70 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pandas as pd
 import streamlit as st
 
-from app import charts, data, figures, show, tables
-from archive.records import Run
+from app import data, figures, show, tables, trends
+from archive.records import LLMCall, Run
 
 
-def numbers(run: Run, attempts: pd.DataFrame) -> None:
+def numbers(run: Run, attempts: pd.DataFrame, calls: list[LLMCall]) -> None:
     passed = int((attempts["outcome"] == "passed").sum())
-    best = attempts["speedup"].max() if len(attempts) else None
-    calls = data.calls(run.id)
-    tokens = sum(c.prompt_tokens + c.completion_tokens for c in calls)
-    known = [c.cost_usd for c in calls if c.cost_usd is not None]
-    unknown = len(calls) - len(known)
+    best = attempts.loc[attempts["won"].astype(bool), "speedup"].max() if len(attempts) else None
     with st.container(horizontal=True):
         st.metric("Status", run.status, border=True, width=150)
         st.metric("Attempts", f"{len(attempts):,}", border=True, width=130)
         st.metric("Passed", f"{passed:,}", border=True, width=130)
+        st.metric("Won", f"{int(attempts['won'].sum()):,}", border=True, width=130, help="faster than both baselines")
         st.metric("Best speed-up", show.times(None if pd.isna(best) else best), border=True, width=160)
         if calls:
+            known = [c.cost_usd for c in calls if c.cost_usd is not None]
+            unknown = len(calls) - len(known)
             cost = show.dollars(sum(known)) + (f" + {unknown} unpriced" if unknown else "")
             st.metric("Cost", cost if known else show.dollars(None), border=True, width=160)
-            st.metric("Tokens", f"{tokens:,}", border=True, width=150)
+            st.metric("Tokens", f"{_tokens(calls):,}", border=True, width=150)
 
 
-def failures(attempts: pd.DataFrame) -> None:
-    failed = attempts[attempts["outcome"] != "passed"]
+def _tokens(calls: list[LLMCall]) -> int:
+    return sum(c.prompt_tokens + c.completion_tokens for c in calls)
+
+
+def budget(run: Run, attempts: pd.DataFrame, calls: list[LLMCall]) -> None:
+    """How much of each budget is used, and what was used without one."""
+    start, end = show.moment(run.started_at), show.moment(run.finished_at or "")
+    now = end or (datetime.now(UTC) if run.status == "running" else None)
+    seconds = (now - start).total_seconds() if now and start else float(attempts["seconds"].sum())
+    usd = sum(c.cost_usd or 0.0 for c in calls)
+    burns = figures.burned(run, attempts, seconds=seconds, tokens=_tokens(calls), usd=usd)
+    told = [(b, f"{_used(b.name, b.used)} of {_used(b.name, b.limit)}") for b in burns if b.limit is not None]
+    if told:
+        st.subheader("Budget")
+        rows = [(f"{b.name}: {text}", min(100.0, 100 * b.used / b.limit), text) for b, text in told if b.limit]
+        st.altair_chart(trends.burn(pd.DataFrame(rows, columns=["name", "percent", "told"])))
+    free = [f"{b.name} {_used(b.name, b.used)}" for b in burns if b.limit is None]
+    if free:
+        st.caption(show.plain(f"Used without a limit: {', '.join(free)}."))
+
+
+def _used(name: str, amount: float) -> str:
+    match name:
+        case "time":
+            return show.span(amount)
+        case "money":
+            return show.dollars(amount)
+        case _:
+            return f"{amount:,.0f}"
+
+
+def failures(run_id: str) -> None:
+    failed = data.failures(run_id)
     if failed.empty:
         return
     st.subheader("Why attempts failed")
-    groups = failed.groupby(["outcome", "reason"]).size().reset_index(name="count")
-    st.dataframe(groups.sort_values("count", ascending=False), hide_index=True, column_config=tables.FAILURE_COLUMNS)
+    order = [name for name in tables.FAILURE_COLUMNS if name != "problems"]
+    st.dataframe(failed, hide_index=True, column_config=tables.FAILURE_COLUMNS, column_order=order)
 
 
 def detail(run: Run, number: int) -> None:
@@ -49,32 +80,41 @@ def detail(run: Run, number: int) -> None:
     show.verdict(attempt.judged)
     language = show.language(candidate.source, candidate.tier)
     st.code(candidate.source, language=language, line_numbers=True, height=420)
-    if data.kernel(candidate.id) is not None:
-        st.page_link(
-            "views/kernel.py",
-            label="The kernel's page",
-            query_params={"id": candidate.id},
-            icon=":material/arrow_forward:",
-        )
+    with st.container(horizontal=True):
+        if data.kernel(candidate.id) is not None:
+            st.page_link("views/kernel.py", label="The kernel's page", query_params={"id": candidate.id},
+                         icon=":material/arrow_forward:")  # fmt: skip
+        if attempt.exemplars:
+            st.page_link("views/retrieval.py", label="What its writer was shown", icon=":material/travel_explore:",
+                         query_params={"id": run.id, "attempt": str(number)})  # fmt: skip
 
 
 def live(run_id: str, under_way: bool) -> None:
     run = data.run(run_id)
     if run is None or (under_way and run.status != "running"):
         st.rerun()
-    attempts = data.attempts_of(run_id)
-    numbers(run, attempts)
+    attempts, calls = data.attempts_of(run_id), data.calls(run_id)
+    numbers(run, attempts, calls)
+    budget(run, attempts, calls)
     if attempts.empty:
         st.info("No attempt has been judged yet.", icon=":material/hourglass_empty:")
         return
     left, right = st.columns([3, 2], gap="large")
-    left.altair_chart(charts.progress(figures.progress(attempts)))
-    right.altair_chart(charts.outcomes(figures.outcome_counts(attempts)))
+    left.altair_chart(trends.progress(figures.progress(attempts)))
+    right.altair_chart(trends.outcomes(figures.outcome_counts(attempts)))
     st.subheader("Attempts")
-    row = tables.attempts(attempts, key="attempts")
-    if row is not None and row < len(attempts):
-        detail(run, int(attempts.iloc[row]["number"]))
-    failures(attempts)
+    place = st.container()
+    first = show.pager(len(attempts))
+    page = attempts.iloc[first : first + show.PAGE]
+    with place:
+        row = tables.attempts(page, key="attempts")
+    if row is not None and row < len(page):
+        detail(run, int(page.iloc[row]["number"]))
+    failures(run_id)
+    if attempts["model"].nunique() > 1 or attempts["writer"].nunique() > 1:
+        st.subheader("Who wrote what won")
+        st.dataframe(figures.credit(attempts), hide_index=True, column_config=tables.CREDIT_COLUMNS,
+                     column_order=list(tables.CREDIT_COLUMNS), placeholder=show.DASH)  # fmt: skip
 
 
 def settings(run: Run) -> None:
@@ -88,21 +128,26 @@ def settings(run: Run) -> None:
 
 def talk(run: Run) -> None:
     calls = data.calls(run.id)
-    if calls:
-        st.subheader("Calls to language models")
-        for call in calls:
-            show.llm_call(call)
+    if not calls:
+        return
+    st.subheader("Calls to language models")
+    first = show.pager(len(calls), key="calls")
+    for call in calls[first : first + show.PAGE]:
+        show.llm_call(call)
 
 
 wanted = st.query_params.get("id", "")
 found = data.run(wanted) if wanted else None
 if found is None:
-    what = f"There is no run {show.plain(wanted)} in this archive." if wanted else "No run is chosen."
-    st.warning(f"{what} Pick one from the table.", icon=":material/search_off:")
-    st.page_link("views/runs.py", label="All runs", icon=":material/timeline:")
+    show.nothing_chosen("run", wanted, "views/runs.py", "All runs")
 else:
     st.title(show.plain(f"{found.command} {found.problem_name}"))
     st.caption(show.plain(f"{found.id} · {show.when(found.started_at)} to {show.when(found.finished_at)}"))
+    with st.container(horizontal=True):
+        st.page_link("views/kernels.py", label="Its kernels", query_params={"run": found.id},
+                     icon=":material/table_rows:")  # fmt: skip
+        st.page_link("views/compare.py", label="Compare with another run", query_params={"a": found.id},
+                     icon=":material/compare_arrows:")  # fmt: skip
     under_way = found.status == "running"
     st.fragment(live, run_every="3s" if under_way else None)(found.id, under_way)
     settings(found)

@@ -1,0 +1,97 @@
+"""Retrieval: what a writer was shown and why, what each signal said, whether it paid. `?id=&attempt=` names one."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import data, show, tables
+from archive.records import Attempt
+from eval.records import Passed, verdict_name
+
+
+def one(made: Attempt) -> None:
+    """What the writer of one attempt was shown."""
+    st.title(show.plain(f"What the writer of {made.problem.problem.name} saw"))
+    st.caption(show.plain(f"Attempt {made.number} of run {made.run_id} · by {made.model or made.writer}"))
+    verdict = made.judged.verdict
+    gain = verdict.measurement.speedup if isinstance(verdict, Passed) else None
+    shown = data.exemplars(made)
+    with st.container(horizontal=True):
+        st.metric("Shown", f"{len(shown):,}", border=True, width=130)
+        st.metric("Outcome", show.words(verdict_name(verdict)), border=True, width=170)
+        st.metric("Speed-up", show.times(gain), border=True, width=150, help="over the better baseline")
+        likest = shown["likeness"].max() if len(shown) else None
+        st.metric("Most copied", show.DASH if likest is None or likest != likest else f"{likest:.0f} %", border=True,
+                  width=150, help="share of the kernel that stands in the exemplar most like it")  # fmt: skip
+    if shown.empty:
+        st.info("This writer was shown nothing: the archive had nothing like it, or retrieval was off.",
+                icon=":material/visibility_off:")  # fmt: skip
+    else:
+        tables.exemplars(shown, key="shown", hide=("reasons", "idea"))
+        st.caption("Places and scores as retrieval gave them. *Won* of *shown*: of all candidates that saw the kernel.")
+    with st.container(horizontal=True):
+        st.page_link("views/run.py", label="The run", query_params={"id": made.run_id}, icon=":material/timeline:")
+        if isinstance(verdict, Passed):
+            st.page_link("views/kernel.py", label="The kernel", query_params={"id": made.candidate.id},
+                         icon=":material/arrow_forward:")  # fmt: skip
+        st.page_link("views/retrieval.py", label="Retrieval as a whole", icon=":material/travel_explore:")
+
+
+def paid() -> None:
+    """Whether exemplars paid, over all attempts."""
+    records = data.signal_records()
+    st.subheader("Did it pay?")
+    if records.empty:
+        st.info(
+            "No writer was shown anything yet. `rag-kernels generate problem.py --model NAME` shows exemplars to a "
+            "model as soon as the archive holds something alike.",
+            icon=":material/travel_explore:",
+        )
+        return
+    st.dataframe(records, hide_index=True, column_config=tables.SIGNAL_COLUMNS, placeholder=show.DASH,
+                 column_order=list(tables.SIGNAL_COLUMNS))  # fmt: skip
+    st.caption(
+        "What became of candidates whose writer saw a kernel that the signal spoke for. Problems differ, so this is no "
+        "proof that the signal is the cause: `rag-kernels ablate` compares with chance and with nothing."
+    )
+    st.subheader("Kernels that helped most")
+    tables.helped(data.credit(), key="helped")
+
+
+def ablation() -> None:
+    arms = data.ablation()
+    if arms.empty:
+        return
+    st.subheader("Ablation")
+    st.dataframe(arms, hide_index=True, column_config=tables.ARM_COLUMNS, placeholder=show.DASH,
+                 column_order=list(tables.ARM_COLUMNS))  # fmt: skip
+    st.caption("The same writer on the same problems; intervals by bootstrap over problems.")
+
+
+def newest() -> None:
+    table = data.attempts_with_exemplars()
+    if table.empty:
+        return
+    st.subheader("Attempts whose writer was shown something")
+    first = show.pager(len(table))
+    page = table.iloc[first : first + show.PAGE]
+    row = tables.attempts(page, key="attempts", hide=("round", "seconds"))
+    if row is not None and row < len(page):
+        made = page.iloc[row]
+        st.switch_page(
+            "views/retrieval.py", query_params={"id": str(made["run_id"]), "attempt": str(made["number"])}
+        )
+
+
+run_id, number = st.query_params.get("id", ""), st.query_params.get("attempt", "")
+chosen = data.attempt(run_id, int(number)) if run_id and number.isdecimal() else None
+if chosen is not None:
+    one(chosen)
+else:
+    st.title("Retrieval")
+    if run_id or number:
+        st.warning(f"There is no attempt {show.plain(number)} of run {show.plain(run_id)} in this archive.",
+                   icon=":material/search_off:")  # fmt: skip
+    ablation()
+    paid()
+    newest()

@@ -1,0 +1,243 @@
+"""What a person who looks around an archive asks beside `archive.queries`: one thing whole, and sums over attempts.
+
+Comes in: an archive and what is asked. Goes out: records and small frozen rows. Reads only. Knows nothing of how they
+are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from archive import rows
+from archive.duck import DuckArchive
+from archive.queries import AttemptRow, Credit, load
+from archive.records import Attempt, Run
+from eval import codec
+from eval.records import Device, FunctionalProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Attempts that failed alike: their reasons differ in numbers only. `example` is one of them as it stands."""
+
+    verdict: str
+    example: str
+    count: int
+    problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """A kernel that some attempt's writer was shown, and what came of it over all attempts."""
+
+    kernel_id: str
+    problem_id: str
+    problem_name: str
+    idea: str
+    source: str
+    speedup: float | None
+    shown: int
+    passed: int
+    won: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRecord:
+    """What became of the candidates whose writer was shown a kernel that this signal spoke for."""
+
+    signal: str
+    shown: int
+    passed: int
+    won: int
+    median_speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemSet:
+    """Problems that belong together: one growth job's, or one importer's."""
+
+    name: str
+    problem_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BestAttempt:
+    """How an attempt stands among those of a problem, for a curve of progress; the texts are left out."""
+
+    run_id: str
+    number: int
+    verdict: str
+    speedup: float | None
+    created_at: str
+
+
+def functional(archive: DuckArchive, problem_id: str) -> FunctionalProblem | None:
+    """A problem with its call: the form that an attempt used last, else the fullest one that is known."""
+    with archive.database.read() as con:
+        found = con.execute(
+            "SELECT record FROM functionals WHERE problem_id = ? ORDER BY (SELECT max(created_at) FROM attempts "
+            "WHERE attempts.functional_id = functionals.id) DESC NULLS LAST, len(shapes) DESC, id LIMIT 1",
+            [problem_id],
+        ).fetchone()
+    return codec.loads(found[0]) if found else None
+
+
+def attempt(archive: DuckArchive, run_id: str, number: int) -> Attempt | None:
+    with archive.database.read() as con:
+        found = rows.query(con, f"{rows.ATTEMPTS} WHERE a.run_id = ? AND a.number = ?", [run_id, number])
+    return rows.to_attempt(found[0]) if found else None
+
+
+def run(archive: DuckArchive, run_id: str) -> Run | None:
+    found = load(archive, Run, "FROM runs WHERE id = ?", [run_id])
+    return found[0] if found else None
+
+
+def devices_of(archive: DuckArchive, problem_id: str) -> list[Device]:
+    """Where kernels of a problem were judged."""
+    with archive.database.read() as con:
+        found = con.execute(
+            "SELECT any_value(judged) FROM evaluations WHERE problem_id = ? GROUP BY device_key ORDER BY device_key",
+            [problem_id],
+        ).fetchall()
+    return [codec.loads(judged).device for (judged,) in found]
+
+
+def attempts_on(archive: DuckArchive, problem_id: str) -> list[BestAttempt]:
+    """Every attempt on a problem, oldest first; a pass that is barred has no speed-up."""
+    sql = """
+        FROM (
+            SELECT * REPLACE (CASE WHEN barred = '' THEN speedup END AS speedup)
+            FROM attempt_results WHERE problem_id = ?
+        ) ORDER BY created_at, run_id, number
+    """
+    return load(archive, BestAttempt, sql, [problem_id])
+
+
+def attempts_with_exemplars(archive: DuckArchive, limit: int) -> list[AttemptRow]:
+    """The newest attempts whose writer was shown something."""
+    return load(
+        archive,
+        AttemptRow,
+        "FROM attempt_results WHERE len(exemplars) > 0 ORDER BY created_at DESC, attempt_id LIMIT ?",
+        [limit],
+    )
+
+
+def failures(archive: DuckArchive, run_id: str | None = None, limit: int = 50) -> list[Failure]:
+    """Why attempts failed, the most frequent first: of one run, or of all."""
+    sql = r"""
+        FROM (
+            SELECT
+                verdict, count(*) AS count, arg_max(reason, number) AS example,
+                count(DISTINCT functional_id) AS problems
+            FROM attempts
+            WHERE verdict NOT IN ('passed', 'compiled') AND coalesce(run_id = ?, true)
+            GROUP BY verdict, regexp_replace(reason, '[0-9]+([.,][0-9]+)*(e[-+]?[0-9]+)?', '#', 'g')
+        ) ORDER BY count DESC, verdict, example LIMIT ?
+    """
+    return load(archive, Failure, sql, [run_id, limit])
+
+
+def credit(archive: DuckArchive, limit: int = 100) -> list[Credit]:
+    """The kernels that helped most."""
+    return load(archive, Credit, "FROM exemplar_credit ORDER BY won DESC, passed DESC, shown LIMIT ?", [limit])
+
+
+def paid(archive: DuckArchive, kernel_ids: Sequence[str]) -> list[Paid]:
+    """These kernels with what came of showing them, also to other writers; one that left the archive is left out."""
+    sql = """
+        FROM (
+            SELECT
+                k.id AS kernel_id, p.id AS problem_id, p.name AS problem_name, i.text AS idea, c.source,
+                max(e.speedup) AS speedup, coalesce(any_value(x.shown), 0) AS shown,
+                coalesce(any_value(x.passed), 0) AS passed, coalesce(any_value(x.won), 0) AS won
+            FROM kernels AS k
+            JOIN candidates AS c ON c.id = k.id
+            JOIN functionals AS f ON f.id = k.functional_id
+            JOIN problems AS p ON p.id = f.problem_id
+            JOIN ideas AS i ON i.id = k.idea_id
+            LEFT JOIN evaluations AS e ON e.kernel_id = k.id AND e.problem_id = p.id
+            LEFT JOIN (
+                SELECT kernel_id, count(*) AS shown, count(*) FILTER (verdict = 'passed') AS passed,
+                    count(*) FILTER (won) AS won
+                FROM exemplars_shown WHERE list_contains($1::VARCHAR[], kernel_id) GROUP BY kernel_id
+            ) AS x ON x.kernel_id = k.id
+            WHERE list_contains($1::VARCHAR[], k.id)
+            GROUP BY ALL
+        )
+    """
+    return load(archive, Paid, sql, [list(kernel_ids)])
+
+
+def signal_records(archive: DuckArchive) -> list[SignalRecord]:
+    """For each signal, how the candidates fared whose writers were shown what it spoke for; those with none as well."""
+    sql = """
+        FROM (
+            SELECT
+                signal, count(*) AS shown, count(*) FILTER (verdict = 'passed') AS passed,
+                count(*) FILTER (won) AS won, median(speedup) FILTER (verdict = 'passed') AS median_speedup
+            FROM (
+                SELECT DISTINCT run_id, candidate_id, verdict, won, speedup, unnest(
+                    CASE WHEN len(exemplars) = 0 THEN ['no exemplar'] ELSE list_transform(
+                        flatten(list_transform(exemplars, lambda x: x.reasons)),
+                        lambda reason: regexp_extract(reason, '^(same graph|bm25|dense|graph|remedy|drawn at random)')
+                    ) END
+                ) AS signal
+                FROM attempt_results
+                WHERE writer = 'llm' OR len(exemplars) > 0
+            )
+            WHERE signal <> ''
+            GROUP BY signal
+        ) ORDER BY won / shown DESC, signal
+    """
+    return load(archive, SignalRecord, sql, [])
+
+
+def problem_sets(archive: DuckArchive) -> list[ProblemSet]:
+    """The problems of each growth job, newest first, and what came from each importer."""
+    with archive.database.read() as con:
+        found = con.execute(
+            """
+            SELECT 'grown ' || left(min(started_at), 10), list_sort(list(DISTINCT problem_id)), min(started_at) AS began
+            FROM (
+                SELECT started_at, json_extract_string(settings, '$.growth') AS growth,
+                    json_extract_string(settings, '$.problem_id') AS problem_id
+                FROM runs WHERE command = 'grow' AND json_valid(settings)
+            )
+            WHERE growth IS NOT NULL AND problem_id IS NOT NULL
+            GROUP BY growth
+            UNION ALL
+            SELECT 'imported from ' || importer, list_sort(list(DISTINCT problem_id)), '' FROM claims GROUP BY importer
+            ORDER BY began DESC
+            """
+        ).fetchall()
+    named: dict[str, ProblemSet] = {}
+    for name, problem_ids, _ in found:
+        title = f"{name} ({len(problem_ids)} problems)"
+        named.setdefault(title, ProblemSet(title, tuple(problem_ids)))
+    return list(named.values())
+
+
+def kernels_with(archive: DuckArchive, text: str) -> tuple[str, ...]:
+    """Ids of the kernels whose problem's name, idea or source holds a text, in whatever case."""
+    with archive.database.read() as con:
+        found = con.execute(
+            """
+            WITH wanted AS (SELECT lower(?) AS text)
+            SELECT k.id FROM kernels AS k JOIN candidates AS c ON c.id = k.id, wanted
+            WHERE contains(lower(c.source), wanted.text)
+            UNION
+            SELECT k.id FROM kernels AS k JOIN ideas AS i ON i.id = k.idea_id, wanted
+            WHERE contains(lower(i.text), wanted.text)
+            UNION
+            SELECT e.kernel_id FROM problems AS p JOIN evaluations AS e ON e.problem_id = p.id, wanted
+            WHERE contains(lower(p.name), wanted.text)
+            UNION
+            SELECT e.candidate_id FROM problems AS p JOIN claims AS e ON e.problem_id = p.id, wanted
+            WHERE contains(lower(p.name), wanted.text) AND e.candidate_id IS NOT NULL
+            """,
+            [text],
+        ).fetchall()
+    return tuple(str(kernel_id) for (kernel_id,) in found)

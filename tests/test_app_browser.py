@@ -1,0 +1,216 @@
+"""The explorer in a real browser, served as `rag-kernels app` serves it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from explorer_archive import CHILD, HOSTILE, HOSTILE_IDEA, HOSTILE_NAME, PARENT, PROBLEM_ID, fill
+from factories import attempt, problem, wrong
+
+from app import show
+from app.launch import arguments
+from archive.store import FileArchive
+
+CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM_FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+STRANGE = problem("tanh", name=HOSTILE_NAME).problem.id
+PAGES = {  # the path -> a text that is there when the page is drawn
+    "": "Latest kernels",
+    "kernels": "4 of 4 kernels",
+    f"kernel?id={HOSTILE.id}": "by scripted",
+    f"kernel?id={CHILD.id}&tab=Timings": "50 interleaved pairs",
+    f"kernel?id={HOSTILE.id}&tab=Problem": "What it computes",
+    "problems": "3 problems",
+    f"problem?id={STRANGE}": "Leaderboard",
+    f"problem?id={PROBLEM_ID}": "What it computes",
+    "runs": "2 runs",
+    "run?id=run2": "Attempts",
+    "leaderboard": "Who is ahead",
+    "retrieval": "Did it pay?",
+    "retrieval?id=run1&attempt=4": "What the writer of",
+    f"compare?a={PARENT.id}&b={HOSTILE.id}": "What changed from A to B",
+    "compare?a=run1&b=run2": "a line the best so far",
+}
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> FileArchive:
+    return fill(tmp_path_factory.mktemp("explorer") / "archive")
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    start = [sys.executable, "-P", "-m", "app.launch", str(folder), "--port", str(port)]
+    environment = {**os.environ, "HOME": str(folder.parent)}
+    server = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(20)
+
+
+def wait_until_up(url: str) -> None:
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("the explorer did not start within 60 s")
+
+
+@pytest.fixture(scope="module")
+def address(archive: FileArchive) -> Iterator[str]:
+    with served(archive.root) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM.exists():
+        pytest.skip("Debian's chromium is not installed; `apt-get install chromium` brings it")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def window(browser: Any) -> Any:
+    """A window of 1280 by 900 pixels; its pages share a cache."""
+    return browser.new_context(viewport={"width": 1280, "height": 900})
+
+
+def open_page(window: Any, url: str, text: str) -> Any:
+    page = window.new_page()
+    page.goto(url)
+    wait_for(page, text)
+    return page
+
+
+def wait_for(page: Any, text: str) -> None:
+    page.get_by_text(text).first.wait_for(timeout=30_000)
+    page.locator("[data-testid=stStatusWidget]").wait_for(state="hidden", timeout=30_000)
+
+
+def test_it_listens_on_the_loopback_address_only(address: str) -> None:
+    port = int(address.rsplit(":", 1)[1])
+    listening = [
+        line.split()[1]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+        if line.split()[3] == "0A" and int(line.split()[1].rsplit(":", 1)[1], 16) == port
+    ]
+    assert listening == [f"0100007F:{port:04X}"]
+
+
+def test_flags_leave_nothing_to_config_files() -> None:
+    line = arguments(Path("archive"), 8600)
+    assert "--server.address=127.0.0.1" in line
+    assert "--browser.gatherUsageStats=false" in line
+    assert line[-2:] == ["--archive", str(Path("archive").resolve())]
+
+
+def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str, window: Any) -> None:
+    page = open_page(window, address, "Latest kernels")
+    table = page.get_by_test_id("stDataFrame").last
+    table.scroll_into_view_if_needed()
+    table.click(position={"x": 260, "y": 52})  # the first row's cell with the problem's name
+    page.wait_for_url(re.compile("/kernel\\?id="), timeout=15_000)
+    page.goto(f"{address}/kernel?id={CHILD.id}")
+    page.get_by_text("Over torch.compile").wait_for()
+    page.get_by_role("tab", name="Lineage").click()
+    page.wait_for_url(re.compile("tab=Lineage"))
+    page.locator("svg a").filter(has_text=show.short(PARENT.id)).click(timeout=15_000)
+    page.wait_for_url(re.compile(PARENT.id), timeout=15_000)
+    page.close()
+
+
+def test_a_view_can_be_sent_as_its_url(address: str, window: Any) -> None:
+    from playwright.sync_api import expect
+
+    page = open_page(window, f"{address}/kernels?writer=scripted", "3 of 4 kernels")
+    page.get_by_placeholder("fused layernorm gelu").fill("variant 7")
+    page.get_by_placeholder("fused layernorm gelu").press("Enter")
+    page.get_by_text("words", exact=True).click()
+    page.get_by_text("1 of 4 kernels").wait_for(timeout=15_000)
+    page.wait_for_url(re.compile("(?=.*q=variant)(?=.*by=words)(?=.*writer=scripted)"))
+    again = open_page(window, page.url, "1 of 4 kernels")
+    expect(again.get_by_placeholder("fused layernorm gelu")).to_have_value("variant 7", timeout=15_000)
+    page.close()
+    again.close()
+
+
+def test_a_problem_file_that_is_dropped_is_searched_for(address: str, window: Any, tmp_path: Path) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text(problem("tanh").problem.source)
+    page = open_page(window, f"{address}/kernels", "4 of 4 kernels")
+    page.get_by_text("Search by a problem file").click()
+    page.locator("input[type=file]").set_input_files(file)
+    page.get_by_text("This very problem is in the archive").wait_for(timeout=15_000)
+    page.get_by_text(re.compile("[1-4] of 4 kernels")).wait_for(timeout=15_000)
+    page.close()
+
+
+def test_every_page_is_dark_narrow_and_harmless(address: str, browser: Any) -> None:
+    """At 390 pixels and in dark nothing sticks out, no archived text becomes markup, and no other host is asked."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page, requests = context.new_page(), []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+    for path, text in PAGES.items():
+        page.goto(f"{address}/{path}")
+        wait_for(page, text)
+        assert page.get_by_test_id("stException").count() == 0, path
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        assert page.evaluate("window.hacked") is None, path
+        assert page.locator("[href*='evil.test'], [src*='evil.test'], img[src=x]").count() == 0, path
+        colour = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
+        assert max(map(int, re.findall(r"\d+", colour)[:3])) < 64, (path, colour)
+        if path == f"kernel?id={HOSTILE.id}":
+            heading = page.get_by_role("heading", level=1).inner_text()
+            assert heading.replace("\u2060", "") == HOSTILE_NAME
+            assert page.get_by_text(HOSTILE_IDEA, exact=True).count() == 1
+    context.close()
+    assert not [url for url in requests if url.startswith("http") and not url.startswith(address)]
+
+
+def test_an_empty_archive_says_what_to_do(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path / "none") as url:
+        page = open_page(browser, url, "Nothing archived yet")
+        assert page.get_by_text("rag-kernels generate").count() == 1
+        page.close()
+
+
+def test_a_run_opens_from_its_table_and_grows_before_the_eyes(
+    address: str, window: Any, archive: FileArchive
+) -> None:
+    page = open_page(window, f"{address}/runs?q=running", "1 runs, 1 under way")
+    page.get_by_test_id("stDataFrame").first.click(position={"x": 60, "y": 52})
+    page.wait_for_url(re.compile("/run\\?id=run2"), timeout=15_000)
+    wait_for(page, "Budget")
+    archive.record_attempt(attempt("run2", 2, variant=99, verdict=wrong()))
+    page.get_by_text("Why attempts failed").wait_for(timeout=30_000)
+    page.close()

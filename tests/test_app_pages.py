@@ -1,0 +1,151 @@
+"""The explorer's pages of one thing: kernel, problem, run, retrieval for an attempt, and two things compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from explorer_archive import CHILD, PARENT, PROBLEM_ID, fill, numbers, over, shown, visit
+from factories import device, problem, run
+from streamlit.testing.v1 import AppTest
+
+from archive.store import FileArchive
+from eval import codec
+from eval.admission import Examination, NullKernel, Sensitivity, admission_file, admit
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explorer") / "archive"
+    fill(path)
+    return path
+
+
+@pytest.fixture
+def explorer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    return over(folder, monkeypatch)
+
+
+def test_kernel_page_shows_source_numbers_and_the_command_that_judges_again(explorer: AppTest) -> None:
+    page = visit(explorer, "kernel", id=CHILD.id)
+    values = numbers(page)
+    assert values["Speed-up"] == "2.00×"
+    assert values["Time per call"] == "100 µs"
+    assert page.code[0].value == CHILD.source.rstrip()
+    assert f"rag-kernels archive reverify {CHILD.id[:10]}" in page.code[1].value
+
+
+@pytest.mark.parametrize(
+    ("tab", "expected"),
+    [
+        ("Timings", "50 interleaved pairs"),
+        ("Verdict", "✓ zeros"),
+        ("Lineage", "An arrow points"),
+        ("How it was made", "Prompt and reply"),
+        ("Problem", "What it computes"),
+    ],
+)
+def test_every_tab_of_a_kernel_draws(explorer: AppTest, tab: str, expected: str) -> None:
+    assert expected in shown(visit(explorer, "kernel", id=CHILD.id, tab=tab))
+
+
+def test_the_prompt_and_the_exemplars_are_shown_as_they_were_sent(explorer: AppTest) -> None:
+    page = visit(explorer, "kernel", id=CHILD.id, tab="How it was made")
+    assert {"Make <b>it</b> fast.", "Here **it** is.", PARENT.source.rstrip()} <= {code.value for code in page.code}
+
+
+def test_lineage_shows_the_difference_to_the_parent(explorer: AppTest) -> None:
+    page = visit(explorer, "kernel", id=CHILD.id, tab="Lineage")
+    difference = next(code.value for code in page.code if code.language == "diff")
+    assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
+
+
+def test_an_unknown_id_leads_back_to_the_table(explorer: AppTest) -> None:
+    for view in ("kernel", "problem", "run"):
+        assert "nonsense" in shown(visit(explorer, view, id="nonsense"))
+
+
+def test_problem_page_ranks_and_explains(explorer: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path))
+    page = visit(explorer, "problem", id=PROBLEM_ID)
+    assert list(page.dataframe[0].value["id"])[:2] == [CHILD.id, PARENT.id]
+    assert any("module_fn" in code.value for code in page.code)
+    assert "rag-kernels check" in shown(page)
+
+
+def test_problem_page_shows_the_admission_report_of_this_machine(
+    explorer: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path))
+    found = Examination(
+        sensitivities=(Sensitivity("x", "input", 1.2),),
+        panel=(NullKernel("zeros", False, False, 300.0, True),),
+        notes=("KernelBench's tolerance would pass zeros",),
+    )
+    file = admission_file(problem(), device(), cache=tmp_path)
+    file.parent.mkdir()
+    file.write_text(codec.dumps(admit(found)))
+    page = visit(explorer, "problem", id=PROBLEM_ID)
+    assert "KernelBench's tolerance would pass zeros" in shown(page)
+    nulls = next(table.value for table in page.dataframe if "kernelbench" in table.value)
+    assert list(nulls["judge"]) == ["rejects it"] and list(nulls["kernelbench"]) == ["passes it"]
+
+
+def test_run_page_groups_failures_and_tells_the_budget(explorer: AppTest) -> None:
+    page = visit(explorer, "run", id="run1")
+    reasons = next(table.value for table in page.dataframe if "reason" in table.value and "count" in table.value)
+    assert set(reasons["outcome"]) == {"wrong", "build failed"}
+    assert numbers(page)["Tokens"] == "200"
+    assert "Budget" in shown(page) and "tokens 200" in shown(page)
+
+
+def test_retrieval_says_what_was_shown_why_and_whether_it_paid(explorer: AppTest) -> None:
+    page = visit(explorer, "retrieval", id="run1", attempt="4")
+    table = page.dataframe[0].value.set_index("id")
+    row = table.loc[PARENT.id]
+    assert (row["bm25"], row["dense"], row["graph"], row["won"], row["shown"]) == (2, 0.83, 0.71, 1, 1)
+    assert row["likeness"] == 100  # they differ in a comment only
+    assert table.at["k_gone", "problem"] == "not in this archive"
+    assert numbers(page)["Speed-up"] == "2.00×"
+
+
+def test_retrieval_as_a_whole_has_the_record_of_each_signal(explorer: AppTest) -> None:
+    page = visit(explorer, "retrieval")
+    signals, helped, attempts = (table.value for table in page.dataframe)
+    assert "vectors (dense)" in set(signals["signal"])
+    assert list(helped["id"]) == [PARENT.id]
+    assert list(attempts["number"]) == [4]
+
+
+def test_an_archive_of_an_ablation_shows_what_each_way_is_worth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive: FileArchive = fill(tmp_path / "archive")
+    for arm in ("off", "hybrid"):
+        settings = f'{{"retrieval": "{arm}", "seed": 0, "problem_id": "p_1"}}'
+        archive.start_run(run(f"a-{arm}", command="ablate", settings=settings))
+        archive.finish_run(f"a-{arm}", "finished")
+    page = visit(over(tmp_path / "archive", monkeypatch), "retrieval")
+    assert set(page.dataframe[0].value["arm"]) == {"off", "hybrid"}
+
+
+def test_two_kernels_are_compared(explorer: AppTest) -> None:
+    page = visit(explorer, "compare", a=PARENT.id[:12], b=CHILD.id)
+    facts = page.dataframe[0].value.set_index("")
+    assert list(facts.loc["speed-up"]) == ["1.28×", "2.00×"]
+    difference = next(code.value for code in page.code if code.language == "diff")
+    assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
+    times = page.dataframe[1].value
+    assert list(times["B is faster by"]) == ["1.00×"]
+
+
+def test_two_runs_are_compared(explorer: AppTest) -> None:
+    facts = visit(explorer, "compare", a="run1", b="run2").dataframe[0].value.set_index("")
+    assert list(facts.loc["attempts"]) == ["5", "1"]
+    assert list(facts.loc["setting rounds"]) == ["2", "3"]
+
+
+def test_one_kernel_to_compare_offers_its_rivals(explorer: AppTest) -> None:
+    page = visit(explorer, "compare", a=CHILD.id)
+    assert "Choose what to compare it with" in shown(page)
+    assert "no kernel or run nonsense" in shown(page.text_input(key="b").set_value("nonsense").run())
