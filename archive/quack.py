@@ -95,7 +95,8 @@ def load(con: DuckDBPyConnection) -> None:
         except duckdb.Error as error:
             raise ArchiveError(
                 f"DuckDB {duckdb.__version__} cannot load its extension {name!r}, which shared archives need: "
-                f"`pip install 'rag-kernels[shared]'` brings it, with the DuckDB that it goes with. "
+                f"`pip install 'rag-kernels[shared]'` brings it and the DuckDB that it goes with; DuckDB 2.0 and later "
+                "fetch it by themselves, from a network. "
                 f"({first_line(error)})"
             ) from error
 

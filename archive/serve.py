@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from archive.database import CONFIG, FileDatabase, closing
 from archive.quack import OPEN_TOKEN, TOKEN, Address, first_line, load
 from archive.records import ArchiveError
-from archive.shared import STATEMENT_S, TURN
+from archive.shared import MARK, STATEMENT_S, TURN
 from archive.store import DATABASE, INDEX
 
 if TYPE_CHECKING:
@@ -45,14 +45,16 @@ from chromadb.cli.cli import app
 app()
 """
 
-# Sessions in the middle of a transaction, and for how many seconds they have been silent.
+# How many sessions of ours are in the middle of a transaction, and for how many seconds one has been silent there.
 UNFINISHED = f"""
-    SELECT coalesce(max(silent_s), 0), count(*)
+    SELECT
+        coalesce(max(age_s) FILTER (state <> 'active' OR age_s > {STATEMENT_S}), 0) AS silent_s,
+        count(*) AS unfinished
     FROM (
-        SELECT *, date_diff('millisecond', query_started_at, timezone('UTC', now())) / 1000 AS silent_s
+        SELECT *, date_diff('millisecond', query_started_at, timezone('UTC', now())) / 1000 AS age_s
         FROM quack_active_connections()
     )
-    WHERE query NOT IN ('', 'COMMIT', 'ROLLBACK') AND (state <> 'active' OR silent_s > {STATEMENT_S})
+    WHERE starts_with(query, '{MARK}')
 """
 
 SESSIONS = "SELECT count(*) FROM quack_active_connections()"
@@ -76,7 +78,6 @@ class Server:
         self._con = con
         self._token = token or OPEN_TOKEN
         self.address = address
-        self._quiet_until = 0.0
         self._listen()
 
     def tend(self) -> bool:

@@ -27,8 +27,11 @@ from archive.records import ArchiveError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+MARK = "/* rag-kernels */ "  # before each statement of a transaction: a session that ended with one was left in it
 TURN = "UPDATE turn SET writes = writes + 1"
 STATEMENT_S = 600  # how long one statement may take
+AWAY_S = 30  # how long a server may be away between two transactions of a client
+UNREACHABLE = "Could not connect"
 BATCH = 1000  # rows of a file in one statement
 PREPARED = 200  # statements that a session keeps prepared
 
@@ -90,7 +93,8 @@ class Session:
         return self._con.execute(self._call(sql))
 
     def _call(self, sql: str) -> str:
-        return f"FROM quack_query_by_name('archive', {literal(sql)})"
+        mark = "" if sql in ("COMMIT", "ROLLBACK") else MARK
+        return f"FROM quack_query_by_name('archive', {literal(mark + sql)})"
 
 
 class SharedDatabase:
@@ -102,6 +106,7 @@ class SharedDatabase:
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._session: Session | None = None
+        self._met = False
 
     def __str__(self) -> str:
         return str(self.address)
@@ -140,7 +145,7 @@ class SharedDatabase:
         return self._session
 
     def _connect(self) -> Session:
-        session = Session(self.address, self._token)
+        session = self._opened()
         steps = pending(cast("DuckDBPyConnection", session))
         if steps:
             session.close()
@@ -148,7 +153,21 @@ class SharedDatabase:
                 f"The archive at {self.address} is served by an older version of rag-kernels, which does not know the "
                 f"schema step {steps[0]!r}. Upgrade it there and start `rag-kernels archive serve` again."
             )
+        self._met = True
         return session
+
+    def _opened(self) -> Session:
+        """A new session; a server that was there before is given a while to come back."""
+        import duckdb
+
+        deadline = time.monotonic() + (AWAY_S if self._met else 0)
+        while True:
+            try:
+                return Session(self.address, self._token)
+            except duckdb.Error as error:
+                if UNREACHABLE not in str(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(0.5)
 
     def _turn(self) -> Session:
         """A session in a transaction in which nobody else can write."""
@@ -197,7 +216,7 @@ ADVICE = (
     ("Authentication failed", f"refuses the token: set {TOKEN} to the one that its server was started with."),
     ("Authorization failed", "does not allow that."),
     ("Unsupported Quack version", "speaks another version of the protocol: install the DuckDB that its server has."),
-    ("Could not connect", "does not answer: is `rag-kernels archive serve` running there? Nothing was recorded."),
+    (UNREACHABLE, "does not answer: is `rag-kernels archive serve` running there? Nothing was recorded."),
     ("Failed to send message", "has gone in the middle of a statement: look there, and try again."),
     ("Invalid connection id", "has ended this session in the middle of a transaction, so that nothing of it was "
      "recorded: it was started anew, or this process stood still for long. Try again."),

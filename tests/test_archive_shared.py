@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +22,14 @@ from archive.audit import verify
 from archive.bundle import export, import_bundle
 from archive.database import CONFIG
 from archive.duck import DuckArchive
-from archive.quack import Address, load, parse
+from archive.quack import Address, load, packaged, parse
 from archive.records import ArchiveError, Edge, KernelFilter
 from archive.serve import Server, check
 from archive.shared import SharedDatabase, constant
 from archive.store import FileArchive, shared_archive
+
+if packaged("quack", duckdb.__version__) is None:
+    pytest.skip("no package of Quack for this version of DuckDB", allow_module_level=True)
 
 TOKEN = "a token of the tests"
 CLI = "from rag_kernels.cli import main; main()"
@@ -159,8 +163,19 @@ def test_a_client_that_dies_in_the_middle_does_not_keep_the_others_out(
         assert con.execute("SELECT count(*) FROM ideas WHERE id = 'i_dead'").fetchall() == [(0,)]
 
 
-def test_clients_may_not_touch_the_machine_of_the_server(place: tuple[Address, Server]) -> None:
-    """The server of the fixture is not hardened: `serving` does it, tried with processes below."""
+def test_a_client_waits_for_a_server_that_comes_back(place: tuple[Address, Server], archive: DuckArchive) -> None:
+    address, server = place
+    archive.start_run(f.run("back"))
+    server.close()
+    with pytest.raises(ArchiveError, match="does not answer"):
+        DuckArchive(SharedDatabase(address, TOKEN)).stats()  # whoever has never met it does not wait
+    again = threading.Timer(0.7, server._listen)
+    again.start()
+    assert archive.run_status("back") == "running"
+    again.join()
+
+
+def test_addresses_and_tokens_are_checked_before_anything_is_sent() -> None:
     for location, problem in (
         ("quack://user:secret@host", "RAG_KERNELS_ARCHIVE_TOKEN"),
         ("quack://", "quack://HOST"),
@@ -234,7 +249,7 @@ def test_two_client_processes_share_what_one_command_serves(tmp_path: Path) -> N
             told = told + server.communicate(timeout=60)[1]
     assert server.returncode == 0 and TOKEN not in told, told
     with pytest.raises(ArchiveError, match="does not answer"):
-        archive.stats()
+        shared_archive(parse(env["RAG_KERNELS_ARCHIVE"]), TOKEN).stats()
     assert FileArchive(tmp_path / "team").index_faults() == []
     deadline = time.monotonic() + 20
     with socket.socket() as probe:  # Chroma's server has ended too

@@ -25,7 +25,7 @@ def serve(
     Clients set RAG_KERNELS_ARCHIVE to the address that is printed, and RAG_KERNELS_ARCHIVE_TOKEN to the same secret as
     here. Without a secret only this machine is served.
 
-    Example: RAG_KERNELS_ARCHIVE_TOKEN=$(openssl rand -hex 16) rag-kernels archive serve --archive team
+    Example: rag-kernels archive serve --archive team
     """
     from archive.quack import TOKEN, Address
     from archive.serve import serving
