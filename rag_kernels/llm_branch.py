@@ -35,8 +35,9 @@ class NewIdea:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One implementation call: what to write, by which model, how freely, with which exemplars in view."""
+    """One implementation call of a run: what to write, by which model, how freely, with which exemplars in view."""
 
+    number: int
     task: NewIdea | Rework
     model: str
     temperature: float | None

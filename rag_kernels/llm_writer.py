@@ -76,11 +76,16 @@ class LLMWriter:
         return self._learnt
 
     def propose(self, brief: Brief) -> list[Draft]:
-        """All drafts of a round at once."""
-        return list(self.stream(brief))
+        """All drafts of a round at once, in the order of their tasks, whichever reply came first."""
+        return [draft for _, draft in sorted(self._drafts(brief), key=lambda pair: pair[0])]
 
     def stream(self, brief: Brief) -> Iterator[Draft]:
-        """Yield drafts as they come. One branch that fails costs that branch; no code at all is a `WriterError`."""
+        """Yield drafts as they come."""
+        for _, draft in self._drafts(brief):
+            yield draft
+
+    def _drafts(self, brief: Brief) -> Iterator[tuple[int, Draft]]:
+        """Drafts with their numbers. One branch that fails costs that branch; no code at all is a `WriterError`."""
         outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         tasks = plan(brief.attempts, brief.width, brief.asked)
         reworks = [task for task in tasks if isinstance(task, Rework)]
@@ -100,7 +105,7 @@ class LLMWriter:
                 case Draft() as draft:
                     drafted += 1
                     if self._is_new(brief, draft):
-                        yield draft
+                        yield outcome.branch.number, draft
                 case NoCode() as nothing:
                     self._lost(Trial(nothing.model, 0.0, nothing.cost_usd))
                     empty.append(nothing)
@@ -127,7 +132,7 @@ class LLMWriter:
         temperatures = self._style.temperatures or (None,)
         for number, task in enumerate(tasks, start=first):
             temperature = temperatures[number % len(temperatures)]
-            branch = Branch(task, self._model(brief, number), temperature, self._exemplars(brief, number))
+            branch = Branch(number, task, self._model(brief, number), temperature, self._exemplars(brief, number))
             # A daemon: unlike a pool's thread, it does not hold up Ctrl-C until the slowest model has answered.
             threading.Thread(target=self._run, args=(brief, branch, outcomes), daemon=True, name="llm-branch").start()
 

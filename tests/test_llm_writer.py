@@ -72,7 +72,6 @@ def test_a_first_round_asks_for_ideas_and_writes_one_branch_each() -> None:
     with FakeOpenAI(answer_by_purpose) as server:
         writer = LLMWriter(LLM(calls.append, ledger=ledger, api_base=server.url), ["openai/gpt-4o-mini"])
         drafts = writer.propose(brief())
-    drafts.sort(key=lambda d: IDEAS.replace("**", "").find(d.idea[:8]))  # they come as they are done
     assert [d.idea for d in drafts] == [
         "Fuse both loops into one pass.",
         "Use streaming stores, so that caches stay clean.",
