@@ -12,7 +12,8 @@ from explorer_archive import CHILD, HOSTILE, LINEAR, PARENT, PROBLEM_ID, fill
 from factories import attempt, device, passed, problem, run, wrong
 
 from app import charts, figures, lineage, show
-from app.snapshot import Snapshot, Where
+from app.columns import Where
+from app.snapshot import Snapshot
 from archive import browse
 from archive.queries import LineageGraph, LineageNode, attempts_of_run, run_table
 from archive.records import Edge
