@@ -4,6 +4,9 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 DEMO ?= examples/layernorm_gelu.py
+# Two files at a time, since tests mostly wait for processes. What failed is tried once more, and said: on a busy machine
+# a process that should have been quick was not.
+PYTEST ?= -n 2 --dist loadfile --reruns 1
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -22,7 +25,7 @@ demo: $(READY)  ## set up, then write a faster kernel for one example on the CPU
 	@$(BIN)/rag-kernels generate $(DEMO) --device cpu
 
 test: lint  ## set up with the development tools, then run ruff, mypy and the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PYTEST)
 
 lint: $(READY_DEV)  ## ruff and mypy alone
 	@$(BIN)/ruff check .

@@ -53,6 +53,8 @@ REFERENCES: tuple[tuple[str, str, str], ...] = (
     ("attempts", "SELECT (x.child, x.source, x.relation)::VARCHAR FROM (SELECT unnest(parents) AS x FROM attempts)",
      "SELECT (child, source, relation)::VARCHAR FROM edges"),
     ("llm_calls", "SELECT run_id FROM llm_calls", "SELECT id FROM runs"),
+    ("briefs", "SELECT run_id FROM briefs", "SELECT id FROM runs"),
+    ("proposals", "SELECT (run_id, brief)::VARCHAR FROM proposals", "SELECT (run_id, number)::VARCHAR FROM briefs"),
 )  # fmt: skip
 BATCH = 1000  # rows in memory at once: records are long
 

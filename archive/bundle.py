@@ -14,13 +14,14 @@ import shutil
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from archive.audit import lost_references, wrong_contents
-from archive.database import MemoryDatabase
+from archive.database import MemoryDatabase, literal
 from archive.duck import DuckArchive
 from archive.filters import condition
 from archive.records import KEPT_AT_HOME, ArchiveError, KernelFilter
+from archive.shared import parquet, write_parquet
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -35,12 +36,12 @@ SOURCE_NAME = re.compile(r"sources/k_[0-9a-f]+\.(cu|cpp|py)")
 
 # Candidates whose own licence, or that of their problem, keeps them at home. A candidate of this archive that was
 # written for such a problem would take the problem's text along.
-STAYING = """
+STAYING = f"""
     CREATE OR REPLACE TEMP TABLE staying AS
-    SELECT candidate_id AS id FROM claims WHERE candidate_id IS NOT NULL AND list_contains($kept, licence)
+    WITH kept AS (FROM claims WHERE licence IN ({", ".join(map(literal, KEPT_AT_HOME))}))
+    SELECT candidate_id AS id FROM kept WHERE candidate_id IS NOT NULL
     UNION
-    SELECT e.kernel_id FROM evaluations AS e JOIN claims AS c ON c.problem_id = e.problem_id
-    WHERE list_contains($kept, c.licence)"""
+    SELECT e.kernel_id FROM evaluations AS e JOIN kept ON kept.problem_id = e.problem_id"""
 
 # What a bundle holds, in the order in which it is read back. `chosen` and `told` are temporary tables: the kernels
 # that are exported, and these together with their ancestors.
@@ -121,9 +122,10 @@ def _write_tables(archive: DuckArchive, folder: Path, where: KernelFilter, extra
     limit = "" if where.limit is None else f"LIMIT {int(where.limit)}"
     counts: dict[str, int] = {}
     with archive.database.read() as con:
-        con.execute(STAYING, {"kept": list(KEPT_AT_HOME)})
+        con.execute(STAYING)
+        con.execute("CREATE OR REPLACE TEMP TABLE chosen (id VARCHAR)")
         con.execute(
-            f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT DISTINCT id FROM kernel_cards WHERE {sql} "
+            f"INSERT INTO chosen SELECT DISTINCT id FROM kernel_cards WHERE {sql} "
             f"AND id NOT IN (FROM staying) ORDER BY id {limit}",
             parameters,
         )
@@ -137,11 +139,11 @@ def _write_tables(archive: DuckArchive, folder: Path, where: KernelFilter, extra
                 "be handed on (GPU MODE's) are never exported."
             )
         for table, select in TABLES.items():
-            values = {name: value for name, value in extra.items() if f"${name}" in select}
-            con.execute(f"CREATE OR REPLACE TEMP TABLE part AS {select}", values)
+            told = re.sub(r"\$(licence|attribution)", lambda found: literal(extra[found[1]]), select)
+            con.execute(f"CREATE OR REPLACE TEMP TABLE part AS {told}")
             counts[table] = _count(con, "part")
             if counts[table] or table != "claims":
-                con.execute(f"COPY (FROM part ORDER BY ALL) TO '{_quoted(folder / table)}.parquet' (FORMAT parquet)")
+                write_parquet(con, "FROM part ORDER BY ALL", folder / f"{table}.parquet")
         for name, extension, source in con.execute(
             f"SELECT id, {EXTENSIONS}, source FROM candidates WHERE id IN (FROM told)"
         ).fetchall():
@@ -201,15 +203,15 @@ def _check(path: Path, folder: Path, checked: Path) -> None:
                 raise ArchiveError(f"{path} is not what it claims to be, so nothing was imported. {wrong[0]}")
             checked.mkdir()
             for table in TABLES:
-                con.execute(f"COPY {table} TO '{_quoted(checked / table)}.parquet' (FORMAT parquet)")
+                write_parquet(con, f"FROM {table}", checked / f"{table}.parquet")
     except (OSError, ValueError, duckdb.Error) as error:
         raise ArchiveError(f"{path} cannot be read as a bundle: {error}. Fetch or export it again.") from error
 
 
 def _load_sql(table: str, folder: Path) -> str:
-    rows = f"read_parquet('{_quoted(folder / table)}.parquet')"
+    rows = f"read_parquet({literal(f'{folder / table}.parquet')})"
     if table == "candidates":
-        texts = f"read_text('{_quoted(folder / 'sources')}/*')"
+        texts = f"read_text({literal(f'{folder}/sources/*')})"
         return (
             f"INSERT INTO candidates BY NAME SELECT c.id, c.tier, c.backend, t.content AS source FROM {rows} AS c "
             f"JOIN {texts} AS t ON parse_filename(t.filename) = concat(c.id, '.', c.extension)"
@@ -223,7 +225,7 @@ def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[st
     con.execute("CREATE OR REPLACE TEMP TABLE present AS SELECT id FROM kernels")
     counts: dict[str, int] = {}
     for table in TABLES:
-        rows = f"read_parquet('{_quoted(checked / table)}.parquet')"
+        rows = parquet(con, checked / f"{table}.parquet", like=table)
         select = f"SELECT * FROM {rows}"
         if not trust_bundle:
             if table == "evaluations":
@@ -242,6 +244,3 @@ def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[st
 def _count(con: DuckDBPyConnection, table: str) -> int:
     return int(con.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
 
-
-def _quoted(path: Any) -> str:
-    return str(path).replace("'", "''")

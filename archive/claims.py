@@ -67,6 +67,17 @@ def without_functional(archive: DuckArchive) -> list[Problem]:
     return [Problem(name, source) for name, source in found]
 
 
+def written_for(archive: DuckArchive, kernel_id: str) -> FunctionalProblem:
+    """The functional problem that a kernel was first written for."""
+    with archive.database.read() as con:
+        found = con.execute(
+            "SELECT f.record FROM kernels AS k JOIN functionals AS f ON f.id = k.functional_id WHERE k.id = ?",
+            [kernel_id],
+        ).fetchall()
+    functional: FunctionalProblem = codec.loads(found[0][0])
+    return functional
+
+
 def claims_of(archive: DuckArchive, kernel_id: str) -> list[Claim]:
     """Everything that was claimed of a kernel, in the order of its origins."""
     names = ", ".join(CLAIM_COLUMNS)

@@ -57,6 +57,9 @@ class MemoryDatabase:
         self._writes = 0
         self._con: DuckDBPyConnection | None = None
 
+    def __str__(self) -> str:
+        return "in memory"
+
     @contextmanager
     def read(self) -> Iterator[DuckDBPyConnection]:
         with self._lock, translated("the archive in memory"):
@@ -92,6 +95,9 @@ class FileDatabase:
         self._lock = _LOCKS.setdefault(self.path, threading.Lock())
         self._checked = False
         self._reader: DuckDBPyConnection | None = None
+
+    def __str__(self) -> str:
+        return str(self.path.parent)
 
     @contextmanager
     def read(self) -> Iterator[DuckDBPyConnection]:
@@ -216,7 +222,7 @@ class FileDatabase:
                 if time.monotonic() > deadline:
                     raise ArchiveError(
                         f"Another process has kept {self.path} open for more than {self._deadline_s:.0f} s. "
-                        f"Close it (a duckdb shell?) and try again. ({error})"
+                        f"Close it (a duckdb shell, or `archive serve`?) and try again. ({error})"
                     ) from error
             time.sleep(random.uniform(0.002, 0.006))
 

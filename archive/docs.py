@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 EXCHANGE = Path(__file__).with_name("exchange.md")  # bundles and importers, written by hand
+SHARING = Path(__file__).with_name("sharing.md")  # likewise
 
 PREFACE = """# The archive
 
 An archive is a folder: `archive.duckdb` holds everything, `chroma/` is an index over its vectors that is rebuilt
 whenever it is missing, behind or damaged. It is at `$RAG_KERNELS_ARCHIVE`, else at
 `~/.local/share/rag-kernels/archive`. Several processes may use it at once: each transaction opens the file, and waits
-while another process has it open.
+while another process has it open. [A server](#sharing-an-archive) shares it with other machines.
 
 Look into it with any DuckDB:
 
@@ -54,6 +55,7 @@ def page() -> str:
         parts = [
             PREFACE,
             EXCHANGE.read_text(),
+            SHARING.read_text(),
             "## Tables\n",
             *(_table(con, name, comment) for name, comment in tables),
             "## Views\n",

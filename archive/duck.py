@@ -20,7 +20,7 @@ from archive.catalogue import (
 )
 from archive.database import Database
 from archive.filters import BEST_ROW, condition
-from archive.records import ArchivedKernel, ArchiveError, Attempt, Edge, KernelFilter, LLMCall, Run
+from archive.records import ArchivedKernel, ArchiveError, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
 from eval.records import FunctionalProblem, Judged
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ class DuckArchive:
     def __init__(self, database: Database) -> None:
         self.database = database
 
+    def __str__(self) -> str:
+        """Where it is."""
+        return str(self.database)
+
     def version(self) -> str:
         return self.database.version()
 
@@ -87,6 +91,19 @@ class DuckArchive:
             row = con.execute("SELECT coalesce(max(position), 0) + 1 FROM llm_calls").fetchall()[0]
             values = {name: getattr(call, name) for name in rows.CALL_COLUMNS}
             rows.insert(con, "llm_calls", {"position": row[0], **values})
+
+    def record_brief(self, told: BriefRecord) -> None:
+        names = ("run_id", "number", "brief", "attempts_seen")
+        row = {name: getattr(told, name) for name in names} | {"created_at": now()}
+        with self.database.write() as con:
+            calls = con.execute("SELECT count(*) FROM llm_calls WHERE run_id = ?", [told.run_id]).fetchall()
+            row["calls_seen"] = calls[0][0]
+            rows.insert(con, "briefs", row, key=("run_id", "number"))
+
+    def record_drafts(self, run_id: str, brief: int, drafts: str) -> None:
+        row = {"run_id": run_id, "brief": brief, "drafts": drafts, "created_at": now()}
+        with self.database.write() as con:
+            rows.insert(con, "proposals", row, key=("run_id", "brief"))
 
     def record_attempt(self, attempt: Attempt, *, retract: str = "") -> None:
         with self.database.write() as con:
@@ -148,6 +165,17 @@ class DuckArchive:
         with self.database.read() as con:
             found = rows.query(con, f"SELECT {names} FROM llm_calls WHERE run_id = ? ORDER BY position", [run_id])
         return [LLMCall(**row) for row in found]
+
+    def briefs(self, run_id: str) -> list[BriefRecord]:
+        with self.database.read() as con:
+            found = rows.query(
+                con,
+                "SELECT b.run_id, b.number, b.brief, b.attempts_seen, b.calls_seen, p.drafts FROM briefs AS b "
+                "LEFT JOIN proposals AS p ON p.run_id = b.run_id AND p.brief = b.number "
+                "WHERE b.run_id = ? ORDER BY b.number",
+                [run_id],
+            )
+        return [BriefRecord(**row) for row in found]
 
     def runs(self, limit: int = 50) -> list[Run]:
         names = ", ".join(Run.__dataclass_fields__)

@@ -1,4 +1,4 @@
-"""The vector index: a Chroma folder with one collection per embedding model.
+"""The vector index: a Chroma folder, or a Chroma server, with one collection per embedding model.
 
 Comes in: vectors with the two facts that queries filter by. Goes out: kernel ids with cosine similarity. It is a copy
 of the table `embeddings` and may be thrown away at any time: whatever goes wrong here is reported as `IndexDamaged`,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import shutil
 import sys
 import time
@@ -54,6 +55,12 @@ class ChromaIndex:
         self.folder = folder.absolute()
         self._client: Client | None = None
         self._collections: dict[str, Collection] = {}
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def there(self) -> bool:
+        return self.folder.exists()
 
     def put(self, model: str, items: Sequence[Item]) -> None:
         """Add or replace vectors."""
@@ -164,6 +171,44 @@ class ChromaIndex:
         with self.folder.with_name(self.folder.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+class ChromaServerIndex(ChromaIndex):
+    """The same behind Chroma's server, which sees to it that only one client writes at a time."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(Path(os.devnull))
+        self.host, self.port = host, port
+
+    def __str__(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def there(self) -> bool:
+        return True
+
+    def clear(self) -> None:
+        """Delete all collections."""
+        self.close()
+        client = self._open()
+        for collection in guarded(client.list_collections):
+            guarded(partial(client.delete_collection, collection.name))
+
+    def move_aside(self) -> None:
+        self.clear()
+
+    def _open(self) -> Client:
+        if self._client is None:
+            import chromadb
+            from chromadb.config import Settings
+
+            settings = Settings(anonymized_telemetry=False)
+            made = guarded(lambda: chromadb.HttpClient(self.host, self.port, settings=settings))
+            self._client = cast("Client", made)
+        return self._client
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        yield
 
 
 def guarded(call: Callable[[], Result]) -> Result:

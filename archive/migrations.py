@@ -16,7 +16,9 @@ from archive.records import ArchiveError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-MIGRATIONS: tuple[str, ...] = ("001_tables", "002_views", "003_labels", "004_claims")
+MIGRATIONS: tuple[str, ...] = (
+    "001_tables", "002_views", "003_labels", "004_claims", "005_briefs", "006_shared"
+)  # fmt: skip
 SCHEMA = Path(__file__).parent / "schema"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from archive.catalogue import Catalogue
-from archive.records import ArchivedKernel, Attempt, Edge, KernelFilter, LLMCall, Run
+from archive.records import ArchivedKernel, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
 from eval.records import FunctionalProblem, Judged
 
 
@@ -58,6 +58,18 @@ class Archive(Protocol):
         ...
 
     def calls(self, run_id: str) -> list[LLMCall]: ...
+
+    def record_brief(self, told: BriefRecord) -> None:
+        """Store what a writer is told, before it is told, and how many calls of the run there are by now."""
+        ...
+
+    def record_drafts(self, run_id: str, brief: int, drafts: str) -> None:
+        """Store all that it drafted for the brief of this number."""
+        ...
+
+    def briefs(self, run_id: str) -> list[BriefRecord]:
+        """All that the writer of a run was told, in order."""
+        ...
 
     def runs(self, limit: int = 50) -> list[Run]:
         """Newest first."""

@@ -116,6 +116,24 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of a candidate in a run; `right` is a pass that nothing bars."""
+
+    run_id: str
+    problem_id: str
+    problem_name: str
+    candidate_id: str
+    number: int
+    first_round: int
+    right: bool
+    speedup: float | None
+    cost_usd: float | None
+    verdict: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunRow:
     """What a run tried, won and cost; a cost is None when no price is known."""
 
@@ -260,6 +278,23 @@ def attempts_shown(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]:
         "ORDER BY created_at DESC, attempt_id",
         [kernel_id],
     )
+
+
+def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgement]:
+    """Of each candidate of these runs: its last judgement in the run, and the round in which it first came up."""
+    with archive.database.read() as con:
+        found = rows.query(
+            con,
+            "SELECT run_id, problem_id, problem_name, candidate_id, min(number) OVER each AS number, "
+            "min(round) OVER each AS first_round, verdict = 'passed' AND barred = '' AS \"right\", speedup, "
+            "sum(cost_usd) OVER each AS cost_usd, verdict, reason, seconds FROM attempt_results "
+            "WHERE list_contains(?::VARCHAR[], run_id) "
+            "WINDOW each AS (PARTITION BY run_id, problem_id, candidate_id) "
+            "QUALIFY row_number() OVER (PARTITION BY run_id, problem_id, candidate_id ORDER BY attempt_results.number "
+            "DESC) = 1 ORDER BY run_id, number",
+            [list(run_ids)],
+        )
+    return [Judgement(**row) for row in found]
 
 
 def run_table(archive: DuckArchive, limit: int = 50) -> list[RunRow]:

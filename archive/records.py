@@ -100,10 +100,26 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class BriefRecord:
+    """What the writer of a run was told when it was asked, and what it drafted (`None` until it has said all).
+
+    Both are texts of `eval.codec`, made and read by whoever drives the run. The writer knew the first
+    `attempts_seen` attempts and the first `calls_seen` calls of the run.
+    """
+
+    run_id: str
+    number: int
+    brief: str
+    attempts_seen: int
+    calls_seen: int = 0
+    drafts: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What the maker of another archive says of a candidate on a problem, or of the problem alone; not judged here."""
 
-    importer: str  # "sakana", "kernelbench", "robust-kbench", "gpu-mode"
+    importer: str  # "sakana", "kernelbench", "robust-kbench", "gpu-mode", "sample"
     origin: str  # where in the source it stands
     licence: str
     attribution: str

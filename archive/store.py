@@ -1,8 +1,8 @@
-"""The archive in a folder: `archive.duckdb` is the truth, `chroma/` an index over its vectors.
+"""The archive in a folder, or behind a server: DuckDB is the truth, Chroma an index over its vectors.
 
-Comes in: a folder. Goes out: an archive. Vectors go to DuckDB first and to Chroma after the commit; Chroma proposes
-neighbours and DuckDB decides, so a stale or damaged index costs time, never a wrong answer. An index that is corrupt,
-gone or behind is repaired here. Knows the order of things, not the SQL and not Chroma's ways.
+Comes in: a folder, or a server's address. Goes out: an archive. Vectors go to DuckDB first and to Chroma after the
+commit; Chroma proposes neighbours and DuckDB decides, so a stale or damaged index costs time, never a wrong answer. An
+index that is corrupt, gone or behind is repaired here. Knows the order of things, not the SQL and not Chroma's ways.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from archive import rows
-from archive.database import FileDatabase
+from archive import quack, rows
+from archive.database import Database, FileDatabase
 from archive.duck import DuckArchive, nearest, put_vectors, resolve_model
-from archive.index import ChromaIndex, IndexDamaged, Item
+from archive.index import ChromaIndex, ChromaServerIndex, IndexDamaged, Item
 from archive.memory import MemoryArchive
-from archive.records import KernelFilter
+from archive.records import ArchiveError, KernelFilter
+from archive.shared import SharedDatabase
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -34,24 +35,36 @@ TOLERANCE = 1e-3  # how far Chroma's similarity may be from the exact one before
 
 
 def open_archive(location: str | Path | None = None) -> DuckArchive:
-    """Open the archive in a folder, or one in memory for `:memory:`.
+    """Open the archive in a folder, behind a server for `quack://host:port`, or one in memory for `:memory:`.
 
-    Without a location: the folder named by RAG_KERNELS_ARCHIVE, or ~/.local/share/rag-kernels/archive. Nothing is
-    read or written before the first use.
+    Without a location: the one named by RAG_KERNELS_ARCHIVE, or ~/.local/share/rag-kernels/archive. Nothing is read or
+    written before the first use. The token for a server comes from RAG_KERNELS_ARCHIVE_TOKEN.
     """
     if location is None:
         home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
         location = os.environ.get("RAG_KERNELS_ARCHIVE") or home / "rag-kernels" / "archive"
+    if quack.is_address(str(location)):
+        return shared_archive(quack.parse(str(location)), quack.token_from_environment())
     return MemoryArchive() if str(location) == ":memory:" else FileArchive(Path(location).expanduser())
 
 
-class FileArchive(DuckArchive):
-    """Several processes may use the same folder at once. `deadline_s` bounds the wait for another's transaction."""
+def shared_archive(address: quack.Address, token: str) -> DuckArchive:
+    """The archive behind a server. Chroma's server has no token, so it listens on its own machine alone: clients on
+    others have their vectors compared one by one, by DuckDB on the server."""
+    if not token and not address.loopback:
+        raise ArchiveError(f"The archive at {address} needs a token: set {quack.TOKEN} to that of its server.")
+    database = SharedDatabase(address, token or quack.OPEN_TOKEN)
+    if not address.loopback:
+        return DuckArchive(database)
+    return IndexedArchive(database, ChromaServerIndex(address.host, address.chroma_port))
 
-    def __init__(self, root: Path, *, deadline_s: float = 30.0) -> None:
-        super().__init__(FileDatabase(root / DATABASE, deadline_s=deadline_s))
-        self.root = root
-        self._index = ChromaIndex(root / INDEX)
+
+class IndexedArchive(DuckArchive):
+    """An archive with an index over its vectors."""
+
+    def __init__(self, database: Database, index: ChromaIndex) -> None:
+        super().__init__(database)
+        self._index = index
         self._indexing = threading.RLock()
         self._seen: dict[str, State] = {}  # of each model, the vectors that the open index is known to hold
 
@@ -76,12 +89,12 @@ class FileArchive(DuckArchive):
         with self._indexing:
             return self._with_index(
                 lambda: self._nearest(vector, count, where, known),
-                lambda: super(FileArchive, self).nearest(vector, count, where, known),
+                lambda: super(IndexedArchive, self).nearest(vector, count, where, known),
             )
 
     def index_faults(self) -> list[str]:
         """Vectors that the index lacks, keeps too long, or has otherwise; none for one that is not there yet."""
-        if not (self.root / INDEX).exists():
+        if not self._index.there():
             return []
         with self._indexing:
             self._close()
@@ -112,12 +125,13 @@ class FileArchive(DuckArchive):
     def _catch_up(self, model: str) -> None:
         """Take in what other processes indexed, give the index what a killed one could not, drop what is gone."""
         with self.database.read() as con:
-            state = _state(con, model)
-            if self._seen.get(model) == state:
+            if self._seen.get(model) == _state(con, model):
                 return
-            known = {r[0] for r in con.execute("SELECT kernel_id FROM embeddings WHERE model = ?", [model]).fetchall()}
         self._close()  # an open index does not see what other processes write
-        there = self._index.ids(model)
+        there = self._index.ids(model)  # before `known`: what others put there meanwhile was known before
+        with self.database.read() as con:
+            state = _state(con, model)
+            known = {r[0] for r in con.execute("SELECT kernel_id FROM embeddings WHERE model = ?", [model]).fetchall()}
         self._index.put(model, self._items(model, sorted(known - there)))
         self._index.remove(model, sorted(there - known))
         self._seen[model] = state
@@ -153,7 +167,7 @@ class FileArchive(DuckArchive):
         self._seen.clear()
         try:
             aside = self._index.move_aside()
-            log.warning("the index %s is damaged (%s); moved to %s, rebuilding it", self._index.folder, error, aside)
+            log.warning("the index %s is damaged (%s); moved to %s, rebuilding it", self._index, error, aside)
             log.info("rebuilt the index with %d vectors", self._fill())
         except (IndexDamaged, OSError) as again:
             log.warning("the index cannot be rebuilt (%s); searching without it, which is slower", again)
@@ -181,6 +195,14 @@ class FileArchive(DuckArchive):
                 [model] if kernel_ids is None else [model, list(kernel_ids)],
             )
         return [Item(**row) for row in found]
+
+
+class FileArchive(IndexedArchive):
+    """Several processes may use the same folder at once. `deadline_s` bounds the wait for another's transaction."""
+
+    def __init__(self, root: Path, *, deadline_s: float = 30.0) -> None:
+        super().__init__(FileDatabase(root / DATABASE, deadline_s=deadline_s), ChromaIndex(root / INDEX))
+        self.root = root
 
 
 def differ(vector: Sequence[float], other: Sequence[float]) -> bool:

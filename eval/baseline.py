@@ -16,7 +16,7 @@ from pathlib import Path
 from eval.ids import content_id
 from eval.records import Device, FunctionalProblem, Ratio
 from eval.session import VARIANTS, Session
-from eval.timing import median_us, pairs_for, ratio_of
+from eval.timing import Paired, median_us, orders, pairs_for
 
 BASELINE_VERSION = "3"
 
@@ -58,14 +58,16 @@ def _measure(session: Session) -> Baseline:
         session.prepare_baselines()
     pair_s = 2 * session.eager_estimate_s()
     pairs = pairs_for(pair_s, least=15, most=30, target_s=limits.timed_s, limit_s=limits.max_timed_s)
-    times: dict[str, list[float]] = {variant: [] for variant in ["eager", *session.variants]}
-    for _ in range(pairs):
+    names = ["eager", *session.variants]
+    paired = Paired({variant: [] for variant in names}, orders(names, pairs, session.rng))
+    times = paired.seconds
+    for order in paired.orders:
         session.write(session.random_recipe())
-        for variant in session.rng.sample(sorted(times), len(times)):
+        for variant in order:
             times[variant].append(session.timed_call(variant, cold=session.on_gpu, calls=session.calls))
     eager_us = median_us(times["eager"])
     if not session.variants:
         return Baseline(eager_us, None, None, session.compile_note)
     best = min(session.variants, key=lambda v: median_us(times[v]))
     note = "" if best == "compile" else f"the better baseline is {VARIANTS[best]}"
-    return Baseline(eager_us, median_us(times[best]), ratio_of(times[best], times["eager"]), note)
+    return Baseline(eager_us, median_us(times[best]), paired.speedup("eager", best), note)

@@ -206,15 +206,25 @@ def _nothing() -> None:
 def _flags() -> dict[str, Any]:
     """Switches of torch that change how library operators compute."""
     backends = torch.backends
-    return {
-        "matmul precision": torch.get_float32_matmul_precision(),
-        "matmul.allow_tf32": backends.cuda.matmul.allow_tf32,
-        "cudnn.allow_tf32": backends.cudnn.allow_tf32,
-        "cudnn.benchmark": backends.cudnn.benchmark,
-        "mkldnn": backends.mkldnn.enabled,
-        "flush denormal": torch.tensor(1e-40).mul(1.0).item() == 0.0,
-        "threads": torch.get_num_threads(),
+    switches: dict[str, Callable[[], Any]] = {
+        "matmul precision": torch.get_float32_matmul_precision,
+        "matmul.allow_tf32": lambda: backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": lambda: backends.cudnn.allow_tf32,
+        "fp32_precision": lambda: getattr(backends, "fp32_precision", None),
+        "cudnn.benchmark": lambda: backends.cudnn.benchmark,
+        "mkldnn": lambda: backends.mkldnn.enabled,
+        "flush denormal": lambda: torch.tensor(1e-40).mul(1.0).item() == 0.0,
+        "threads": torch.get_num_threads,
     }
+    return {name: _state(read) for name, read in switches.items()}
+
+
+def _state(read: Callable[[], Any]) -> Any:
+    """torch refuses to read its older switches once a newer one contradicts them."""
+    try:
+        return read()
+    except RuntimeError:
+        return "contradicted"
 
 
 def _form(tensor: torch.Tensor, device: str) -> list[Any]:

@@ -54,6 +54,10 @@ class Judge(Protocol):
         """Build all candidates together, then judge one after the other, yielding each as soon as it is done."""
         ...
 
+    def build_ahead(self, candidate: Candidate) -> None:
+        """Build what will be judged soon, where that disturbs no measurement; from any thread."""
+        ...
+
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         """Judge again in fresh processes with fresh seeds, against live eager and torch.compile."""
         ...
@@ -295,6 +299,11 @@ class LocalJudge:
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Build many candidates ahead, in one go; a judgement then finds them in the cache."""
         self._build([c for c in candidates if self._static_verdict(c) is None and _kernels(c)])
+
+    def build_ahead(self, candidate: Candidate) -> None:
+        """On a GPU's host; on a CPU, compilers would take the cores from what is being timed."""
+        if self.device.backend == "cuda":
+            self.prepare([candidate])
 
     def reopen(self) -> None:
         """Give up the warm session: the next judgement starts with fresh processes."""

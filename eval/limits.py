@@ -36,5 +36,5 @@ class Limits:
     thorough: bool = False  # every check also outside confirmations
     repeats: int = 10  # thorough: calls on the same content
     warm_pairs: int = 11  # thorough: pairs with inputs left in the cache
-    self_pairs: int = 15  # thorough: pairs of eager against itself
+    self_pairs: int = 30  # thorough: pairs of eager against itself
     without: frozenset[str] = frozenset()  # defences left out, to see what each is worth (`rag-kernels zoo --ablate`)

@@ -7,29 +7,41 @@ checked. Order within a pair is random, every call has fresh content, and which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.clocks import Clocks
 from eval.content import Recipe
 from eval.limits import Limits
 from eval.records import Ratio
 from eval.session import Session
 from eval.subject import Place, Subject
-from eval.timing import pairs_for, ratio_of
-
-MIN_HALF = 5  # pairs of either order, for the swap check
+from eval.timing import Paired, orders, pairs_for
 
 
 @dataclass
-class Times:
-    """Paired seconds by variant; `candidate` is one of them."""
+class Times(Paired):
+    """Of these variants one is `candidate`."""
 
-    seconds: dict[str, list[float]]
     kept: list[tuple[Recipe, list[NDArray[np.uint8]]]] = field(default_factory=list)
-    first: list[bool] = field(default_factory=list)  # pairs in which the candidate ran before eager
+    slowed: list[bool] = field(default_factory=list)  # pairs in which the device was throttled
+    mhz: tuple[int, int] | None = None  # the least and the greatest clock of a GPU's multiprocessors
     stopped_early: bool = False
+
+    def at_full_speed(self) -> Times:
+        """Without the throttled pairs, on all sides; unchanged where they are more than half."""
+        if not any(self.slowed) or self.is_throttled:
+            return self
+        kept = [i for i, slowed in enumerate(self.slowed) if not slowed]
+        seconds = {name: [taken[i] for i in kept] for name, taken in self.seconds.items()}
+        return replace(self, seconds=seconds, orders=[self.orders[i] for i in kept])
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether so many pairs were throttled that none could be left out."""
+        return sum(self.slowed) > len(self.slowed) / 2
 
 
 class Race:
@@ -45,23 +57,24 @@ class Race:
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
         """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few."""
         session, limits = self.session, self.session.limits
-        times = Times({name: [] for name in self.variants})
+        times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs(session.eager_estimate_s(), limits)
         chosen = set(session.rng.sample(range(count), min(limits.rechecked, count)))
-        for number in range(count):
+        for number, order in enumerate(orders(self.variants, count, session.rng)):
+            times.orders.append(order)
             self._pair(times, keep=number in chosen, cold=cold)
+            times.slowed.append(clocks.slowed())
             if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
                 times.stopped_early = True
                 break
-        return times
+        times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
+        return times.at_full_speed()
 
     def _pair(self, times: Times, *, keep: bool, cold: bool) -> None:
         session, subject = self.session, self.subject
         recipe = session.random_recipe()
         session.write(recipe)
-        order = session.rng.sample(self.variants, len(self.variants))
-        times.first.append(order.index("candidate") < order.index("eager"))
-        for variant in order:
+        for variant in times.orders[-1]:
             if variant != "candidate":
                 with subject.frozen():
                     times.seconds[variant].append(session.timed_call(variant, cold=cold, calls=session.calls))
@@ -101,7 +114,7 @@ class Race:
     def _is_behind(self, times: Times) -> bool:
         """Whether even the top of the interval so far is well below the best candidate of this session."""
         best = self.session.best_speedup
-        return best > 0 and ratio_of(times.seconds["eager"], times.seconds["candidate"]).high < 0.8 * best
+        return best > 0 and times.speedup("candidate", "eager").high < 0.8 * best
 
     def _repeats(self, place: Place, recipe: Recipe) -> bool:
         """The same bytes as for other content deserve a full check."""
@@ -113,22 +126,18 @@ class Race:
 
 def order_matters(times: Times) -> str:
     """Swap check: a sentence where the speed-up depends on who runs first in a pair, beyond both intervals; or ""."""
-    eager, own = times.seconds["eager"], times.seconds["candidate"]
-    halves = [[i for i, first in enumerate(times.first) if first is side] for side in (True, False)]
-    if min(map(len, halves)) < MIN_HALF:
+    before, *rest = times.by_order("candidate", "eager")
+    if all(before.low <= after.high and after.low <= before.high for after in rest):
         return ""
-    before, after = (ratio_of([eager[i] for i in half], [own[i] for i in half]) for half in halves)
-    if before.low <= after.high and after.low <= before.high:
-        return ""
-    return f"the speed-up depends on the order within a pair: {before.median:.2f} first, {after.median:.2f} second"
+    return f"the speed-up depends on the order within a pair: {before.median:.2f} first, {rest[0].median:.2f} second"
 
 
 def self_check(session: Session, pairs: int) -> Ratio:
     """Eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
-    first: list[float] = []
-    second: list[float] = []
-    for _ in range(pairs):
+    names = ["one", "other"]
+    times = Paired({name: [] for name in names}, orders(names, pairs, session.rng))
+    for order in times.orders:
         session.write(session.random_recipe())
-        for times in session.rng.sample([first, second], 2):
-            times.append(session.timed_call("eager"))
-    return ratio_of(first, second)
+        for name in order:
+            times.seconds[name].append(session.timed_call("eager"))
+    return times.speedup("one", "other")

@@ -1,7 +1,9 @@
 """From times of interleaved pairs to a speed-up with an interval.
 
 The median of pair ratios and its order-statistic interval (about 95 %, no bootstrap): pairs are made in random
-order on warm processes, so that drift falls on both sides alike. Knows nothing of how a pair was timed.
+order on warm processes, so that drift falls on both sides alike. The call that comes first in a pair may be slower for
+that alone; then ratios lie around two values, and their common median jumps from one to the other by chance. So either
+order comes equally often and is taken for itself. Knows nothing of how a pair was timed.
 """
 
 from __future__ import annotations
@@ -9,8 +11,47 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
 
 from eval.records import Ratio
+
+MIN_HALF = 5  # pairs of either order; with fewer the orders are not told apart
+
+
+@dataclass
+class Paired:
+    """Seconds by variant, one of each a pair, and the order in which each pair's variants ran."""
+
+    seconds: dict[str, list[float]]
+    orders: list[list[str]] = field(default_factory=list)
+
+    def speedup(self, of: str, over: str) -> Ratio:
+        """How many times as fast `of` is. The geometric mean of both orders', their intervals multiplied: wider than
+        95 %, the safe side for a claim."""
+        parts = self.by_order(of, over)
+        return Ratio(*(math.prod(values) ** (1 / len(parts)) for values in zip(*map(_values, parts), strict=True)))
+
+    def by_order(self, of: str, over: str) -> list[Ratio]:
+        """The speed-up where `of` ran before `over`, and where it ran after; one for all where pairs are few."""
+        first = [order.index(of) < order.index(over) for order in self.orders]
+        halves = [[i for i, before in enumerate(first) if before is side] for side in (True, False)]
+        if min(map(len, halves)) < MIN_HALF:
+            halves = [list(range(len(self.orders)))]
+        return [ratio_of([self.seconds[over][i] for i in h], [self.seconds[of][i] for i in h]) for h in halves]
+
+
+def _values(ratio: Ratio) -> tuple[float, float, float]:
+    return ratio.median, ratio.low, ratio.high
+
+
+def orders(names: Sequence[str], pairs: int, rng: Random) -> list[list[str]]:
+    """An order of the variants for each pair, by chance; of any two variants either comes first equally often."""
+    drawn: list[list[str]] = []
+    while len(drawn) < pairs:
+        one = rng.sample(names, len(names))
+        drawn += [one, one[::-1]]
+    return rng.sample(drawn[:pairs], pairs)
 
 
 def ratio_of(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> Ratio:
@@ -30,11 +71,6 @@ def pairs_for(pair_s: float, *, least: int, most: int, target_s: float, limit_s:
     """How many pairs to time: enough for `target_s` in all, within bounds, fewer when a pair is very slow."""
     wanted = min(most, max(least, math.ceil(target_s / max(pair_s, 1e-6))))
     return max(5, min(wanted, math.floor(limit_s / max(pair_s, 1e-6))))
-
-
-def better(variants: Sequence[Sequence[float]]) -> Sequence[float]:
-    """The baseline with the lowest median."""
-    return min(variants, key=statistics.median)
 
 
 def median_us(seconds: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ from eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdic
 from eval.sanitize import SOFT_TOOLS, Programs, sanitize, takes
 from eval.session import Session
 from eval.subject import Library, Place, Stopped, Subject
-from eval.timing import better, median_us, product, ratio_of
+from eval.timing import median_us, product
 from eval.workers import Workers
 
 T = TypeVar("T")
@@ -198,6 +198,7 @@ class Trial:
             times = race.run(cold=self._cold)
             if not self._is_quiet():
                 self.found.label("noisy machine")
+        self._clocks(times)
         checks.done_means_done()
         if session.calls > 1:
             self.found.label("burst-timed")
@@ -209,6 +210,16 @@ class Trial:
         if order := order_matters(times):
             self.found.notes.append(order)
         return times, warm
+
+    def _clocks(self, times: Times) -> None:
+        """What the device's clocks did meanwhile."""
+        if any(times.slowed):
+            left_out = "none could be left out" if times.is_throttled else "left out"
+            self.found.notes.append(f"throttled in {sum(times.slowed)} of {len(times.slowed)} pairs: {left_out}")
+        if times.is_throttled:
+            self.found.label("noisy machine")
+        if times.mhz:
+            self.found.notes.append(f"SM clock {times.mhz[0]} to {times.mhz[1]} MHz")
 
     @property
     def _cold(self) -> bool:
@@ -228,14 +239,14 @@ class Trial:
     def _passed(self, times: Times, warm: Times | None, baseline: Baseline | None, label: str) -> Verdict:
         session, found = self.session, self.found
         candidate, eager = times.seconds["candidate"], times.seconds["eager"]
-        against_eager = ratio_of(eager, candidate)
+        against_eager = times.speedup("candidate", "eager")
         against_compile, compile_us, note = _against_compile(times, baseline, against_eager)
         measurement = Measurement(
             candidate_us=median_us(candidate), eager_us=median_us(eager), compile_us=compile_us,
             speedup_eager=against_eager, speedup_compile=against_compile, pairs=len(candidate),
             floor_us=floor_us(session.fp.features, session.device), confirmed=baseline is None,
             compile_note=note or session.compile_note, cold=self._cold,
-            speedup_warm=ratio_of(warm.seconds["eager"], warm.seconds["candidate"]) if warm else None,
+            speedup_warm=warm.speedup("candidate", "eager") if warm else None,
         )  # fmt: skip
         if "physical floor" not in self.without:
             self._floor(measurement)
@@ -270,13 +281,12 @@ def _against_compile(
     times: Times, baseline: Baseline | None, against_eager: Ratio
 ) -> tuple[Ratio | None, float | None, str]:
     """Speed-up over the best of the other baselines: live pairs in a confirmation, else by way of the cached one."""
-    candidate = times.seconds["candidate"]
     if baseline is None:
-        others = [times.seconds[v] for v in times.seconds if v not in {"candidate", "eager"}]
+        others = {v: median_us(taken) for v, taken in times.seconds.items() if v not in {"candidate", "eager"}}
         if not others:
             return None, None, ""
-        best = better(others)
-        return ratio_of(best, candidate), median_us(best), ""
+        best = min(others, key=others.__getitem__)
+        return times.speedup("candidate", best), others[best], ""
     if baseline.compile_over_eager is None:
         return None, None, baseline.note
     return product(against_eager, baseline.compile_over_eager), baseline.compile_us, "compile baseline from the cache"

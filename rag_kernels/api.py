@@ -6,6 +6,7 @@ judge, archive and retrieval together. Knows nothing of terminals and environmen
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,26 +17,31 @@ from typing import Any
 from archive.protocol import Archive
 from archive.records import Attempt
 from archive.store import open_archive
-from eval.device import gpu_name
+from eval.build import default_cache
+from eval.device import gpu_name, open_device
+from eval.hardware import hardware
 from eval.judge import open_judge
 from eval.limits import Limits
 from eval.problem import load_problem
-from eval.records import Backend, FunctionalProblem
+from eval.records import Backend, Device, FunctionalProblem, MachineError
 from eval.tiers import candidate_from_file
 from eval.workers import Workers
-from ingest.embedder import load_embedder
+from ingest.embedder import Embedder, load_embedder
 from ingest.fitting import functionalize_to_fit, room_bytes
 from ingest.functionalize import functionalize as functionalize_problem
 from ingest.pipeline import index_attempt
 from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
 from rag_kernels.exemplars import Exemplars, Prover
-from rag_kernels.llm import LLM
-from rag_kernels.llm_writer import LLMWriter
+from rag_kernels.journal import replies_at_hand
+from rag_kernels.llm import LLM, Completer
+from rag_kernels.llm_writer import LLMWriter, Style
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
-from rag_kernels.records import Writer
+from rag_kernels.recall import Recalling
+from rag_kernels.records import StreamingWriter, Writer
 from rag_kernels.retrieval import Retriever
+from rag_kernels.sampling import Sampler
 from rag_kernels.session import Session
 from rag_kernels.starter import stock
 
@@ -70,8 +76,11 @@ def functionalize(problem: str | Path) -> FunctionalProblem:
 
 
 @contextmanager
-def open_session(options: Options, *, backend: Backend | None = None) -> Iterator[Session]:
-    """The seams for these options, closed at the end. `backend` overrides the device that the options ask for."""
+def open_session(
+    options: Options, *, backend: Backend | None = None, model: Completer | None = None
+) -> Iterator[Session]:
+    """The seams for these options, closed at the end. `backend` overrides the device that the options ask for, and
+    `model` stands in for all models."""
     archive = open_archive(options.archive or None)
     embedder = load_embedder(options.embedder)
     device = backend or target_backend(options)
@@ -85,6 +94,7 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
         if options.models and judge.can_run:
             prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key)
+        facts = facts_for(options, judge.device, judge.workers)
         yield Session(
             options=options,
             archive=archive,
@@ -92,8 +102,50 @@ def open_session(options: Options, *, backend: Backend | None = None) -> Iterato
             functionalize=functionalize,
             retrieve=Exemplars(retriever, options, judge.device, prove),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
-            make_writer=lambda ledger: open_writer(options, archive, ledger),
+            make_writer=lambda ledger: open_writer(
+                options, archive, ledger, style=style_for(options, embedder, facts), model=model
+            ),
         )
+
+
+@contextmanager
+def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampler]:
+    """What writing candidates takes, without a judge. `target` describes a device that is not here."""
+    archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
+    stock(archive, embedder)
+    with Workers() as workers:
+        device = device_for(options, target, workers)
+        room, facts = room_bytes("cpu"), facts_for(options, device, workers) if target is None else ()
+        retriever = Retriever(archive, embedder, device_key=device.key)
+        yield Sampler(
+            options=options,
+            archive=archive,
+            device=device,
+            functionalize=partial(functionalize_to_fit, workers=workers, max_bytes=room),
+            retrieve=Exemplars(retriever, options, device),
+            make_writer=lambda ledger: open_writer(
+                options, archive, ledger, style=style_for(options, embedder, facts)
+            ),
+        )
+
+
+def device_for(options: Options, target: Path | None, workers: Workers) -> Device:
+    """The device that `target` describes, or the one here."""
+    backend = target_backend(options)
+    if target is None:
+        if backend == "cuda" and gpu_name() is None:
+            raise MachineError(
+                "There is no GPU here to describe to the writer: copy devices/d_....json from the cache of the machine "
+                "that will judge (~/.cache/rag-kernels there), and name it with --target."
+            )
+        return open_device(backend, workers, Path(options.cache) if options.cache else default_cache())
+    try:
+        device = Device(**json.loads(target.read_text()))
+    except (OSError, ValueError, TypeError):
+        raise MachineError(f"{target} describes no device: name devices/d_....json of a judge's cache.") from None
+    if options.device not in ("auto", device.backend):
+        raise MachineError(f"{target} describes a {device.backend} device, but --device says {options.device}.")
+    return device
 
 
 @contextmanager
@@ -110,6 +162,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
+        facts = facts_for(options, judge.device, judge.workers)
         yield source, lambda arm: Session(
             options=arm,
             archive=archive,
@@ -117,18 +170,46 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
             functionalize=functionalize,
             retrieve=Exemplars(retriever, arm, judge.device),
             index=lambda attempt: None,
-            make_writer=lambda ledger: open_writer(arm, archive, ledger),
+            make_writer=lambda ledger: open_writer(
+                arm, archive, ledger, style=style_for(arm, embedder, facts)
+            ),
         )
 
 
-def open_writer(options: Options, archive: Archive, ledger: Ledger) -> Writer:
-    """The LLM writer when models are named, else the offline writer."""
+def open_writer(
+    options: Options, archive: Archive, ledger: Ledger, *, style: Style | None = None, model: Completer | None = None
+) -> Writer | StreamingWriter:
+    """The LLM writer when models are named, else the offline writer. `model` stands in for all of them."""
     if not options.models:
         log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
         return OfflineWriter()
-    llm = LLM(archive.record_call, ledger=ledger, api_base=options.api_base or None)
+    if model is not None:
+        return LLMWriter(model, options.models, style)
+    llm = LLM(
+        archive.record_call,
+        ledger=ledger,
+        api_base=options.api_base or None,
+        reasoning_effort=options.reasoning_effort,
+    )
     llm.require_prices(options.models)
-    return LLMWriter(llm, options.models)
+    return LLMWriter(Recalling(llm, partial(replies_at_hand, archive)), options.models, style)
+
+
+def style_for(options: Options, embedder: Embedder, facts: tuple[str, ...] = ()) -> Style:
+    """How the options have an LLM write; `facts` are those of the device."""
+    return Style(
+        temperatures=options.temperatures,
+        implementations=options.implementations,
+        hardware=facts,
+        embed=embedder.embed,
+        seed=options.seed,
+    )
+
+
+def facts_for(options: Options, device: Device, workers: Workers) -> tuple[str, ...]:
+    """What an LLM is told of the device that is here; nobody else asks."""
+    cache = Path(options.cache) if options.cache else default_cache()
+    return hardware(device, workers, cache) if options.models else ()
 
 
 def target_backend(options: Options) -> Backend:

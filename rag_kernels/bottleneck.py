@@ -1,6 +1,7 @@
-"""What holds a right kernel back, as a query: what the judge measured and the profiler saw, in words that ideas use.
+"""What holds a right kernel back: what the judge measured and the profiler saw, in words that ideas use.
 
-Comes in: a verdict with the problem and the device. Goes out: a `Bottleneck`. Knows nothing of archives.
+Comes in: a verdict with the problem and the device. Goes out: a `Bottleneck`, for retrieval's query and for the one
+recommendation that a writer gets. Knows nothing of archives and prompts.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from eval.records import Device, Features, Passed
-from rag_kernels.feedback import bound
+from eval.device import floor_us
+from eval.records import Device, Features, Measurement, Passed
 
 Kind = Literal["memory", "arithmetic", "library", "overhead"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SHORT_US = 20.0  # a call this short is mostly launch, threads waking up, and arguments
 FAR = 0.2  # of the floor
+NEAR = 0.8
 
 # What people write about the remedies, in ideas and labels.
 REMEDIES: dict[Kind, str] = {
@@ -54,3 +56,43 @@ def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottle
     if bound(features, device) == "arithmetic":
         return Bottleneck("arithmetic", f"arithmetic, {reached}", ridge)
     return Bottleneck("memory", f"memory bandwidth, {reached}", ridge)
+
+
+def bound(features: Features, device: Device) -> str:
+    """Which ceiling of the machine makes the floor."""
+    memory_us = features.bytes_moved / (device.bandwidth_gbs * 1e3)
+    return "memory bandwidth" if memory_us >= floor_us(features, device) else "arithmetic"
+
+
+def recommendation(verdict: Passed, features: Features, device: Device) -> str:
+    """What to do about the bottleneck, and only that: one figure and one direction."""
+    measured = verdict.measurement
+    if measured.floor_fraction > NEAR:
+        return "It is near the floor of this machine; little is left to gain."
+    held = bottleneck_of(verdict, features, device)
+    if held.kind == "overhead":
+        return (
+            f"A call of {measured.candidate_us:.0f} us is mostly launching, waking threads and arguments: do all of it "
+            "in one launch or one parallel region, and on fewer threads where the work is small."
+        )
+    if held.kind == "library":
+        return (
+            f"The profiler: {held.told}. What is left to the library is the bottleneck: fuse more around it, save the "
+            "passes over its inputs and outputs, or replace it where its shape is an unusual one."
+        )
+    if held.kind == "arithmetic":
+        return _arithmetic(measured, features, device)
+    moved = measured.candidate_us * device.bandwidth_gbs * 1e3 / max(features.bytes_moved, 1)
+    return (
+        f"Memory bandwidth is the ceiling; in its time the machine could move the unavoidable bytes {moved:.1f} "
+        "times, so look for repeated passes over the data, strided or scalar access, and idle cores."
+    )
+
+
+def _arithmetic(measured: Measurement, features: Features, device: Device) -> str:
+    reached = (features.flops + features.pointwise_flops) / (measured.candidate_us * 1e3)
+    return (
+        f"Arithmetic is the ceiling, and it does {reached:.3g} of the {device.fp32_gflops:.0f} GFLOP/s that were "
+        "measured here; look for scalar code where SIMD or tensor instructions fit, missing register and cache "
+        "blocking, and idle cores."
+    )

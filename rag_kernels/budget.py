@@ -74,6 +74,12 @@ class Ledger:
         with self._lock:
             return Spent(self._rounds, self._elapsed(), self._tokens, self._usd, self._calls, self._unpriced)
 
+    @property
+    def refused(self) -> bool:
+        """Whether a call was refused because the budget had no room for it."""
+        with self._lock:
+            return self._refused is not None
+
     def in_flight(self) -> int:
         with self._lock:
             return len(self._holds)
@@ -82,10 +88,10 @@ class Ledger:
         """Wall time that the budget still has; `None` is no limit."""
         return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self._elapsed())
 
-    def exhausted(self) -> str | None:
-        """Why no further round may start, or `None`."""
+    def exhausted(self, *, within_round: bool = False) -> str | None:
+        """Why no further round may start (or why no more may be asked for within this one), or `None`."""
         with self._lock:
-            if self._rounds >= self.budget.rounds:
+            if self._rounds >= self.budget.rounds and not within_round:
                 return f"The budget of {self.budget.rounds} rounds is used up."
             return self._reason(self._refused or Hold(0, 0.0))
 

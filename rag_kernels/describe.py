@@ -12,6 +12,7 @@ from archive.records import Attempt
 from eval.device import floor_us
 from eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec, Tier
 from rag_kernels import feedback
+from rag_kernels.bottleneck import bound
 from rag_kernels.llm_request import estimate_tokens
 from rag_kernels.records import Brief, Shown
 
@@ -65,7 +66,7 @@ def composed_signature(problem: FunctionalProblem) -> str:
     return f"def forward({', '.join([*(a.name for a in problem.arguments), *keywords])}):"
 
 
-def problem_values(brief: Brief) -> dict[str, Any]:
+def problem_values(brief: Brief, hardware: Sequence[str] = ()) -> dict[str, Any]:
     """All that `problem.jinja` asks for."""
     problem, device = brief.problem, brief.device
     features = problem.features
@@ -79,10 +80,13 @@ def problem_values(brief: Brief) -> dict[str, Any]:
         "megabytes": f"{features.bytes_moved / 1e6:.3g}",
         "mflops": f"{(features.flops + features.pointwise_flops) / 1e6:.3g}",
         "floor_us": f"{floor_us(features, device):.3g}",
-        "bound": feedback.bound(features, device),
+        "bound": bound(features, device),
+        "hardware": "; ".join(hardware),
         "baselines": baselines(brief.attempts),
         "hint": brief.hint.strip(),
         "history": feedback.history(brief.attempts),
+        "lessons": brief.learnt.lessons,
+        "repeats": brief.learnt.repeats,
     }
 
 

@@ -175,8 +175,8 @@ def archive(options: Options) -> Check:
     except OSError as error:
         step = "Choose a folder that you may write to with --archive or RAG_KERNELS_ARCHIVE."
         return Check("archive", False, f"{error.strerror}: {error.filename}", step, True)
-    where = opened.root if isinstance(opened, FileArchive) else "in memory"
-    return Check("archive", True, f"{where}: {stats['kernels']} kernels, {stats['confirmed']} confirmed", required=True)
+    held = f"{stats['kernels']} kernels, {stats['confirmed']} confirmed"
+    return Check("archive", True, f"{opened}: {held}", required=True)
 
 
 def disk() -> Check:

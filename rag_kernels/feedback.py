@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from archive.records import Attempt
-from eval.device import floor_us
 from eval.records import (
     BuildFailed,
     Compiled,
@@ -25,6 +24,7 @@ from eval.records import (
     Wrong,
     verdict_name,
 )
+from rag_kernels.bottleneck import recommendation
 
 ERRORS_SHOWN = 4
 CONTEXT_LINES = 4
@@ -66,7 +66,7 @@ def explain(verdict: Verdict, *, device: Device, features: Features) -> str:
         case Passed():
             notes = f" Notes of the judge: {'; '.join(verdict.notes)}." if verdict.notes else ""
             took = _against_baselines(verdict.measurement)
-            next_step = advice(verdict.measurement, device, features)
+            next_step = recommendation(verdict, features, device)
             return f"It is right ({verdict.label}) and takes {took}{notes} {next_step}"
         case Compiled():
             return f"It compiles; it was not run: {_sentence(verdict.reason)}"
@@ -93,28 +93,6 @@ def explain(verdict: Verdict, *, device: Device, features: Features) -> str:
             return f"The judge refused it ({verdict.code}): {_sentence(verdict.reason)}"
         case _ as never:
             assert_never(never)
-
-
-def advice(m: Measurement, device: Device, features: Features) -> str:
-    """One recommendation, from where the time stands against the floor and which ceiling makes the floor."""
-    if m.floor_fraction > 0.8:
-        return "It is near the floor of this machine; little is left to gain."
-    if bound(features, device) == "memory bandwidth":
-        moved = m.candidate_us * device.bandwidth_gbs * 1e3 / max(features.bytes_moved, 1)
-        return (
-            f"Memory bandwidth is the ceiling; in its time the machine could move the unavoidable bytes {moved:.1f} "
-            "times, so look for repeated passes over the data, strided or scalar access, and idle cores."
-        )
-    return (
-        "Arithmetic is the ceiling; look for scalar code where SIMD or tensor instructions fit, missing register and "
-        "cache blocking, and idle cores."
-    )
-
-
-def bound(features: Features, device: Device) -> str:
-    """Which ceiling of the machine makes the floor."""
-    memory_us = features.bytes_moved / (device.bandwidth_gbs * 1e3)
-    return "memory bandwidth" if memory_us >= floor_us(features, device) else "arithmetic"
 
 
 def latest(attempts: Sequence[Attempt]) -> list[Attempt]:

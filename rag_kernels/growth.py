@@ -1,25 +1,43 @@
-"""Growing the archive: problem after problem, until they are done or the time is up.
+"""Growing the archive: many problems, a turn of one round at a time, until they are done, or time or money is up.
 
-Comes in: problem files and a `Session`. Goes out: attempts as they are judged, and a `Grown` for each problem. A
-killed run can be started again: what is finished is skipped, what was cut short goes on. Knows nothing of terminals.
+Comes in: problem files, a `Session`, and what the night may take. Goes out: attempts as they are judged, a `Turn`
+after each turn, and a `Grown` for each problem that is done. All that it knows is on disk: a killed growth goes on
+where it stood, and its budget does not begin anew. Knows nothing of terminals.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from archive.records import Attempt, Run
+from archive.queries import leaderboard
+from archive.records import ArchiveError, Attempt, LLMCall, Run
 from eval.ids import content_id
 from eval.problem import load_problem
 from eval.records import ProblemError
+from rag_kernels.budget import Ledger
+from rag_kernels.growth_queue import Entry, history, next_entry
+from rag_kernels.journal import read_journal, spent_before
+from rag_kernels.records import Budget
 from rag_kernels.session import Session, run_setting
 
 log = logging.getLogger(__name__)
+
+NIGHT = "growth"  # the command of the run that stands for a whole night
+TRIES = 3  # of a turn that ends in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a problem is over."""
+
+    entry: Entry
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,48 +51,183 @@ class Grown:
     skipped: bool = False
 
 
-def grow(
-    paths: Sequence[Path], session: Session, *, until: datetime | None = None, resume: bool = False
-) -> Iterator[Attempt | Grown]:
-    """Yield every attempt, and after each problem what became of it. Stops before a problem when `until` is past."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a turn ended. `final`: another try would not help. `no_room`: the night's time or money did not suffice."""
+
+    failure: str = ""
+    final: bool = False
+    no_room: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """One stretch of work on a growth: `run` is its record. A killed night is gone on with; it has one budget."""
+
+    run: Run
+    growth: str
+    runs: dict[str, Run]  # by problem id: all of the growth, earlier nights included
+
+    def is_of(self, created_at: str) -> bool:
+        """Whether something happened in this night. Attempts are dated to the second."""
+        started, moment = datetime.fromisoformat(self.run.started_at), datetime.fromisoformat(created_at)
+        return moment >= (started if moment.microsecond else started.replace(microsecond=0))
+
+
+def open_night(paths: Sequence[Path], session: Session, *, resume: bool) -> Night:
+    """The night that was cut short, or a new one: of the last growth over the same problems, or of a new growth."""
     folder = content_id("f", *sorted(str(p.resolve()) for p in paths))
-    earlier = [r for r in session.archive.runs(limit=100_000) if r.command == "grow"] if resume else []
-    earlier = [r for r in earlier if run_setting(r, "folder") == folder]
-    growth = run_setting(earlier[0], "growth") if earlier else f"w_{secrets.token_hex(6)}"
-    earlier = [r for r in earlier if run_setting(r, "growth") == growth]
-    for path in paths:
-        if is_over(until):
-            log.info("The time is up: the rest waits for --resume.")
-            return
-        yield from _grow_one(path, session, earlier, growth=growth, folder=folder, until=until)
+    known = [r for r in session.archive.runs(limit=100_000) if r.command in (NIGHT, "grow")] if resume else []
+    known = [r for r in known if run_setting(r, "folder") == folder]
+    growth = str(run_setting(known[0], "growth")) if known else f"w_{secrets.token_hex(6)}"
+    known = [r for r in known if run_setting(r, "growth") == growth]
+    cut_short = next((r for r in known if r.command == NIGHT), None)
+    if cut_short is None or cut_short.status == "finished":
+        settings = json.dumps({"growth": growth, "folder": folder}, sort_keys=True)
+        started = datetime.now(UTC).isoformat(timespec="milliseconds")
+        cut_short = Run(f"n_{secrets.token_hex(6)}", NIGHT, f"{len(paths)} problems", settings, started)
+    runs = {str(run_setting(r, "problem_id")): r for r in reversed(known) if r.command == "grow"}
+    return Night(cut_short, growth, runs)
 
 
-def _grow_one(
-    path: Path, session: Session, earlier: Sequence[Run], *, growth: str, folder: str, until: datetime | None
-) -> Iterator[Attempt | Grown]:
-    attempts: list[Attempt] = []
+def grow(
+    paths: Sequence[Path], session: Session, night: Night, *, until: datetime | None = None
+) -> Iterator[Attempt | Turn | Grown]:
+    """Yield every attempt, every turn, and every problem that is done with."""
+    session.archive.start_run(night.run)
+    status = "interrupted"
     try:
-        problem = load_problem(path)
-        run = next((r for r in earlier if run_setting(r, "problem_id") == problem.id), None)
-        if run is not None:
-            attempts += session.archive.attempts(run.id)
-        if run is not None and run.status == "finished":
-            yield Grown(path, path.stem, tuple(attempts), skipped=True)
-            return
-        run = run or session.new_run("grow", problem, growth=growth, folder=folder)
-        for attempt in session.generate(problem, run):
-            attempts.append(attempt)
-            yield attempt
-            if is_over(until):
-                break  # the run is left as interrupted, so that --resume goes on with it
+        entries: dict[Path, Entry] = {}
+        for event in _queue(paths, session, night):
+            if isinstance(event, Entry):
+                entries[event.path] = event
+            else:
+                yield event
+        while entry := next_entry(list(entries.values()), session.options.budget.rounds):
+            budget = left_of(night, session, until)
+            if budget is None:
+                log.info("The time or the money is up: the rest waits for --resume.")
+                break
+            before, outcome = entry, (yield from _turn(entry, session, night, budget))
+            entry = _after(before, session, night, outcome)
+            if entry.turns == before.turns and not outcome.failure and not outcome.no_room:
+                outcome = Outcome(_last_error(entry, session, night))
+                entry = _after(before, session, night, outcome)
+            entries[entry.path] = entry
+            yield Turn(entry, outcome.failure)
+            if outcome.no_room and entry.turns == before.turns:
+                log.info("There is no room for another call: the rest waits for --resume.")
+                break
+            if not entry.is_open(session.options.budget.rounds) or entry.failures >= TRIES:
+                del entries[entry.path]
+                yield Grown(entry.path, entry.path.stem, _attempts(entry, session, night), failure=outcome.failure)
+        status = "finished"
+    finally:
+        session.archive.finish_run(night.run.id, status)
+
+
+def _queue(paths: Sequence[Path], session: Session, night: Night) -> Iterator[Entry | Grown]:
+    """An entry for each problem with something left to do, from the archive."""
+    places = leaderboard(session.archive, None, session.judge.device.key)  # type: ignore[arg-type]
+    known: dict[str, float] = {}
+    for place in places:
+        known[place.problem_id] = max(known.get(place.problem_id, 0.0), place.floor_fraction or 0.0)
+    for path in paths:
+        try:
+            problem = load_problem(path)
+        except ProblemError as error:
+            yield Grown(path, path.stem, (), failure=str(error))
+            continue
+        entry = _after(Entry(path, problem, known.get(problem.id)), session, night)
+        if entry.is_open(session.options.budget.rounds):
+            yield entry
+        else:
+            yield Grown(path, path.stem, _attempts(entry, session, night), skipped=True)
+
+
+def _turn(entry: Entry, session: Session, night: Night, left: Budget) -> Generator[Attempt, None, Outcome]:
+    """One more round of a problem. What was cut short is finished first."""
+    run = night.runs.get(entry.problem.id)
+    if run is None:
+        folder = run_setting(night.run, "folder")
+        run = session.new_run("grow", entry.problem, growth=night.growth, folder=folder, night=night.run.id)
+        night.runs[entry.problem.id] = run
+    spent = spent_before(session.archive, run.id)
+    budget = Budget(
+        rounds=entry.turns + 1,
+        seconds=None if left.seconds is None else spent.seconds + left.seconds,
+        tokens=None if left.tokens is None else spent.tokens + left.tokens,
+        usd=None if left.usd is None else spent.usd + left.usd,
+    )
+    ledger = Ledger(budget, spent=spent)
+    try:
+        yield from session.generate(entry.problem, run, ledger=ledger)
     except ProblemError as error:
-        yield Grown(path, path.stem, tuple(attempts), failure=str(error))
-        return
-    yield Grown(path, path.stem, tuple(attempts))
+        return Outcome(str(error), final=True)
+    except ArchiveError:
+        raise  # nothing that follows could be kept
+    except Exception as error:  # a night must not end with one problem; the report says what went wrong
+        log.warning("%s: %s", entry.path.stem, error)
+        return Outcome(str(error) or type(error).__name__)
+    return Outcome(no_room=ledger.refused or ledger.seconds_left() == 0)
 
 
-def is_over(until: datetime | None) -> bool:
-    return until is not None and datetime.now() >= until
+def _after(entry: Entry, session: Session, night: Night, outcome: Outcome | None = None) -> Entry:
+    """The entry as the archive has it now."""
+    run = night.runs.get(entry.problem.id)
+    if run is None:
+        return entry
+    attempts, calls = session.archive.attempts(run.id), session.archive.calls(run.id)
+    judged = {attempt.candidate.id for attempt in attempts}
+    whole = [
+        told
+        for told in read_journal(session.archive, run.id)
+        if told.drafts is not None and all(draft.candidate.id in judged for draft in told.drafts)
+    ]
+    failures = 0 if outcome is None or not outcome.failure else TRIES if outcome.final else entry.failures + 1
+    return history(
+        entry.path, entry.problem, entry.floor_fraction, attempts, calls,
+        turns=len({told.brief.round for told in whole}),
+        barren=any(not told.drafts for told in whole),
+        failures=failures,
+    )  # fmt: skip
+
+
+def _attempts(entry: Entry, session: Session, night: Night) -> tuple[Attempt, ...]:
+    run = night.runs.get(entry.problem.id)
+    return tuple(session.archive.attempts(run.id)) if run else ()
+
+
+def _last_error(entry: Entry, session: Session, night: Night) -> str:
+    """Why a turn brought nothing, as far as the models said."""
+    calls = session.archive.calls(night.runs[entry.problem.id].id)
+    return next((call.error for call in reversed(calls) if call.error), "The writer brought nothing.")
+
+
+def calls_of(night: Night, session: Session) -> list[LLMCall]:
+    """What was asked of models since the night began."""
+    return [
+        call
+        for run in night.runs.values()
+        for call in session.archive.calls(run.id)
+        if night.is_of(call.created_at)
+    ]
+
+
+def left_of(night: Night, session: Session, until: datetime | None) -> Budget | None:
+    """What the night may still take, all problems together; None when time or money is up."""
+    budget, calls = session.options.budget, calls_of(night, session)
+    began = datetime.fromisoformat(night.run.started_at).astimezone()
+    limits = [] if budget.seconds is None else [budget.seconds - (datetime.now().astimezone() - began).total_seconds()]
+    if until is not None:
+        limits.append((until - datetime.now()).total_seconds())
+    seconds = min(limits, default=None)
+    usd = None if budget.usd is None else budget.usd - sum(call.cost_usd or 0.0 for call in calls)
+    used = sum(call.prompt_tokens + call.completion_tokens for call in calls)
+    tokens = None if budget.tokens is None else budget.tokens - used
+    if any(left is not None and left <= 0 for left in (seconds, usd, tokens)):
+        return None
+    return replace(budget, seconds=seconds, usd=usd, tokens=tokens)
 
 
 def next_time(clock: str, *, now: datetime | None = None) -> datetime:

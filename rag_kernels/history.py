@@ -1,7 +1,7 @@
-"""What a run has tried so far, and what of its budget that took.
+"""What a run has tried so far.
 
-Comes in: the archive's attempts and calls of a run. Goes out: which drafts are new, the round to go on with, and
-the `Spent` from which a resumed run's ledger starts. Knows nothing of how kernels are written or judged.
+Comes in: the archive's attempts of a run. Goes out: which drafts are new, and which of them are still to be judged.
+Knows nothing of how kernels are written or judged.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from archive.protocol import Archive
 from archive.records import Attempt
-from rag_kernels.budget import Spent
-from rag_kernels.records import Draft
+from rag_kernels.records import Brief, Draft, StreamingWriter, Writer
 
 
 class History:
@@ -22,14 +20,9 @@ class History:
         self.attempts: list[Attempt] = list(attempts)
         self._lap_started = time.monotonic()
 
-    def fresh(self, drafts: Sequence[Draft], width: int) -> dict[str, Draft]:
-        """The first `width` drafts that this run has not judged yet, by candidate id."""
-        seen = {a.candidate.id for a in self.attempts}
-        unseen: dict[str, Draft] = {}
-        for draft in drafts:
-            if draft.candidate.id not in seen and len(unseen) < width:
-                unseen.setdefault(draft.candidate.id, draft)
-        return unseen
+    def judged(self) -> set[str]:
+        """The candidates that this run has judged, by their ids."""
+        return {attempt.candidate.id for attempt in self.attempts}
 
     def add(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
@@ -41,17 +34,16 @@ class History:
         return lap
 
 
-def spent_before(archive: Archive, run_id: str, width: int) -> Spent:
-    """What a run had used when it stopped; a round that has judged fewer than `width` counts as not begun."""
-    attempts = archive.attempts(run_id)
-    calls = archive.calls(run_id)
-    last = max((a.round for a in attempts), default=0)
-    judged = {a.candidate.id for a in attempts if a.round == last}
-    return Spent(
-        rounds=last if len(judged) >= width else max(0, last - 1),
-        seconds=sum(a.seconds for a in attempts),
-        tokens=sum(c.prompt_tokens + c.completion_tokens for c in calls),
-        usd=sum(c.cost_usd or 0.0 for c in calls),
-        calls=len(calls),
-        unpriced_calls=sum(c.cost_usd is None for c in calls),
-    )
+def new_drafts(drafts: Sequence[Draft], brief: Brief) -> tuple[Draft, ...]:
+    """The first `brief.width` drafts whose candidates the run did not have when their round began, each once."""
+    known = {a.candidate.id for a in brief.attempts}
+    new: dict[str, Draft] = {}
+    for draft in drafts:
+        if draft.candidate.id not in known and len(new) < brief.width:
+            new.setdefault(draft.candidate.id, draft)
+    return tuple(new.values())
+
+
+def drafts_for(brief: Brief, writer: Writer | StreamingWriter) -> Sequence[Draft]:
+    """All that a writer has to say, at once."""
+    return list(writer.stream(brief)) if isinstance(writer, StreamingWriter) else writer.propose(brief)

@@ -75,6 +75,7 @@ class LLM:
         *,
         ledger: Ledger | None = None,
         api_base: str | None = None,
+        reasoning_effort: str | None = None,
         retries: int = 4,
         backoff_s: float = 1.0,
         sleep: Callable[[float], None] = time.sleep,
@@ -82,6 +83,7 @@ class LLM:
         self._record_call = record_call
         self._ledger = ledger or Ledger(Budget())
         self._api_base = api_base
+        self._reasoning_effort = reasoning_effort
         self._retries = retries
         self._backoff_s = backoff_s
         self._sleep = sleep
@@ -145,7 +147,10 @@ class LLM:
         started = time.monotonic()
         outcome: Answer | RequestError
         try:
-            outcome = ask_once(model, messages, temperature=temperature, timeout_s=timeout_s, api_base=self._api_base)
+            outcome = ask_once(
+                model, messages, temperature=temperature, reasoning_effort=self._reasoning_effort, timeout_s=timeout_s,
+                api_base=self._api_base,
+            )  # fmt: skip
         except RequestError as error:
             outcome = error
         answer = outcome if isinstance(outcome, Answer) else None

@@ -1,6 +1,7 @@
 """Reads replies: the ideas of a numbered list, the code of a fenced block.
 
-Comes in: a reply's text. Goes out: ideas, or a candidate, or nothing when there is none. Knows nothing of models.
+Comes in: a reply's text. Goes out: ideas, lessons, or a candidate; nothing where there is none. Knows nothing of
+models.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from eval.records import Backend, Candidate
 from eval.tiers import tier_of
 
+LESSONS_CHARS = 1000
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 _ITEM = re.compile(r"^[ \t]*(?:[*_#]+ *)?(\d{1,2})[.)]\s+", re.MULTILINE)
 _FENCE = re.compile(
@@ -18,18 +20,26 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _STATED = re.compile(r"^[ \t]*[*_#]*\s*Idea\s*:[*_]*\s*(.+)$", re.MULTILINE | re.IGNORECASE)
+_LESSONS = re.compile(r"^[ \t]*[*_#]*\s*Lessons\s*:[*_]*\s*(.+?)(?=\n[ \t]*\n|\n[ \t]*(?:[*_#]+ *)?\d{1,2}[.)]\s|\Z)",
+                      re.MULTILINE | re.IGNORECASE | re.DOTALL)  # fmt: skip
 _WHOLE = re.compile(r"RK_EXPORT\s*\(|^def forward\b|class ModelNew|PYBIND11_MODULE", re.MULTILINE)
 
 
 def ideas(text: str, count: int) -> list[str]:
     """The items of the first numbered list, at most `count`; a reply without one is one idea."""
-    text = _FENCE.sub("", _THOUGHT.sub("", text)).strip()
+    text = _LESSONS.sub("", _FENCE.sub("", _THOUGHT.sub("", text))).strip()
     starts = list(_ITEM.finditer(text))
     if not starts:
         return [_flat(text)] if text else []
     ends = [m.start() for m in starts[1:]] + [len(text)]
     items = [_flat(text[m.end() : end]) for m, end in zip(starts, ends, strict=True)]
     return [item for item in items if item][:count]
+
+
+def lessons(text: str) -> str:
+    """The paragraph that begins with `Lessons:`, or nothing."""
+    found = _LESSONS.search(_THOUGHT.sub("", text))
+    return _flat(found.group(1))[:LESSONS_CHARS] if found else ""
 
 
 def stated_idea(text: str) -> str:

@@ -106,28 +106,51 @@ def load_litellm() -> Any:
 
 
 def request(
-    model: str, messages: Sequence[Message], *, temperature: float | None, timeout_s: float, api_base: str | None
+    model: str,
+    messages: Sequence[Message],
+    *,
+    temperature: float | None,
+    timeout_s: float,
+    api_base: str | None,
+    reasoning_effort: str | None = None,
 ) -> Answer:
     """Ask once. `timeout_s` is a deadline for the whole reply, however steadily it trickles."""
     if model.startswith(PROGRAM_PREFIX):
         return _ask_program(model, messages, timeout_s=timeout_s)
-    return _ask_litellm(model, messages, temperature=temperature, timeout_s=timeout_s, api_base=api_base)
+    options: dict[str, Any] = {"temperature": temperature, "reasoning_effort": reasoning_effort}
+    options = {name: value for name, value in options.items() if value is not None}
+    return _ask_litellm(model, messages, options, timeout_s=timeout_s, api_base=api_base)
+
+
+def with_cache_marks(messages: Sequence[Message], model: str) -> list[Any]:
+    """The messages as they are, or with a mark after the system prompt where the provider wants one for its cache.
+
+    Claude's API does. The others that cache do so by themselves: what is the same in every prompt comes first.
+    """
+    if "claude" not in model.lower() or not load_litellm().utils.supports_prompt_caching(model=model):
+        return list(messages)
+    mark = {"type": "ephemeral"}
+    return [
+        {**m, "content": [{"type": "text", "text": m["content"], "cache_control": mark}]}
+        if m["role"] == "system" else m
+        for m in messages
+    ]  # fmt: skip
 
 
 def _ask_litellm(
-    model: str, messages: Sequence[Message], *, temperature: float | None, timeout_s: float, api_base: str | None
+    model: str, messages: Sequence[Message], options: dict[str, Any], *, timeout_s: float, api_base: str | None
 ) -> Answer:
     litellm = load_litellm()
     errors = (importlib.import_module("openai").OpenAIError, importlib.import_module("httpx").HTTPError)
-    options: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
     if api_base is not None:
+        options["allowed_openai_params"] = [name for name in ("reasoning_effort",) if name in options]
         options["api_base"] = api_base
         if model.startswith("openai/") and not os.environ.get("OPENAI_API_KEY"):
             options["api_key"] = "unused"  # local servers ask for none, and the client insists on one
     try:
         stream = litellm.completion(
             model=model,
-            messages=list(messages),
+            messages=with_cache_marks(messages, model),
             stream=True,  # a long answer outlives a gateway's idle limit only when it streams
             stream_options={"include_usage": True},
             timeout=timeout_s,

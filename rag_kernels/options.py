@@ -14,11 +14,12 @@ RetrievalMode = Literal["off", "random", "bm25", "dense", "hybrid"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 Precision = Literal["strict", "tf32", "any"]
 LeaveOut = Literal["nothing", "problem", "family"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high"]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`effort` is the one dial; `rounds` and `examples` override what follows from it."""
+    """`effort` is the one dial; `rounds`, `drafts` and `examples` override what follows from it."""
 
     models: tuple[str, ...] = ()  # empty: the offline writer
     api_base: str = ""
@@ -26,10 +27,13 @@ class Options:
     archive: str = ""  # a folder, ":memory:", or "" for the default place
     effort: int = 2
     rounds: int | None = None
+    drafts: int | None = None
     examples: int | None = None
     retrieval: RetrievalMode = "hybrid"
     leave_out: LeaveOut = "nothing"  # what retrieval hides, to measure what it is worth
     hint: str = ""
+    temperatures: tuple[float, ...] = ()  # go round the branches; none: as the provider has it
+    reasoning_effort: ReasoningEffort | None = None
     budget_seconds: float | None = None
     budget_tokens: int | None = None
     budget_usd: float | None = None
@@ -45,8 +49,13 @@ class Options:
 
     @property
     def width(self) -> int:
-        """Drafts in a round at most."""
-        return 2 * self.effort
+        """Drafts in a round at most, and with a model the requests under way at once."""
+        return self.drafts or 2 * self.effort
+
+    @property
+    def implementations(self) -> int:
+        """Of each new idea."""
+        return 1 if self.width < 4 else 2
 
     @property
     def exemplar_count(self) -> int:

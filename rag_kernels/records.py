@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from archive.records import ArchivedKernel, Attempt, Exemplar, Relation
+from eval import codec
 from eval.records import Candidate, Device, FunctionalProblem
 
 
@@ -19,8 +20,16 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class Learnt:
+    """What a writer has said of the run so far: its lessons, and what it was told was no news."""
+
+    lessons: str = ""
+    repeats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Brief:
-    """All that a writer may know when it drafts one round."""
+    """All that a writer may know when it drafts one round, or a part of one."""
 
     run_id: str
     problem: FunctionalProblem
@@ -30,6 +39,8 @@ class Brief:
     hint: str
     round: int  # 1, 2, 3...
     width: int  # how many drafts are wanted at most
+    asked: int = 0  # how many were asked for before in this run
+    learnt: Learnt = Learnt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,25 @@ class Writer(Protocol):
         ...
 
 
+@runtime_checkable
+class StreamingWriter(Protocol):
+    """A writer whose drafts take a while: it may be asked for more, from other threads, while some are under way.
+
+    What it asks of a model follows from the brief alone, so that a run that was killed asks the same again.
+    """
+
+    name: str
+
+    @property
+    def learnt(self) -> Learnt:
+        """What the next brief should pass on."""
+        ...
+
+    def stream(self, brief: Brief) -> Iterator[Draft]:
+        """Draft up to `brief.width` candidates, each as soon as it is there."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What a run may spend; `None` is no limit. `usd` needs a model whose price is known."""
@@ -68,3 +98,6 @@ class Budget:
 
 class WriterError(Exception):
     """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""
+
+
+codec.register(Shown, Learnt, Brief, Draft)

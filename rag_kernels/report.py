@@ -25,6 +25,7 @@ from rag_kernels.weights import MOST
 if TYPE_CHECKING:
     from rag_kernels.ablation import Arm, Trial
     from rag_kernels.estimates import Interval
+    from rag_kernels.scores import Score, Solved
 
 VERDICT_STYLES = {"passed": "green", "compiled": "yellow"}
 LINE_CHARS = 120
@@ -137,6 +138,34 @@ def trial_line(trial: Trial) -> str:
     result = f"{trial.speedup:.2f}x" if trial.solved else "no verified kernel"
     like = "" if trial.likest is None else f", {percent(trial.likest)} like its likest exemplar"
     return f"{head}{result}, {count(trial.candidates, 'candidate')}, {count(trial.shown, 'exemplar')}{like}"
+
+
+def replayed_line(row: Row) -> str:
+    """One step of a replay on one line."""
+    if row["type"] == "differs":
+        return f"differs  {row['difference']}"
+    head = f"{row['attempt']:>3}  {row['kernel_id']}"
+    if row["difference"]:
+        return f"{head}  differs: {row['difference']}"
+    speeds = f"  {times(row['then']['speedup'])} then, {times(row['now']['speedup'])} now"
+    return f"{head}  {row['now']['verdict']} again{speeds if row['now']['speedup'] else ''}"
+
+
+def scores_text(problems: Sequence[Solved], scores: Sequence[Score]) -> str:
+    """Markdown tables: a line a problem, and a line a number."""
+    lines = ["| problem | candidates | first round | of it right | best speed-up | cost |", "|---|---|---|---|---|---|"]
+    for one in problems:
+        lines.append(
+            f"| {one.problem} | {one.candidates} | {one.samples} | {one.right} | {times(one.best)} "
+            f"| {money(one.cost_usd)} |"
+        )
+    lines += ["", "| | problems | share | interval |", "|---|---|---|---|"]
+    for score in scores:
+        found = score.interval
+        name = score.metric if score.p is None else score.metric.replace("_p", f"_{score.p:g}")
+        interval = f"{percent(found.low)} to {percent(found.high)}" if score.problems > 1 else "one problem"
+        lines.append(f"| {name.replace('@k', f'@{score.k}')} | {score.problems} | {percent(found.mean)} | {interval} |")
+    return "\n".join(lines)
 
 
 def arms_text(arms: Sequence[Arm]) -> str:

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from eval.admission import Admission
     from rag_kernels.ablation import Arm, Trial
     from rag_kernels.growth import Grown
+    from rag_kernels.replay import Replayed
     from rag_kernels.retrieval import Hit
     from rag_kernels.reverify import Reverified
+    from rag_kernels.scores import Score, Solved
 
 Row = dict[str, Any]
 
@@ -233,6 +235,36 @@ def admission_row(problem: FunctionalProblem, device: Device, admission: Admissi
     plain = _plain(row)
     assert isinstance(plain, dict)
     return plain
+
+
+def replayed_row(replayed: Replayed) -> Row:
+    """A judgement beside the recorded one. `speedup` is null where nothing was measured."""
+    then, again = replayed.recorded, replayed.again
+    return {
+        "type": "replayed",
+        "kernel_id": then.candidate.id,
+        "attempt": then.number,
+        "round": then.round,
+        "then": {"verdict": verdict_name(then.judged.verdict), "speedup": speedup_of(then)},
+        "now": None if again is None else {"verdict": verdict_name(again.judged.verdict), "speedup": speedup_of(again)},
+        "difference": replayed.difference,
+    }
+
+
+def solved_row(solved: Solved) -> Row:
+    return {"type": "problem", **asdict(solved), "speedups": list(solved.speedups)}
+
+
+def score_row(score: Score) -> Row:
+    """A number with its interval (null for a single problem); `p` and `k` are null where they do not apply."""
+    found = score.interval
+    interval = [found.low, found.high] if score.problems > 1 else None
+    return {"type": "score", **asdict(score), "mean": found.mean, "interval": interval}
+
+
+def speedup_of(attempt: Attempt) -> float | None:
+    verdict = attempt.judged.verdict
+    return verdict.measurement.speedup if isinstance(verdict, Passed) else None
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from eval.tiers import tier_of
 from rag_kernels import llm_reply
 from rag_kernels.llm import Reply
 from rag_kernels.llm_request import Message, prompt_text
+from rag_kernels.recall import Recorded
 from rag_kernels.records import Brief, Draft, WriterError
 
 
@@ -66,7 +67,7 @@ class ScriptedLLM:
     """
 
     def __init__(self, recorded: Iterable[LLMCall] = (), *, texts: Mapping[str, Sequence[str]] | None = None) -> None:
-        self._recorded = [call for call in recorded if not call.error]
+        self._recorded = Recorded(recorded)
         self._texts = {purpose: list(replies) for purpose, replies in (texts or {}).items()}
         self._lock = threading.Lock()
         self.prompts: list[str] = []
@@ -81,21 +82,14 @@ class ScriptedLLM:
         temperature: float | None,
         timeout_s: float,
     ) -> Reply:
-        prompt = prompt_text(messages, model)
         with self._lock:
-            self.prompts.append(prompt)
-            for call in self._recorded:
-                if call.prompt == prompt and call.model == model:
-                    self._recorded.remove(call)
-                    return _replayed(call)
+            self.prompts.append(prompt_text(messages, model))
+            known = self._recorded.take(model, messages)
+            if known is not None:
+                return known
             if self._texts.get(purpose):
                 return Reply(self._texts[purpose].pop(0), 0, 0, 0.0, 0.0)
         raise WriterError(f"The script holds no further reply for {model} ({purpose}); record more, or ask for less.")
-
-
-def _replayed(call: LLMCall) -> Reply:
-    """The reply with its tokens and its id, and no cost: it is paid already."""
-    return Reply(call.reply, call.prompt_tokens, call.completion_tokens, 0.0, 0.0, (call.id,))
 
 
 def _candidate(scripted: Scripted, backend: Backend) -> Candidate | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from archive.protocol import Archive
 from archive.records import Attempt, Edge, Run
 from eval.records import (
+    Candidate,
     Crashed,
     FunctionalProblem,
     Judged,
@@ -25,10 +27,12 @@ from eval.records import (
     Rejected,
     Wrong,
 )
-from rag_kernels.budget import BudgetExhaustedError, Ledger
+from rag_kernels.budget import Ledger
+from rag_kernels.flow import Flow
 from rag_kernels.history import History
+from rag_kernels.journal import Journal
 from rag_kernels.likeness import label_near_copy
-from rag_kernels.records import Brief, Draft, Shown, Writer, WriterError
+from rag_kernels.records import Brief, Draft, Learnt, Shown, StreamingWriter, Writer
 
 if TYPE_CHECKING:
     from eval.judge import Judge
@@ -49,59 +53,100 @@ def generate(
     run: Run,
     functionalize: Functionalize,
     retrieve: Retrieve,
-    writer: Writer,
+    writer: Writer | StreamingWriter,
     judge: Judge,
     archive: Archive,
     index: Index,
     ledger: Ledger,
     width: int,
     hint: str = "",
+    confirm: bool = True,
 ) -> Iterator[Attempt]:
     """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent.
 
-    A run that the archive knows already goes on where it stood: nothing that was judged is judged again.
+    Drafts are judged as they come, while a model writes others (`flow`). A run that the archive knows already goes
+    on where it stood: nothing that was judged is judged again, and no reply that was paid for is asked for again.
     """
     functional = functionalize(problem)
     require_verifiable(functional)
     archive.start_run(run)
-    history = History(archive.attempts(run.id))
+    history, journal, later = History(archive.attempts(run.id)), Journal(archive, run.id), Later()
+    shelf = Shelf(lambda: retrieve(functional, history.attempts))
+    shelf.remember([shown for told in journal.told for shown in told.brief.exemplars])
+
+    def brief(number: int, count: int, asked: int) -> Brief:
+        attempts, learnt = tuple(history.attempts), writer.learnt if isinstance(writer, StreamingWriter) else Learnt()
+        return Brief(run.id, functional, judge.device, shelf.shown, attempts, hint, number, count, asked, learnt)
+
+    flow = Flow(
+        writer, ledger, history, journal,
+        width=width, brief=brief, refresh=shelf.refresh, prepare=judge.build_ahead,
+    )  # fmt: skip
     status = "interrupted"
     try:
-        while not (stopped := ledger.exhausted()):
-            ledger.start_round()
-            number = ledger.spent().rounds
-            shown = tuple(retrieve(functional, history.attempts))
-            brief = Brief(run.id, functional, judge.device, shown, tuple(history.attempts), hint, number, width)
-            try:
-                proposed = writer.propose(brief)
-            except WriterError as error:
-                if not (history.attempts or isinstance(error, BudgetExhaustedError)):
-                    raise
-                stopped = str(error)
-                break
-            if not proposed:
-                stopped = f"The {writer.name} writer has nothing more to try."
-                break
-            drafts = history.fresh(proposed, width)
-            log.info("Round %d: %d candidates to build and judge.", number, len(drafts))
-            for candidate, verdict in judge.judge(functional, [d.candidate for d in drafts.values()]):
-                others = [(s.kernel.id, s.kernel.source) for s in shown if s.kernel.id != candidate.id]
-                judged = label_near_copy(verdict, candidate.source, others)
-                attempt = as_attempt(history, run, functional, drafts[candidate.id], judged, writer.name, number)
+        for drafts in flow:
+            for candidate, verdict in judge.judge(functional, [came.draft.candidate for came in drafts.values()]):
+                came = drafts[candidate.id]
+                judged = label_near_copy(verdict, candidate.source, shelf.others(candidate))
+                attempt = as_attempt(history, run, functional, came.draft, judged, writer.name, came.round)
                 archive.record_attempt(attempt)
-                index(attempt)
+                later.do(index, attempt)
                 history.add(attempt)
                 yield attempt
                 if ledger.seconds_left() == 0:
+                    flow.stop(ledger.exhausted(within_round=True) or "The time is up.")
                     break
-        yield from confirm_best(history, run, functional, judge, archive)
-        log.info("%s", stopped)
+                flow.judged()
+        if confirm:
+            yield from confirm_best(history, run, functional, judge, archive)
+        log.info("%s", flow.stopped)
+        later.finish()
         status = "finished"
     except Exception:
         status = "failed"
         raise
     finally:
+        later.close()
         archive.finish_run(run.id, status)
+
+
+class Shelf:
+    """What the writer is shown. It is looked for between judgements only, since it may have to be judged first."""
+
+    def __init__(self, retrieve: Callable[[], Sequence[Shown]]) -> None:
+        self._retrieve = retrieve
+        self._sources: dict[str, str] = {}
+        self.shown: tuple[Shown, ...] = ()
+
+    def refresh(self) -> None:
+        self.shown = tuple(self._retrieve())
+        self.remember(self.shown)
+
+    def remember(self, shown: Sequence[Shown]) -> None:
+        self._sources |= {s.kernel.id: s.kernel.source for s in shown}
+
+    def others(self, candidate: Candidate) -> list[tuple[str, str]]:
+        """All that was shown in this run, but the candidate itself."""
+        return [(name, source) for name, source in self._sources.items() if name != candidate.id]
+
+
+class Later:
+    """What need not hold up the judge (vectors, which can be made again): done in order in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="later")
+        self._begun: list[Future[object]] = []
+
+    def do(self, work: Callable[[Attempt], object], attempt: Attempt) -> None:
+        self._begun.append(self._pool.submit(work, attempt))
+
+    def finish(self) -> None:
+        """Wait for all of it; raises what went wrong."""
+        for future in self._begun:
+            future.result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
 
 
 def require_verifiable(problem: FunctionalProblem) -> None:

@@ -17,9 +17,10 @@ from archive.records import Attempt, Run
 from eval.records import Candidate, Problem, ProblemError
 from rag_kernels import search
 from rag_kernels.budget import Ledger
-from rag_kernels.history import History, spent_before
+from rag_kernels.history import History
+from rag_kernels.journal import spent_before
 from rag_kernels.options import Options
-from rag_kernels.records import Draft, Writer
+from rag_kernels.records import Draft, StreamingWriter, Writer
 
 if TYPE_CHECKING:
     from eval.judge import Judge
@@ -35,17 +36,10 @@ class Session:
     functionalize: search.Functionalize
     retrieve: search.Retrieve
     index: search.Index
-    make_writer: Callable[[Ledger], Writer]
+    make_writer: Callable[[Ledger], Writer | StreamingWriter]
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
-        known = asdict(self.options) | {"problem_id": problem.id} | settings
-        return Run(
-            id=f"r_{secrets.token_hex(6)}",
-            command=command,
-            problem_name=problem.name,
-            settings=json.dumps(known, sort_keys=True),
-            started_at=search.now(),
-        )
+        return new_run(self.options, command, problem, **settings)
 
     def old_run(self, name: str, problem: Problem) -> Run:
         """The run of this problem with this id, or its newest one for `latest`."""
@@ -57,10 +51,10 @@ class Session:
             f"The archive has no run {name!r} of {problem.name} to resume: leave --resume out to start a new one."
         )
 
-    def generate(self, problem: Problem, run: Run) -> Iterator[Attempt]:
+    def generate(self, problem: Problem, run: Run, *, ledger: Ledger | None = None) -> Iterator[Attempt]:
         """Search for kernels; a run that the archive knows goes on where it stood."""
         options = self.options
-        ledger = Ledger(options.budget, spent=spent_before(self.archive, run.id, options.width))
+        ledger = ledger or Ledger(options.budget, spent=spent_before(self.archive, run.id))
         return search.generate(
             problem,
             run=run,
@@ -96,6 +90,17 @@ class Session:
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)
+
+
+def new_run(options: Options, command: str, problem: Problem, **settings: Any) -> Run:
+    known = asdict(options) | {"problem_id": problem.id} | settings
+    return Run(
+        id=f"r_{secrets.token_hex(6)}",
+        command=command,
+        problem_name=problem.name,
+        settings=json.dumps(known, sort_keys=True),
+        started_at=search.now(),
+    )
 
 
 def run_setting(run: Run, name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -19,7 +19,10 @@ class Settings(BaseSettings):
 
     model: str = Field("", description="Model names for litellm, separated by commas; empty: the offline writer")
     api_base: str = Field("", description="Address of an OpenAI-compatible server")
-    archive: str = Field("", description="Folder, or :memory:; empty: ~/.local/share/rag-kernels/archive")
+    archive: str = Field(
+        "", description="Folder, quack://HOST:PORT, or :memory:; empty: ~/.local/share/rag-kernels/archive"
+    )
+    archive_token: SecretStr = Field(SecretStr(""), description="The secret of an archive server and its clients")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is a GPU")
     effort: int = Field(2, ge=1, le=9, description="One dial: rounds, width of a round and exemplars grow with it")
     retrieval: Literal["off", "random", "bm25", "dense", "hybrid"] = Field("hybrid", description="Retrieval mode")

@@ -168,7 +168,7 @@ def candidate(
     op = (p or problem()).features.operators
     body = next((CPP[o] for o in op if o in CPP), "v")
     source = (
-        f'// variant {variant}\n#include "rag_kernel.h"\n#include <cmath>\n'
+        f'#include "rag_kernel.h"\n#include <cmath>\nconstexpr int variant = {variant};\n'
         "void scaled(rk::Tensor<const float> x, double factor, rk::Tensor<float> out) {\n"
         "  const float f = float(factor);\n"
         "  #pragma omp parallel for\n"

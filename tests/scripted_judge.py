@@ -33,6 +33,9 @@ class ScriptedJudge:
             self.asked.append(candidate.id)
             yield candidate, self._judged(self._verdicts.get(candidate.id, passed(2.0, confirmed=False)))
 
+    def build_ahead(self, candidate: Candidate) -> None:
+        """Nothing is built."""
+
     def confirm(self, problem: FunctionalProblem, candidate: Candidate) -> Judged:
         self.confirmed.append(candidate.id)
         return self._judged(self._confirmations.get(candidate.id, passed(2.0, confirmed=True)))

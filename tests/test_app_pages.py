@@ -57,7 +57,7 @@ def test_the_prompt_and_the_exemplars_are_shown_as_they_were_sent(explorer: AppT
 def test_lineage_shows_the_difference_to_the_parent(explorer: AppTest) -> None:
     page = visit(explorer, "kernel", id=CHILD.id, tab="Lineage")
     difference = next(code.value for code in page.code if code.language == "diff")
-    assert "-// variant 0\n+// variant 1" in difference
+    assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
 
 
 def test_an_unknown_id_leads_back_to_the_table(explorer: AppTest) -> None:
@@ -133,7 +133,8 @@ def test_two_kernels_are_compared(explorer: AppTest) -> None:
     page = visit(explorer, "compare", a=PARENT.id[:12], b=CHILD.id)
     facts = page.dataframe[0].value.set_index("")
     assert list(facts.loc["speed-up"]) == ["1.28×", "2.00×"]
-    assert "-// variant 0\n+// variant 1" in next(code.value for code in page.code if code.language == "diff")
+    difference = next(code.value for code in page.code if code.language == "diff")
+    assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
     times = page.dataframe[1].value
     assert list(times["B is faster by"]) == ["1.00×"]
 

@@ -47,8 +47,10 @@ cli.main()
 """
 QUICK_PROGRAM = [sys.executable, "-c", QUICK]
 COMMANDS = [
-    ["generate"], ["check"], ["functionalize"], ["eval"], ["search"], ["grow"], ["app"], ["doctor"], ["archive"],
+    *([c] for c in ("generate", "check", "functionalize", "eval", "search", "grow", "replay", "report", "sample")),
+    ["app"], ["doctor"], ["archive"],
     *(["archive", c] for c in ("stats", "show", "export", "import", "reindex", "verify", "reverify", "retract")),
+    ["archive", "serve"],
 ]  # fmt: skip
 
 RELU = problem(shape=(256, 1024))
@@ -187,6 +189,13 @@ def test_settings_are_few() -> None:
         (["grow", "relu.py", "--until", "noon"], "HH:MM"),
         (["grow", "nowhere"], "no problem files in nowhere"),
         (["functionalize", "missing.py"], "no problem file missing.py"),
+        (["eval", "relu.py"], "Name a PROBLEM and a KERNEL"),
+        (["eval", "relu.py", "--batch", "c.jsonl"], "brings its problems along"),
+        (["eval", "--batch", "missing.jsonl"], "missing.jsonl cannot be read"),
+        (["sample", "nowhere", "--out", "c.jsonl"], "no problem files in nowhere"),
+        (["replay", "r_none", "--archive", ":memory:"], "no run 'r_none'"),
+        (["report", "r_none", "--archive", ":memory:"], "no run 'r_none'"),
+        (["report", "latest", "--out", "report.pdf"], "must end in .svg or .png"),
         (["archive", "show", "k_0000"], "no kernel 'k_0000'"),
         (["archive", "import", "missing.zip"], "missing.zip"),
         (["app", "--archive", ":memory:"], "must name a folder"),
@@ -439,10 +448,10 @@ def test_grow_and_resume(home: Path, tmp_path: Path) -> None:
     arguments = ("grow", folder, "--model", model(tmp_path / "m", RIGHT), *BRIEF, "--archive", tmp_path / "a")
     done = run(home, *arguments, "--json", program=QUICK_PROGRAM)
     problems = [r for r in done.rows if r["type"] == "problem"]
-    assert done.code == 0 and [(r["problem"], r["state"]) for r in problems] == [
-        ("1_relu", "done"),
-        ("2_broken", "failed"),
-    ]
+    assert done.code == 0, done.err
+    assert {(r["problem"], r["state"]) for r in problems} == {("1_relu", "done"), ("2_broken", "failed")}
+    [page] = (tmp_path / "a" / "reports").glob("*.html")
+    assert "1 problem of 1 got a better kernel" in page.read_text()
     assert done.rows[-1] == {"type": "summary", "problems": 2, "done": 2, "verified": 1}
     again = run(home, *arguments, "--resume", program=QUICK_PROGRAM)
     assert again.code == 0 and "skipped" in again.out and "1 of 2 problems" in again.out

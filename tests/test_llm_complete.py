@@ -16,6 +16,7 @@ from fake_openai import Answer, Cut, FakeOpenAI, Garbage, Say, Status, Trickle
 from archive.records import LLMCall
 from rag_kernels.budget import BudgetExhaustedError, Ledger, Spent
 from rag_kernels.llm import LLM, Reply
+from rag_kernels.llm_request import with_cache_marks
 from rag_kernels.records import Budget, WriterError
 from rag_kernels.redact import REPLACEMENT, redact
 
@@ -27,6 +28,7 @@ MESSAGES = [{"role": "system", "content": "You write kernels."}, {"role": "user"
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     yield
 
 
@@ -66,6 +68,28 @@ def test_a_reply_is_recorded_exactly_with_its_tokens_and_price() -> None:
     assert server.requests[0].body["temperature"] == 0.7
     assert client.ledger.spent().tokens == 3000
     assert client.ledger.spent().usd == pytest.approx(reply.cost_usd)
+
+
+def test_reasoning_effort_is_passed_on_and_temperature_where_the_model_takes_it() -> None:
+    with FakeOpenAI([Say("a")]) as server:
+        llm = LLM(lambda call: None, api_base=server.url, reasoning_effort="low")
+        for model in ("openai/gpt-5", "openai/a-model-of-our-own"):
+            llm.complete(model, MESSAGES, run_id="r", purpose="ideas", temperature=0.3)
+    sent = [(r.body.get("reasoning_effort"), r.body.get("temperature")) for r in server.requests]
+    assert sent == [("low", None), ("low", 0.3)]
+
+
+def test_the_system_prompt_is_marked_for_the_cache_where_the_provider_wants_a_mark() -> None:
+    marked = with_cache_marks(MESSAGES, "anthropic/claude-sonnet-4-5")
+    assert marked[0]["content"][0]["cache_control"] == {"type": "ephemeral"} and marked[1] == MESSAGES[1]
+    assert with_cache_marks(MESSAGES, "openai/gpt-5") == MESSAGES
+    with FakeOpenAI([Status(404, "this is no Claude")]) as server:
+        client = Client(server)
+        with pytest.raises(WriterError):
+            client.ask("anthropic/claude-sonnet-4-5")
+    [system] = server.requests[0].body["system"]
+    assert system["cache_control"] == {"type": "ephemeral"} and system["text"] == MESSAGES[0]["content"]
+    assert json.loads(client.calls[0].prompt)[0] == MESSAGES[0]  # on record as it was meant
 
 
 def test_an_unknown_price_is_none_and_said_once(caplog: pytest.LogCaptureFixture) -> None:

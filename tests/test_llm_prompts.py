@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import factories
@@ -10,11 +11,14 @@ import jinja2
 import pytest
 
 from eval.build import Built, build, toolchain
+from eval.device import threads
+from eval.hardware import cpu_facts, gpu_facts
 from eval.records import Backend, Crashed, FunctionalProblem, ScalarArgument, TensorArgument, TensorSpec, Verdict
 from eval.tiers import check_composed, kernels_text, tier_of
 from rag_kernels import describe, feedback
+from rag_kernels.bottleneck import recommendation
 from rag_kernels.prompts import FOLDER, render
-from rag_kernels.records import Brief
+from rag_kernels.records import Brief, Learnt
 
 ERRORS = """In file included from /tmp/build-1/kernel.cpp:1:
 /tmp/build-1/kernel.cpp: In function 'void scale(rk::Tensor<const float>)':
@@ -79,6 +83,38 @@ def test_braces_in_sources_are_not_template_code() -> None:
     parent = factories.attempt(verdict=factories.wrong(), idea="{{ 7 * 7 }} & <b>")
     row = describe.parent_values(parent, _brief(factories.problem()))
     assert row["idea"] == "{{ 7 * 7 }} & <b>"
+
+
+def test_prompts_state_the_machine_the_lessons_and_the_repeats() -> None:
+    learnt = Learnt("fusing pays", ("Not built, since it is attempt 1 again.",))
+    at = replace(_brief(factories.problem()), learnt=learnt)
+    text = render("ideas", **describe.problem_values(at, cpu_facts()), count=2, exemplars=[])
+    assert f"It has {threads()} threads" in text
+    assert "in your own words: fusing pays" in text and "- Not built, since it is attempt 1 again." in text
+    assert "Lessons:" not in render("ideas", **describe.problem_values(_brief(at.problem)), count=2, exemplars=[])
+
+
+def test_what_a_driver_does_not_say_is_left_out() -> None:
+    told = gpu_facts({"multi_processor_count": 132, "shared_memory_per_multiprocessor": 228 << 10, "L2_cache_size": 0})
+    assert told == ("132 SMs", "228 KiB of shared memory an SM")
+
+
+def test_one_recommendation_follows_from_the_bottleneck() -> None:
+    problem, device = factories.problem(), factories.device()
+    passed = factories.passed()
+
+    def said(**changes: float) -> str:
+        measured = replace(passed.measurement, **changes)  # type: ignore[arg-type]
+        return recommendation(replace(passed, measurement=measured), problem.features, device)
+
+    assert said(candidate_us=27.0, floor_us=26.2).startswith("It is near the floor")
+    assert said(candidate_us=10.0, floor_us=0.5).startswith("A call of 10 us is mostly launching")
+    assert said(candidate_us=100.0, floor_us=26.2).startswith("Memory bandwidth is the ceiling")
+    library = replace(passed, label="fused + library", notes=("40% of the time in its own code; most time in mm",))
+    assert "40% of the time in its own code" in recommendation(library, problem.features, device)
+    busy = replace(problem.features, flops=10**9)
+    text = recommendation(replace(passed, measurement=replace(passed.measurement, candidate_us=20_000.0)), busy, device)
+    assert "it does 50 of the 100 GFLOP/s" in text
 
 
 def _brief(problem: FunctionalProblem) -> Brief:

@@ -9,7 +9,7 @@ import factories
 import pytest
 
 from rag_kernels import llm_reply
-from rag_kernels.llm_plan import Explore, Rework, plan_round
+from rag_kernels.llm_plan import Explore, Rework, plan
 from rag_kernels.llm_request import prompt_text
 from rag_kernels.records import Brief, WriterError
 from rag_kernels.scripted import Scripted, ScriptedLLM, ScriptedWriter
@@ -68,37 +68,66 @@ def test_stated_idea() -> None:
 
 
 def test_the_first_round_is_all_new() -> None:
-    assert plan_round((), 3) == [Explore(), Explore(), Explore()]
+    assert plan((), 3) == [Explore(), Explore(), Explore()]
 
 
 def test_a_round_after_failures_only_repairs_and_explores() -> None:
     lost = [factories.attempt(number=i, variant=i, verdict=factories.wrong()) for i in (1, 2)]
     repair = [Rework("repair", (a,)) for a in reversed(lost)]
-    assert plan_round(lost, 3) == [repair[0], Explore(), repair[1]]
-    assert plan_round(lost, 6) == [repair[0], Explore(), repair[1], Explore(), Explore(), Explore()]
+    assert plan(lost, 3) == [repair[0], Explore(), repair[1]]
+    assert plan(lost, 6) == [repair[0], Explore(), repair[1], Explore(), Explore(), Explore()]
 
 
 def test_what_only_lacked_a_gpu_is_not_repaired() -> None:
-    assert plan_round([factories.attempt(verdict=factories.compiled())], 2) == [Explore(), Explore()]
+    assert plan([factories.attempt(verdict=factories.compiled())], 2) == [Explore(), Explore()]
 
 
 def test_a_parent_that_was_improved_often_gives_way() -> None:
     best = factories.attempt(number=1, variant=1, verdict=factories.passed(2.0))
     second = factories.attempt(number=2, variant=2, verdict=factories.passed(1.9))
-    assert plan_round([best, second], 1) == [Rework("improve", (best,))]
+    assert plan([best, second], 1) == [Rework("improve", (best,))]
     child = factories.attempt(number=3, variant=3, verdict=factories.passed(1.0), parents=(best.candidate.id,))
-    assert plan_round([best, second, child], 1) == [Rework("improve", (second,))]
+    assert plan([best, second, child], 1) == [Rework("improve", (second,))]
 
 
 def test_parents_are_crossed_once_and_only_when_their_ideas_differ() -> None:
     a = factories.attempt(number=1, variant=1, idea="a")
     b = factories.attempt(number=2, variant=2, idea="b")
     twin = factories.attempt(number=2, variant=2, idea="a")
-    assert Rework("recombine", (a, b)) in plan_round([a, b], 4)
-    assert not any(isinstance(t, Rework) and t.kind == "recombine" for t in plan_round([a, twin], 4))
+    assert Rework("recombine", (a, b)) in plan([a, b], 4)
+    assert not any(isinstance(t, Rework) and t.kind == "recombine" for t in plan([a, twin], 4))
     edges = tuple(factories.edge("k_child", p.candidate.id, "crossover") for p in (a, b))
     child = factories.attempt(number=3, variant=3, verdict=factories.rejected(), parents=edges)
-    assert not any(isinstance(t, Rework) and t.kind == "recombine" for t in plan_round([a, b, child], 4))
+    assert not any(isinstance(t, Rework) and t.kind == "recombine" for t in plan([a, b, child], 4))
+
+
+def test_a_regression_gets_a_second_look_once_with_what_it_came_from() -> None:
+    best = factories.attempt(number=1, variant=1, verdict=factories.passed(2.0))
+    slower = factories.attempt(number=2, variant=2, verdict=factories.passed(1.5), parents=(best.candidate.id,))
+    revisit = Rework("revisit", (slower, best))
+    assert revisit in plan([best, slower], 6)
+    child = factories.attempt(number=3, variant=3, verdict=factories.wrong(), parents=(slower.candidate.id,))
+    assert revisit not in plan([best, slower, child], 6)
+    noise = factories.attempt(number=2, variant=2, verdict=factories.passed(1.95), parents=(best.candidate.id,))
+    assert not [t for t in plan([best, noise], 6) if isinstance(t, Rework) and t.kind == "revisit"]
+
+
+def test_a_round_in_parts_goes_round_the_kinds_and_the_parents() -> None:
+    good = [factories.attempt(number=n, variant=n, idea="a", verdict=factories.passed(4.0 - n)) for n in (1, 2)]
+    lost = factories.attempt(number=3, variant=3, verdict=factories.wrong(), idea="b")
+    parts = [task for asked in range(12) for task in plan([*good, lost], 1, asked)]
+    improve, repair = [Rework("improve", (a,)) for a in good], Rework("repair", (lost,))
+    first = [improve[0], repair, Explore(), Explore(), improve[0], improve[0]]  # nothing to cross or to revisit
+    assert parts == [*first, improve[1], repair, Explore(), Explore(), improve[1], improve[1]]
+
+
+def test_lessons_are_read_apart_from_ideas() -> None:
+    reply = "**Lessons:** fusing pays,\ntiles do not.\n\n1. Fuse more.\n2. Unroll."
+    assert llm_reply.lessons(reply) == "fusing pays, tiles do not."
+    assert llm_reply.ideas(reply, 2) == ["Fuse more.", "Unroll."]
+    assert llm_reply.lessons("Lessons: none yet\n1. Fuse.") == "none yet"
+    assert llm_reply.ideas("Lessons: none yet\n\nFuse the loops.", 2) == ["Fuse the loops."]
+    assert llm_reply.lessons("1. Fuse.") == ""
 
 
 def brief(width: int) -> Brief:

@@ -14,7 +14,8 @@ from archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall
 from eval.records import BuildFailed, FunctionalProblem
 from rag_kernels.budget import BudgetExhaustedError, Ledger
 from rag_kernels.llm import LLM
-from rag_kernels.llm_writer import IDEA_ONLY, LLMWriter
+from rag_kernels.llm_branch import IDEA_ONLY
+from rag_kernels.llm_writer import LLMWriter
 from rag_kernels.records import Brief, Budget, Shown, WriterError
 from rag_kernels.scripted import ScriptedLLM
 
@@ -71,6 +72,7 @@ def test_a_first_round_asks_for_ideas_and_writes_one_branch_each() -> None:
     with FakeOpenAI(answer_by_purpose) as server:
         writer = LLMWriter(LLM(calls.append, ledger=ledger, api_base=server.url), ["openai/gpt-4o-mini"])
         drafts = writer.propose(brief())
+    drafts.sort(key=lambda d: IDEAS.replace("**", "").find(d.idea[:8]))  # they come as they are done
     assert [d.idea for d in drafts] == [
         "Fuse both loops into one pass.",
         "Use streaming stores, so that caches stay clean.",
@@ -182,14 +184,14 @@ def test_one_failing_branch_leaves_the_others(caplog: pytest.LogCaptureFixture) 
     assert len(drafts) == 2 and "content filter" in caplog.text
 
 
-def test_models_take_turns_and_a_dead_one_hands_over_the_ideas() -> None:
+def test_a_dead_model_hands_over_the_ideas() -> None:
     def script(body: Body) -> Answer:
         return Status(404, "gone") if body["model"] == "dead" else answer_by_purpose(body)
 
     with FakeOpenAI(script) as server:
         llm = LLM(lambda call: None, api_base=server.url)
         drafts = LLMWriter(llm, ["openai/dead", "openai/alive"]).propose(brief())
-    assert [d.model for d in drafts] == ["openai/alive"]
+    assert len(drafts) >= 2 and {d.model for d in drafts} == {"openai/alive"}
     assert {r.body["model"] for r in server.requests} == {"dead", "alive"}
 
 

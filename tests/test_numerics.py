@@ -1,5 +1,7 @@
 """The ratio rule: honest rounding passes, wrong numbers do not, whatever their scale."""
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from eval.content import Splice, compose, is_structured, random_recipe, rows_of
 from eval.numerics import Comparison, compare
 from eval.records import TensorSpec
-from eval.timing import pairs_for, ratio_of
+from eval.timing import Paired, orders, pairs_for, ratio_of
 
 RNG = np.random.default_rng(0)
 GEN = torch.Generator().manual_seed(0)
@@ -114,6 +116,26 @@ def test_the_ratio_is_the_median_of_pairs_with_its_order_statistic_interval() ->
     assert ratio.low == sorted(baseline)[8]
     assert ratio.high == sorted(baseline)[21]
     assert ratio.low < ratio.median < ratio.high
+
+
+@pytest.mark.parametrize("pairs", [30, 31])
+def test_who_runs_first_does_not_decide(pairs: int) -> None:
+    names = ["one", "other", "third"]
+    paired = Paired({name: [] for name in names}, orders(names, pairs, Random(3)))
+    for order in paired.orders:
+        for place, name in enumerate(order):
+            paired.seconds[name].append((1.3, 1.0, 0.9)[place])  # alike, but for their place
+    assert abs(paired.speedup("one", "other").median - 1) < 0.2
+    first = [order.index("one") < order.index("other") for order in paired.orders]
+    assert abs(sum(first) - pairs / 2) <= 1
+    paired = Paired({"a": [1.3, 1.0] * 15, "b": [1.0, 1.3] * 15}, [["a", "b"], ["b", "a"]] * 15)
+    ratio = paired.speedup("a", "b")
+    assert ratio.low == pytest.approx(1) and ratio.median == pytest.approx(1) and ratio.high == pytest.approx(1)
+    assert [r.median for r in paired.by_order("a", "b")] == pytest.approx([1 / 1.3, 1.3])
+    faster = Paired({"a": [0.65, 0.5] * 15, "b": [1.0, 1.3] * 15}, paired.orders)
+    assert faster.speedup("a", "b").median == pytest.approx(2)
+    few = Paired({"a": [1.0] * 7, "b": [2.0] * 7}, paired.orders[:7])
+    assert few.by_order("a", "b") == [ratio_of([2.0] * 7, [1.0] * 7)]
 
 
 def test_slow_pairs_are_fewer() -> None:

@@ -17,8 +17,7 @@ from archive.records import Attempt, Exemplar, KernelFilter
 from eval.records import Candidate, FunctionalProblem, Passed, Problem, ProblemError, Verdict
 from eval.zoo.tasks import cpp
 from ingest.embedder import load_embedder
-from rag_kernels.growth import Grown, grow, next_time
-from rag_kernels.history import spent_before
+from rag_kernels.journal import spent_before
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, Writer, WriterError
 from rag_kernels.rows import result_row
@@ -193,8 +192,8 @@ def test_what_a_run_had_spent_is_counted_again() -> None:
     run_all(made)
     run = made.archive.runs()[0]
     made.archive.record_call(llm_call(run.id, cost_usd=None))
-    spent = spent_before(made.archive, run.id, 4)
-    assert (spent.rounds, spent.tokens, spent.calls, spent.unpriced_calls) == (1, 200, 1, 1)
+    spent = spent_before(made.archive, run.id)
+    assert (spent.rounds, spent.tokens, spent.calls, spent.unpriced_calls) == (2, 200, 1, 1)
     assert spent.seconds == pytest.approx(sum(a.seconds for a in made.archive.attempts(run.id)))
 
 
@@ -249,74 +248,6 @@ def test_the_scripted_writer_drives_the_whole_loop() -> None:
     sources = [candidate(RELU, variant=v).source for v in range(3)]
     attempts = run_all(session(ScriptedWriter(sources), effort=1))
     assert len({a.candidate.id for a in attempts}) == 2  # one round of two
-
-
-def write_problems(folder: Path, *names: str) -> list[Path]:
-    for name in names:
-        (folder / f"{name}.py").write_text(RELU.problem.source + f"# {name}\n")
-    return [folder / f"{name}.py" for name in names]
-
-
-class Once(Rounds):
-    """The same round for every problem."""
-
-    def propose(self, brief: Brief) -> Sequence[Draft]:
-        self.briefs.append(brief)
-        return [draft(1), draft(2)] if brief.round == 1 else []
-
-
-def test_grow_skips_what_is_finished_and_goes_on_with_what_was_cut_short(tmp_path: Path) -> None:
-    paths = write_problems(tmp_path, "a", "b", "c")
-    archive = MemoryArchive()
-    events = grow(paths, session(Once(), archive=archive))
-    for event in events:
-        if isinstance(event, Attempt) and event.problem.problem.name == "b":
-            break
-    events.close()  # type: ignore[attr-defined]
-
-    judge = ScriptedJudge()
-    again = list(grow(paths, session(Once(), judge, archive=archive), resume=True))
-    done = [e for e in again if isinstance(e, Grown)]
-    assert [(g.name, g.skipped) for g in done] == [("a", True), ("b", False), ("c", False)]
-    assert all(winner(g.attempts) for g in done)
-    assert len(judge.asked) == 1 + 2  # one left of b, both of c
-    assert len(archive.runs()) == 3
-
-
-def test_grow_without_resume_starts_afresh(tmp_path: Path) -> None:
-    paths, archive = write_problems(tmp_path, "a"), MemoryArchive()
-    list(grow(paths, session(Once(), archive=archive)))
-    [_, _, _, grown] = list(grow(paths, session(Once(), archive=archive)))
-    assert isinstance(grown, Grown) and not grown.skipped and len(archive.runs()) == 2
-
-
-def test_grow_reports_a_bad_problem_and_goes_on(tmp_path: Path) -> None:
-    paths = write_problems(tmp_path, "a", "b")
-    paths[0].write_text("class Model(:\n")
-    done = [e for e in grow(paths, session(Once())) if isinstance(e, Grown)]
-    assert "syntax error on line 1" in done[0].failure
-    assert winner(done[1].attempts) is not None
-
-
-def test_grow_stops_when_the_time_is_up(tmp_path: Path) -> None:
-    from datetime import datetime, timedelta
-
-    paths, archive = write_problems(tmp_path, "a", "b"), MemoryArchive()
-    soon = datetime.now() + timedelta(seconds=0.2)
-    judge = ScriptedJudge(before=lambda c: time.sleep(0.3))
-    events = list(grow(paths, session(Once(), judge, archive=archive), until=soon))
-    assert len(judge.asked) == 1 and [type(e) for e in events] == [Attempt, Grown]
-    assert archive.runs()[0].status == "interrupted"
-
-
-def test_next_time() -> None:
-    from datetime import datetime
-
-    evening = datetime(2026, 1, 2, 22, 0)
-    assert next_time("07:00", now=evening) == datetime(2026, 1, 3, 7, 0)
-    assert next_time("23:30", now=evening) == datetime(2026, 1, 2, 23, 30)
-    with pytest.raises(ValueError):
-        next_time("25:00")
 
 
 def test_effort_is_one_dial() -> None:

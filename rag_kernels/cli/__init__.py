@@ -22,6 +22,9 @@ from rag_kernels.cli import (
     functionalize,
     generate,
     grow,
+    replay,
+    report,
+    sample,
     search,
     zoo,
 )
@@ -42,8 +45,11 @@ app.command("generate", short_help="Write and prove a faster kernel.")(generate.
 app.command("check", short_help="Is a problem worth it?")(check.check)
 app.command("functionalize", short_help="Show problems as calls.")(functionalize.functionalize)
 app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
+app.command("sample", short_help="Write candidates, judge elsewhere.")(sample.sample)
 app.command("search", short_help="Find archived kernels.")(search.search)
 app.command("grow", short_help="Generate for many problems.")(grow.grow)
+app.command("report", short_help="pass@k, fast_p and fast_p@k.")(report.report)
+app.command("replay", short_help="Repeat a recorded run.")(replay.replay)
 app.command("ablate", short_help="Measure what retrieval is worth.")(ablate.ablate)
 app.add_typer(archive.app, name="archive", short_help="Look after the archive.")
 app.command("app", short_help="Browse the archive.")(explorer.explorer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from rag_kernels.cli import serve
 from rag_kernels.cli.common import ArchivePlace, DeviceChoice, Json, emit, end_politely, read_options, read_settings
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ingest.importers.take import Report
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command()(serve.serve)
 
 SHOWN = 20  # rows that were left out, in words
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a result on stdout; messages go to stderr.")]
 ArchivePlace = Annotated[
-    str | None, typer.Option("--archive", metavar="FOLDER", help="The archive's folder, or :memory: to keep nothing.")
+    str | None,
+    typer.Option(
+        "--archive", metavar="PLACE", help="The archive's folder, quack://HOST:PORT, or :memory: to keep nothing."
+    ),
 ]
 DeviceChoice = Annotated[
     Literal["auto", "cpu", "cuda"] | None,
@@ -63,6 +66,18 @@ MaxAutotune = Annotated[
     bool, typer.Option("--max-autotune", help='Race torch.compile(mode="max-autotune") too: minutes a problem.')
 ]
 Hint = Annotated[str, typer.Option("--hint", metavar="TEXT", help="A word of advice for the writer.")]
+Drafts = Annotated[
+    int | None,
+    typer.Option("--drafts", min=1, metavar="N", help="Drafts a round, and LLM requests at once; from --effort."),
+]
+Temperature = Annotated[
+    list[float] | None,
+    typer.Option("--temperature", min=0, max=2, metavar="T", help="Of the LLM; several go round the branches."),
+]
+ReasoningEffort = Annotated[
+    Literal["none", "minimal", "low", "medium", "high"] | None,
+    typer.Option("--reasoning-effort", help="How long a reasoning LLM may think; by default the provider's choice."),
+]
 BudgetUsd = Annotated[
     float | None, typer.Option("--budget-usd", min=0, metavar="USD", help="Start no more once this is spent.")
 ]
@@ -136,7 +151,9 @@ def writable_out(path: Path | None, suffixes: tuple[str, ...]) -> None:
         raise typer.BadParameter(f"--out {path} cannot be written: its folder does not exist, or it is one.")
 
 
-def read_options(*, models: list[str] | None = None, **flags: Any) -> Options:
+def read_options(
+    *, models: list[str] | None = None, temperatures: list[float] | None = None, **flags: Any
+) -> Options:
     """`Options` for a session: the flags that were given, then the environment, then the defaults."""
     from rag_kernels.options import Options
 
@@ -144,4 +161,4 @@ def read_options(*, models: list[str] | None = None, **flags: Any) -> Options:
     settings = read_settings(**{name: flags.pop(name, None) for name in names})
     chosen = models or [name.strip() for name in settings.model.split(",") if name.strip()]
     known = {name: getattr(settings, name) for name in names}
-    return Options(models=tuple(chosen), **known, **flags)
+    return Options(models=tuple(chosen), temperatures=tuple(temperatures or ()), **known, **flags)

@@ -1,9 +1,10 @@
-"""`rag-kernels eval`: judge a kernel from outside."""
+"""`rag-kernels eval`: judge a kernel from outside, or a batch of candidates that were sampled elsewhere."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -13,15 +14,24 @@ from rag_kernels.cli.common import (
     Json,
     MaxAutotune,
     Precision,
+    emit,
     end_politely,
     read_options,
 )
 from rag_kernels.cli.generate import show_result, watch
 
+if TYPE_CHECKING:
+    from rag_kernels.options import Options
+
 
 def evaluate(
-    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="A KernelBench file.")],
-    kernel: Annotated[Path, typer.Argument(metavar="KERNEL", help="A candidate of any tier: .cpp, .cu, or .py.")],
+    problem: Annotated[Path | None, typer.Argument(metavar="PROBLEM", help="A KernelBench file.")] = None,
+    kernel: Annotated[
+        Path | None, typer.Argument(metavar="KERNEL", help="A candidate of any tier: .cpp, .cu, or .py.")
+    ] = None,
+    batch: Annotated[
+        Path | None, typer.Option("--batch", metavar="FILE", help="Judge what `rag-kernels sample` wrote, instead.")
+    ] = None,
     device: DeviceChoice = None,
     confirm: Annotated[
         bool, typer.Option(help="Judge a passed kernel once more in a fresh process, as the archive's top tier asks.")
@@ -31,10 +41,23 @@ def evaluate(
     archive: ArchivePlace = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a kernel: is it right, how fast is it, and how far from the physical floor.
+    """Judge a kernel: is it right, how fast is it, and how far from the physical floor. Or judge a batch of them.
 
     Example: rag-kernels eval examples/softmax_scale.py my_softmax.cpp
+
+    Example: rag-kernels eval --batch candidates.jsonl
     """
+    options = read_options(device=device, archive=archive, precision=precision, max_autotune=max_autotune)
+    if batch is not None:
+        if problem is not None:
+            raise typer.BadParameter("--batch brings its problems along: name no PROBLEM beside it.")
+        judge_batch(batch, options, confirm=confirm, as_json=as_json)
+    if problem is None or kernel is None:
+        raise typer.BadParameter("Name a PROBLEM and a KERNEL, or a file with --batch.")
+    judge_one(problem, kernel, options, confirm=confirm, as_json=as_json)
+
+
+def judge_one(problem: Path, kernel: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:
     from eval.problem import load_problem
     from eval.tiers import candidate_from_file
     from rag_kernels.api import open_session, target_backend
@@ -42,11 +65,10 @@ def evaluate(
     from rag_kernels.search import winner
     from rag_kernels.verdict_report import print_verdict
 
-    options = read_options(device=device, archive=archive, precision=precision, max_autotune=max_autotune)
     loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
-    if device not in (None, "auto", candidate.backend):
-        raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {device}.")
+    if options.device not in ("auto", candidate.backend):
+        raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {options.device}.")
     end_politely()
     with open_session(options, backend=candidate.backend) as session:
         attempts, finished = watch(session.evaluate(loaded, candidate, confirm=confirm), loaded.name, as_json=as_json)
@@ -55,3 +77,30 @@ def evaluate(
         print_verdict(attempts[-1].judged)
     show_result(result_row(attempts, run_id=run_id, problem=loaded.name), as_json=as_json)
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)
+
+
+def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:
+    """Problem after problem; each run is merged into the archive first, and what was judged before is not again."""
+    from rag_kernels.api import open_session
+    from rag_kernels.rows import result_row
+    from rag_kernels.sampling import judge_sampled, read_lines
+    from rag_kernels.search import winner
+
+    sampled = read_lines(batch)
+    solved, finished = 0, True
+    end_politely()
+    with open_session(options) as session:
+        for one in sampled:
+            judging = judge_sampled(one, session, confirm=confirm)
+            _, finished = watch(judging, one.problem.name, as_json=as_json)
+            attempts = session.archive.attempts(one.run.id)
+            show_result(result_row(attempts, run_id=one.run.id, problem=one.problem.name), as_json=as_json)
+            solved += winner(attempts) is not None
+            if not finished:
+                print("Interrupted; the same command goes on.", file=sys.stderr)
+                break
+    if as_json:
+        emit({"type": "summary", "problems": len(sampled), "verified": solved})
+    else:
+        print(f"{solved} of {len(sampled)} problems have a verified kernel.")
+    raise typer.Exit(130 if not finished else 0 if solved else 1)

@@ -15,6 +15,7 @@ from rag_kernels.cli.common import (
     BudgetTokens,
     BudgetUsd,
     DeviceChoice,
+    Drafts,
     Effort,
     Examples,
     Hint,
@@ -23,9 +24,11 @@ from rag_kernels.cli.common import (
     MaxAutotune,
     Model,
     Precision,
+    ReasoningEffort,
     Retrieval,
     Rounds,
     Seed,
+    Temperature,
     emit,
     end_politely,
     read_options,
@@ -51,6 +54,9 @@ def generate(
     hint: Hint = "",
     effort: Effort = None,
     rounds: Rounds = None,
+    drafts: Drafts = None,
+    temperature: Temperature = None,
+    reasoning_effort: ReasoningEffort = None,
     examples: Examples = None,
     retrieval: Retrieval = None,
     leave_out: LeaveOut = "nothing",
@@ -75,6 +81,7 @@ def generate(
         models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
         leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
         archive=archive, seed=seed, api_base=api_base, precision=precision, max_autotune=max_autotune,
+        drafts=drafts, temperatures=temperature, reasoning_effort=reasoning_effort,
     )  # fmt: skip
     from eval.problem import load_problem
     from rag_kernels.api import open_session, target_backend

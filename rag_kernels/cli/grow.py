@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +18,7 @@ from rag_kernels.cli.common import (
     BudgetTokens,
     BudgetUsd,
     DeviceChoice,
+    Drafts,
     Effort,
     Examples,
     Hint,
@@ -23,19 +27,21 @@ from rag_kernels.cli.common import (
     MaxAutotune,
     Model,
     Precision,
+    ReasoningEffort,
     Retrieval,
     Rounds,
     Seed,
+    Temperature,
     emit,
     end_politely,
     read_options,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from datetime import datetime
 
-    from archive.records import Attempt
-    from rag_kernels.growth import Grown
+    from rag_kernels.growth import Grown, Night
+    from rag_kernels.session import Session
 
 
 def grow(
@@ -46,11 +52,18 @@ def grow(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the last growth over the same problems.")
     ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FOLDER", help="Where the report goes; by default `reports` in the archive."),
+    ] = None,
     model: Model = None,
     device: DeviceChoice = None,
     hint: Hint = "",
     effort: Effort = None,
     rounds: Rounds = None,
+    drafts: Drafts = None,
+    temperature: Temperature = None,
+    reasoning_effort: ReasoningEffort = None,
     examples: Examples = None,
     retrieval: Retrieval = None,
     leave_out: LeaveOut = "nothing",
@@ -64,20 +77,22 @@ def grow(
     api_base: ApiBase = None,
     as_json: Json = False,
 ) -> None:
-    """Generate kernels for problem after problem; budgets are for each. It may be killed and resumed.
+    """Generate kernels for many problems, the most promising first, a round at a time; then write a report.
 
-    Example: rag-kernels grow problems/ --until 07:00 --resume
+    Budgets are for the whole night. It may be killed: with --resume it goes on, and what was spent stays spent.
+
+    Example: rag-kernels grow problems/ --until 07:00 --budget-usd 50 --resume
     """
     options = read_options(
         models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
         leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
         archive=archive, seed=seed, api_base=api_base, precision=precision, max_autotune=max_autotune,
+        drafts=drafts, temperatures=temperature, reasoning_effort=reasoning_effort,
     )  # fmt: skip
     from eval.problem import find_problems
     from eval.records import ProblemError
     from rag_kernels.api import open_session
-    from rag_kernels.growth import grow as grow_all
-    from rag_kernels.growth import next_time
+    from rag_kernels.growth import next_time, open_night
 
     try:
         deadline = next_time(until) if until else None
@@ -88,45 +103,96 @@ def grow(
     if missing or not files:
         raise ProblemError(f"There are no problem files in {', '.join(missing or map(str, paths))}; check the path.")
     end_politely()
-    with open_session(options) as session:
-        rows, finished = follow(grow_all(files, session, until=deadline, resume=resume), as_json=as_json)
+    with alone(files), open_session(options) as session:
+        night = open_night(files, session, resume=resume)
+        folder = report or reports_folder(session)
+        rows, finished = follow(files, session, night, deadline, folder, as_json=as_json)
     show_summary(rows, of=len(files), as_json=as_json)
+    if folder is not None and not as_json:
+        print(f"The report is in {folder / night.run.id}.md and .html.")
     if not finished:
         print("Interrupted; go on with the same command and --resume.", file=sys.stderr)
         raise typer.Exit(130)
     raise typer.Exit(0 if any(row["kernel_id"] for row in rows) else 1)
 
 
-def follow(events: Iterator[Attempt | Grown], *, as_json: bool) -> tuple[list[dict[str, Any]], bool]:
-    """Show attempts and finished problems as they come; return a row a problem."""
+@contextmanager
+def alone(files: list[Path]) -> Iterator[None]:
+    """One growth over the same problems at a time: a timer that fires twice must not pay twice."""
+    from eval.build import default_cache
+    from eval.ids import content_id
+    from eval.records import ProblemError
+
+    name = content_id("f", *sorted(str(f.resolve()) for f in files))
+    default_cache().mkdir(parents=True, exist_ok=True)
+    with (default_cache() / f"grow-{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProblemError("A growth over these problems is running already: wait for it, or stop it.") from None
+        yield
+
+
+def reports_folder(session: Session) -> Path | None:
+    """Beside the archive; an archive in memory has no place for reports."""
+    from archive.store import FileArchive
+
+    return session.archive.root / "reports" if isinstance(session.archive, FileArchive) else None
+
+
+def follow(
+    files: list[Path], session: Session, night: Night, until: datetime | None, folder: Path | None, *, as_json: bool
+) -> tuple[list[dict[str, Any]], bool]:
+    """Show what happens, and keep the report up to date; return a row for each problem that was worked on."""
+    from rich.console import Console
+
     from archive.records import Attempt
-    from rag_kernels.report import attempt_line, summary
+    from rag_kernels.growth import Grown, Turn, grow
+    from rag_kernels.growth_report import write_report
+    from rag_kernels.growth_view import growth_table
     from rag_kernels.rows import attempt_row, grown_row
 
-    rows: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
+    done: list[Grown] = []
+    console, finished = Console(stderr=as_json), True
     try:
-        for event in events:
-            if isinstance(event, Attempt):
-                row, text = attempt_row(event), f"{event.problem.problem.name}: {attempt_line(attempt_row(event))}"
-            else:
-                row = grown_row(event)
-                rows.append(row)
-                text = summary(row)
-            if as_json:
-                emit(row)
-            else:
-                print(text, flush=True)
+        with growth_table(console, f"{len(files)} problems") as show:
+            for event in grow(files, session, night, until=until):
+                if isinstance(event, Grown):
+                    done.append(event)
+                    rows[event.name] = grown_row(event)
+                if as_json and not isinstance(event, Turn):
+                    emit(attempt_row(event) if isinstance(event, Attempt) else grown_row(event))
+                if not as_json or console.is_terminal:
+                    show(event)
+                if folder is not None and not isinstance(event, Attempt):
+                    write_report(night, session, done, folder)
     except KeyboardInterrupt:
-        return rows, False
-    return rows, True
+        finished = False
+    for waiting in still_waiting(files, session, night, {grown.name for grown in done}):
+        rows[waiting.name] = grown_row(waiting) | {"state": "waiting"}
+    if folder is not None:
+        write_report(night, session, done, folder)
+    return list(rows.values()), finished
+
+
+def still_waiting(files: list[Path], session: Session, night: Night, done: set[str]) -> Iterator[Grown]:
+    """Problems that were begun, and that this night did not come to the end of."""
+    from rag_kernels.growth import Grown
+
+    by_name = {run.problem_name: run for run in night.runs.values()}
+    for file in files:
+        if file.stem not in done and file.stem in by_name:
+            yield Grown(file, file.stem, tuple(session.archive.attempts(by_name[file.stem].id)))
 
 
 def show_summary(rows: list[dict[str, Any]], *, of: int, as_json: bool) -> None:
     from rag_kernels.report import print_table
 
     won = sum(1 for row in rows if row["kernel_id"])
+    done = sum(1 for row in rows if row["state"] != "waiting")
     if as_json:
-        emit({"type": "summary", "problems": of, "done": len(rows), "verified": won})
+        emit({"type": "summary", "problems": of, "done": done, "verified": won})
         return
     columns = {"problem": "problem", "state": "state", "kernel": "kernel_id", "vs eager": "speedup_eager",
                "vs compile": "speedup_compile", "candidates": "attempts", "seconds": "seconds"}  # fmt: skip

@@ -26,7 +26,7 @@ from eval.records import Backend, FunctionalProblem, Ratio
 from eval.sandbox import Sandbox
 from eval.session import Session
 from eval.subject import Library, Place, Subject
-from eval.timing import pairs_for, ratio_of
+from eval.timing import Paired, orders, pairs_for
 from eval.workers import Workers
 from ingest.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
@@ -76,15 +76,18 @@ def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]
 
 def race(session: Session, sides: list[Place], subjects: list[Subject], pairs: int) -> Ratio:
     """Two kernels on the same content in random order, as `eval.race` times a kernel against eager."""
-    seconds: list[list[float]] = [[], []]
+    names = ["one", "other"]
+    times = Paired({name: [] for name in names}, orders(names, pairs, session.rng))
     cold = session.on_gpu
-    for _ in range(pairs):
+    for order in times.orders:
         recipe = session.random_recipe()
         session.write(recipe)
-        for side in session.rng.sample([0, 1], 2):
-            subjects[side].prepare(sides[side], recipe, cold=cold, written=True)
-            seconds[side].append(subjects[side].call(sides[side]))
-    return ratio_of(seconds[0], seconds[1])
+        for name in order:
+            side = names.index(name)
+            with subjects[1 - side].frozen():
+                subjects[side].prepare(sides[side], recipe, cold=cold, written=True)
+                times.seconds[name].append(subjects[side].call(sides[side]))
+    return times.speedup("one", "other")
 
 
 def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[str, Counts]:

@@ -1,0 +1,66 @@
+"""`rag-kernels replay`: repeat a recorded run without a model."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rag_kernels.cli.common import ArchivePlace, Json, emit, end_politely, read_settings
+
+
+def replay(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of a run, or `latest`.")],
+    archive: ArchivePlace = None,
+    as_json: Json = False,
+) -> None:
+    """Repeat a recorded run without a model and without a network; say where it comes out another way.
+
+    The writer is told what it was told and hears what it heard; what it drafts is judged again, on this machine.
+
+    Exit code: 0 when candidates and verdicts are the same, 1 when some are not.
+
+    Example: rag-kernels replay latest
+    """
+    from dataclasses import replace
+
+    from archive.store import open_archive
+    from rag_kernels.api import open_session
+    from rag_kernels.budget import Ledger
+    from rag_kernels.records import Budget
+    from rag_kernels.replay import Differs, RecordedModel, find_run, recorded_options
+    from rag_kernels.replay import replay as repeat
+    from rag_kernels.report import replayed_line
+    from rag_kernels.rows import replayed_row
+
+    settings = read_settings(archive=archive)
+    store = open_archive(settings.archive or None)
+    known = find_run(store.runs(limit=100_000), run)
+    model = RecordedModel(store.calls(known.id))
+    options = replace(recorded_options(known), archive=settings.archive, cache=settings.cache)
+    rows = []
+    end_politely()
+    try:
+        with open_session(options, model=model) as session:
+            writer = session.make_writer(Ledger(Budget()))
+            for event in repeat(known, session, writer=writer, model=model):
+                if isinstance(event, Differs):
+                    row = {"type": "differs", "difference": event.what}
+                else:
+                    row = replayed_row(event)
+                rows.append(row)
+                if as_json:
+                    emit(row)
+                else:
+                    print(replayed_line(row), flush=True)
+    except KeyboardInterrupt:
+        print("Interrupted: what was replayed so far is above.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    judged = [row for row in rows if row["type"] == "replayed"]
+    different = sum(1 for row in rows if row["difference"])
+    if as_json:
+        emit({"type": "summary", "run_id": known.id, "judgements": len(judged), "differences": different})
+    else:
+        print(f"Run {known.id}: {len(judged)} judgements repeated, {different or 'no'} differences.")
+    raise typer.Exit(1 if different else 0)

@@ -1,0 +1,125 @@
+"""`rag-kernels sample`: write candidates where a model is reachable, to be judged elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rag_kernels.cli.common import (
+    ApiBase,
+    ArchivePlace,
+    BudgetSeconds,
+    BudgetTokens,
+    BudgetUsd,
+    DeviceChoice,
+    Examples,
+    Hint,
+    Json,
+    LeaveOut,
+    Model,
+    Retrieval,
+    Seed,
+    emit,
+    end_politely,
+    read_options,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rag_kernels.options import Options
+
+
+def sample(
+    paths: Annotated[list[Path], typer.Argument(metavar="PROBLEM", help="KernelBench files, or folders of them.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="A line of JSON a problem is added; what it has is skipped.")
+    ],
+    samples: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Candidates a problem.")] = 8,
+    model: Model = None,
+    device: DeviceChoice = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--target", metavar="FILE", help="The device that they are for: devices/*.json of its cache."),
+    ] = None,
+    hint: Hint = "",
+    examples: Examples = None,
+    retrieval: Retrieval = None,
+    leave_out: LeaveOut = "nothing",
+    budget_usd: BudgetUsd = None,
+    budget_seconds: BudgetSeconds = None,
+    budget_tokens: BudgetTokens = None,
+    archive: ArchivePlace = None,
+    seed: Seed = 0,
+    api_base: ApiBase = None,
+    as_json: Json = False,
+) -> None:
+    """Write candidates without judging them: no GPU and no compiler are needed. Budgets are for all problems together.
+
+    `rag-kernels eval --batch FILE` judges them on another machine, and takes prompts, replies and exemplars into the
+    archive there. The same command goes on with a file that is not complete.
+
+    Example: rag-kernels sample problems/ --model openai/gpt-5 --device cuda --target h100.json --out candidates.jsonl
+    """
+    options = read_options(
+        models=model, device=device, hint=hint, examples=examples, retrieval=retrieval, leave_out=leave_out,
+        budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens, archive=archive, seed=seed,
+        api_base=api_base,
+    )  # fmt: skip
+    from eval.problem import find_problems
+    from eval.records import ProblemError
+
+    files = find_problems(paths)
+    if not files or not all(file.is_file() for file in files):
+        raise ProblemError(f"There are no problem files in {', '.join(map(str, paths))}; check the path.")
+    end_politely()
+    written = failed = 0
+    try:
+        for row in sampled_rows(files, out, samples, options, target):
+            written, failed = written + row["candidates"], failed + bool(row["reason"])
+            if as_json:
+                emit(row)
+            else:
+                print(f"{row['problem']}: {row['reason'] or row['state']}, {row['candidates']} candidates", flush=True)
+    except KeyboardInterrupt:
+        print("Interrupted; the same command goes on.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if not as_json:
+        print(f"{written} candidates in {out}; judge them with: rag-kernels eval --batch {out}")
+    raise typer.Exit(0 if written and not failed else 1)
+
+
+def sampled_rows(
+    files: list[Path], out: Path, samples: int, options: Options, target: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Sample problem after problem, and tell of each."""
+    from eval.problem import load_problem
+    from eval.records import ProblemError
+    from rag_kernels.api import open_sampler
+    from rag_kernels.budget import BudgetExhaustedError, Ledger
+    from rag_kernels.records import Budget, WriterError
+    from rag_kernels.sampling import batch_id, mend, write_line
+
+    there = mend(out)
+    known, batch = {done.problem.id: len(done.drafts) for done in there}, batch_id(there)
+    ledger = Ledger(Budget(1, options.budget_seconds, options.budget_tokens, options.budget_usd))
+    with open_sampler(options, target) as sampler:
+        for file in files:
+            row: dict[str, Any] = {"problem": file.stem, "state": "sampled", "candidates": 0, "reason": ""}
+            try:
+                problem = load_problem(file)
+                if problem.id in known:
+                    yield row | {"state": "there already", "candidates": known[problem.id]}
+                    continue
+                found = sampler.sample(problem, samples, ledger, batch=batch)
+                write_line(out, found)
+                row["candidates"] = len(found.drafts)
+            except BudgetExhaustedError as error:
+                yield row | {"state": "stopped", "reason": str(error)}
+                return
+            except (ProblemError, WriterError) as error:
+                row |= {"state": "failed", "reason": str(error)}
+            yield row

@@ -1,0 +1,107 @@
+"""Candidates written in one place and judged in another: what arrives, and what a kill in between costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from factories import attempt, device, run
+from killed_run import RELU, REPLIES, session
+
+from archive.audit import verify
+from archive.memory import MemoryArchive
+from archive.records import Exemplar
+from eval.records import MachineError, ProblemError
+from eval.workers import Workers
+from rag_kernels.api import device_for, open_writer
+from rag_kernels.budget import Ledger
+from rag_kernels.options import Options
+from rag_kernels.records import Budget, Shown, WriterError
+from rag_kernels.sampling import Sampler, judge_sampled, mend, read_lines, write_line
+
+
+def sampler(folder: Path, archive: MemoryArchive, **changes: object) -> Sampler:
+    """With an exemplar of another problem in its archive, and the real LLM writer."""
+    known = attempt("earlier", 1)
+    archive.start_run(run("earlier"))
+    archive.record_attempt(known)
+    kernel = archive.kernel(known.candidate.id)
+    assert kernel is not None
+    made = session(folder, 0.0)
+    values = {
+        "options": made.options, "archive": archive, "device": device(), "functionalize": made.functionalize,
+        "retrieve": lambda functional, attempts: (Shown(Exemplar(kernel.id, 1, 0.9, ("similar",)), kernel),),
+        "make_writer": partial(open_writer, made.options, archive),
+    }  # fmt: skip
+    return Sampler(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_what_was_sampled_is_judged_elsewhere_with_its_whole_lineage(tmp_path: Path) -> None:
+    here, there, file = MemoryArchive(), MemoryArchive(), tmp_path / "candidates.jsonl"
+    write_line(file, sampler(tmp_path, here).sample(RELU.problem, 3, Ledger(Budget())))
+    assert json.loads(file.read_text())["candidates"] == 3
+
+    [sampled] = read_lines(file)
+    elsewhere = replace(session(tmp_path, 0.0), archive=there)
+    judged = list(judge_sampled(sampled, elsewhere))
+    assert len({a.candidate.id for a in judged}) == 3 and judged[-1].note.startswith("confirmation")
+    assert all(a.writer == "llm" and a.model and a.call_ids for a in judged[:3])
+    assert {e.relation for a in judged for e in a.parents} == {"retrieved"}
+    assert there.calls(sampled.run.id) == list(sampled.calls) and len(sampled.calls) == 4
+    shown = there.kernel(judged[0].exemplars[0].kernel_id)
+    assert shown is not None and shown.trust == "claimed"
+    assert verify(there) == []
+    assert list(judge_sampled(sampled, elsewhere)) == []  # the same file again
+    assert there.runs()[0].status == "finished"
+
+
+def test_a_killed_sampling_goes_on_with_the_replies_that_it_has(tmp_path: Path) -> None:
+    class Broken:
+        name = "llm"
+
+        def propose(self, brief: object) -> list[object]:
+            made.make_writer(Ledger(Budget())).propose(brief)  # type: ignore[arg-type]
+            raise KeyboardInterrupt
+
+    made = session(tmp_path, 0.0)
+    archive = made.archive
+    broken = sampler(tmp_path, archive, make_writer=lambda ledger: Broken())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        broken.sample(RELU.problem, 3, Ledger(Budget()))
+    asked = len((tmp_path / REPLIES).read_text().splitlines())
+    sampled = replace(broken, make_writer=made.make_writer).sample(RELU.problem, 3, Ledger(Budget()))
+    assert len(sampled.drafts) == 3 and len((tmp_path / REPLIES).read_text().splitlines()) == asked == 4
+
+
+def test_a_line_that_was_cut_short_is_left_out_and_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "candidates.jsonl"
+    write_line(file, sampler(tmp_path, MemoryArchive()).sample(RELU.problem, 1, Ledger(Budget())))
+    whole = file.read_text()
+    file.write_text(whole + whole[:100])
+    assert len(read_lines(file)) == 1 and len(mend(file)) == 1 and file.read_text() == whole
+    file.write_text('{"problem": "p"}\n')
+    with pytest.raises(ProblemError, match="is not what `rag-kernels sample`"):
+        read_lines(file)
+
+
+def test_no_candidate_is_an_error_and_nothing_is_finished(tmp_path: Path) -> None:
+    archive = MemoryArchive()
+    spent = Ledger(Budget(tokens=1))
+    with pytest.raises(WriterError, match="budget of 1 tokens"):
+        sampler(tmp_path, archive).sample(RELU.problem, 1, spent)
+    assert next(r for r in archive.runs() if r.command == "sample").status == "interrupted"
+
+
+def test_a_device_that_is_not_here_is_described_by_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "d_1.json"
+    file.write_text(json.dumps({"backend": "cuda", "name": "H", "arch": "sm_90", "bandwidth_gbs": 1, "fp32_gflops": 1}))
+    workers: Workers = None  # type: ignore[assignment]  # nothing is measured
+    assert device_for(Options(device="cuda"), file, workers).name == "H"
+    with pytest.raises(MachineError, match="describes a cuda device, but"):
+        device_for(Options(device="cpu"), file, workers)
+    file.write_text("{}")
+    with pytest.raises(MachineError, match="describes no device"):
+        device_for(Options(device="cuda"), file, workers)
