@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explorer_archive import CHILD, HOSTILE, HOSTILE_IDEA, HOSTILE_NAME, PARENT, PROBLEM_ID, fill
+from explorer_archive import CHILD, HOSTILE, HOSTILE_IDEA, HOSTILE_NAME, PARENT, fill
 from factories import attempt, problem, wrong
 
 from app import show
@@ -34,12 +34,10 @@ PAGES = {  # the path -> a text that is there when the page is drawn
     "kernels": "4 of 4 kernels",
     f"kernel?id={HOSTILE.id}": "by scripted",
     f"kernel?id={CHILD.id}&tab=Timings": "50 interleaved pairs",
-    f"kernel?id={HOSTILE.id}&tab=Problem": "What it computes",
     "problems": "3 problems",
-    f"problem?id={STRANGE}": "Leaderboard",
-    f"problem?id={PROBLEM_ID}": "What it computes",
+    f"problem?id={STRANGE}": "Unavoidable traffic",
     "runs": "2 runs",
-    "run?id=run2": "Attempts",
+    "run?id=run2": "Budget",
     "leaderboard": "Who is ahead",
     "retrieval": "Did it pay?",
     "retrieval?id=run1&attempt=4": "What the writer of",
