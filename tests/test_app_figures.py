@@ -159,6 +159,6 @@ def test_a_growth_is_a_set_of_problems(tmp_path: Path) -> None:
 
 
 def test_texts_are_found_in_sources_ideas_and_names(archive: FileArchive) -> None:
-    assert browse.kernels_with(archive, "VARIANT 7") == (HOSTILE.id,)
+    assert browse.kernels_with(archive, "VARIANT = 7") == (HOSTILE.id,)
     assert browse.kernels_with(archive, "linear_relu as one") == (LINEAR.id,)
     assert len(run_table(archive)) == 2

@@ -107,7 +107,7 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
         option = open_filter(page)
         filters.append(timed(lambda option=option, total=total: (option.click(), changed(page, total))))  # type: ignore[misc]
         settle(page, f"{url}/kernels?by=words", "kernels. Click a row")
-        words.append(timed(lambda number=number: ask(page, f"variant {number + 11}")))  # type: ignore[misc]
+        words.append(timed(lambda number=number: ask(page, f"variant = {number + 11}")))  # type: ignore[misc]
         settle(page, f"{url}/kernels", "kernels. Click a row")
         meanings.append(timed(lambda number=number: ask(page, f"fused tanh {number}")))  # type: ignore[misc]
     yield "filter", "0.5 s", filters
