@@ -16,7 +16,8 @@ import pandas as pd
 import streamlit as st
 
 from app import figures
-from app.snapshot import EVERYTHING, Snapshot, Where
+from app.columns import EVERYTHING, Where
+from app.snapshot import Snapshot
 from archive import browse, queries
 from archive.browse import Failure, Paid, ProblemSet
 from archive.claims import claims_of
@@ -69,7 +70,7 @@ def warm(folder: Path) -> None:
         if (folder / DATABASE).exists():
             version = queries.version(_open(str(folder)))
             _lists(str(folder), version)
-            _retriever(str(folder), version).corpus()
+            _retriever(str(folder), version).search("relu", count=1)
 
 
 def is_empty() -> bool:
@@ -146,8 +147,8 @@ def attempts_of(run_id: str) -> pd.DataFrame:
 
 def attempts_on(problem_id: str) -> pd.DataFrame:
     """Every attempt on a problem, oldest first."""
-    rows = [figures.plain_row(a) | {"outcome": a.verdict.replace("_", " ")} for a in
-            browse.attempts_on(_archive(), problem_id)]  # fmt: skip
+    found = browse.attempts_on(_archive(), problem_id)
+    rows = [figures.plain_row(a) | {"outcome": a.verdict.replace("_", " ")} for a in found]
     return figures.table(rows, ("run_id", "number", "outcome", "speedup", "created_at"))
 
 
@@ -206,8 +207,7 @@ def claims(kernel_id: str) -> list[Claim]:
 
 def origin(kernel_id: str) -> Attempt | None:
     """The attempt that first brought this kernel; None for an imported one."""
-    judged = queries.attempts_of_kernel(_archive(), kernel_id)
-    return attempt(judged[-1].run_id, judged[-1].number) if judged else None
+    return browse.origin(_archive(), kernel_id)
 
 
 def attempt(run_id: str, number: int) -> Attempt | None:

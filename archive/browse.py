@@ -89,6 +89,14 @@ def attempt(archive: DuckArchive, run_id: str, number: int) -> Attempt | None:
     return rows.to_attempt(found[0]) if found else None
 
 
+def origin(archive: DuckArchive, kernel_id: str) -> Attempt | None:
+    """The attempt that first brought a kernel; None for one that was imported."""
+    with archive.database.read() as con:
+        found = rows.query(con, f"{rows.ATTEMPTS} WHERE a.candidate_id = ? ORDER BY a.created_at, a.id LIMIT 1",
+                           [kernel_id])  # fmt: skip
+    return rows.to_attempt(found[0]) if found else None
+
+
 def run(archive: DuckArchive, run_id: str) -> Run | None:
     found = load(archive, Run, "FROM runs WHERE id = ?", [run_id])
     return found[0] if found else None

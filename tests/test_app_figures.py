@@ -12,7 +12,8 @@ from explorer_archive import CHILD, HOSTILE, LINEAR, PARENT, PROBLEM_ID, fill
 from factories import attempt, device, passed, problem, run, wrong
 
 from app import charts, figures, lineage, show
-from app.snapshot import Snapshot, Where
+from app.columns import Where
+from app.snapshot import Snapshot
 from archive import browse
 from archive.queries import LineageGraph, LineageNode, attempts_of_run, run_table
 from archive.records import Edge
@@ -158,6 +159,6 @@ def test_a_growth_is_a_set_of_problems(tmp_path: Path) -> None:
 
 
 def test_texts_are_found_in_sources_ideas_and_names(archive: FileArchive) -> None:
-    assert browse.kernels_with(archive, "VARIANT 7") == (HOSTILE.id,)
+    assert browse.kernels_with(archive, "VARIANT = 7") == (HOSTILE.id,)
     assert browse.kernels_with(archive, "linear_relu as one") == (LINEAR.id,)
     assert len(run_table(archive)) == 2

@@ -48,8 +48,8 @@ def test_kernels_are_sorted_by_speedup(explorer: AppTest) -> None:
 
 
 def test_words_are_found_in_sources(explorer: AppTest) -> None:
-    visit(explorer, "kernels", q="VARIANT 1\n", by="words")
-    explorer.text_input(key="q").set_value("variant 7").run()
+    visit(explorer, "kernels", q="VARIANT = 1;", by="words")
+    explorer.text_input(key="q").set_value("variant = 7").run()
     assert list(explorer.dataframe[0].value["id"]) == [HOSTILE.id]
 
 

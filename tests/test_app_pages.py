@@ -104,7 +104,7 @@ def test_retrieval_says_what_was_shown_why_and_whether_it_paid(explorer: AppTest
     table = page.dataframe[0].value.set_index("id")
     row = table.loc[PARENT.id]
     assert (row["bm25"], row["dense"], row["graph"], row["won"], row["shown"]) == (2, 0.83, 0.71, 1, 1)
-    assert row["likeness"] == 100  # they differ in a comment only
+    assert 90 < row["likeness"] < 100  # they differ in one constant
     assert table.at["k_gone", "problem"] == "not in this archive"
     assert numbers(page)["Speed-up"] == "2.00×"
 

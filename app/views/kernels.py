@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app import data, figures, show, tables, trends
-from app.snapshot import Where
+from app.columns import Where
 
 SORTS = {
     "speed-up": ("speedup", True),

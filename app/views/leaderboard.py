@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import data, show, tables
-from app.snapshot import Where
+from app.columns import Where
 
 EVERY = "all problems"
 LISTED = 200

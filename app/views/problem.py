@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import data, figures, show, tables, trends
-from app.snapshot import Where
+from app.columns import Where
 from eval.device import floor_us
 from eval.records import FunctionalProblem, ScalarArgument
 

@@ -102,13 +102,13 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
     yield "first page", "2 s", [timed(lambda: go(page, url, "Latest kernels")) for _ in range(repeats)]
     filters, words, meanings, back = [], [], [], []
     for number in range(repeats):
-        go(page, f"{url}/kernels", "kernels. Click a row")
+        settle(page, f"{url}/kernels", "kernels. Click a row")
         total = caption(page)
         option = open_filter(page)
         filters.append(timed(lambda option=option, total=total: (option.click(), changed(page, total))))  # type: ignore[misc]
-        go(page, f"{url}/kernels?by=words", "kernels. Click a row")
-        words.append(timed(lambda number=number: ask(page, f"variant {number + 11}")))  # type: ignore[misc]
-        go(page, f"{url}/kernels", "kernels. Click a row")
+        settle(page, f"{url}/kernels?by=words", "kernels. Click a row")
+        words.append(timed(lambda number=number: ask(page, f"variant = {number + 11}")))  # type: ignore[misc]
+        settle(page, f"{url}/kernels", "kernels. Click a row")
         meanings.append(timed(lambda number=number: ask(page, f"fused tanh {number}")))  # type: ignore[misc]
     yield "filter", "0.5 s", filters
     yield "search by words", "0.5 s", words
@@ -116,7 +116,7 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
     yield "search by meaning", "0.5 s", meanings[1:]
     address = f"{url}/kernel?id={KERNEL}"
     for _ in range(repeats):
-        go(page, f"{url}/problem?id={MADE.problem.id}", "What it computes")
+        settle(page, f"{url}/problem?id={MADE.problem.id}", "What it computes")
         table = page.get_by_test_id("stDataFrame").first
         opened = lambda table=table: (table.click(position={"x": 250, "y": 52}), shown(page, "Over torch.compile"))  # noqa: E731
         back.append(timed(opened))
@@ -148,6 +148,12 @@ def timed(act: Callable[[], Any]) -> float:
 def go(page: Any, url: str, text: str) -> None:
     page.goto(url, wait_until="commit")
     shown(page, text)
+
+
+def settle(page: Any, url: str, text: str) -> None:
+    """Open a page and let its charts be drawn: who reads it is not that quick."""
+    go(page, url, text)
+    page.wait_for_timeout(2500)
 
 
 def shown(page: Any, text: str) -> None:
