@@ -126,8 +126,9 @@ def grow(
         session.archive.finish_run(night.run.id, status)
 
 
-def _queue(paths: Sequence[Path], session: Session, night: Night) -> Iterator[Entry | Grown]:
-    """An entry for each problem with something left to do, from the archive."""
+def _queue(paths: Sequence[Path], session: Session, night: Night) -> Iterator[Attempt | Entry | Grown]:
+    """An entry for each problem with something left to do, from the archive. One that was cut short after all its
+    rounds still has its winner to confirm."""
     places = leaderboard(session.archive, None, session.judge.device.key)  # type: ignore[arg-type]
     known: dict[str, float] = {}
     for place in places:
@@ -142,10 +143,15 @@ def _queue(paths: Sequence[Path], session: Session, night: Night) -> Iterator[En
         if entry.is_open(session.options.budget.rounds):
             yield entry
         else:
+            run = night.runs.get(problem.id)
+            if run is not None and session.archive.run_status(run.id) == "running":
+                yield from _turn(entry, session, night, session.options.budget, more=0)
             yield Grown(path, path.stem, _attempts(entry, session, night), skipped=True)
 
 
-def _turn(entry: Entry, session: Session, night: Night, left: Budget) -> Generator[Attempt, None, Outcome]:
+def _turn(
+    entry: Entry, session: Session, night: Night, left: Budget, *, more: int = 1
+) -> Generator[Attempt, None, Outcome]:
     """One more round of a problem. What was cut short is finished first."""
     run = night.runs.get(entry.problem.id)
     if run is None:
@@ -154,7 +160,7 @@ def _turn(entry: Entry, session: Session, night: Night, left: Budget) -> Generat
         night.runs[entry.problem.id] = run
     spent = spent_before(session.archive, run.id)
     budget = Budget(
-        rounds=entry.turns + 1,
+        rounds=entry.turns + more,
         seconds=None if left.seconds is None else spent.seconds + left.seconds,
         tokens=None if left.tokens is None else spent.tokens + left.tokens,
         usd=None if left.usd is None else spent.usd + left.usd,

@@ -33,7 +33,7 @@ from archive.store import FileArchive
 from eval.records import Candidate, FunctionalProblem, Judged, Verdict, verdict_name
 from ingest.embedder import load_embedder
 from ingest.pipeline import index_attempt, reindex
-from rag_kernels.growth import grow
+from rag_kernels.growth import grow, open_night
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft
 from rag_kernels.retrieval import Limits, Retriever
@@ -125,7 +125,8 @@ def growth_job(root: Path, folder: Path, told: Path, count: int, rounds: int = 2
     made = problems(count, first)
     file = os.open(told, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     try:
-        for event in grow(write_problems(folder, made), session(root, made, rounds), resume=True):
+        paths, work = write_problems(folder, made), session(root, made, rounds)
+        for event in grow(paths, work, open_night(paths, work, resume=True)):
             if isinstance(event, Attempt):
                 line = f"{event.id} {event.candidate.id} {verdict_name(event.judged.verdict)}\n"
                 os.write(file, line.encode())
@@ -236,8 +237,12 @@ def crowd(root: Path, *, writers: int, readers: int, count: int, rounds: int) ->
         for n, folder in enumerate(folders)
     ]
     jobs += [start(reading_job, root / "archive", count) for _ in range(readers)]
-    for job in jobs:
-        finish(job)
+    try:
+        for job in jobs:
+            finish(job)
+    finally:
+        for job in jobs:
+            job.kill()
     told = root / "told"
     told.write_text("".join((root / f"{folder.name}.told").read_text() for folder in folders))
     losses = Losses()

@@ -185,8 +185,8 @@ def test_recorded_calls_answer_their_own_prompts() -> None:
     ask = {"run_id": "r", "purpose": "ideas", "temperature": None, "timeout_s": 1.0}
     replies = [llm.complete("m/x", m, **ask) for m in reversed(messages)]  # type: ignore[arg-type]
     assert [(r.text, r.call_ids, r.cost_usd) for r in replies] == [
-        ("answer 1", ("c1",), 0.0),
-        ("answer 0", ("c0",), 0.0),
+        ("answer 1", ("c1",), 0.002),
+        ("answer 0", ("c0",), 0.002),
     ]
     with pytest.raises(WriterError, match="no further reply"):
         llm.complete("m/x", messages[0], **ask)  # type: ignore[arg-type]

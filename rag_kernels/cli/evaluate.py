@@ -54,10 +54,13 @@ def evaluate(
         judge_batch(batch, options, confirm=confirm, as_json=as_json)
     if problem is None or kernel is None:
         raise typer.BadParameter("Name a PROBLEM and a KERNEL, or a file with --batch.")
-    judge_one(problem, kernel, options, confirm=confirm, as_json=as_json)
+    judge_one(problem, kernel, options, device, confirm=confirm, as_json=as_json)
 
 
-def judge_one(problem: Path, kernel: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:
+def judge_one(
+    problem: Path, kernel: Path, options: Options, device: str | None, *, confirm: bool, as_json: bool
+) -> NoReturn:
+    """`device` is what the command line says; what settings say is no reason to refuse a kernel of another backend."""
     from eval.problem import load_problem
     from eval.tiers import candidate_from_file
     from rag_kernels.api import open_session, target_backend
@@ -67,8 +70,8 @@ def judge_one(problem: Path, kernel: Path, options: Options, *, confirm: bool, a
 
     loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
-    if options.device not in ("auto", candidate.backend):
-        raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {options.device}.")
+    if device not in (None, "auto", candidate.backend):
+        raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {device}.")
     end_politely()
     with open_session(options, backend=candidate.backend) as session:
         attempts, finished = watch(session.evaluate(loaded, candidate, confirm=confirm), loaded.name, as_json=as_json)
