@@ -245,7 +245,7 @@ def test_two_client_processes_share_what_one_command_serves(tmp_path: Path) -> N
                 shared_archive(parse(env["RAG_KERNELS_ARCHIVE"]), "something secret").stats()
             assert "something secret" not in str(refused.value)
         finally:
-            server.send_signal(signal.SIGINT)
+            server.send_signal(signal.SIGTERM)  # shells have programs in the background ignore Ctrl-C
             told = told + server.communicate(timeout=60)[1]
     assert server.returncode == 0 and TOKEN not in told, told
     with pytest.raises(ArchiveError, match="does not answer"):

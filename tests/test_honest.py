@@ -55,13 +55,22 @@ def judge() -> Iterator[LocalJudge]:
         yield opened
 
 
-@pytest.mark.parametrize("start", SAMPLED)
-def test_an_honest_kernel_passes(judge: LocalJudge, start: str) -> None:
-    honest = next(h for h in CPU if h.name.startswith(start))
+def flags(judge: LocalJudge, honest: Honest) -> set[str]:
+    """The kinds of labels that an honest kernel should not have."""
     fp = functionalize(problem_from_source("honest", honest.task_source), workers=judge.workers)
     ((_, judged),) = judge.judge(fp, [honest.candidate])
     assert isinstance(judged.verdict, Passed), judged.verdict
-    assert {label.split(":")[0] for label in judged.verdict.labels} <= set(honest.allowed_labels)
+    return {label.split(":")[0] for label in judged.verdict.labels} - set(honest.allowed_labels)
+
+
+@pytest.mark.parametrize("start", SAMPLED)
+def test_an_honest_kernel_passes(judge: LocalJudge, start: str) -> None:
+    honest = next(h for h in CPU if h.name.startswith(start))
+    found = flags(judge, honest)
+    if found == {"fragile"}:  # the special values of a session are drawn: one in some hundreds is unlucky
+        with open_judge("cpu", limits=QUICK) as fresh:
+            found = flags(fresh, honest)
+    assert found == set()
 
 
 def test_cuda_kernels_take_the_arguments_of_their_problems(judge: LocalJudge) -> None:
