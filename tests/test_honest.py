@@ -67,7 +67,7 @@ def flags(judge: LocalJudge, honest: Honest) -> set[str]:
 def test_an_honest_kernel_passes(judge: LocalJudge, start: str) -> None:
     honest = next(h for h in CPU if h.name.startswith(start))
     found = flags(judge, honest)
-    if found == {"fragile"}:  # the special values of a session are drawn: one in some hundreds is unlucky
+    if found == {"fragile"}:  # the special values of a session are drawn; seen once, never in 35 sessions after it
         with open_judge("cpu", limits=QUICK) as fresh:
             found = flags(fresh, honest)
     assert found == set()

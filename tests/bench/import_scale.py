@@ -74,7 +74,7 @@ def row(level: int, number: int, rng: random.Random) -> dict[str, object]:
     module, functional = problem(level, task)
     correct = rng.random() < CORRECT
     eager, compiled, runtime = 0.4 + task / 100, 0.3 + task / 100, round(rng.uniform(0.05, 2.0), 3)
-    place = f"/home/somebody/work/experiments/20250203_optimize_b10_s4_e0_sweep/level_{level}/task_{task}"
+    place = f"/home/somebody/20250203_optimize_b10_s4_e0_sweep/level_{level}/task_{task}"
     here = f"{place}/b{number % 10}_s{number % 4}_fused_{number}/base/base.cu"
     tidy = "".join(f"{here}:{i}:1: warning: easily swappable parameters\n" for i in range(20))
     metrics = {name: {"unit": "%", "avg_value": rng.random(), "variance": 0.0, "n": 5} for name in METRICS}
