@@ -1,0 +1,93 @@
+"""What tests of the command line share: a home, real processes, and a small program in the place of a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from factories import candidate, problem
+
+from archive.bundle import import_bundle
+from archive.memory import MemoryArchive
+from rag_kernels.starter import BUNDLE
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = [str(Path(sys.executable).with_name("rag-kernels"))]
+
+# The same with a judge that leaves torch.compile out: it takes longer than everything else together.
+QUICK = """
+from functools import partial
+from eval.limits import Limits
+from rag_kernels import api, cli
+api.open_judge = partial(api.open_judge, limits=Limits(measure_compile=False, timed_s=0.1))
+cli.main()
+"""
+QUICK_PROGRAM = [sys.executable, "-c", QUICK]
+RELU = problem(shape=(256, 1024))
+RIGHT = candidate(RELU).source
+SLOW = RIGHT.replace("#pragma omp parallel for\n", "").replace("variant 0", "one thread")
+WRONG = RIGHT.replace("* f;", "* f + 1.0f;")
+
+# Reads a prompt and answers as a model would: ideas, or the next of the sources beside it.
+MODEL = """
+import fcntl, json, pathlib, sys
+prompt, here = sys.stdin.read(), pathlib.Path(__file__).parent
+if "numbered list" in prompt:
+    print("1. One fused loop over all threads.\\n2. One plain loop.")
+else:
+    with open(here / "count", "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        number = len(file.read())
+        file.write("x")
+    sources = json.loads((here / "sources.json").read_text())
+    print("Idea: the next one\\n```cpp\\n" + sources[min(number, len(sources) - 1)] + "```")
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Stdout as `--json` promises it: an object a line, and nothing else."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAG_KERNELS_", "OPENAI_", "XDG_"))}
+    places = {"HOME": str(home), "RAG_KERNELS_CACHE": str(home / "cache"), "RAG_KERNELS_DEVICE": "cpu"}
+    return {**kept, **places, **more}
+
+
+def run(home: Path, *arguments: str | Path, program: list[str] = PROGRAM, **env: str) -> Done:
+    done = subprocess.run(
+        [*program, *map(str, arguments)], capture_output=True, text=True, cwd=home, env=environment(home, **env),
+        timeout=280, check=False,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+# One round without exemplars: before a model sees one, it is judged on this machine, which takes its time.
+BRIEF = ("--effort", "1", "--retrieval", "off")
+
+
+def model(folder: Path, *sources: str) -> str:
+    """A model name (`cmd:...`) that answers with these sources, one after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.py").write_text(MODEL)
+    (folder / "sources.json").write_text(json.dumps(sources))
+    return f"cmd:{sys.executable} {folder / 'model.py'}"
+
+
+def starter_kernels() -> int:
+    """How many kernels a new archive is stocked with."""
+    return import_bundle(MemoryArchive(), BUNDLE)["kernels"]
