@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from rag_kernels.cli.common import (
-    ApiBase,
-    ArchivePlace,
-    BudgetSeconds,
-    BudgetTokens,
-    BudgetUsd,
-    DeviceChoice,
-    Effort,
-    Examples,
-    Json,
-    Model,
-    Rounds,
-    emit,
-    end_politely,
-    read_options,
-)
+from rag_kernels.cli.common import Json, emit, end_politely, problem_files
+from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
-    from rag_kernels.options import RetrievalMode
+    from rag_kernels.options import Options, RetrievalMode
 
 
+@with_search_flags("retrieval", "leave_out", "seed")
 def ablate(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Folders of KernelBench files, or files.")],
     retrieval: Annotated[
@@ -43,24 +31,14 @@ def ablate(
         Path,
         typer.Option("--results", metavar="FOLDER", help="An archive of its own for all attempts; it goes on there."),
     ] = Path("ablation"),
-    model: Model = None,
-    device: DeviceChoice = None,
-    effort: Effort = None,
-    rounds: Rounds = None,
-    examples: Examples = None,
-    budget_usd: BudgetUsd = None,
-    budget_seconds: BudgetSeconds = None,
-    budget_tokens: BudgetTokens = None,
-    archive: ArchivePlace = None,
-    api_base: ApiBase = None,
+    *,
+    options: Options,
     as_json: Json = False,
 ) -> None:
     """Run the same writer with exemplars found in several ways, and with none; compare what it wins.
 
     Example: rag-kernels ablate examples/ --retrieval off,random,hybrid --exclude-family --seeds 3
     """
-    from eval.problem import find_problems
-    from eval.records import ProblemError
     from rag_kernels.ablation import Trial, summarise
     from rag_kernels.ablation import ablate as run_all
     from rag_kernels.api import open_arms
@@ -68,14 +46,8 @@ def ablate(
     from rag_kernels.rows import arm_row, trial_row
 
     arms = modes(retrieval)
-    options = read_options(
-        models=model, device=device, effort=effort, rounds=rounds, examples=examples, archive=archive,
-        leave_out="family" if exclude_family else "problem", budget_usd=budget_usd, budget_seconds=budget_seconds,
-        budget_tokens=budget_tokens, api_base=api_base,
-    )  # fmt: skip
-    files = find_problems(paths)
-    if not files or not all(file.is_file() for file in files):
-        raise ProblemError(f"There are no problem files in {', '.join(map(str, paths))}; check the path.")
+    options = replace(options, leave_out="family" if exclude_family else "problem")
+    files = problem_files(paths)
     end_politely()
     trials: list[Trial] = []
     try:

@@ -9,6 +9,7 @@ import json
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -139,6 +140,18 @@ def read_settings(**flags: Any) -> Settings:
         raise typer.BadParameter(
             f"RAG_KERNELS_{name.upper()} (or --{name.replace('_', '-')}): {first['msg'].lower()}."
         ) from error
+
+
+def problem_files(paths: Sequence[Path]) -> list[Path]:
+    """The problem files that paths name, those of folders among them. ProblemError where one is missing."""
+    from eval.problem import find_problems
+    from eval.records import ProblemError
+
+    files = find_problems(list(paths))
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing or not files:
+        raise ProblemError(f"There are no problem files in {', '.join(missing or map(str, paths))}; check the path.")
+    return files
 
 
 def writable_out(path: Path | None, suffixes: tuple[str, ...]) -> None:

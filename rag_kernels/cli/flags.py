@@ -1,6 +1,6 @@
-"""The flags of a search, which `generate` and `grow` have in common: listed once, in the order of the help.
+"""The flags of a search, which several commands have in common: listed once, in the order of the help.
 
-Comes in: a command with a parameter `options`. Goes out: the same command with all these flags in its place.
+Comes in: a command with a parameter `options`. Goes out: the same command with these flags in its place.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.cli.common import (
@@ -67,9 +67,14 @@ def search_options(
     )  # fmt: skip
 
 
-def with_search_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the flags of `search_options` in place of its parameter `options`; typer reads its signature."""
-    flags = _parameters(search_options)
+def with_search_flags(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of `search_options`, but for some, in place of its parameter `options`."""
+    return lambda command: _with_flags(command, left_out)
+
+
+def _with_flags(command: Callable[..., None], left_out: Sequence[str]) -> Callable[..., None]:
+    """Typer reads the signature of a command."""
+    flags = [flag for flag in _parameters(search_options) if flag.name not in left_out]
     shown: list[inspect.Parameter] = []
     for parameter in _parameters(command):
         shown += flags if parameter.name == "options" else [parameter]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rag_kernels.options import Options
 
 
-@with_search_flags
+@with_search_flags()
 def generate(
     problem: Annotated[
         Path, typer.Argument(metavar="PROBLEM", help="A KernelBench file: Model, get_inputs, get_init_inputs.")

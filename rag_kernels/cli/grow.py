@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Json, emit, end_politely
+from rag_kernels.cli.common import Json, emit, end_politely, problem_files
 from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rag_kernels.session import Session
 
 
-@with_search_flags
+@with_search_flags()
 def grow(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Folders of KernelBench files, or files.")],
     until: Annotated[
@@ -45,8 +45,6 @@ def grow(
 
     Example: rag-kernels grow problems/ --until 07:00 --budget-usd 50 --resume
     """
-    from eval.problem import find_problems
-    from eval.records import ProblemError
     from rag_kernels.api import open_session
     from rag_kernels.growth import next_time, open_night
 
@@ -54,10 +52,7 @@ def grow(
         deadline = next_time(until) if until else None
     except ValueError as error:
         raise typer.BadParameter(f"--until {until} is no time of day: write it as HH:MM, for example 07:00.") from error
-    files = find_problems(paths)
-    missing = [str(f) for f in files if not f.is_file()]
-    if missing or not files:
-        raise ProblemError(f"There are no problem files in {', '.join(missing or map(str, paths))}; check the path.")
+    files = problem_files(paths)
     end_politely()
     with alone(files), open_session(options) as session:
         night = open_night(files, session, resume=resume)

@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import (
-    ApiBase,
-    ArchivePlace,
-    BudgetSeconds,
-    BudgetTokens,
-    BudgetUsd,
-    DeviceChoice,
-    Examples,
-    Hint,
-    Json,
-    LeaveOut,
-    Model,
-    Retrieval,
-    Seed,
-    emit,
-    end_politely,
-    read_options,
-)
+from rag_kernels.cli.common import Json, emit, end_politely, problem_files
+from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,28 +17,19 @@ if TYPE_CHECKING:
     from rag_kernels.options import Options
 
 
+@with_search_flags("effort", "rounds", "drafts", "precision", "max_autotune")
 def sample(
     paths: Annotated[list[Path], typer.Argument(metavar="PROBLEM", help="KernelBench files, or folders of them.")],
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="A line of JSON a problem is added; what it has is skipped.")
     ],
     samples: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Candidates a problem.")] = 8,
-    model: Model = None,
-    device: DeviceChoice = None,
     target: Annotated[
         Path | None,
         typer.Option("--target", metavar="FILE", help="The device that they are for: devices/*.json of its cache."),
     ] = None,
-    hint: Hint = "",
-    examples: Examples = None,
-    retrieval: Retrieval = None,
-    leave_out: LeaveOut = "nothing",
-    budget_usd: BudgetUsd = None,
-    budget_seconds: BudgetSeconds = None,
-    budget_tokens: BudgetTokens = None,
-    archive: ArchivePlace = None,
-    seed: Seed = 0,
-    api_base: ApiBase = None,
+    *,
+    options: Options,
     as_json: Json = False,
 ) -> None:
     """Write candidates without judging them: no GPU and no compiler are needed. Budgets are for all problems together.
@@ -64,17 +39,8 @@ def sample(
 
     Example: rag-kernels sample problems/ --model openai/gpt-5 --device cuda --target h100.json --out candidates.jsonl
     """
-    options = read_options(
-        models=model, device=device, hint=hint, examples=examples, retrieval=retrieval, leave_out=leave_out,
-        budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens, archive=archive, seed=seed,
-        api_base=api_base,
-    )  # fmt: skip
-    from eval.problem import find_problems
-    from eval.records import ProblemError
 
-    files = find_problems(paths)
-    if not files or not all(file.is_file() for file in files):
-        raise ProblemError(f"There are no problem files in {', '.join(map(str, paths))}; check the path.")
+    files = problem_files(paths)
     end_politely()
     written = failed = 0
     try:
