@@ -1,7 +1,8 @@
 """The history of the schema: named steps, in order, only ever appended to.
 
 Comes in: a DuckDB connection. Goes out: the same database at the newest schema, with a row in `migrations` for
-each step. The steps are the SQL files in `schema/`. Knows nothing of files, locks or records.
+each step. The steps are the SQL files in `schema/` and change tables; views and macros hold no data, stand once in
+`schema/views.sql`, and are made anew after the newest step. Knows nothing of files, locks or records.
 """
 
 from __future__ import annotations
@@ -62,5 +63,7 @@ def migrate(con: DuckDBPyConnection, names: Sequence[str] = MIGRATIONS, schema: 
         con.execute((schema / f"{name}.sql").read_text())
         now = datetime.now(UTC).isoformat(timespec="seconds")
         con.execute("INSERT INTO migrations SELECT count(*) + 1, ?, ? FROM migrations", [name, now])
+    if steps[-1] == MIGRATIONS[-1]:
+        con.execute((schema / "views.sql").read_text())
     con.execute("COMMIT")
     return steps
