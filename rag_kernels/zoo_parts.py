@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,13 @@ def read_part(part: str) -> tuple[int, int]:
 
 
 def read(files: Sequence[Path]) -> list[Seen]:
-    """The texts that were judged, from the rows of several runs; one judged twice counts by the worse of both.
+    """The texts that were judged, from the rows of several runs; what is no row of a text is passed over."""
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return seen_of([row for row in rows if "kind" in row])
+
+
+def seen_of(rows: Iterable[dict[str, Any]]) -> list[Seen]:
+    """Rows as texts and verdicts; a text that was judged twice counts by the worse of both.
 
     Twins with the same source, which parts judge each for itself, count once too.
     """
@@ -58,17 +64,14 @@ def read(files: Sequence[Path]) -> list[Seen]:
         for text in group
     }
     found: dict[Any, Seen] = {}
-    for row in [json.loads(line) for file in files for line in file.read_text().splitlines()]:
-        if "kind" not in row:
-            continue  # the summary at the end of a run
+    for row in rows:
         key = row["device"], row["kind"], row["name"]
         if key not in named:
             raise ProblemError(f"This version's zoo has no {row['kind']} {row['name']!r}; merge rows of one version.")
         source, text = named[key]
-        one = _seen(text, row)
         own = (source, text.candidate) if text.kind == "twin" else key
         if own not in found or fine(found[own]):
-            found[own] = one
+            found[own] = _seen(text, row)
     return list(found.values())
 
 
