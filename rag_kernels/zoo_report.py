@@ -15,6 +15,7 @@ from rag_kernels.zoo_ablation import Without
 
 STAGES = ("build", "prepare", "load", "check", "special", "repeat", "sanitize", "classify", "time", "odd")
 Z = 1.959964  # 95 %, two-sided
+NAMED = 3  # codes that are named of those which catch what one defence less lets through
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:
@@ -163,6 +164,7 @@ def ablation(first: Sequence[Seen], found: Sequence[Without]) -> str:
     missed = [s.text.name for s in specimens if not s.caught]
     rows = [("nothing", str(len(specimens)), str(len(missed)), "; ".join(missed), "")]
     for w in found:
-        instead = ", ".join(f"{code} {count}" for code, count in w.instead)
-        rows.append((w.defence, str(w.again), str(len(w.missed)), "; ".join(w.missed), instead))
+        named, rest = w.instead[:NAMED], sum(count for _, count in w.instead[NAMED:])
+        instead = [f"{code} {count}" for code, count in named] + [f"others {rest}"] * bool(rest)
+        rows.append((w.defence, str(w.again), str(len(w.missed)), "; ".join(w.missed), ", ".join(instead)))
     return table("One defence less", ("without", "judged", "missed", "which", "what catches the others"), rows)

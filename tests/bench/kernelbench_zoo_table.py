@@ -62,7 +62,7 @@ def table(files: Sequence[Path]) -> str:
     parts = [
         _machine(theirs, len(last) - len(both)),
         _by("By family", cheats, lambda b: b.seen.text.family),
-        _by("By backend and tier", cheats, lambda b: f"{b.row['device']} {b.seen.text.candidate.tier}"),
+        _by("By tier", cheats, lambda b: b.seen.text.candidate.tier),
         _honest(honest),
         _accepted([b for b in cheats if b.accepted and not b.idle]),
         _names("KernelBench accepts, but they are no faster than their twins there", cheats),
