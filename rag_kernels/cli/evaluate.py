@@ -10,8 +10,10 @@ import typer
 
 from rag_kernels.cli.common import (
     ArchivePlace,
+    Cluster,
     DeviceChoice,
     Json,
+    JudgeCpus,
     MaxAutotune,
     Precision,
     emit,
@@ -39,6 +41,8 @@ def evaluate(
     precision: Precision = "strict",
     max_autotune: MaxAutotune = False,
     archive: ArchivePlace = None,
+    cluster: Cluster = "",
+    judge_cpus: JudgeCpus = 0,
     as_json: Json = False,
 ) -> None:
     """Judge a kernel: is it right, how fast is it, and how far from the physical floor. Or judge a batch of them.
@@ -47,7 +51,10 @@ def evaluate(
 
     Example: rag-kernels eval --batch candidates.jsonl
     """
-    options = read_options(device=device, archive=archive, precision=precision, max_autotune=max_autotune)
+    options = read_options(
+        device=device, archive=archive, precision=precision, max_autotune=max_autotune, cluster=cluster,
+        judge_cpus=judge_cpus,
+    )  # fmt: skip
     if batch is not None:
         if problem is not None:
             raise typer.BadParameter("--batch brings its problems along: name no PROBLEM beside it.")
