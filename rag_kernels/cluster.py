@@ -54,25 +54,28 @@ def connected(address: str) -> Iterator[Any]:
     try:
         ray = import_module("ray")
     except ImportError:
-        raise MachineError(
-            "--cluster needs Ray: run `pip install 'rag-kernels[ray]'`, here and on all hosts."
-        ) from None
+        why = "--cluster needs Ray: run `pip install 'rag-kernels[ray]'`, here and on all hosts."
+        raise MachineError(why) from None
+    if ray.is_initialized():  # by the caller, who ends it too
+        yield ray
+        return
     named = os.environ.get("RAY_ADDRESS", "") if address == "ray" else address
-    folder = tempfile.mkdtemp(prefix="ray-") if not named else ""
-    here: dict[str, Any] = {
+    folder = "" if named else tempfile.mkdtemp(prefix="ray-")
+    ours: dict[str, Any] = {
         "num_cpus": threads(), "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES,
-        "_temp_dir": folder,
+        "_temp_dir": folder, "_node_ip_address": "127.0.0.1",  # nobody else can reach it
     }  # fmt: skip
     try:
         with _bare_environment():
-            ray.init(named or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if named else here))
+            ray.init(named or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if named else ours))
     except Exception as error:
         raise MachineError(f"Ray cannot be reached at {named or 'this host'}: {error}") from error
     try:
         yield ray
     finally:
         ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True) if folder else None
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -96,20 +99,21 @@ class RayCrew:
 
     def __init__(self, ray: Any, wanted: Wanted, *, most: int | None = None) -> None:
         self._ray, self._most = ray, most
-        hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        on_gpu = wanted.backend == "cuda"
-        gpus = [(host.get("CPU", 0), host["GPU"]) for host in hosts if host.get("GPU")] if on_gpu else []
+        self._gpus = 1 if wanted.backend == "cuda" else 0
         if wanted.cpus <= 0:  # an equal share for each GPU of a host, or a host's all
-            shares = [int(cpus // gpu) for cpus, gpu in gpus] or [int(host.get("CPU", 1)) for host in hosts]
+            shares = [cpus // (gpus if self._gpus else 1) for cpus, gpus in self._hosts()]
             wanted = replace(wanted, cpus=max(1, min(shares, default=1)))
-        self._wanted, self._gpus = wanted, 1 if gpus else 0
+        self._wanted = wanted
+
+    def _hosts(self) -> list[tuple[int, int]]:
+        """Cores and GPUs of each host that can have a judge."""
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        counts = [(int(host.get("CPU", 0)), int(host.get("GPU", 0))) for host in alive]
+        return [(cpus, gpus) for cpus, gpus in counts if gpus or not self._gpus]
 
     def wanted(self) -> int:
-        hosts = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if self._gpus:
-            room = sum(min(int(host.get("GPU", 0)), int(host.get("CPU", 0)) // self._wanted.cpus) for host in hosts)
-        else:
-            room = sum(int(host.get("CPU", 0)) // self._wanted.cpus for host in hosts)
+        each = self._wanted.cpus
+        room = sum(min(gpus, cpus // each) if self._gpus else cpus // each for cpus, gpus in self._hosts())
         return room if self._most is None else min(room, self._most)
 
     def hire(self) -> RayHand:
@@ -220,6 +224,8 @@ def open_cluster(
     """Connect, hire, and wait for the first judge. `backend` None: CUDA if any host of the cluster has a GPU."""
     with connected(address) as ray:
         chosen = backend or ("cuda" if ray.cluster_resources().get("GPU") else "cpu")
+        if chosen == "cuda" and not ray.cluster_resources().get("GPU"):
+            log.warning("No host of the cluster has a GPU that Ray knows of (`ray status`): waiting for one.")
         crew = RayCrew(ray, Wanted(chosen, limits or Limits(), cpus, cache), most=most)
         dispatcher = Dispatcher(crew, build_ahead=chosen == "cuda")
         try:

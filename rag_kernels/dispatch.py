@@ -7,10 +7,10 @@ A judge keeps the problem that it has open as long as there is work on it, and j
 elsewhere. A lost judge is replaced, and its job goes to another one. What that costs:
 
 - the host is gone: the job starts again, as often as that happens;
-- the process died on a living host: the same, but a candidate under which `JOB_TRIES` judges died has crashed;
-- the judge says that something is wrong: another one is asked. If `PROBLEM_TRIES` of them say that it is the problem,
-  or `JOB_TRIES` say anything, it is raised, as a local judge would have done;
-- a GPU or a set of cores that failed `UNIT_TRIES` times in a row is given no more work.
+- the process died on a living host: the same, but a candidate under which three judges died has crashed;
+- the judge says that something is wrong: another one is asked. If two of them say that it is the problem, or three say
+  anything, it is raised, as a local judge would have done;
+- a GPU or a set of cores that failed five times in a row is given no more work.
 """
 
 from __future__ import annotations
@@ -33,15 +33,22 @@ from rag_kernels.remote_judge import VERSION, About, Fault
 
 log = logging.getLogger(__name__)
 
-JOB_TRIES = 3
-PROBLEM_TRIES = 2
-UNIT_TRIES = 5
-OPEN_TRIES = 3  # judges in a row that could not be opened while none is open
 TICK_S = 1.0
-ABSENT_S = 900.0  # so long a cluster may be without any judge
-VERDICT_S = 3600.0  # beyond all limits of a judge: it hangs
-AHEAD = 3  # candidates a judge builds ahead
+AHEAD = 4  # candidates that a judge builds ahead
 PATIENCE_S = 60.0  # after which age counts more than what a judge has open
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How often something is tried, and how long it is waited for."""
+
+    job_tries: int = 3
+    problem_tries: int = 2
+    unit_tries: int = 5
+    open_tries: int = 3  # judges in a row that could not be opened while none is open
+    backoff_s: float = 2.0  # after the first of them; twice as long after each other
+    absent_s: float = 900.0  # so long a cluster may be without any judge
+    verdict_s: float = 3600.0  # beyond all limits of a judge: it hangs
 
 
 class LostError(Exception):
@@ -123,8 +130,8 @@ class Job:
 class Dispatcher:
     """Hires as soon as it is made; `ready` is done when the first judge is open. Close it when done."""
 
-    def __init__(self, crew: Crew, *, build_ahead: bool) -> None:
-        self._crew, self._build_ahead = crew, build_ahead
+    def __init__(self, crew: Crew, *, build_ahead: bool, rules: Rules | None = None) -> None:
+        self._crew, self._build_ahead, self._rules = crew, build_ahead, rules or Rules()
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._seats: list[Seat] = []
         self._queue: list[Job] = []
@@ -205,8 +212,8 @@ class Dispatcher:
         elif self.about is not None and about.device.key != self.about.device.key:
             why = f"it has {about.device.name}, and times there do not compare with those on {self.about.device.name}"
             self._retire(seat, why)
-        elif self._failed[about.where] >= UNIT_TRIES:
-            self._retire(seat, f"it failed {UNIT_TRIES} times in a row")
+        elif self._failed[about.where] >= self._rules.unit_tries:
+            self._retire(seat, f"it failed {self._rules.unit_tries} times in a row")
         elif self.about is None:
             self.about = about
             self.ready.set_result(about)
@@ -223,8 +230,8 @@ class Dispatcher:
     def _missed(self, seat: Seat, why: str) -> None:
         self._drop(seat)
         self._misses.append(why)
-        self._hire_at = time.monotonic() + 2 ** len(self._misses)
-        if len(self._misses) >= OPEN_TRIES and not any(s.works for s in self._seats):
+        self._hire_at = time.monotonic() + self._rules.backoff_s * 2 ** (len(self._misses) - 1)
+        if len(self._misses) >= self._rules.open_tries and not any(s.works for s in self._seats):
             self._give_up(MachineError(f"No judge could be opened on the cluster: {why}"))
 
     def _drop(self, seat: Seat) -> None:
@@ -237,13 +244,13 @@ class Dispatcher:
     def _look_after(self) -> None:
         """End judges that hang, and do not wait for ever for a cluster that has gone."""
         now = time.monotonic()
-        for seat in [s for s in self._seats if s.job is not None and now - s.since > VERDICT_S]:
+        for seat in [s for s in self._seats if s.job is not None and now - s.since > self._rules.verdict_s]:
             seat.hand.end()  # its answer is a LostError now
             seat.since = now
         if any(seat.works for seat in self._seats):
             self._last_open = now
-        elif now - self._last_open > ABSENT_S and self._broken is None:
-            minutes = round(ABSENT_S / 60)
+        elif now - self._last_open > self._rules.absent_s and self._broken is None:
+            minutes = round(self._rules.absent_s / 60)
             self._give_up(
                 MachineError(f"The cluster has had no place for a judge for {minutes} minutes: see `ray status`.")
             )
@@ -328,14 +335,14 @@ class Dispatcher:
     def _once_more(self, job: Job, about: About) -> None:
         losses, faults = job.losses, job.faults
         of_problem = [fault for fault in faults if fault.kind == "problem"]
-        if len(losses) >= JOB_TRIES:
+        if len(losses) >= self._rules.job_tries:
             for one in job.tries:
                 self._failed[one.unit] = 0  # it was the candidate
-            why = f"Each of {JOB_TRIES} judges that ran it died with it, on hosts that live."
+            why = f"Each of {self._rules.job_tries} judges that ran it died with it, on hosts that live."
             _answer(job, Judged(Crashed(why, "\n".join(losses)), about.device, about.environment))
-        elif len(of_problem) >= PROBLEM_TRIES:
+        elif len(of_problem) >= self._rules.problem_tries:
             _fail(job, of_problem[-1].raised())
-        elif len(job.tries) >= JOB_TRIES:
+        elif len(job.tries) >= self._rules.job_tries:
             _fail(job, faults[-1].raised())
         else:
             job.built_by = None

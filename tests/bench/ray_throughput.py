@@ -107,9 +107,9 @@ def judge_all(judge: ClusterJudge, todo: dict[FunctionalProblem, list[Candidate]
 
 
 def table(arms: Sequence[Arm], expected: int) -> str:
-    first = arms[0]
+    first = min(arms, key=lambda arm: arm.judges)
     rows = [
-        "| judges | candidates judged | seconds | verdicts an hour | times one judge | the same verdict | opening, s |",
+        "| judges | candidates judged | seconds | verdicts an hour | speed-up | the same verdict | opening, s |",
         "|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for arm in arms:
