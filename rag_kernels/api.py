@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from archive.protocol import Archive
@@ -42,7 +43,7 @@ from rag_kernels.novelty import Embed
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.recall import Recalling
-from rag_kernels.records import Writer
+from rag_kernels.records import Shown, Writer
 from rag_kernels.retrieval import Retriever
 from rag_kernels.sampling import Sampler
 from rag_kernels.session import Session
@@ -95,16 +96,23 @@ def open_session(
             prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key)
         facts = bench.facts() if options.models else ()
+        exemplars, alone = Exemplars(retriever, options, judge.device, prove), Lock()
+
+        def retrieve(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
+            with alone:  # problems that are worked on at once ask one after the other
+                return exemplars(fp, attempts)
+
         yield Session(
             options=options,
             archive=archive,
             judge=judge,
             functionalize=functionalize,
-            retrieve=Exemplars(retriever, options, judge.device, prove),
+            retrieve=retrieve,
             index=lambda attempt: index_attempt(archive, attempt, embedder),
             make_writer=lambda ledger: open_writer(
                 options, archive, ledger, facts=facts, embed=embedder.embed, model=model
             ),
+            at_once=bench.at_once,
         )
 
 
@@ -117,6 +125,7 @@ class Bench:
     can_run: bool
     room_bytes: int  # for the tensors of a problem
     facts: Callable[[], tuple[str, ...]]  # of its device
+    at_once: int = 1  # candidates that it judges at once
 
 
 @contextmanager
@@ -128,7 +137,7 @@ def open_bench(options: Options, backend: Backend | None = None) -> Iterator[Ben
         with open_cluster(
             options.cluster, backend=chosen, limits=limits, cache=options.cache, cpus=options.judge_cpus
         ) as far:
-            yield Bench(far, far.workers, far.can_run, far.room_bytes, lambda: far.facts)
+            yield Bench(far, far.workers, far.can_run, far.room_bytes, lambda: far.facts, far.expected)
         return
     device = backend or target_backend(options)
     room, cache_dir = room_bytes(device), Path(options.cache) if options.cache else None

@@ -170,8 +170,9 @@ class RayHand:
 class ClusterJudge:
     """Judges on all hosts. `workers` are of this host, for what a search does besides: functionalizing."""
 
-    def __init__(self, dispatcher: Dispatcher, about: About, workers: Workers) -> None:
-        self._dispatcher, self._about = dispatcher, about
+    def __init__(self, dispatcher: Dispatcher, about: About, workers: Workers, *, expected: int = 1) -> None:
+        self._dispatcher = dispatcher
+        self.expected = expected  # how many judges there is room for
         self.device, self.can_run = about.device, about.can_run
         self.facts, self.room_bytes = about.facts, about.room_bytes
         self.workers = workers
@@ -232,6 +233,6 @@ def open_cluster(
             log.info("Waiting for the first of %d judges.", crew.wanted())
             about = dispatcher.ready.result()
             with Workers() as workers:
-                yield ClusterJudge(dispatcher, about, workers)
+                yield ClusterJudge(dispatcher, about, workers, expected=max(1, crew.wanted()))
         finally:
             dispatcher.close()

@@ -56,12 +56,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-class TestTwoJudges:
-    @pytest.fixture(scope="class")
-    def judge(self, ray: Any, cache: Path) -> Iterator[ClusterJudge]:
-        with open_cluster("ray", backend="cpu", limits=QUICK, cache=str(cache), cpus=1, most=2) as judge:
-            yield judge
+@pytest.fixture(scope="class")
+def judge(ray: Any, cache: Path) -> Iterator[ClusterJudge]:
+    with open_cluster("ray", backend="cpu", limits=QUICK, cache=str(cache), cpus=1, most=2) as judge:
+        yield judge
 
+
+class TestTwoJudges:
     def test_candidates_get_the_verdicts_that_they_get_here(self, judge: ClusterJudge, cache: Path) -> None:
         candidates = {name: kernel(source) for name, source in SOURCES.items()}
         found = {c.id: verdict_name(j.verdict) for c, j in judge.judge(RELU, list(candidates.values()))}
