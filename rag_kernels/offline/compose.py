@@ -13,8 +13,11 @@ from eval.records import Backend, Candidate, FunctionalProblem, Ref, TensorArgum
 from eval.records import Value as Argument
 from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS
 from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
+from rag_kernels.offline.one_pass import one_pass
 from rag_kernels.offline.regions import Planner, Region, Split
 from rag_kernels.offline.rules import RULES
 from rag_kernels.offline.sizes import Number
@@ -38,6 +41,8 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     if fp.uses_random:
         return None
     lowered = Lowering(fp).run(RULES)
+    if isinstance(parameters, CudaParameters):
+        lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
     split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024)
     steps = Planner(split, specs).run(lowered)

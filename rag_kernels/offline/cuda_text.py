@@ -3,6 +3,7 @@
 HEAD = """#include <cuda_runtime.h>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include "rag_kernel.h"
 """
 
@@ -14,16 +15,32 @@ struct Min { template <class T> __device__ T operator()(T a, T b) const { return
 struct Any { __device__ int operator()(int a, int b) const { return a | b; } };
 struct All { __device__ int operator()(int a, int b) const { return a & b; } };
 
+// The largest number so far, and the sum of exp(x - top) over those so far.
+struct MaxSum { float top; double sum; };
+__device__ inline MaxSum merge(MaxSum a, float v) {
+  if (v > a.top) return {v, a.sum * double(expf(a.top - v)) + 1};
+  if (v != -INFINITY) a.sum += double(expf(v - a.top));
+  return a;
+}
+__device__ inline MaxSum merge(MaxSum a, MaxSum b) {
+  if (b.top > a.top) { const MaxSum c = a; a = b; b = c; }
+  if (b.top != -INFINITY || b.sum != b.sum) a.sum += b.sum * double(expf(b.top - a.top));
+  return a;
+}
+struct Merge { __device__ MaxSum operator()(MaxSum a, MaxSum b) const { return merge(a, b); } };
+template <class T> __device__ T lane_xor(T v, int d) { return __shfl_xor_sync(0xffffffffu, v, d); }
+__device__ inline MaxSum lane_xor(MaxSum v, int d) { return {lane_xor(v.top, d), lane_xor(v.sum, d)}; }
+
 // Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
 template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
-  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
+  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
   if (blockDim.x <= 32) return v;
   __shared__ T parts[32];
   __syncthreads();
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
   __syncthreads();
   v = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : start;
-  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
+  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
   return v;
 }
 
@@ -84,6 +101,17 @@ template <class T> T* scratch(int64_t n, cudaStream_t stream) {
   void* memory = nullptr;
   RK_CHECK(cudaMallocAsync(&memory, sizeof(T) * n, stream) == cudaSuccess, "no device memory for a partial result");
   return static_cast<T*>(memory);
+}
+// Whether a thread may load sixteen bytes at a time from all of these.
+inline bool aligned(std::initializer_list<const void*> pointers) {
+  for (const void* p : pointers)
+    if (uintptr_t(p) % 16) return false;
+  return true;
+}
+// Threads for a row of so many quads: a warp for short ones (several rows a block), more for long ones.
+inline dim3 quad_block(int64_t quads) {
+  if (quads <= 256) return dim3(32, THREADS / 32);
+  return dim3(quads <= 4 * THREADS ? THREADS : quads <= 8192 ? 512 : LONG_THREADS, 1);
 }
 // Threads for a row: one warp for short rows (several rows a block), more for long ones.
 inline dim3 row_block(int64_t length) {
