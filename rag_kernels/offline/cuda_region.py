@@ -247,7 +247,7 @@ class CudaRegion(Passes):
                 inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
                 continue
             functor = f"{FUNCTORS[v.kind]}()"
-            scan = f"row_scan({name}_here, {functor}, {wide}({START[v.kind]}), {name}_total)"
+            scan = f"{functor}(row_scan({name}_here, {functor}, {wide}({START[v.kind]}), {name}_total), {name}_here)"
             inner.lines += [
                 f"{wide} {name}_here = {START[v.kind]}, {name}_total;",
                 "if (inside) {", *indent([*block.lines, f"{name}_here = {text};"]), "}",

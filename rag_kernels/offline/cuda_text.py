@@ -56,24 +56,28 @@ template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
   return v;
 }
 
-// Inclusive scan over threadIdx.x; `total` receives the combination of all.
-template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// Inclusive scan over the lanes of a warp.
+template <class T, class F> __device__ T lane_scan(T v, F f) {
   for (unsigned d = 1; d < 32; d *= 2) {
     const T below = __shfl_up_sync(0xffffffffu, v, d);
-    if (lane >= d) v = f(below, v);
+    if (threadIdx.x % 32 >= d) v = f(below, v);
   }
+  return v;
+}
+
+// Exclusive scan over threadIdx.x; `total` receives the combination of all.
+template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const T here = lane_scan(v, f);
   __shared__ T parts[32];
   __syncthreads();
-  if (lane == 31) parts[warp] = v;
+  if (lane == 31) parts[warp] = here;
   __syncthreads();
-  T before = start;
-  total = start;
-  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
-    if (w == warp) before = total;
-    total = f(total, parts[w]);
-  }
-  return f(before, v);
+  const T all = lane_scan(lane < warps ? parts[lane] : start, f);
+  const T earlier = __shfl_sync(0xffffffffu, all, warp ? warp - 1 : 0), left = __shfl_up_sync(0xffffffffu, here, 1);
+  total = __shfl_sync(0xffffffffu, all, warps - 1);
+  const T before = warp ? earlier : start;
+  return lane ? f(before, left) : before;
 }
 """
 

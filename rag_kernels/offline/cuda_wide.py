@@ -12,12 +12,13 @@ import re
 from dataclasses import dataclass, field
 
 from rag_kernels.offline import ir
-from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda_region import FUNCTORS, CudaParameters, CudaRegion
 from rag_kernels.offline.expressions import Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Access, Loop, Nest
-from rag_kernels.offline.passes import indent
+from rag_kernels.offline.passes import START, accumulator, indent
 from rag_kernels.offline.regions import Region
+from rag_kernels.offline.table import CTYPES
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
@@ -35,6 +36,7 @@ class WideRegion(CudaRegion):
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
     partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
     uses: dict[str, int] = field(default_factory=dict)  # how many sweeps use a load
+    before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
 
     @property
     def quad(self) -> Loop:
@@ -77,27 +79,34 @@ class WideRegion(CudaRegion):
         self.partials.append(name)
         return f"{name}_f"
 
-    def quad_lines(self, lines: list[str], quad: str) -> list[str]:
-        """Load what the lines use, run them for each of the four, store what they made."""
+    def each(self, lines: list[str]) -> list[str]:
+        """The lines for each element of a quad."""
         assert self.axis
-        text = "\n".join(lines)
+        head = f"  const int64_t {self.axis.var} = 4 * {self.quad.var} + u;"
+        return ["#pragma unroll", "for (int u = 0; u < 4; ++u) {", head, *indent(lines), "}"]
+
+    def quad_lines(self, lines: list[str], before: list[str] | None = None) -> list[str]:
+        """Load what the lines use, run them for each of the four, store what they made.
+
+        With `before`, which every thread of the block runs, the rest is for those that have a quad.
+        """
+        text = "\n".join([*(before or []), *lines])
         used = [n for n in dict.fromkeys(self.loads.values()) if re.search(rf"\b{n}\.x", text)]
         made = [n for n in self.targets.values() if re.search(rf"\b{n}\.x", text)]
         for name in used:
             self.uses[name] = self.uses.get(name, 0) + 1
         sums, self.partials = self.partials, []
-        return [
-            *(f"const float4 {n} = @{n}@;" for n in used),
+        inside = "inside ? @{0}@ : float4{{}}" if before is not None else "@{0}@"
+        rest = [
             *(f"float4 {n};" for n in made),
             *(f"float {n}_f = 0;" for n in sums),
-            "#pragma unroll",
-            "for (int u = 0; u < 4; ++u) {",
-            f"  const int64_t {self.axis.var} = 4 * {quad} + u;",
-            *indent(lines),
-            "}",
+            *self.each(lines),
             *(f"{n} += {n}_f;" for n in sums),
             *(f"*reinterpret_cast<float4*>({self.addresses[n]}) = {n};" for n in made),
         ]
+        if before is not None:
+            rest = [*before, "if (inside) {", *indent(rest), "}"]
+        return [*(f"const float4 {n} = {inside.format(n)};" for n in used), *rest]
 
     def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
         """The marks of `quad_lines` replaced by loads from memory or from what the thread keeps."""
@@ -114,7 +123,7 @@ class WideRegion(CudaRegion):
         loops = [*self.nest.outer, self.quad]
         scope = self.open_inner(Scope())
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
-        lines = self.quad_lines([*scope.lines, *stores], self.quad.var)
+        lines = self.quad_lines([*scope.lines, *stores])
         head = [
             "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
             f"if (t >= {self.total(loops)}) return;",
@@ -148,9 +157,40 @@ class WideRegion(CudaRegion):
     def quads(self) -> str:
         return self.total([*self.nest.reduced[:-1], self.quad])
 
+    def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
+        """Each thread runs over its quad, the block scans what the quads come to."""
+        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
+        for v in found:
+            name, wide, functor = self.printer.name("s"), accumulator(v), f"{FUNCTORS[v.kind]}()"
+            scope.lines.append(f"{wide} {name} = {START[v.kind]};")
+            block = Scope(inner)
+            text = self.printer.emit(v.arg, block)
+            last = f"{wide}({START[v.kind]})"
+            self.before += [
+                f"{wide} {name}_q[4] = {{}}, {name}_last = {last}, {name}_total;",
+                "if (inside) {",
+                *indent(self.each([*block.lines, f"{name}_q[u] = {name}_last = {functor}({name}_last, {wide}({text}));"])),
+                "}",
+                f"{wide} {name}_base = row_scan({name}_last, {functor}, {last}, {name}_total);",
+                f"{name}_base = {functor}({name}, {name}_base);",
+                f"{name} = {functor}({name}, {name}_total);",
+            ]
+            inner.known[id(v)] = f"{CTYPES[v.dtype]}({functor}({name}_base, {name}_q[u]))"
+        return bool(found)
+
+    def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
+        before, self.before = self.before, []
+        lines = self.quad_lines([*body, *tail], before)
+        head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {self.quads};"]
+        indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
+        lines = indent([*head, *indices, *lines])
+        return [f"for (int64_t k0 = 0; k0 < {self.quads}; k0 += blockDim.x) {{", *lines, "}"]
+
     def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+        if scanning:
+            return self.scan_sweep(body, tail)
         lines = [
-            *self.indices([*self.nest.reduced[:-1], self.quad], "k"), *self.quad_lines([*body, *tail], self.quad.var)
+            *self.indices([*self.nest.reduced[:-1], self.quad], "k"), *self.quad_lines([*body, *tail])
         ]  # fmt: skip
         number = self.printer.name("sweep")
         return [
@@ -179,6 +219,8 @@ class WideRegion(CudaRegion):
             count = self.total([*self.nest.outer, self.quad])
             return [f"{name}<<<blocks((small({count}) + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
         outer = self.total(self.nest.outer)
+        if self.has_scan():
+            return [f"{name}<0><<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
         items = self.items()
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
         lines = [f"const int64_t quads = small({self.quads});", "const dim3 block = quad_block(quads);"]
@@ -207,7 +249,7 @@ def wide_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParam
     found = WideRegion.of(region, f, sizes, parameters)
     nest = found.nest
     axis = nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None
-    if axis is None or axis.count % 4 or found.has_scan():
+    if axis is None or axis.count % 4:
         return None
     found.axis = axis
     for buffer, access in nest.stores.items():

@@ -27,7 +27,7 @@ from typing import Any
 from archive.records import Attempt
 from eval.judge import LocalJudge, open_judge
 from eval.limits import Limits
-from eval.outcome import codes
+from eval.outcome import codes, verdict_name
 from eval.problem import find_problems, load_problem
 from eval.records import FunctionalProblem, Judged, Passed, ProblemError
 from ingest.fitting import functionalize_to_fit, room_bytes
@@ -158,7 +158,7 @@ def summary(attempts: Sequence[Attempt]) -> Row:
                 "stage_s": [{k: round(v, 2) for k, v in a.judged.stage_s.items()} for a in attempts]}
     if not passed:
         verdict = attempts[0].judged.verdict
-        return row | {"outcome": next(c for c in sorted(codes(verdict)) if not c.startswith("label")), "why": repr(verdict)[:1500], "note": attempts[0].note,
+        return row | {"outcome": verdict_name(verdict), "why": repr(verdict)[:1500], "note": attempts[0].note,
                       "tier": attempts[0].candidate.tier}  # fmt: skip
     verdict, best = min(passed, key=lambda pair: pair[0].measurement.candidate_us)
     m = verdict.measurement
