@@ -22,7 +22,7 @@ from rag_kernels.offline.table import CTYPES
 
 FUNCTORS = {
     "sum": "Sum", "prod": "Prod", "max": "Max", "fastmax": "Max", "min": "Min", "any": "Any", "all": "All",
-    "maxsum": "Merge",
+    "maxsum": "Merge", "maxplace": "MaxPlace", "minplace": "MinPlace",
 }  # fmt: skip
 
 

@@ -28,8 +28,22 @@ __device__ inline MaxSum merge(MaxSum a, MaxSum b) {
   return a;
 }
 struct Merge { __device__ MaxSum operator()(MaxSum a, MaxSum b) const { return merge(a, b); } };
+
+// An extreme and the first index at which it stands; NaN wins, as in PyTorch.
+struct Place { float value; int64_t at; };
+template <bool MAX> struct First {
+  __device__ Place operator()(Place a, Place b) const {
+    const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
+    const bool same = nan_a ? nan_b : a.value == b.value;
+    const bool better = !nan_a && (nan_b || (MAX ? b.value > a.value : b.value < a.value));
+    return better || (same && b.at < a.at) ? b : a;
+  }
+};
+using MaxPlace = First<true>;
+using MinPlace = First<false>;
 template <class T> __device__ T lane_xor(T v, int d) { return __shfl_xor_sync(0xffffffffu, v, d); }
 __device__ inline MaxSum lane_xor(MaxSum v, int d) { return {lane_xor(v.top, d), lane_xor(v.sum, d)}; }
+__device__ inline Place lane_xor(Place v, int d) { return {lane_xor(v.value, d), lane_xor(v.at, d)}; }
 
 // Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
 template <class T, class F> __device__ T row_reduce(T v, F f, T start) {

@@ -166,10 +166,11 @@ class WideRegion(CudaRegion):
             block = Scope(inner)
             text = self.printer.emit(v.arg, block)
             last = f"{wide}({START[v.kind]})"
+            step = f"{name}_last = {functor}({name}_last, {wide}({text}));"
             self.before += [
                 f"{wide} {name}_q[4] = {{}}, {name}_last = {last}, {name}_total;",
                 "if (inside) {",
-                *indent(self.each([*block.lines, f"{name}_q[u] = {name}_last = {functor}({name}_last, {wide}({text}));"])),
+                *indent(self.each([*block.lines, step, f"{name}_q[u] = {name}_last;"])),
                 "}",
                 f"{wide} {name}_base = row_scan({name}_last, {functor}, {last}, {name}_total);",
                 f"{name}_base = {functor}({name}, {name}_base);",

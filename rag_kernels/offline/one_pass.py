@@ -2,7 +2,8 @@
 
 Comes in: values. Goes out: values in which mean and variance come from a sum and a sum of squares, both in double, and
 a softmax's maximum and sum from running pairs (Milakov & Gimelshein, "Online normalizer calculation for softmax",
-2018). Rows that a kernel can keep are left alone: there a second sweep costs nothing and rounds less.
+2018). Rows that a kernel can keep are left alone: there a second sweep costs nothing and rounds less. An extreme and
+its place are one pair, too, in rows of any length.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from rag_kernels.offline import ir
 from rag_kernels.offline.lower import Lowered, Stored
 from rag_kernels.offline.regions import rewrite
+from rag_kernels.offline.rules_reduce import HIT
 
 CENTRED, MEAN, EXPONENTIAL = "({0} - {1}) * ({0} - {1})", "{0} / {1}", "rk_exp({0} - {1})"
 ABOUT_MEAN = "{T}({0} < {1} * {1} / {2} ? 0.0 : {0} - {1} * {1} / {2})"
-PAIR = "maxsum"
+PAIR, PLACE = "maxsum", "place"
 
 Row = tuple[int, frozenset[ir.Atom]]  # what is reduced, by identity, and over which loops
 
@@ -75,6 +77,8 @@ class _OnePass:
             return ir.Op(v.dims, v.dtype, "{T}({0})", (self.total(v, v.arg, "double({0})"),))
         if v.kind == "fastmax" and row in self.tops:
             return ir.Op(v.dims, v.dtype, "{0}.top", (self.pair(v, v.arg),))
+        if v.kind == "min" and isinstance(v.arg, ir.Op) and v.arg.template == HIT:
+            return self.place(v, v.arg)
         below = self.inner(v) if v.kind == "sum" and isinstance(v.arg, ir.Op) else None
         if below is None or not isinstance(v.arg, ir.Op):
             return None
@@ -92,6 +96,13 @@ class _OnePass:
             wide = ir.Op(x.dims, "float64", template, (rewrite(x, self),))
             self.made[key] = ir.Reduce(v.dims, "float64", "sum", wide, v.over)
         return self.made[key]
+
+    def place(self, v: ir.Reduce, hit: ir.Op) -> ir.Value | None:
+        x, best, index = hit.args
+        if not isinstance(best, ir.Reduce) or best.arg is not x or x.dtype != "float32" or v.guards:
+            return None
+        both = ir.Op(x.dims, PLACE, "Place{{{0}, {1}}}", (rewrite(x, self), index))
+        return ir.Op(v.dims, v.dtype, "{0}.at", (ir.Reduce(v.dims, PLACE, f"{best.kind}place", both, v.over),))
 
     def pair(self, v: ir.Reduce, x: ir.Value) -> ir.Value:
         key = ((id(x), frozenset(ir.leaves(v.over))), PAIR)

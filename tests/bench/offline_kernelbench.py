@@ -26,7 +26,7 @@ from typing import Any
 
 from archive.records import Attempt
 from eval.judge import LocalJudge, open_judge
-from eval.limits import Limits
+from eval.limits import DEFENCES, Limits
 from eval.outcome import codes, verdict_name
 from eval.problem import find_problems, load_problem
 from eval.records import FunctionalProblem, Judged, Passed, ProblemError
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--only", nargs="*", default=[], help="names that start so")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (to look at kernels)")
+    parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("offline_kernelbench.jsonl"))
@@ -78,7 +79,7 @@ def run(asked: argparse.Namespace) -> None:
     if asked.only:
         wanted = [x for x in wanted if any(x[1].stem.startswith(o) for o in asked.only)]
     started = time.monotonic()
-    limits = Limits(measure_compile=not asked.no_compile)
+    limits = Limits(measure_compile=not asked.no_compile, without=frozenset(asked.without))
     with (
         asked.out.open("a") as out,
         open_judge(asked.device, limits=limits, cache_dir=asked.cache, at_other_sizes=at_other_sizes) as judge,
@@ -122,7 +123,7 @@ def one(judge: LocalJudge, prepared: Future[FunctionalProblem], asked: argparse.
         row |= {"notice": fp.notice, "operators": sorted({n.op for n in fp.nodes if n.op != "getitem"})}
         attempts = search(judge, fp, asked)
         row |= summary(attempts)
-        row["degenerate"] = judge.admission(fp).degenerate or ""
+        row["degenerate"] = "" if "admission" in asked.without else judge.admission(fp).degenerate
     except (ProblemError, WriterError) as error:
         row |= {"outcome": "problem", "why": str(error)[:300]}
     except Exception:  # our own fault: it is counted and shown, and the night goes on
