@@ -8,10 +8,12 @@ compile it, the judge on a GPU proves it.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
-from rag_kernels.offline import ir
+from rag_kernels.offline import contract_cuda, ir
+from rag_kernels.offline.contract import find_contraction
 from rag_kernels.offline.cuda_text import HEAD, LAUNCH, TEAMS
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
@@ -34,12 +36,14 @@ class CudaParameters:
     long_threads: int = 1024  # of a block for longer rows
     team: int = 16  # threads that share a column
     vector: int = 4  # elements of a 16-byte load in pointwise kernels; 1 turns it off
+    tile: int = 0  # rows and columns of a block of a product: 64, or 0 for as many as fill the device
+    products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
 
 
 def constants(p: CudaParameters) -> str:
     return (
-        f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector};"
-        f"  // tuning parameters\n{TEAMS}{LAUNCH}"
+        f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
+        f"TILE = {p.tile}, PRODUCTS = {p.products};  // tuning parameters\n{TEAMS}{LAUNCH}{contract_cuda.HEAD}"
     )
 
 
@@ -47,10 +51,10 @@ def function_text(f: Function, parameters: CudaParameters) -> str:
     names = Names()
     sizes = Sizes(names)
     sizes.solve(f)
-    kernels = [CudaRegion.of(r, f, sizes, parameters) for r in f.regions]
     texts, launches = [], []
-    for number, kernel in enumerate(kernels):
-        text, launch = kernel.text(f"{f.name}_{number}", f)
+    for number, region in enumerate(f.regions):
+        kernel = CudaRegion.of(region, f, sizes, parameters)
+        text, launch = kernel.product(f"{f.name}_{number}", f) or kernel.text(f"{f.name}_{number}", f)
         texts += [*text, ""]
         launches += launch
     lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
@@ -79,6 +83,26 @@ class CudaRegion(Passes):
         nest = build_nest(region, sizes.names)
         level = levels(region.stores.values())
         return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=sizes.constants)
+
+    def product(self, name: str, f: Function) -> tuple[list[str], list[str]] | None:
+        """The kernel and its launch in tiles, if the region is a sum of products (`contract_cuda.py`)."""
+        found = find_contraction(self.nest.region, self.nest.names)
+        if found is None:
+            return None
+        used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
+        small = all(math.prod(f.specs[b].shape) <= 1 << 31 for b in used)
+        printer = Printer(found.nest, self.printer.pointers)
+        kernel = contract_cuda.Kernel(found, printer, "int" if small else "int64_t", self.parameters.tile)
+        body = kernel.body()
+        parameters, arguments = self.parameters_of("\n".join(body), f)
+        parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
+        constants = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
+        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
+        if small:
+            names = sorted(c_name(b) for b in used if b not in f.scratch)
+            arguments_fit = [f"{n}.numel() <= (int64_t(1) << 31)" for n in names]
+        checks = kernel.checks() + (arguments_fit if small else [])
+        return kernel.text(name, parameters, body), kernel.launch(name, arguments, checks)
 
     def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
         """The device function and the statements that launch it."""
