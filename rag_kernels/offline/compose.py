@@ -6,20 +6,20 @@ The composed tier is Python of the judge's subset: library calls in graph order,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from eval.records import Backend, Candidate, FunctionalProblem, Ref, TensorArgument, TensorSpec
 from eval.records import Value as Argument
 from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
-from rag_kernels.offline.cuda import CudaParameters
 from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS
 from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
 from rag_kernels.offline.one_pass import one_pass
 from rag_kernels.offline.regions import Planner, Region, Split
 from rag_kernels.offline.rules import RULES
+from rag_kernels.offline.rules_product import product_rules
 from rag_kernels.offline.sizes import Number
 from rag_kernels.offline.table import CTYPES
 from rag_kernels.offline.tune import Parameters
@@ -40,8 +40,9 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     """Fuse what can be fused; None when no kernel of our own would be left."""
     if fp.uses_random:
         return None
-    lowered = Lowering(fp).run(RULES)
-    if isinstance(parameters, CudaParameters):
+    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
+    lowered = Lowering(fp).run(RULES | product_rules(parameters.products, backend))
+    if backend == "cuda":
         lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
     split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024)
@@ -50,7 +51,6 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     if not regions:
         return None
     library = library_operators(steps)
-    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     whole = len(regions) == len(steps) and set(lowered.results) <= {b for r in regions for b in r.stores}
     if whole and _plain_arguments(fp):
         function = whole_function(fp, regions, lowered.results, specs)
@@ -58,6 +58,16 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
         return Plan(Candidate(text, "kernel", backend), _schedules(text), len(regions), (), ())
     text = composed_source(fp, lowered, steps, specs, parameters)
     return Plan(Candidate(text, "composed", backend), _schedules(text), len(regions), library, lowered.stopped)
+
+
+def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
+    """What round one offers: products where ours are likely better, then all of them ours, then all the library's."""
+    seen: set[tuple[str, ...]] = set()
+    for products in (1, 2, 0):
+        plan = write(fp, replace(start, products=products))
+        if plan and plan.library not in seen:
+            seen.add(plan.library)
+            yield plan
 
 
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
@@ -71,7 +81,9 @@ def _plain_arguments(fp: FunctionalProblem) -> bool:
 
 
 def _schedules(text: str) -> tuple[str, ...]:
-    return tuple(w for w in ("row", "column", "point") if (f" {w}s of " if w != "point" else " elements") in text)
+    notes = [line for line in text.splitlines() if line.lstrip().startswith("// ") and ": " in line]
+    found = [w for w in ("row", "column", "product") if any(f" {w}s of " in line for line in notes)]
+    return (*found, *(["point"] if any(line.endswith(" elements") for line in notes) else []))
 
 
 def summary(regions: list[Region], library: tuple[str, ...]) -> str:
@@ -83,7 +95,10 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     """The C++ or CUDA text that holds these functions."""
     if isinstance(parameters, CpuParameters):
         bodies = "\n".join(cpp.function_text(f, parameters) for f in functions)
-        return f"// {idea}\n{cpp.HEAD}\n{prelude.used(prelude.CPP, bodies)}{cpp.constants(parameters)}\n{bodies}"
+        return (
+            f"// {idea}\n{cpp.HEAD}\n{prelude.used(prelude.CPP, bodies)}{cpp.constants(parameters)}"
+            f"{cpp.parts_used(bodies)}\n{bodies}"
+        )
     bodies = "\n".join(cuda.function_text(f, parameters) for f in functions)
     return f"// {idea}\n{cuda.HEAD}\n{prelude.used(prelude.CUDA, bodies)}{cuda.constants(parameters)}\n{bodies}"
 

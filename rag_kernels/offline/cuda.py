@@ -7,6 +7,7 @@ no GPU: tests compile it, the judge on a GPU proves it.
 
 from __future__ import annotations
 
+from rag_kernels.offline import contract_cuda
 from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda_text import HEAD, LAUNCH, TEAMS
 from rag_kernels.offline.cuda_wide import wide_region
@@ -22,8 +23,8 @@ __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 
 def constants(p: CudaParameters) -> str:
     return (
-        f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector};"
-        f"  // tuning parameters\n{TEAMS}{LAUNCH}"
+        f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
+        f"TILE = {p.tile}, PRODUCTS = {p.products};  // tuning parameters\n{TEAMS}{LAUNCH}{contract_cuda.HEAD}"
     )
 
 
@@ -33,11 +34,13 @@ def function_text(f: Function, parameters: CudaParameters) -> str:
     sizes.solve(f)
     texts, launches = [], []
     for number, region in enumerate(f.regions):
-        text, launch = CudaRegion.of(region, f, sizes, parameters).text(f"{f.name}_{number}", f)
+        name, kernel = f"{f.name}_{number}", CudaRegion.of(region, f, sizes, parameters)
+        product = kernel.product(name, f)
+        text, launch = product or kernel.text(name, f)
         texts += [*text, ""]
-        wide = wide_region(region, f, sizes, parameters)
+        wide = None if product else wide_region(region, f, sizes, parameters)
         if wide:
-            text, other = wide.text(f"{f.name}_{number}_wide", f)
+            text, other = wide.text(f"{name}_wide", f)
             texts += [*text, ""]
             launches += [f"if ({wide.condition}) {{", *indent(other), "} else {", *indent(launch), "}"]
         else:

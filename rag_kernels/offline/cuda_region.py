@@ -7,11 +7,13 @@ columns load together); a team reduces through warp shuffles or shared memory.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Self
 
-from rag_kernels.offline import ir
+from rag_kernels.offline import contract_cuda, ir
+from rag_kernels.offline.contract import find_contraction
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Loop, build_nest
@@ -34,6 +36,8 @@ class CudaParameters:
     long_threads: int = 1024  # of a block for longer rows
     team: int = 16  # threads that share a column
     vector: int = 4  # neighbouring elements that a thread takes with one load; 1 turns it off
+    tile: int = 0  # rows and columns of a block of a product: 64, or 0 for as many as fill the device
+    products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
 
 
 @dataclass(slots=True)
@@ -50,6 +54,26 @@ class CudaRegion(Passes):
         scratch = tuple(c_name(b) for b in f.scratch)
         return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=sizes.constants,
                    scratch=scratch)  # fmt: skip
+
+    def product(self, name: str, f: Function) -> tuple[list[str], list[str]] | None:
+        """The kernel and its launch in tiles, if the region is a sum of products (`contract_cuda.py`)."""
+        found = find_contraction(self.nest.region, self.nest.names)
+        if found is None:
+            return None
+        used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
+        small = all(math.prod(f.specs[b].shape) <= 1 << 31 for b in used)
+        printer = Printer(found.nest, self.printer.pointers)
+        kernel = contract_cuda.Kernel(found, printer, "int" if small else "int64_t", self.parameters.tile)
+        body = kernel.body()
+        parameters, arguments = self.parameters_of("\n".join(body), f)
+        parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
+        constants = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
+        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
+        if small:
+            names = sorted(c_name(b) for b in used if b not in f.scratch)
+            arguments_fit = [f"{n}.numel() <= (int64_t(1) << 31)" for n in names]
+        checks = kernel.checks() + (arguments_fit if small else [])
+        return kernel.text(name, parameters, body), kernel.launch(name, arguments, checks)
 
     def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
         """The device function and the statements that launch it."""

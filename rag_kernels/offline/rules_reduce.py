@@ -138,10 +138,13 @@ def softmax_parts(c: Lowering, value: ir.Value, dim: int) -> tuple[ir.Value, ir.
     return top, e, c.reduce("sum", e, [dim], keep=True)
 
 
-def softmax(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
-    _, e, total = softmax_parts(c, value, given(node, 1, "dim"))
+def softmax_value(c: Lowering, value: ir.Value, dim: int) -> ir.Value:
+    _, e, total = softmax_parts(c, value, dim)
     return c.op("{0} / {1}", e, total)
+
+
+def softmax(c: Lowering, node: Node) -> ir.Value:
+    return softmax_value(c, c.value(given(node, 0)), given(node, 1, "dim"))
 
 
 def log_softmax_value(c: Lowering, value: ir.Value, dim: int) -> ir.Value:
