@@ -20,7 +20,7 @@ from eval import codec
 from eval.admission import Admission
 from eval.arena import Arena, tensor_bytes
 from eval.content import Recipe, compose, is_structured, plain, random_recipe, whole_draw
-from eval.device import cache_bytes, threads
+from eval.device import cache_bytes, floor_us, threads
 from eval.kinds import SPECIAL, STRICT
 from eval.limits import Limits
 from eval.records import Device, FunctionalProblem, Measurement, ProblemError, TensorArgument, TensorSpec
@@ -287,10 +287,11 @@ class Session:
 
     @property
     def calls(self) -> int:
-        """Calls that are timed together: several where one is short, since waiting for a GPU takes some 100 us."""
+        """Calls that are timed together: several where one may be short, since waiting for a GPU takes some 100 us."""
         if not self.on_gpu:
             return 1
-        wanted = math.ceil(BURST_S / self.eager_estimate_s())
+        fastest = max(floor_us(self.fp.features, self.device) * 1e-6, self.eager_estimate_s() / BURST)
+        wanted = math.ceil(BURST_S / fastest)
         return max(1, min(BURST, wanted, BURST_BYTES // (self.content_bytes + self.output_bytes)))
 
     def eager_estimate_s(self) -> float:

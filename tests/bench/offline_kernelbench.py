@@ -27,9 +27,9 @@ from typing import Any
 from archive.records import Attempt
 from eval.judge import LocalJudge, open_judge
 from eval.limits import DEFENCES, Limits
-from eval.outcome import codes, verdict_name
+from eval.outcome import codes
 from eval.problem import find_problems, load_problem
-from eval.records import FunctionalProblem, Judged, Passed, ProblemError
+from eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
 from ingest.fitting import functionalize_to_fit, room_bytes
 from ingest.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter
@@ -159,15 +159,15 @@ def summary(attempts: Sequence[Attempt]) -> Row:
                 "stage_s": [{k: round(v, 2) for k, v in a.judged.stage_s.items()} for a in attempts]}
     if not passed:
         verdict = attempts[0].judged.verdict
-        return row | {"outcome": verdict_name(verdict), "why": repr(verdict)[:1500], "note": attempts[0].note,
-                      "tier": attempts[0].candidate.tier}  # fmt: skip
+        first = attempts[0]
+        why = {"why": repr(verdict)[:1500], "note": first.note, "tier": first.candidate.tier}
+        return row | {"outcome": verdict_name(verdict), **why}
     verdict, best = min(passed, key=lambda pair: pair[0].measurement.candidate_us)
     m = verdict.measurement
-    first = passed[0][0].measurement.candidate_us
     return row | {
         "outcome": "passed", "label": verdict.label, "precision": verdict.precision, "labels": list(verdict.labels),
         "claims": verdict.claims_speed, "tier": best.candidate.tier, "note": best.note, "idea": best.idea,
-        "candidate_us": m.candidate_us, "first_us": first, "eager_us": m.eager_us, "compile_us": m.compile_us,
+        "candidate_us": m.candidate_us, "first_us": passed[0][0].measurement.candidate_us, "eager_us": m.eager_us, "compile_us": m.compile_us,
         "floor_us": m.floor_us, "eager": m.speedup_eager.median,
         "compile": m.speedup_compile.median if m.speedup_compile else None, "speedup": m.speedup,
         "compile_note": m.compile_note[:200], "source": best.candidate.source,
@@ -198,18 +198,19 @@ def tables(rows: Sequence[Row]) -> list[str]:
              "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
     for level in sorted({r["level"] for r in rows}):
         lines.append(level_line(level, [r for r in rows if r["level"] == level]))
-    lines += ["", "| level | family | verified | geomean | median | floor over time, median |", "|---|---|---:|---:|---:|---:|"]
+    lines += ["", "| level | family | verified | geomean | median | floor over time, median |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
     for (level, family), found in sorted(families(rows).items()):
         speeds = [r["speedup"] for r in found]
         floors = statistics.median(min(1.0, r["floor_us"] / r["candidate_us"]) for r in found)
-        lines.append(
-            f"| {level} | {family} | {len(found)} | {geomean(speeds):.2f} | {statistics.median(speeds):.2f} | {floors:.0%} |"
-        )
+        middle = statistics.median(speeds)
+        lines.append(f"| {level} | {family} | {len(found)} | {geomean(speeds):.2f} | {middle:.2f} | {floors:.0%} |")
     causes = Counter((r["level"], r["outcome"], cause(r)) for r in rows if not verified(r))
     lines += ["", "| level | outcome | cause | problems |", "|---|---|---|---:|"]
     lines += [f"| {level} | {outcome} | {why} | {n} |" for (level, outcome, why), n in sorted(causes.items())]
-    lines += ["", "| problem | tier | ms | eager | compile | floor / time | speed-up | labels |", "|---|---|---:|---:|---:|---:|---:|---|"]
-    for r in sorted((r for r in rows if verified(r)), key=lambda r: (r["level"], int(r["name"].split("_")[0]))):
+    lines += ["", "| problem | tier | ms | eager | compile | floor / time | speed-up | labels |"]
+    lines += ["|---|---|---:|---:|---:|---:|---:|---|"]
+    for r in sorted(filter(verified, rows), key=lambda r: (r["level"], int(r["name"].split("_")[0]))):
         compiled = f"{r['compile_us'] / 1e3:.3f}" if r["compile_us"] else "none"
         lines.append(
             f"| {r['level']}/{r['name']} | {r['tier']} | {r['candidate_us'] / 1e3:.3f} | {r['eager_us'] / 1e3:.3f} | "
