@@ -167,7 +167,8 @@ def summary(attempts: Sequence[Attempt]) -> Row:
     return row | {
         "outcome": "passed", "label": verdict.label, "precision": verdict.precision, "labels": list(verdict.labels),
         "claims": verdict.claims_speed, "tier": best.candidate.tier, "note": best.note, "idea": best.idea,
-        "candidate_us": m.candidate_us, "first_us": passed[0][0].measurement.candidate_us, "eager_us": m.eager_us, "compile_us": m.compile_us,
+        "candidate_us": m.candidate_us, "first_us": passed[0][0].measurement.candidate_us,
+        "eager_us": m.eager_us, "compile_us": m.compile_us,
         "floor_us": m.floor_us, "eager": m.speedup_eager.median,
         "compile": m.speedup_compile.median if m.speedup_compile else None, "speedup": m.speedup,
         "compile_note": m.compile_note[:200], "source": best.candidate.source,
