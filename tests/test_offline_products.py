@@ -72,7 +72,8 @@ def build_emulated(source: str, folder: Path) -> Any:
     text, library = folder / "k.cpp", folder / "k.so"
     launch = r"(\w+)<<<(.*?), (\w+), 0, stream>>>\((.*?)\);"
     source = source.replace("<cuda_runtime.h>", f'"{header}"')
-    text.write_text(re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source))
+    source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
+    text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))
     flags = "-O1 -fno-strict-aliasing -shared -fPIC -std=c++20 -pthread"
     flags += f" -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include -L{numbers.FFI}/lib"
     done = subprocess.run(["g++", *flags.split(), "-o", library, text, "-ltvm_ffi"], capture_output=True, text=True)
@@ -80,11 +81,14 @@ def build_emulated(source: str, folder: Path) -> Any:
     return tvm_ffi.load_module(str(library))
 
 
+@pytest.mark.parametrize("tensor", [0, 1])
 @pytest.mark.parametrize("name", EMULATED)
-def test_cuda_products_are_as_exact_as_pytorch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_products_are_as_exact_as_pytorch(
+    name: str, tensor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
     fp = functional(name, CASES[name])
-    plan = write(fp, CudaParameters(products=2))
+    plan = write(fp, CudaParameters(products=2, tensor=tensor))
     assert plan is not None and plan.candidate.tier == "kernel" and "product" in plan.schedules
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 

@@ -13,6 +13,7 @@ from eval.records import Backend, Candidate, FunctionalProblem, Ref, TensorArgum
 from eval.records import Value as Argument
 from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.cuda import CudaParameters
 from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS
 from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
@@ -61,13 +62,21 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
 
 
 def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
-    """What round one offers: products where ours are likely better, then all of them ours, then all the library's."""
-    seen: set[tuple[str, ...]] = set()
-    for products in (1, 2, 0):
-        plan = write(fp, replace(start, products=products))
-        if plan and plan.library not in seen:
-            seen.add(plan.library)
-            yield plan
+    """What round one offers: products where ours are likely better, then all of them ours, then all the library's.
+
+    On a GPU our products run on tensor cores, and once more without: what is better depends on their sizes.
+    """
+    variants = [replace(start, products=products) for products in (1, 2, 0)]
+    if isinstance(start, CudaParameters):
+        variants[2:2] = [replace(start, products=2, tensor=0)]
+    seen: set[tuple[object, ...]] = set()
+    for variant in variants:
+        plan = write(fp, variant)
+        if plan:
+            plain = isinstance(variant, CudaParameters) and not variant.tensor and "product" in plan.schedules
+            if (plan.library, plain) not in seen:
+                seen.add((plan.library, plain))
+                yield plan
 
 
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
@@ -100,7 +109,10 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
             f"{cpp.parts_used(bodies)}\n{bodies}"
         )
     bodies = "\n".join(cuda.function_text(f, parameters) for f in functions)
-    return f"// {idea}\n{cuda.HEAD}\n{prelude.used(prelude.CUDA, bodies)}{cuda.constants(parameters)}\n{bodies}"
+    return (
+        f"// {idea}\n{cuda.HEAD}\n{prelude.used(prelude.CUDA, bodies)}{cuda.constants(parameters)}"
+        f"{cuda.parts_used(bodies)}\n{bodies}"
+    )
 
 
 def composed_source(

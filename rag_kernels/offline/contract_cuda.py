@@ -19,6 +19,22 @@ HEAD = """
 inline int64_t tiles(int64_t n, int64_t size) { return (n + size - 1) / size; }
 """
 
+TENSOR_HEAD = """
+// Products of fp32 on tensor cores: each factor is the sum of two TF32 numbers that hold 22 of its bits and more, and
+// three of the four partial products are taken. Each eight terms join the sums in fp32, since tensor cores truncate.
+#define SPREAD(k, width) ((k) / 4 * 8 & ((width) < 32 ? (width) - 1 : 24) & 24)
+__device__ inline void halves(float x, unsigned& high, unsigned& low) {
+  high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  low = __float_as_uint(x - __uint_as_float(high));
+}
+__device__ inline void multiply_16x8x8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -50,18 +66,26 @@ def tile_for(c: Contraction, wanted: int) -> Tile:
     return Tile(128, 64, 16) if columns <= 64 else Tile(128, 128, 16)
 
 
-MULTIPLY = """\
-const int tx = threadIdx.x % (COLUMNS / 8), ty = threadIdx.x / (COLUMNS / 8);
-float sums[8][8] = {};
+LOOP = """\
 if (depth > 0) {
   fetch(0);
   put(0);
 }
 __syncthreads();
 int now = 0;
-for (KIND k0 = 0; k0 < depth; k0 += DEPTH, now ^= 1) {
+for (int64_t k0 = 0; k0 < depth; k0 += DEPTH, now ^= 1) {
   const bool more = k0 + DEPTH < depth;
   if (more) fetch(k0 + DEPTH);
+STEP
+  if (more) put(now ^ 1);
+  __syncthreads();
+}"""
+
+THREAD_SUMS = """\
+// A thread has 8 x 8 sums: four neighbouring rows and columns in each quarter of the tile.
+const int tx = threadIdx.x % (COLUMNS / 8), ty = threadIdx.x / (COLUMNS / 8);
+float sums[8][8] = {};"""
+THREAD_STEP = """\
 #pragma unroll
   for (int k = 0; k < DEPTH; ++k) {
     __align__(16) float a[8], b[8];
@@ -73,10 +97,43 @@ for (KIND k0 = 0; k0 < depth; k0 += DEPTH, now ^= 1) {
     for (int i = 0; i < 8; ++i)
 #pragma unroll
       for (int j = 0; j < 8; ++j) sums[i][j] += a[i] * b[j];
-  }
-  if (more) put(now ^ 1);
-  __syncthreads();
-}""".replace("KIND", "int64_t").splitlines()
+  }"""
+
+# Rows of shared memory are read eight at a time and written in fours along the depth: the exclusive or spreads both
+# over all banks.
+WARP_SUMS = """\
+// A warp has HIGH x WIDE sums, in tiles of 16 x 8; of these a thread has two rows of two neighbours.
+constexpr int HIGH = ROWS < 64 ? ROWS : 64, WIDE = 2048 / HIGH;
+const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+const int high0 = warp % (ROWS / HIGH) * HIGH, wide0 = warp / (ROWS / HIGH) * WIDE;
+float sums[HIGH / 8][WIDE / 4] = {};"""
+WARP_STEP = """\
+#pragma unroll
+  for (int k = 0; k < DEPTH; k += 8) {
+    unsigned high[WIDE / 8][2], low[WIDE / 8][2];
+#pragma unroll
+    for (int j = 0; j < WIDE / 8; ++j)
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+        halves(right[now][k + q + 4 * u][(wide0 + j * 8 + g) ^ SPREAD(k + 4 * u, COLUMNS)], high[j][u], low[j][u]);
+#pragma unroll
+    for (int i = 0; i < HIGH / 16; ++i) {
+      unsigned a_high[4], a_low[4];
+#pragma unroll
+      for (int u = 0; u < 4; ++u)
+        halves(left[now][k + q + u / 2 * 4][(high0 + i * 16 + u % 2 * 8 + g) ^ SPREAD(k + u / 2 * 4, ROWS)], a_high[u],
+               a_low[u]);
+#pragma unroll
+      for (int j = 0; j < WIDE / 8; ++j) {
+        float part[4] = {};
+        multiply_16x8x8(part, a_low, high[j]);
+        multiply_16x8x8(part, a_high, low[j]);
+        multiply_16x8x8(part, a_high, high[j]);
+#pragma unroll
+        for (int u = 0; u < 4; ++u) sums[i * 2 + u / 2][j * 2 + u % 2] += part[u];
+      }
+    }
+  }"""
 
 
 @dataclass(slots=True)
@@ -85,6 +142,7 @@ class Kernel:
     printer: Printer
     kind: str  # type of indices
     wanted: int = 0  # size of tiles, 0 for what fits
+    tensor: bool = False  # on tensor cores
     tile: Tile = Tile(128, 128, 16)
 
     def __post_init__(self) -> None:
@@ -92,11 +150,13 @@ class Kernel:
 
     def body(self) -> list[str]:
         c, tile, kind = self.c, self.tile, self.kind
+        pad = 8 if self.tensor else 4
+        sums, step = (WARP_SUMS, WARP_STEP) if self.tensor else (THREAD_SUMS, THREAD_STEP)
         left = self.fetches(c.left, "left", "row0", tile.rows)
         right = self.fetches(c.right, "right", "column0", tile.columns)
         lines = [
             f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {tile.depth}, T = {tile.threads};",
-            "__shared__ __align__(16) float left[2][DEPTH][ROWS + 4], right[2][DEPTH][COLUMNS + 4];",
+            f"__shared__ __align__(16) float left[2][DEPTH][ROWS + {pad}], right[2][DEPTH][COLUMNS + {pad}];",
             *c.phase_tables(f"{kind}"),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             "// Blocks run through bands of eight tiles of rows, so that neighbours share what they load.",
@@ -109,7 +169,8 @@ class Kernel:
             "__align__(16) float next_left[ROWS * DEPTH / T], next_right[COLUMNS * DEPTH / T];",
             f"const auto fetch = [&]({kind} k0) {{", *indent([*left[0], *right[0]]), "};",
             "const auto put = [&](int to) {", *indent([*left[1], *right[1]]), "};",
-            *MULTIPLY,
+            *sums.splitlines(),
+            *LOOP.replace("STEP", step).splitlines(),
             *self.epilogue(),
         ]  # fmt: skip
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
@@ -144,6 +205,7 @@ class Kernel:
             f"  {place}", f"  const {kind} k = k0 + {k}, lane = {start} + {lane};", f"  {zero}",
             f"  if (k < depth && lane < {limit}) {{", *indent(indent([*scope, *read])), "  }", "}",
         ]  # fmt: skip
+        lane += f" ^ SPREAD({k}, {limit.upper()})" if self.tensor else ""
         if vector > 1 and deep:
             store = [f"{name}[to][{k} + u][{lane}] = next_{name}[e * 4 + u];"]
             store = ["#pragma unroll", f"for (int u = 0; u < 4; ++u) {store[0]}"]
@@ -202,39 +264,38 @@ class Kernel:
         return floats and all(self.aligned(a, inner) for a in stores)
 
     def epilogue(self) -> list[str]:
-        """The operators behind the sum, and the stores: four neighbouring columns at a time."""
-        c, vector = self.c, self.vector_store()
+        """The operators behind the sum, and the stores: a run of neighbouring columns at a time."""
+        c, vector, kind = self.c, self.vector_store(), self.kind
+        run, rows, columns = (2, "HIGH / 8", "WIDE / 4") if self.tensor else (4, "8", "8")
+        row, column = "ty * 4 + i % 4 + i / 4 * (ROWS / 2)", "tx * 4 + j / 4 * (COLUMNS / 2)"
+        if self.tensor:
+            row, column = "high0 + i / 2 * 16 + i % 2 * 8 + g", "wide0 + j / 2 * 8 + 2 * q"
         scope = Scope()
         scope.known[id(c.total)] = "sums[i][j + u]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
+        names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in values}
         places = {b: f"{self.printer.pointers[b]}[{c.nest.offset(c.nest.stores[b]) or '0'}]" for b in values}
-        decode = c.apart(c.columns, "(column + u)", self.kind)
-        body = [*decode, *scope.lines]
+        body = [*c.apart(c.columns, "(column + u)", kind), *scope.lines]
         if vector:
-            body += [f"(&{b}_v.x)[u] = {v};" for b, v in self.named(values)]
-            at = c.apart(c.columns, "column", self.kind)
-            inner = [*(f"float4 {b}_v;" for b, _ in self.named(values)), "#pragma unroll",
-                     "for (int u = 0; u < 4; ++u) {", *indent(body), "}",
-                     *at, *(f"*reinterpret_cast<float4*>(&{places[b]}) = {name}_v;"
-                            for b, (name, _) in zip(values, self.named(values), strict=True))]  # fmt: skip
-            inner = ["if (column < columns) {", *indent(inner), "}"]
+            body += [f"(&{names[b]}.x)[u] = {v};" for b, v in values.items()]
+            stores = [f"*reinterpret_cast<float{run}*>(&{places[b]}) = {names[b]};" for b in values]
+            inner = ["if (column < columns) {", *(f"  float{run} {name};" for name in names.values()),
+                     "#pragma unroll", f"  for (int u = 0; u < {run}; ++u) {{", *indent(indent(body)), "  }",
+                     *indent([*c.apart(c.columns, "column", kind), *stores]), "}"]  # fmt: skip
         else:
             body += [f"{places[b]} = {v};" for b, v in values.items()]
-            inner = ["#pragma unroll", "for (int u = 0; u < 4; ++u) {", "  if (column + u < columns) {",
+            inner = ["#pragma unroll", f"for (int u = 0; u < {run}; ++u) {{", "  if (column + u < columns) {",
                      *indent(indent(body)), "  }", "}"]  # fmt: skip
         return [
-            "#pragma unroll", "for (int i = 0; i < 8; ++i) {",
-            f"  const {self.kind} row = row0 + ty * 4 + i % 4 + i / 4 * (ROWS / 2);",
+            "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{",
+            f"  const {kind} row = row0 + {row};",
             "  if (row < rows) {",
-            *indent(indent(c.apart(c.rows, "row", self.kind))),
-            "#pragma unroll", "    for (int j = 0; j < 8; j += 4) {",
-            f"      const {self.kind} column = column0 + tx * 4 + j / 4 * (COLUMNS / 2);",
+            *indent(indent(c.apart(c.rows, "row", kind))),
+            "#pragma unroll", f"    for (int j = 0; j < {columns}; j += {run}) {{",
+            f"      const {kind} column = column0 + {column};",
             *indent(indent(indent(inner))),
             "    }", "  }", "}",
         ]  # fmt: skip
-
-    def named(self, values: dict[str, str]) -> list[tuple[str, str]]:
-        return [(self.printer.pointers[b][:-2], v) for b, v in values.items()]
 
     def text(self, name: str, parameters: list[str], body: list[str]) -> list[str]:
         phases = [f"int phase{n}" for n in range(len(self.c.phases))]

@@ -20,12 +20,17 @@ from rag_kernels.offline.table import CTYPES
 __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 
 
-
 def constants(p: CudaParameters) -> str:
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
-        f"TILE = {p.tile}, PRODUCTS = {p.products};  // tuning parameters\n{TEAMS}{LAUNCH}{contract_cuda.HEAD}"
+        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products};  // tuning parameters\n{TEAMS}{LAUNCH}"
     )
+
+
+def parts_used(bodies: str) -> str:
+    """The fixed text that these functions need for products."""
+    tensor = contract_cuda.TENSOR_HEAD if "multiply_16x8x8(" in bodies else ""
+    return (contract_cuda.HEAD if " tiles(" in bodies else "") + tensor
 
 
 def function_text(f: Function, parameters: CudaParameters) -> str:

@@ -37,6 +37,7 @@ class CudaParameters:
     team: int = 16  # threads that share a column
     vector: int = 4  # neighbouring elements that a thread takes with one load; 1 turns it off
     tile: int = 0  # rows and columns of a block of a product: 64, or 0 for as many as fill the device
+    tensor: int = 1  # products on tensor cores, as three TF32 products each
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
 
 
@@ -63,7 +64,8 @@ class CudaRegion(Passes):
         used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
         small = all(math.prod(f.specs[b].shape) <= 1 << 31 for b in used)
         printer = Printer(found.nest, self.printer.pointers)
-        kernel = contract_cuda.Kernel(found, printer, "int" if small else "int64_t", self.parameters.tile)
+        kernel = contract_cuda.Kernel(found, printer, "int" if small else "int64_t", self.parameters.tile,
+                                     bool(self.parameters.tensor))  # fmt: skip
         body = kernel.body()
         parameters, arguments = self.parameters_of("\n".join(body), f)
         parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]

@@ -34,6 +34,7 @@ CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("team", "column", (8, 32, 4)),
     ("vector", "point", (1,)),
     ("tile", "product", (64,)),
+    ("tensor", "product", (0, 1)),
 )
 
 
