@@ -28,6 +28,9 @@ FUNCTORS = {
 }  # fmt: skip
 
 
+KEPT_COLUMN, MANY_COLUMNS = 64, 1 << 17
+
+
 @dataclass(frozen=True, slots=True)
 class CudaParameters:
     """What tuning turns."""
@@ -46,6 +49,7 @@ class CudaRegion(Passes):
     parameters: CudaParameters = CudaParameters()
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
+    known_loads: dict[str, str] = field(default_factory=dict)  # loads that a thread has done already, and where to
 
     @classmethod
     def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
@@ -138,13 +142,20 @@ class CudaRegion(Passes):
 
     def solo(self) -> bool:
         """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
-        return self.has_scan() or self.reduced_count() <= 32
+        return self.has_scan() or self.reduced_count() <= 32 or self.keeps_columns()
+
+    def keeps_columns(self) -> bool:
+        """Whether a thread can hold a column in registers: a short one of known length, and columns enough."""
+        nest = self.nest
+        loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
+        fixed = all(nest.names[leaf] in self.constants for loop in nest.reduced for leaf in loop.leaves)
+        guarded = any(isinstance(v, ir.Reduce) and v.guards for v in ir.walk(*self.values))
+        few = not fixed or guarded or self.has_scan() or nest.schedule != "column"
+        sweeps = self.top + bool(self.swept())
+        return not few and sweeps > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
 
     def reduced_count(self) -> int:
-        total = 1
-        for loop in self.nest.reduced:
-            total *= loop.count
-        return total
+        return count_of(self.nest.reduced)
 
     def has_scan(self) -> bool:
         return any(isinstance(v, ir.Scan) for v in ir.walk(*self.values))
@@ -194,7 +205,7 @@ class CudaRegion(Passes):
                 f"if (t >= {self.total(loops)}) return;",
                 *self.indices(loops, "t"),
             ]
-            return [*head, *self.passes("column", "true", "true")]
+            return [*head, *self.keep_columns(), *self.passes("column", "true", "true")]
         head = [
             f"const uint32_t tiles = uint32_t(({lane.size} + blockDim.x - 1) / blockDim.x);",
             "const int64_t l_wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
@@ -203,6 +214,24 @@ class CudaRegion(Passes):
             *self.indices(self.nest.outer, "(blockIdx.x / tiles)"),
         ]
         return [*head, *self.passes("column", "active", "active && threadIdx.y == 0")]
+
+    def keep_columns(self) -> list[str]:
+        """Read a short column once, all of it at a time."""
+        if not self.keeps_columns():
+            return []
+        place = "0"
+        for loop in self.nest.reduced:
+            place = loop.var if place == "0" else f"({place}) * {loop.size} + {loop.var}"
+        declared, loads = [], []
+        for v in ir.walk(*self.values):
+            access = self.nest.accesses.get(id(v))
+            if isinstance(v, ir.Load) and access and v.dtype == "float32" and self.is_inner(v) and not access.values:
+                text, name = f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]", self.printer.name("kept")
+                if text not in self.known_loads:
+                    self.known_loads[text] = f"{name}[{place}]"
+                    declared.append(f"float {name}[{self.reduced_count()}];")
+                    loads.append(f"{name}[{place}] = {text};")
+        return [*declared, *around(self.nest.reduced, loads, unroll=True)]
 
     def passes(self, kind: str, active: str, first: str) -> list[str]:
         scope = Scope()
@@ -224,7 +253,9 @@ class CudaRegion(Passes):
 
     def open_inner(self, scope: Scope) -> Scope:
         """The scope of what runs for every element of a sweep."""
-        return Scope(scope)
+        inner = Scope(scope)
+        inner.known.update(self.known_loads)
+        return inner
 
     def added_to(self, name: str, v: ir.Reduce, wide: str) -> str:
         """The variable that takes an element of a reduction."""
@@ -288,7 +319,7 @@ class CudaRegion(Passes):
         axis = "x" if kind == "row" else "y"
         total = self.total(self.nest.reduced)
         if kind == "column" and self.solo():
-            return around(self.nest.reduced, [*body, *tail])
+            return around(self.nest.reduced, [*body, *tail], unroll=bool(self.known_loads))
         if scanning and kind == "row":
             head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {total};"]
             lines = [*head, *self.indices(self.nest.reduced, "k"), *body, "if (inside) {", *indent(tail), "}"]
@@ -297,3 +328,7 @@ class CudaRegion(Passes):
         limit = total if active == "true" else f"(active ? {total} : 0)"
         start = f"for (int64_t k = threadIdx.{axis}; k < {limit}; k += blockDim.{axis}) {{"
         return ["#pragma unroll 4", start, *indent(lines), "}"]
+
+
+def count_of(loops: list[Loop]) -> int:
+    return math.prod(loop.count for loop in loops)

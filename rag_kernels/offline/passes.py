@@ -46,10 +46,11 @@ def indent(lines: Iterable[str]) -> list[str]:
     return ["  " + line for line in lines]
 
 
-def around(loops: list[Loop], body: list[str]) -> list[str]:
+def around(loops: list[Loop], body: list[str], *, unroll: bool = False) -> list[str]:
     """Plain serial loops, outermost first, around some lines."""
     for loop in reversed(loops):
-        body = [f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{", *indent(body), "}"]
+        head = ["#pragma unroll"] if unroll else []
+        body = [*head, f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{", *indent(body), "}"]
     return body
 
 
