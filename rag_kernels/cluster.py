@@ -42,8 +42,8 @@ OBJECT_STORE_BYTES = 100 << 20  # sources and verdicts are small
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is told to anybody
     "RAY_memory_monitor_refresh_ms": "0",  # the judge limits memory itself, and says who took it
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # by default 15: whatever else runs on the host would come before what is timed
+    "RAY_prestart_worker_first_driver": "0",  # there are as many processes as judges
 }
 
 
