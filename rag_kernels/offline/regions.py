@@ -48,7 +48,7 @@ class Planner:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
-                self.store(step.buffer, self.rewrite(step.value, self.halve))
+                self.store(step.buffer, rewrite(step.value, self.halve))
         return self.regions
 
     def store(self, buffer: str, value: ir.Value) -> None:
@@ -60,18 +60,21 @@ class Planner:
             outer, reduced = key_of(reduction)
             if root <= outer | reduced:
                 main = (outer, reduced)
-        value = self.rewrite(value, lambda v: self.cut(v, main))
+        value = rewrite(value, lambda v: self.cut(v, main))
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced)))
 
     def add(self, region: Region) -> None:
         """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
         reads = {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
+        products = {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
         for place in range(len(self.regions) - 1, -1, -1):
             other = self.regions[place]
             if isinstance(other, Library):
                 break
-            if (other.outer, other.reduced) == (region.outer, region.reduced) and not reads & other.stores.keys():
+            alike = products == {id(v) for v in ir.walk(*other.stores.values()) if tile_of(v)}
+            same = alike and (other.outer, other.reduced) == (region.outer, region.reduced)
+            if same and not reads & other.stores.keys():
                 self.regions[place] = Region(other.stores | region.stores, other.outer, other.reduced)
                 return
             if reads & other.stores.keys():
@@ -108,7 +111,7 @@ class Planner:
         if not parts:
             return None
         rest = tuple(a for a in ir.leaves(value.over) if a not in parts)
-        arg = self.rewrite(value.arg, self.halve)
+        arg = rewrite(value.arg, self.halve)
         inner = ir.Reduce((*value.dims, *((a,) for a in parts)), value.dtype, value.kind, arg, rest)
         self.halves[id(value)] = ir.Reduce(value.dims, value.dtype, value.kind, inner, parts)
         self.alive.append(value)
@@ -132,16 +135,17 @@ class Planner:
         atom.split(divisors[0], fixed=True)
         return (*parts, atom.leaves()[0])
 
-    def rewrite(self, value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
-        """The tree with some values replaced; untouched parts stay the same objects."""
-        memo: dict[int, ir.Value] = {}
 
-        def visit(v: ir.Value) -> ir.Value:
-            if id(v) not in memo:
-                memo[id(v)] = change(v) or rebuilt(v, visit)
-            return memo[id(v)]
+def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
+    """The tree with some values replaced; untouched parts stay the same objects."""
+    memo: dict[int, ir.Value] = {}
 
-        return visit(value)
+    def visit(v: ir.Value) -> ir.Value:
+        if id(v) not in memo:
+            memo[id(v)] = change(v) or rebuilt(v, visit)
+        return memo[id(v)]
+
+    return visit(value)
 
 
 def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
@@ -163,6 +167,39 @@ def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
             return ir.Load(v.dims, v.dtype, v.buffer, v.stored, index)
         case _:
             raise AssertionError(type(v))
+
+
+LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction
+
+
+def strip(value: ir.Value) -> ir.Value:
+    """The value below operators that only lay dimensions out."""
+    while isinstance(value, ir.Op) and value.template == "{0}":
+        value = value.args[0]
+    return value
+
+
+def factors_of(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """The two factors whose product a reduction sums, if it does that."""
+    if not isinstance(value, ir.Reduce) or value.kind != "sum" or value.dtype != "float32":
+        return None
+    inside = strip(value.arg)
+    if not isinstance(inside, ir.Op) or inside.template != "{0} * {1}" or len(inside.args) != 2:
+        return None
+    return inside.args[0], inside.args[1]
+
+
+def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
+    """Batches, rows and columns of a sum of products that is large enough for tiles (`contract.py`)."""
+    found = factors_of(value)
+    if found is None:
+        return None
+    outer, reduced = key_of(value)
+    left, right = (ir.tree_atoms(factor) & outer for factor in found)
+    sizes = sorted(map(ir.size_of, (left - right, right - left)))
+    if sizes[0] < LEAST_ROWS or sizes[1] < LEAST_COLUMNS or ir.size_of(reduced) < LEAST_DEPTH:
+        return None
+    return ir.size_of(left & right), sizes[0], sizes[1]
 
 
 def key_of(value: ir.Value) -> Key:
