@@ -266,9 +266,9 @@ class Session:
 
     def timed_call(self, variant: str, *, cold: bool = False, calls: int = 1) -> float:
         """Seconds of one reference call on the current content, on the judge's clock; the mean of several in a row."""
-        self.ask("ready", cold=cold and self.on_gpu)
         if cold and not self.on_gpu:
             self.empty_caches()
+        self.ask("ready", cold=cold and self.on_gpu)  # after it, as for a candidate: it wakes the worker
         limit = max(self.limits.open_s, self.call_limit_s)
         start = time.perf_counter()
         self.ask("call", variant=variant, calls=calls, deadline_s=limit)
