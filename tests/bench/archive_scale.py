@@ -38,10 +38,10 @@ QUESTIONS = {  # name -> (code that asks it of `archive`, what is asked)
     "stats": ("archive.stats()", "`archive stats`"),
     "leaderboard": ("queries.leaderboard(archive, PROBLEM)", "leaderboard of one problem"),
     "leaderboards": ("queries.leaderboard(archive)", "leaderboards of all problems"),
-    "best": ("queries.best_per_graph_key(archive, GRAPH)", "best kernels of one graph key"),
+    "best": ("archive.kernels(KernelFilter(graph_key=GRAPH, limit=5))", "newest kernels of one graph key"),
     "lineage": ("archive.lineage(KERNEL)", "lineage of one kernel"),
     "lineage graph": ("queries.lineage_graph(archive, KERNEL)", "the same with descendants, names and timings"),
-    "credit": ("queries.exemplar_credit(archive)", "credit of all exemplars"),
+    "credit": ("browse.credit(archive)", "the exemplars that helped most"),
     "runs": ("queries.run_table(archive)", "the newest 50 runs"),
 }
 ASK = """
@@ -53,8 +53,9 @@ def timed(ask):
     ask()
     return time.perf_counter() - started, time.process_time() - used
 def first():
-    global archive, queries
-    from archive import queries
+    global archive, browse, queries, KernelFilter
+    from archive import browse, queries
+    from archive.records import KernelFilter
     from archive.store import FileArchive
     archive = FileArchive(Path(sys.argv[1]))
     again()
