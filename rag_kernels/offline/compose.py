@@ -42,7 +42,7 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     lowered = Lowering(fp).run(RULES | product_rules(parameters.products, backend))
     specs = dict(lowered.buffers)
-    split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024)
+    split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024, tiles=264)
     steps = Planner(split, specs).run(lowered)
     regions = [s for s in steps if isinstance(s, Region)]
     if not regions:
