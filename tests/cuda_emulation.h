@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <thread>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct dim3 { unsigned x, y, z; dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned 
 inline thread_local dim3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
 inline std::barrier<>* block_barrier = nullptr;
+inline std::deque<std::barrier<>> warp_barriers;
+inline void wait_for_warp() { warp_barriers[threadIdx.x / 32].arrive_and_wait(); }
 inline void __syncthreads() { block_barrier->arrive_and_wait(); }
 template <class T> T __shfl_xor_sync(unsigned, T, int) { std::abort(); }
 template <class T> T __shfl_up_sync(unsigned, T, int) { std::abort(); }
@@ -36,13 +39,13 @@ inline void emulate_multiply(float (&sums)[4], const unsigned (&a)[4], const uns
   const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4, q = me % 4;
   for (int i = 0; i < 4; ++i) all_a[me][i] = __uint_as_float(a[i] & 0xffffe000u);
   for (int i = 0; i < 2; ++i) all_b[me][i] = __uint_as_float(b[i] & 0xffffe000u);
-  __syncthreads();
+  wait_for_warp();
   for (int i = 0; i < 4; ++i)
     for (unsigned k = 0; k < 8; ++k) {  // a0: row g, a1: row g + 8; a2 and a3 four terms further on
       const float left = all_a[warp + g * 4 + k % 4][i / 2 + k / 4 * 2];
       sums[i] += left * all_b[warp + (q * 2 + i % 2) * 4 + k % 4][k / 4];
     }
-  __syncthreads();
+  wait_for_warp();
 }
 
 typedef void* cudaStream_t;
@@ -58,6 +61,8 @@ template <class F> void emulate(dim3 grid, dim3 block, F kernel) {
   const unsigned threads = block.x * block.y * block.z;
   std::barrier<> barrier(threads);
   block_barrier = &barrier, blockDim = block, gridDim = grid;
+  warp_barriers.clear();
+  for (unsigned t = 0; t < block.x; t += 32) warp_barriers.emplace_back(std::min(32u, block.x - t));
   std::vector<std::thread> team;
   for (unsigned t = 0; t < threads; ++t)
     team.emplace_back([&, t] {

@@ -20,10 +20,11 @@ from rag_kernels.offline.cuda import CudaParameters
 # Odd sizes and ones that allow sixteen-byte loads; strides, paddings, dilations and groups that are not alike.
 CASES = {
     "matrices": Case(
-        "return x @ y, x.t() @ self.w, torch.relu(self.l(x)) * 0.5 + x, x @ x, y.t() @ x.t()",
+        "return x @ y, x.t() @ self.w, torch.relu(self.l(x)) * 0.5 + x, x @ x, y.t() @ x.t(), self.k.t() @ self.k * 2",
         "torch.randn(36, 36)",
         "torch.randn(36, 53)",
-        init="self.l = nn.Linear(36, 36); self.w = nn.Parameter(torch.randn(36, 132))",
+        init="self.l = nn.Linear(36, 36); self.w = nn.Parameter(torch.randn(36, 132)); "
+        "self.k = nn.Parameter(torch.randn(2304, 12))",
     ),
     "batches": Case(
         "return torch.bmm(x, y), torch.baddbmm(x[:, :, :19], x, y, beta=0.5), x @ y[0], "
@@ -70,7 +71,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
     header = numbers.ROOT / "tests" / "cuda_emulation.h"
     text, library = folder / "k.cpp", folder / "k.so"
-    launch = r"(\w+)<<<(.*?), (\w+), 0, stream>>>\((.*?)\);"
+    launch = r"(\w+)<<<(.*?), (\w+|dim3\(.*?\)), 0, stream>>>\((.*?)\);"
     source = source.replace("<cuda_runtime.h>", f'"{header}"')
     source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
     text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))

@@ -46,7 +46,7 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     if backend == "cuda":
         lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
-    split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024)
+    split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024, tiles=264)
     steps = Planner(split, specs).run(lowered)
     regions = [s for s in steps if isinstance(s, Region)]
     if not regions:

@@ -28,10 +28,13 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """When rows are fewer than `rows` and longer than `length`, aim at `rows` partial rows."""
+    """When rows are fewer than `rows` and longer than `length`, aim at `rows` partial rows; products by their tiles."""
 
     rows: int
     length: int = 1 << 15
+    tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
+    edge: int = 64  # rows and columns of such a tile
+    depth: int = 2048  # shortest depth that is split
 
 
 @dataclass(slots=True)
@@ -103,19 +106,29 @@ class Planner:
             return None
         if id(value) in self.halves:
             return self.halves[id(value)]
-        outer, reduced = key_of(value)
-        rows, length = ir.size_of(outer), ir.size_of(reduced)
-        if rows >= self.split.rows or length < self.split.length:
-            return None
-        parts = self.parts_of(ir.leaves(value.over), self.split.rows // max(1, rows))
+        wanted = self.parts_wanted(value)
+        parts = self.parts_of(ir.leaves(value.over), wanted) if wanted > 1 else ()
         if not parts:
             return None
         rest = tuple(a for a in ir.leaves(value.over) if a not in parts)
         arg = rewrite(value.arg, self.halve)
-        inner = ir.Reduce((*value.dims, *((a,) for a in parts)), value.dtype, value.kind, arg, rest)
+        dims: tuple[ir.Group, ...] = tuple((a,) for a in parts)
+        dims = (*dims, *value.dims) if tile_of(value) else (*value.dims, *dims)  # partial products stay contiguous
+        inner = ir.Reduce(dims, value.dtype, value.kind, arg, rest)
         self.halves[id(value)] = ir.Reduce(value.dims, value.dtype, value.kind, inner, parts)
         self.alive.append(value)
         return self.halves[id(value)]
+
+    def parts_wanted(self, value: ir.Reduce) -> int:
+        """In how many parts a reduction should run so that it fills the device."""
+        outer, reduced = key_of(value)
+        length, tile = ir.size_of(reduced), tile_of(value)
+        if not tile:
+            rows = ir.size_of(outer)
+            return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
+        batches, rows, columns = tile
+        tiles = batches * -(-rows // self.split.edge) * -(-columns // self.split.edge)
+        return 1 if 2 * tiles > self.split.tiles or length < self.split.depth else self.split.tiles // tiles
 
     @staticmethod
     def parts_of(atoms: tuple[ir.Atom, ...], wanted: int) -> tuple[ir.Atom, ...]:
