@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.1
 CLOSE_S = 10.0
+LINE_CHARS = 400
 OBJECT_STORE_BYTES = 100 << 20  # sources and verdicts are small
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is told to anybody
@@ -45,6 +46,9 @@ QUIET = {
     "RAY_worker_niceness": "0",  # by default 15: whatever else runs on the host would come before what is timed
     "RAY_prestart_worker_first_driver": "0",  # there are as many processes as judges
 }
+
+
+HOST_GONE = ("node has died", "node was")  # in Ray's words
 
 
 @contextmanager
@@ -150,21 +154,37 @@ class RayHand:
 
     def _future(self, reference: Any) -> Future[Any]:
         answer: Future[Any] = Future()
-        errors = self._ray.exceptions
-
-        def done(said: Future[Any]) -> None:
-            error = said.exception()
-            if error is None:
-                answer.set_result(said.result())
-            elif isinstance(error, errors.RayTaskError):
-                answer.set_result(Fault("other", str(error.cause)))
-            else:
-                words = " ".join(str(error).split())
-                gone = getattr(error, "preempted", False) or "node has died" in words or "node was" in words
-                answer.set_exception(LostError(words, host_too=gone))
-
-        reference.future().add_done_callback(done)
+        reference.future().add_done_callback(partial(self._pass_on, answer))
         return answer
+
+    def _pass_on(self, answer: Future[Any], said: Future[Any]) -> None:
+        error, errors = said.exception(), self._ray.exceptions
+        if error is None:
+            answer.set_result(said.result())
+        elif isinstance(error, errors.RayTaskError):
+            answer.set_result(Fault("other", str(error.cause)))
+        elif isinstance(error, errors.ActorUnavailableError):  # process, host or network: Ray knows when it has looked
+            self._actor.here.remote().future().add_done_callback(partial(self._explain, answer, error))
+        else:
+            answer.set_exception(_lost(error))
+
+    def _explain(self, answer: Future[Any], first: BaseException, said: Future[Any]) -> None:
+        error = said.exception()
+        if isinstance(error, self._ray.exceptions.ActorDiedError):
+            answer.set_exception(_lost(error))
+        else:  # it is there again, or cannot be reached: what became of the judgement nobody knows
+            answer.set_exception(LostError(_line(first), host_too=True))
+
+
+def _lost(error: BaseException) -> LostError:
+    words = _line(error)
+    return LostError(words, host_too=getattr(error, "preempted", False) or any(sign in words for sign in HOST_GONE))
+
+
+def _line(error: BaseException) -> str:
+    """What Ray says, without the numbers of its processes and its advice."""
+    said = [line.strip() for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(said).split(" Some common causes")[0][:LINE_CHARS]
 
 
 class ClusterJudge:
