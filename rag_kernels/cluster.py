@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from eval.build import COMPILER_ENV
-from eval.device import threads
+from eval.device import gpu_count, threads
 from eval.judge import More, nothing_more
 from eval.limits import Limits
 from eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
@@ -63,11 +63,11 @@ def connected(address: str) -> Iterator[Any]:
     if ray.is_initialized():  # by the caller, who ends it too
         yield ray
         return
-    named = os.environ.get("RAY_ADDRESS", "") if address == "ray" else address
+    named = _named(address)
     folder = "" if named else tempfile.mkdtemp(prefix="ray-")
     ours: dict[str, Any] = {
-        "num_cpus": threads(), "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES,
-        "_temp_dir": folder, "_node_ip_address": "127.0.0.1",  # nobody else can reach it
+        "num_cpus": threads(), "num_gpus": gpu_count(), "include_dashboard": False, "_temp_dir": folder,
+        "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": "127.0.0.1",  # nobody else can reach it
     }  # fmt: skip
     try:
         with _bare_environment():
@@ -80,6 +80,11 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _named(address: str) -> str:
+    """The cluster to join; empty for one that is to be started here."""
+    return os.environ.get("RAY_ADDRESS", "") if address == "ray" else address
 
 
 @contextmanager
@@ -246,6 +251,8 @@ def open_cluster(
     with connected(address) as ray:
         chosen = backend or ("cuda" if ray.cluster_resources().get("GPU") else "cpu")
         if chosen == "cuda" and not ray.cluster_resources().get("GPU"):
+            if not _named(address):
+                raise MachineError("There is no NVIDIA GPU here: name a cluster that has some, or use --device cpu.")
             log.warning("No host of the cluster has a GPU that Ray knows of (`ray status`): waiting for one.")
         crew = RayCrew(ray, Wanted(chosen, limits or Limits(), cpus, cache), most=most)
         dispatcher = Dispatcher(crew, build_ahead=chosen == "cuda")
