@@ -39,15 +39,25 @@ def cache_bytes() -> int:
 
 def nvidia_smi(fields: str) -> str | None:
     """What the driver says of the first GPU that this process may use, without loading CUDA; None without a GPU."""
-    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # which nvidia-smi does not heed
-    if visible is not None and not visible.startswith("MIG-"):
-        query += ["-i", visible.split(",")[0]]
+    chosen = [] if visible is None or visible.startswith("MIG-") else ["-i", visible.split(",")[0]]
+    return next(iter(_nvidia_smi(fields, *chosen)), None)
+
+
+def gpu_count() -> int:
+    """How many GPUs this process may use."""
+    visible, found = os.environ.get("CUDA_VISIBLE_DEVICES"), len(_nvidia_smi("uuid"))
+    return found if visible is None else min(found, len([name for name in visible.split(",") if name]))
+
+
+def _nvidia_smi(fields: str, *more: str) -> list[str]:
+    """A line for each GPU."""
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *more]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else None
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
 
 
 def gpu_name() -> str | None:

@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from eval.build import COMPILER_ENV
-from eval.device import threads
+from eval.device import gpu_count, threads
 from eval.judge import More, nothing_more
 from eval.limits import Limits
 from eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.1
 CLOSE_S = 10.0
+LINE_CHARS = 400
 OBJECT_STORE_BYTES = 100 << 20  # sources and verdicts are small
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is told to anybody
@@ -45,6 +46,9 @@ QUIET = {
     "RAY_worker_niceness": "0",  # by default 15: whatever else runs on the host would come before what is timed
     "RAY_prestart_worker_first_driver": "0",  # there are as many processes as judges
 }
+
+
+HOST_GONE = ("node has died", "node was")  # in Ray's words
 
 
 @contextmanager
@@ -59,11 +63,11 @@ def connected(address: str) -> Iterator[Any]:
     if ray.is_initialized():  # by the caller, who ends it too
         yield ray
         return
-    named = os.environ.get("RAY_ADDRESS", "") if address == "ray" else address
+    named = _named(address)
     folder = "" if named else tempfile.mkdtemp(prefix="ray-")
     ours: dict[str, Any] = {
-        "num_cpus": threads(), "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES,
-        "_temp_dir": folder, "_node_ip_address": "127.0.0.1",  # nobody else can reach it
+        "num_cpus": threads(), "num_gpus": gpu_count(), "include_dashboard": False, "_temp_dir": folder,
+        "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": "127.0.0.1",  # nobody else can reach it
     }  # fmt: skip
     try:
         with _bare_environment():
@@ -76,6 +80,11 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _named(address: str) -> str:
+    """The cluster to join; empty for one that is to be started here."""
+    return os.environ.get("RAY_ADDRESS", "") if address == "ray" else address
 
 
 @contextmanager
@@ -150,21 +159,37 @@ class RayHand:
 
     def _future(self, reference: Any) -> Future[Any]:
         answer: Future[Any] = Future()
-        errors = self._ray.exceptions
-
-        def done(said: Future[Any]) -> None:
-            error = said.exception()
-            if error is None:
-                answer.set_result(said.result())
-            elif isinstance(error, errors.RayTaskError):
-                answer.set_result(Fault("other", str(error.cause)))
-            else:
-                words = " ".join(str(error).split())
-                gone = getattr(error, "preempted", False) or "node has died" in words or "node was" in words
-                answer.set_exception(LostError(words, host_too=gone))
-
-        reference.future().add_done_callback(done)
+        reference.future().add_done_callback(partial(self._pass_on, answer))
         return answer
+
+    def _pass_on(self, answer: Future[Any], said: Future[Any]) -> None:
+        error, errors = said.exception(), self._ray.exceptions
+        if error is None:
+            answer.set_result(said.result())
+        elif isinstance(error, errors.RayTaskError):
+            answer.set_result(Fault("other", str(error.cause)))
+        elif isinstance(error, errors.ActorUnavailableError):  # process, host or network: Ray knows when it has looked
+            self._actor.here.remote().future().add_done_callback(partial(self._explain, answer, error))
+        else:
+            answer.set_exception(_lost(error))
+
+    def _explain(self, answer: Future[Any], first: BaseException, said: Future[Any]) -> None:
+        error = said.exception()
+        if isinstance(error, self._ray.exceptions.ActorDiedError):
+            answer.set_exception(_lost(error))
+        else:  # it is there again, or cannot be reached: what became of the judgement nobody knows
+            answer.set_exception(LostError(_line(first), host_too=True))
+
+
+def _lost(error: BaseException) -> LostError:
+    words = _line(error)
+    return LostError(words, host_too=getattr(error, "preempted", False) or any(sign in words for sign in HOST_GONE))
+
+
+def _line(error: BaseException) -> str:
+    """What Ray says, without the numbers of its processes and its advice."""
+    said = [line.strip() for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(said).split(" Some common causes")[0][:LINE_CHARS]
 
 
 class ClusterJudge:
@@ -226,6 +251,8 @@ def open_cluster(
     with connected(address) as ray:
         chosen = backend or ("cuda" if ray.cluster_resources().get("GPU") else "cpu")
         if chosen == "cuda" and not ray.cluster_resources().get("GPU"):
+            if not _named(address):
+                raise MachineError("There is no NVIDIA GPU here: name a cluster that has some, or use --device cpu.")
             log.warning("No host of the cluster has a GPU that Ray knows of (`ray status`): waiting for one.")
         crew = RayCrew(ray, Wanted(chosen, limits or Limits(), cpus, cache), most=most)
         dispatcher = Dispatcher(crew, build_ahead=chosen == "cuda")

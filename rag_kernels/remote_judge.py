@@ -156,6 +156,9 @@ class RemoteJudge:
         except Exception as error:
             return _fault(error)
 
+    def here(self) -> None:
+        """An answer says that this process lives and can be reached."""
+
     def close(self) -> None:
         """End the judge's processes; without it they end when this process does."""
         if self._judge is not None:

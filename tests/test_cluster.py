@@ -14,7 +14,7 @@ import pytest
 from cli_home import RELU, RIGHT, WRONG
 from typer.testing import CliRunner
 
-from eval.device import units
+from eval.device import gpu_count, units
 from eval.judge import open_judge
 from eval.limits import Limits
 from eval.records import Candidate, Passed, verdict_name
@@ -116,11 +116,11 @@ def test_the_gpu_that_ray_gave_is_the_one_that_is_asked_and_locked(
 ) -> None:
     """nvidia-smi shows all GPUs, whatever CUDA_VISIBLE_DEVICES says; this one answers with what it was asked."""
     program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.write_text('#!/bin/sh\necho "$@"; case "$*" in *-i*) ;; *) echo another; esac\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert "-i" not in units("cuda")[0].split()
-    for visible in ("2", "GPU-7c1d,GPU-11"):
+    assert "-i" not in units("cuda")[0].split() and gpu_count() == 2
+    for visible, count in (("1", 1), ("GPU-7c1d,GPU-11", 2)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert units("cuda")[0].endswith(f" -i {visible.split(',')[0]}")
+        assert units("cuda")[0].endswith(f" -i {visible.split(',')[0]}") and gpu_count() == count
