@@ -124,7 +124,8 @@ def packed(c: Contraction, side: Side, width: str, printer: Printer) -> list[str
     return [
         *c.apart(c.batches, "z", I64),
         f"for (int64_t k = 0; k < kn && count % {width}; ++k)",
-        f"  for (int64_t s = count; s % {width}; ++s) panel[(count / {width} * kn + k) * {width} + s % {width}] = 0.0f;",
+        f"  for (int64_t s = count; s % {width}; ++s)",
+        f"    panel[(count / {width} * kn + k) * {width} + s % {width}] = 0.0f;",
         "for (int64_t s = 0; s < count;) {",
         *indent(lanes_apart(c, side.lanes, "start + s", "count - s")),
         *indent(columnwise(c, side, width, printer) if along_depth(c, side) else rowwise(c, side, width, printer)),
