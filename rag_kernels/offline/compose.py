@@ -14,8 +14,10 @@ from eval.records import Value as Argument
 from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS
 from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
+from rag_kernels.offline.one_pass import one_pass
 from rag_kernels.offline.regions import Planner, Region, Split
 from rag_kernels.offline.rules import RULES
 from rag_kernels.offline.rules_product import product_rules
@@ -41,6 +43,8 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     lowered = Lowering(fp).run(RULES | product_rules(parameters.products, backend))
+    if backend == "cuda":
+        lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
     split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024, tiles=264)
     steps = Planner(split, specs).run(lowered)

@@ -51,7 +51,7 @@ class Planner:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
-                self.store(step.buffer, self.rewrite(step.value, self.halve))
+                self.store(step.buffer, rewrite(step.value, self.halve))
         return self.regions
 
     def store(self, buffer: str, value: ir.Value) -> None:
@@ -63,7 +63,7 @@ class Planner:
             outer, reduced = key_of(reduction)
             if root <= outer | reduced:
                 main = (outer, reduced)
-        value = self.rewrite(value, lambda v: self.cut(v, main))
+        value = rewrite(value, lambda v: self.cut(v, main))
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced)))
 
@@ -111,7 +111,7 @@ class Planner:
         if not parts:
             return None
         rest = tuple(a for a in ir.leaves(value.over) if a not in parts)
-        arg = self.rewrite(value.arg, self.halve)
+        arg = rewrite(value.arg, self.halve)
         dims: tuple[ir.Group, ...] = tuple((a,) for a in parts)
         dims = (*dims, *value.dims) if tile_of(value) else (*value.dims, *dims)  # partial products stay contiguous
         inner = ir.Reduce(dims, value.dtype, value.kind, arg, rest)
@@ -148,16 +148,17 @@ class Planner:
         atom.split(divisors[0], fixed=True)
         return (*parts, atom.leaves()[0])
 
-    def rewrite(self, value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
-        """The tree with some values replaced; untouched parts stay the same objects."""
-        memo: dict[int, ir.Value] = {}
 
-        def visit(v: ir.Value) -> ir.Value:
-            if id(v) not in memo:
-                memo[id(v)] = change(v) or rebuilt(v, visit)
-            return memo[id(v)]
+def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
+    """The tree with some values replaced; untouched parts stay the same objects."""
+    memo: dict[int, ir.Value] = {}
 
-        return visit(value)
+    def visit(v: ir.Value) -> ir.Value:
+        if id(v) not in memo:
+            memo[id(v)] = change(v) or rebuilt(v, visit)
+        return memo[id(v)]
+
+    return visit(value)
 
 
 def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
