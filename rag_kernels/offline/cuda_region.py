@@ -76,11 +76,10 @@ class CudaRegion(Passes):
         parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
         constants = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
         body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
-        if small:
-            names = sorted(c_name(b) for b in used if b not in f.scratch)
-            arguments_fit = [f"{n}.numel() <= (int64_t(1) << 31)" for n in names]
-        checks = kernel.checks() + (arguments_fit if small else [])
-        return kernel.text(name, parameters, body), kernel.launch(name, arguments, checks)
+        pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in used}
+        checks = [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in f.scratch]
+        widths = kernel.widths(pointers)
+        return kernel.text(name, parameters, body, widths), kernel.launch(name, arguments, checks, widths)
 
     def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
         """The device function and the statements that launch it."""
