@@ -56,9 +56,6 @@ CASES = {
         "self.d = nn.ConvTranspose1d(7, 8, 5, stride=2); self.e = nn.ConvTranspose3d(6, 8, 3, stride=2, padding=1)",
     ),
 }  # fmt: skip
-EMULATED = [name for name in CASES if name != "rows"]  # these need warp shuffles
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_as_exact_as_pytorch(name: str, tmp_path: Path) -> None:
     fp = functional(name, CASES[name])
@@ -82,8 +79,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     return tvm_ffi.load_module(str(library))
 
 
-@pytest.mark.parametrize("tensor", [0, 1])
-@pytest.mark.parametrize("name", EMULATED)
+@pytest.mark.parametrize("name,tensor", [("matrices", 1), ("batches", 0), ("convolutions", 1), ("transposed", 0)])
 def test_cuda_products_are_as_exact_as_pytorch(
     name: str, tensor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,3 +100,14 @@ def test_cuda_products_compile(tmp_path: Path) -> None:
     command = ["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_cuda_product_serves_sizes_that_are_not_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    body = "return torch.relu(x @ y), x.t() @ y"
+    even = functional("even", Case(body, "torch.randn(36, 36)", "torch.randn(36, 72)"))
+    odd = functional("odd", Case(body, "torch.randn(35, 35)", "torch.randn(35, 71)"))
+    assert even.graph_key == odd.graph_key
+    plan = write(even, CudaParameters(products=2, tensor=0))
+    assert plan is not None and "float4*>" in plan.candidate.source
+    assert worst_ratio(odd, numbers.caller(plan, odd, tmp_path)) < numbers.RATIO

@@ -117,46 +117,107 @@ def lanes_apart(c: Contraction, lanes: list[Loop], flat: str, room: str) -> list
 
 
 def packed(c: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
-    """Panels of `width` lanes: element (k, lane) of a panel lies at k * width + lane; missing lanes are zero."""
-    *_, inner = side.lanes
-    lines, text = c.factor(side, printer)
-    lane = f"const int64_t {inner.var} = {c.variable(inner, '(from + u)')};"
-    if along_depth(c, side):
-        read = [
-            "for (int64_t u = 0; u < len; ++u) {", f"  {lane}", "  for (int64_t k = 0; k < kn; ++k) {",
-            *indent(indent([f"const int64_t {c.depth[0].var} = k0 + k;", *lines])),
-            f"    panel[k * {width} + s + u] = {text};", "  }", "}",
-        ]  # fmt: skip
-    else:
-        per_row = [guard_text(c, g, printer) for g in side.guards if not (set(ir.own_atoms(g)) & set(inner.leaves))]
-        per_lane = [guard_text(c, g, printer) for g in side.guards if set(ir.own_atoms(g)) & set(inner.leaves)]
-        value = [*lines, f"to[u] = {text};"]
-        if side.guards:
-            if per_row:
-                per_lane.insert(0, "inside")
-            value = ["float found = 0.0f;", f"if ({' && '.join(per_lane)}) {{", *indent(lines), f"  found = {text};",
-                     "}", "to[u] = found;"]  # fmt: skip
-        row = [f"float* to = panel + k * {width} + s;"]
-        row += [f"const bool inside = {' && '.join(per_row)};"] if per_row else []
-        row += ["#pragma omp simd", "for (int64_t u = 0; u < len; ++u) {", f"  {lane}", *indent(value), "}"]
-        read = over_depth(c, row)
+    """Panels of `width` lanes: element (k, lane) of a panel lies at k * width + lane; missing lanes are zero.
+
+    Stretches of lanes run along the innermost lane loop; a guard leaves a part of a stretch, and the rest is zero.
+    """
     return [
         *c.apart(c.batches, "z", I64),
-        f"for (int64_t p = 0; p < count; p += {width}, panel += {width} * kn) {{",
-        f"  for (int64_t s = 0; s < {width};) {{",
-        "    if (p + s >= count) {",
-        "      for (int64_t k = 0; k < kn; ++k)",
-        f"        for (int64_t u = s; u < {width}; ++u) panel[k * {width} + u] = 0.0f;",
-        "      break;",
-        "    }",
-        *indent(indent([
-            *lanes_apart(c, side.lanes, "start + p + s", f"std::min({width} - s, count - p - s)"),
-            *read,
-            "s += len;",
-        ])),
+        f"for (int64_t k = 0; k < kn && count % {width}; ++k)",
+        f"  for (int64_t s = count; s % {width}; ++s)",
+        f"    panel[(count / {width} * kn + k) * {width} + s % {width}] = 0.0f;",
+        "for (int64_t s = 0; s < count;) {",
+        *indent(lanes_apart(c, side.lanes, "start + s", "count - s")),
+        *indent(columnwise(c, side, width, printer) if along_depth(c, side) else rowwise(c, side, width, printer)),
+        "  s += len;",
+        "}",
+    ]
+
+
+def columnwise(c: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
+    """Lane after lane, for a factor that is contiguous along the depth."""
+    lines, text = c.factor(side, printer)
+    return [
+        "for (int64_t u = 0; u < len; ++u) {",
+        f"  const int64_t {side.lanes[-1].var} = {c.variable(side.lanes[-1], '(from + u)')};",
+        f"  float* to = panel + (s + u) / {width} * {width} * kn + (s + u) % {width};",
+        "  for (int64_t k = 0; k < kn; ++k) {",
+        *indent(indent([f"const int64_t {c.depth[0].var} = k0 + k;", *lines, f"to[k * {width}] = {text};"])),
         "  }",
         "}",
+    ]
+
+
+def rowwise(c: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
+    """All lanes of a stretch for one k after the other."""
+    inner = side.lanes[-1]
+    along = [g for g in side.guards if set(ir.own_atoms(g)) & set(inner.leaves)]
+    whole = [guard_text(c, g, printer) for g in side.guards if g not in along]
+    scope = Scope()
+    row = [f"const int64_t {inner.var}_0 = {c.variable(inner, 'from')};"]
+    bounds = [f"({text})" for text in whole]
+    row.append(f"int64_t low = 0, high = {' && '.join(bounds) + ' ? len : 0' if bounds else 'len'};")
+    for g in along:
+        row += ["{", f"  const int64_t {inner.var} = {inner.var}_0;", *indent(lane_bounds(c, g, inner)), "}"]
+    row += hoisted(c, side, inner, printer, scope)
+    text = printer.emit(side.value, scope)
+    lane = f"const int64_t {inner.var} = {inner.var}_0 + (done + u) * {stride_of(c, inner)};"
+    read = indent(indent([lane, *scope.lines, f"to[u] = {text};"]))
+    part = ["#pragma omp simd", "for (int64_t u = 0; u < n; ++u) {", *indent(read), "}"]
+    if side.guards:
+        part = [
+            "const int64_t first = std::min(std::max(low - done, int64_t(0)), n), last = std::min(high - done, n);",
+            "for (int64_t u = 0; u < first; ++u) to[u] = 0.0f;",
+            "for (int64_t u = std::max(last, first); u < n; ++u) to[u] = 0.0f;",
+            "#pragma omp simd", "for (int64_t u = first; u < last; ++u) {", *indent(read), "}",
+        ]  # fmt: skip
+    row += [
+        "for (int64_t done = 0, n; done < len; done += n) {",
+        f"  const int64_t off = (s + done) % {width};",
+        f"  n = std::min({width} - off, len - done);",
+        f"  float* to = panel + (s + done - off) * kn + k * {width} + off;",
+        f"  if (n == {width} && low <= done && done + n <= high) {{",
+        "#pragma omp simd",
+        f"    for (int64_t u = 0; u < {width}; ++u) {{",
+        *indent(indent(read)),
+        "    }",
+        "    continue;",
+        "  }",
+        *indent(part),
+        "}",
     ]  # fmt: skip
+    return over_depth(c, row)
+
+
+def stride_of(c: Contraction, loop: Loop) -> int:
+    found = c.phase_of(loop)
+    return found[1].stride if found else 1
+
+
+def lane_bounds(c: Contraction, guard: ir.Index, inner: Loop) -> list[str]:
+    """Narrow low..high to the lanes for which a guard holds: its position grows evenly along them."""
+    assert guard.limit is not None
+    step = sum(f for atom, f in guard.form.terms if atom.leaves() == inner.leaves) * stride_of(c, inner)
+    limit = f"{c.nest.names.product(guard.limit)} * {guard.every}"
+    return [
+        f"const int64_t at = {c.nest.position(guard.form)};",
+        f"low = std::max(low, at < 0 ? (-at + {step - 1}) / {step} : 0);",
+        f"high = std::min(high, at < {limit} ? ({limit} - at + {step - 1}) / {step} : 0);",
+    ]
+
+
+def hoisted(c: Contraction, side: Side, inner: Loop, printer: Printer, scope: Scope) -> list[str]:
+    """Divided positions of a phase are computed once a stretch: from there they grow by one a lane."""
+    found = c.phase_of(inner)
+    lines: list[str] = []
+    for load in side.loads:
+        for n, (value, _) in enumerate(c.nest.accesses[id(load)].values):
+            if found and found[1].output in ir.tree_atoms(value) and value.dtype == "int64":
+                text = printer.emit(value, inside := Scope())
+                lines += [f"int64_t place{n};", f"{{ const int64_t {inner.var} = {inner.var}_0;", *indent(inside.lines),
+                          f"  place{n} = {text}; }}"]  # fmt: skip
+                scope.known[id(value)] = f"(place{n} + done + u)"
+    return lines
 
 
 def along_depth(c: Contraction, side: Side) -> bool:

@@ -179,31 +179,27 @@ class Kernel:
         """Statements that load a thread's part of the next tile, and those that put it into shared memory."""
         c, kind, step = self.c, self.kind, self.tile.depth
         limit = "rows" if name == "left" else "columns"
-        parts = width * step // 4 // self.tile.threads
-        along = self.vector_loop(side) if parts and width * step // 4 % self.tile.threads == 0 else None
+        along = self.vector_loop(side)
         vector = 4 if along else 1
         deep = along in c.depth if along else self.deep(side)
         each = step // vector if deep else width // vector  # of the axis along which neighbouring threads load
         k, lane = ("at % {0} * {1}", "at / {0}") if deep else ("at / {0}", "at % {0} * {1}")
         k, lane = (text.format(each, vector).removesuffix(" * 1") for text in (k, lane))
-        scope = [*c.apart(side.lanes, "lane", kind), *c.apart(c.depth, "k", kind)]
         lines, text = c.factor(side, self.printer)
         guards = [f"({guard_text(c, g, self.printer)})" for g in side.guards]
-        target = f"next_{name}[e * {vector}]" if vector > 1 else f"next_{name}[e]"
         if vector > 1:
-            (load,) = side.loads
-            found = f"*reinterpret_cast<const float4*>(&{self.address(load)})"
-            read, zero = [f"*(float4*)&{target} = {found};"], f"*(float4*)&{target} = make_float4(0, 0, 0, 0);"
+            zero, read = [f"*(float4*)&next_{name}[e * 4] = make_float4(0, 0, 0, 0);"], self.four(side, name, deep)
         else:
-            read, zero = [*lines, f"{target} = {text};"], f"{target} = 0.0f;"
-        if guards:
-            read = [f"if ({' && '.join(guards)}) {{", *indent(read), "}"]
+            zero, read = [f"next_{name}[e] = 0.0f;"], [*lines, f"next_{name}[e] = {text};"]
+            if guards:
+                read = [f"if ({' && '.join(guards)}) {{", *indent(read), "}"]
+            read = [*c.apart(side.lanes, "lane", kind), *c.apart(c.depth, "k", kind), *read]
         loop = f"for (int e = 0; e < {width * step // vector // self.tile.threads}; ++e) {{"
         place = "const unsigned at = e * T + threadIdx.x;"
         fetch = [
             "#pragma unroll", loop,
-            f"  {place}", f"  const {kind} k = k0 + {k}, lane = {start} + {lane};", f"  {zero}",
-            f"  if (k < depth && lane < {limit}) {{", *indent(indent([*scope, *read])), "  }", "}",
+            f"  {place}", f"  const {kind} k = k0 + {k}, lane = {start} + {lane};", *indent(zero),
+            f"  if (k < depth && lane < {limit}) {{", *indent(indent(read)), "  }", "}",
         ]  # fmt: skip
         lane += f" ^ SPREAD({k}, {limit.upper()})" if self.tensor else ""
         if vector > 1 and deep:
@@ -215,11 +211,28 @@ class Kernel:
             store = [f"{name}[to][{k}][{lane}] = next_{name}[e];"]
         return fetch, ["#pragma unroll", loop, f"  {place}", *indent(store), "}"]
 
+    def four(self, side: Side, name: str, deep: bool) -> list[str]:
+        """Four neighbours of a plain load: sixteen bytes at once where they are aligned, otherwise one by one."""
+        c, (load,) = self.c, side.loads
+        limit = "rows" if name == "left" else "columns"
+        lane, k = ("lane", "(k + u)") if deep else ("(lane + u)", "k")
+        apart = [*c.apart(side.lanes, "lane", self.kind), *c.apart(c.depth, "k", self.kind)]
+        single = [*c.apart(side.lanes, lane, self.kind), *c.apart(c.depth, k, self.kind)]
+        inside = "k + u < depth" if deep else f"lane + u < {limit}"
+        return [
+            f"if (wide_{name}) {{", *indent(apart),
+            f"  *(float4*)&next_{name}[e * 4] = *reinterpret_cast<const float4*>(&{self.address(load)});",
+            "} else {", "  #pragma unroll", f"  for (int u = 0; u < 4; ++u) if ({inside}) {{",
+            *indent(indent([*single, f"next_{name}[e * 4 + u] = {self.address(load)};"])), "  }", "}",
+        ]  # fmt: skip
+
     def address(self, load: ir.Load) -> str:
         return f"{self.printer.pointers[load.buffer]}[{self.c.nest.offset(self.c.nest.accesses[id(load)]) or '0'}]"
 
     def vector_loop(self, side: Side) -> Loop | None:
         """The loop along which a plain load may take four neighbours at once, if there is one."""
+        if (self.tile.rows if side is self.c.left else self.tile.columns) * self.tile.depth % (4 * self.tile.threads):
+            return None
         value = side.value
         while isinstance(value, ir.Op) and value.template == "{0}":
             value = value.args[0]
@@ -244,18 +257,24 @@ class Kernel:
             a.stride(self.c.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1 for a in accesses
         )
 
-    def checks(self) -> list[str]:
-        """What the sixteen-byte accesses need of other shapes, as C conditions."""
-        found = []
-        for side in (self.c.left, self.c.right):
+    def widths(self, pointers: dict[str, str]) -> dict[str, str]:
+        """By parameter: whether accesses of sixteen bytes are aligned, as a C condition of sizes and addresses."""
+        c, found = self.c, {}
+        for name, side in (("wide_left", c.left), ("wide_right", c.right)):
             loop = self.vector_loop(side)
             if loop:
-                access = self.c.nest.accesses[id(side.loads[0])]
-                found += [text_of(step) for leaf, step in access.steps.items() if leaf not in loop.leaves]
-                found.append(loop.size)
+                (load,) = side.loads
+                found[name] = self.multiples(loop, [c.nest.accesses[id(load)]], [pointers[load.buffer]])
         if self.vector_store():
-            found.append(self.c.columns[-1].size)
-        return [f"({text}) % 4 == 0" for text in dict.fromkeys(found) if not text.isdigit()]
+            stores = c.nest.stores
+            found["wide_out"] = self.multiples(c.columns[-1], list(stores.values()), [pointers[b] for b in stores])
+        return found
+
+    def multiples(self, loop: Loop, accesses: list[Access], pointers: list[str]) -> str:
+        """That these accesses step in multiples of four over all other loops, from aligned addresses."""
+        steps = [text_of(step) for a in accesses for leaf, step in a.steps.items() if leaf not in loop.leaves]
+        sizes = dict.fromkeys(f"({text}) % 4 == 0" for text in [loop.size, *steps])
+        return " && ".join([*sizes, f"aligned({{{', '.join(pointers)}}})"])
 
     def vector_store(self) -> bool:
         inner = self.c.columns[-1]
@@ -276,16 +295,20 @@ class Kernel:
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in values}
         places = {b: f"{self.printer.pointers[b]}[{c.nest.offset(c.nest.stores[b]) or '0'}]" for b in values}
         body = [*c.apart(c.columns, "(column + u)", kind), *scope.lines]
+        single = [
+            "#pragma unroll", f"for (int u = 0; u < {run}; ++u) {{", "  if (column + u < columns) {",
+            *indent(indent([*body, *(f"{places[b]} = {v};" for b, v in values.items())])), "  }", "}",
+        ]  # fmt: skip
+        inner = single
         if vector:
-            body += [f"(&{names[b]}.x)[u] = {v};" for b, v in values.items()]
             stores = [f"*reinterpret_cast<float{run}*>(&{places[b]}) = {names[b]};" for b in values]
-            inner = ["if (column < columns) {", *(f"  float{run} {name};" for name in names.values()),
-                     "#pragma unroll", f"  for (int u = 0; u < {run}; ++u) {{", *indent(indent(body)), "  }",
-                     *indent([*c.apart(c.columns, "column", kind), *stores]), "}"]  # fmt: skip
-        else:
-            body += [f"{places[b]} = {v};" for b, v in values.items()]
-            inner = ["#pragma unroll", f"for (int u = 0; u < {run}; ++u) {{", "  if (column + u < columns) {",
-                     *indent(indent(body)), "  }", "}"]  # fmt: skip
+            inner = [
+                "if (wide_out && column < columns) {", *(f"  float{run} {name};" for name in names.values()),
+                "#pragma unroll", f"  for (int u = 0; u < {run}; ++u) {{",
+                *indent(indent([*body, *(f"(&{names[b]}.x)[u] = {v};" for b, v in values.items())])), "  }",
+                *indent([*c.apart(c.columns, "column", kind), *stores]),
+                "} else if (!wide_out) {", *indent(single), "}",
+            ]  # fmt: skip
         return [
             "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{",
             f"  const {kind} row = row0 + {row};",
@@ -297,20 +320,21 @@ class Kernel:
             "    }", "  }", "}",
         ]  # fmt: skip
 
-    def text(self, name: str, parameters: list[str], body: list[str]) -> list[str]:
+    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
         phases = [f"int phase{n}" for n in range(len(self.c.phases))]
-        every = ", ".join([*parameters, *phases])
+        every = ", ".join([*parameters, *(f"bool {wide}" for wide in widths), *phases])
         head = f"__global__ void __launch_bounds__({self.tile.threads}) {name}({every}) {{"
         return [self.c.note(), head, *indent(body), "}"]
 
-    def launch(self, name: str, arguments: list[str], checks: list[str]) -> list[str]:
+    def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
         """The statements that launch the kernel, phase by phase."""
         c, tile = self.c, self.tile
         total = f"({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {tile.rows})"
         total += f" * tiles({c.extents(c.columns)}, {tile.columns})"
-        call = ", ".join([*arguments, *(f"phase{n}" for n in range(len(c.phases)))])
+        call = ", ".join([*arguments, *widths, *(f"phase{n}" for n in range(len(c.phases)))])
         lines = [f"const int64_t grid = {total};",
                  f"if (grid > 0) {name}<<<blocks(grid), {tile.threads}, 0, stream>>>({call});"]  # fmt: skip
         for n, phase in reversed(list(enumerate(c.phases))):
             lines = [f"for (int phase{n} = 0; phase{n} < {phase.stride}; ++phase{n}) {{", *indent(lines), "}"]
-        return [*(f'RK_CHECK({text}, "this kernel needs {text}");' for text in checks), "{", *indent(lines), "}"]
+        lines = [*(f"const bool {wide} = {condition};" for wide, condition in widths.items()), *lines]
+        return [*(f'RK_CHECK({text}, "this kernel needs {text}");' for text in checks), *lines]

@@ -14,6 +14,7 @@ from typing import Self
 
 from rag_kernels.offline import contract_cuda, ir
 from rag_kernels.offline.contract import find_contraction
+from rag_kernels.offline.cuda_windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Loop, build_nest
@@ -75,11 +76,10 @@ class CudaRegion(Passes):
         parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
         constants = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
         body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
-        if small:
-            names = sorted(c_name(b) for b in used if b not in f.scratch)
-            arguments_fit = [f"{n}.numel() <= (int64_t(1) << 31)" for n in names]
-        checks = kernel.checks() + (arguments_fit if small else [])
-        return kernel.text(name, parameters, body), kernel.launch(name, arguments, checks)
+        pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in used}
+        checks = [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in f.scratch]
+        widths = kernel.widths(pointers)
+        return kernel.text(name, parameters, body, widths), kernel.launch(name, arguments, checks, widths)
 
     def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
         """The device function and the statements that launch it."""
@@ -134,8 +134,12 @@ class CudaRegion(Passes):
                     f"{name}<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}",
                 ]
             case _ if self.solo():
+                stepped_ = self.stepped()
+                outer = self.total([*self.nest.outer[:-1], groups_of(stepped_)]) if stepped_ else outer
+                check = f"{stepped_.size} >= {STEPS}" if stepped_ else ""
                 grid = f"blocks((small(({outer}) * ({lane})) + THREADS - 1) / THREADS)"
-                return [f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
+                checks = [f'RK_CHECK({check}, "this kernel needs {check}");'] if check else []
+                return [*checks, f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
             case _:
                 grid = f"blocks(({outer}) * (({lane} + 31) / 32))"
                 return [f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
@@ -143,6 +147,10 @@ class CudaRegion(Passes):
     def solo(self) -> bool:
         """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
         return self.has_scan() or self.reduced_count() <= 32 or self.keeps_columns()
+
+    def stepped(self) -> Loop | None:
+        """The outer loop of which a thread takes several steps, for windows (`cuda_windows.py`)."""
+        return None if self.has_scan() or self.swept() or self.keeps_columns() else stepped_loop(self.nest)
 
     def keeps_columns(self) -> bool:
         """Whether a thread can hold a column in registers: a short one of known length, and columns enough."""
@@ -199,13 +207,15 @@ class CudaRegion(Passes):
         lane = self.nest.lane
         assert lane
         if self.solo():
-            loops = [*self.nest.outer, lane]
+            stepped_ = self.stepped()
+            loops = [*self.nest.outer[:-1], groups_of(stepped_)] if stepped_ else self.nest.outer
             head = [
                 "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
-                f"if (t >= {self.total(loops)}) return;",
-                *self.indices(loops, "t"),
+                f"if (t >= {self.total([*loops, lane])}) return;",
+                *self.indices([*loops, lane], "t"),
             ]
-            return [*head, *self.keep_columns(), *self.passes("column", "true", "true")]
+            body = [*self.keep_columns(), *self.passes("column", "true", "true")]
+            return [*head, *(stepped(stepped_, body) if stepped_ else body)]
         head = [
             f"const uint32_t tiles = uint32_t(({lane.size} + blockDim.x - 1) / blockDim.x);",
             "const int64_t l_wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
@@ -319,7 +329,7 @@ class CudaRegion(Passes):
         axis = "x" if kind == "row" else "y"
         total = self.total(self.nest.reduced)
         if kind == "column" and self.solo():
-            return around(self.nest.reduced, [*body, *tail], unroll=bool(self.known_loads))
+            return around(self.nest.reduced, [*body, *tail], unroll=bool(self.known_loads or self.stepped()))
         if scanning and kind == "row":
             head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {total};"]
             lines = [*head, *self.indices(self.nest.reduced, "k"), *body, "if (inside) {", *indent(tail), "}"]
