@@ -140,6 +140,15 @@ class Scan(Value):
     over: Atom
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """The part of a longer dimension that a stored value fills: `cat` writes each operand where it belongs."""
+
+    dim: int
+    start: int
+    total: Atom  # the whole dimension
+
+
 def children(value: Value) -> tuple[Value, ...]:
     match value:
         case Op():

@@ -24,6 +24,12 @@ class Region:
     stores: dict[str, ir.Value]
     outer: tuple[ir.Atom, ...]
     reduced: tuple[ir.Atom, ...]
+    slots: dict[str, ir.Slot] = field(default_factory=dict)  # of buffers of which the region writes a part
+
+    def dims(self, buffer: str) -> tuple[ir.Group, ...]:
+        """The dimensions of a buffer that the region writes."""
+        dims, slot = self.stores[buffer].dims, self.slots.get(buffer)
+        return (*dims[: slot.dim], (slot.total,), *dims[slot.dim + 1 :]) if slot else dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,10 @@ class Planner:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
-                self.store(step.buffer, rewrite(step.value, self.halve))
+                self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
         return self.regions
 
-    def store(self, buffer: str, value: ir.Value) -> None:
+    def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
         found = reductions(value)
@@ -65,7 +71,7 @@ class Planner:
                 main = (outer, reduced)
         value = rewrite(value, lambda v: self.cut(v, main))
         outer, reduced = main or (frozenset(root), frozenset())
-        self.add(Region({buffer: value}, ordered(outer), ordered(reduced)))
+        self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
 
     def add(self, region: Region) -> None:
         """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
@@ -77,8 +83,9 @@ class Planner:
                 break
             alike = products == {id(v) for v in ir.walk(*other.stores.values()) if tile_of(v)}
             same = alike and (other.outer, other.reduced) == (region.outer, region.reduced)
-            if same and not reads & other.stores.keys():
-                self.regions[place] = Region(other.stores | region.stores, other.outer, other.reduced)
+            if same and not (reads | region.stores.keys()) & other.stores.keys():
+                stores, slots = other.stores | region.stores, other.slots | region.slots
+                self.regions[place] = Region(stores, other.outer, other.reduced, slots)
                 return
             if reads & other.stores.keys():
                 break
