@@ -76,14 +76,13 @@ class Planner:
     def add(self, region: Region) -> None:
         """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
         reads = {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
-        products = {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
         for place in range(len(self.regions) - 1, -1, -1):
             other = self.regions[place]
             if isinstance(other, Library):
                 break
-            alike = products == {id(v) for v in ir.walk(*other.stores.values()) if tile_of(v)}
-            same = alike and (other.outer, other.reduced) == (region.outer, region.reduced)
-            if same and not (reads | region.stores.keys()) & other.stores.keys():
+            same = (other.outer, other.reduced) == (region.outer, region.reduced)
+            apart = not (reads | region.stores.keys()) & other.stores.keys()
+            if same and apart and products(other) == products(region):
                 stores, slots = other.stores | region.stores, other.slots | region.slots
                 self.regions[place] = Region(stores, other.outer, other.reduced, slots)
                 return
@@ -220,6 +219,11 @@ def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
     if sizes[0] < LEAST_ROWS or sizes[1] < LEAST_COLUMNS or ir.size_of(reduced) < LEAST_DEPTH:
         return None
     return ir.size_of(left & right), sizes[0], sizes[1]
+
+
+def products(region: Region) -> set[int]:
+    """The products of a region that run in tiles, by identity: each wants a nest of its own."""
+    return {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
 
 
 def key_of(value: ir.Value) -> Key:
