@@ -104,7 +104,7 @@ class Kernel:
             zero, read = [f"next_{name}[e] = 0.0f;"], [*lines, f"next_{name}[e] = {text};"]
             if guards:
                 read = [f"if ({' && '.join(guards)}) {{", *indent(read), "}"]
-            read = [*c.apart(side.lanes, "lane", kind), *c.apart(c.depth, "k", kind), *read]
+            read = [*c.apart(side.lanes, "lane", kind), *self.depth_apart("k"), *read]
         loop = f"for (int e = 0; e < {width * step // vector // self.tile.threads}; ++e) {{"
         place = "const unsigned at = e * T + threadIdx.x;"
         fetch = [
@@ -122,13 +122,29 @@ class Kernel:
             store = [f"{name}[to][{k}][{lane}] = next_{name}[e];"]
         return fetch, ["#pragma unroll", loop, f"  {place}", *indent(store), "}"]
 
+    def depth_apart(self, flat: str) -> list[str]:
+        """The depth taken apart into its loops. How many window positions a phase has is known at run time only: a
+        product with the inverse stands for that division (exact below 2^20)."""
+        c, lines, rest = self.c, [], flat
+        exact = c.count(c.depth) < 1 << 20
+        for n, loop in reversed(list(enumerate(c.depth))):
+            if n == 0:
+                lines.append(f"const {self.kind} {loop.var} = {c.variable(loop, rest)};")
+                continue
+            size, found = c.extent(loop), c.phase_of(loop)
+            above = f"int(({rest} + 0.5f) * (1.0f / taps{found[0]}))" if found and exact else f"{rest} / {size}"
+            lines.append(f"const {self.kind} above{n} = {above};")
+            lines.append(f"const {self.kind} {loop.var} = {c.variable(loop, f'({rest} - above{n} * {size})')};")
+            rest = f"above{n}"
+        return lines
+
     def four(self, side: Side, name: str, deep: bool) -> list[str]:
         """Four neighbours of a plain load: sixteen bytes at once where they are aligned, otherwise one by one."""
         c, (load,) = self.c, side.loads
         limit = "rows" if name == "left" else "columns"
         lane, k = ("lane", "(k + u)") if deep else ("(lane + u)", "k")
-        apart = [*c.apart(side.lanes, "lane", self.kind), *c.apart(c.depth, "k", self.kind)]
-        single = [*c.apart(side.lanes, lane, self.kind), *c.apart(c.depth, k, self.kind)]
+        apart = [*c.apart(side.lanes, "lane", self.kind), *self.depth_apart("k")]
+        single = [*c.apart(side.lanes, lane, self.kind), *self.depth_apart(k)]
         inside = "k + u < depth" if deep else f"lane + u < {limit}"
         return [
             f"if (wide_{name}) {{", *indent(apart),
