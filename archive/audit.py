@@ -67,8 +67,11 @@ def verify(archive: DuckArchive) -> list[str]:
 
 
 def wrong_contents(con: DuckDBPyConnection) -> list[str]:
-    """Rows whose id or columns are not those of their content."""
-    checks = (_wrong_texts, _wrong_functionals, _wrong_evaluations, _wrong_attempts, _wrong_vectors, _wrong_claims)
+    """Rows whose id or columns are not those of their content, or whose key another row has."""
+    checks = (
+        _repeated_keys, _wrong_texts, _wrong_functionals, _wrong_evaluations, _wrong_attempts, _wrong_vectors,
+        _wrong_claims,
+    )  # fmt: skip
     return [sentence for check in checks for sentence in check(con)]
 
 
@@ -79,6 +82,15 @@ def lost_references(con: DuckDBPyConnection) -> Iterator[tuple[str, str]]:
         for (missing,) in con.execute(sql).fetchall():
             wanted = targets.split()[-1]
             yield table, f"{table} refers to {missing}, which is not in {wanted}."
+
+
+def _repeated_keys(con: DuckDBPyConnection) -> Iterator[str]:
+    for table, key in rows.KEYS.items():
+        names = ", ".join(key)
+        for *values, times in con.execute(
+            f"SELECT {names}, count(*) FROM {table} GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL"
+        ).fetchall():
+            yield f"{table}: {', '.join(map(str, values))} is there {times} times."
 
 
 def _wrong_texts(con: DuckDBPyConnection) -> Iterator[str]:

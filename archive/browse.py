@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from archive import rows
 from archive.duck import DuckArchive
-from archive.queries import AttemptRow, Credit, load
+from archive.queries import AttemptRow, load
 from archive.records import Attempt, Run
 from eval import codec
 from eval.records import Device, FunctionalProblem
@@ -25,6 +25,17 @@ class Failure:
     example: str
     count: int
     problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """How often a kernel was shown to a writer, and what became of those attempts."""
+
+    kernel_id: str
+    shown: int
+    passed: int
+    won: int
+    median_speedup: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from archive import rows
 from archive.audit import lost_references, wrong_contents
 from archive.database import MemoryDatabase, literal
 from archive.duck import DuckArchive
@@ -209,15 +210,15 @@ def _check(path: Path, folder: Path, checked: Path) -> None:
 
 
 def _load_sql(table: str, folder: Path) -> str:
-    rows = f"read_parquet({literal(f'{folder / table}.parquet')})"
+    file = f"read_parquet({literal(f'{folder / table}.parquet')})"
     if table == "candidates":
         texts = f"read_text({literal(f'{folder}/sources/*')})"
         return (
-            f"INSERT INTO candidates BY NAME SELECT c.id, c.tier, c.backend, t.content AS source FROM {rows} AS c "
+            f"INSERT INTO candidates BY NAME SELECT c.id, c.tier, c.backend, t.content AS source FROM {file} AS c "
             f"JOIN {texts} AS t ON parse_filename(t.filename) = concat(c.id, '.', c.extension)"
         )
     derived = ", stated_trust AS trust, judged_labels(judged) AS labels" if table == "evaluations" else ""
-    return f"INSERT INTO {table} BY NAME SELECT *{derived} FROM {rows}"
+    return f"INSERT INTO {table} BY NAME SELECT *{derived} FROM {file}"
 
 
 def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[str, int]:
@@ -225,18 +226,16 @@ def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[st
     con.execute("CREATE OR REPLACE TEMP TABLE present AS SELECT id FROM kernels")
     counts: dict[str, int] = {}
     for table in TABLES:
-        rows = parquet(con, checked / f"{table}.parquet", like=table)
-        select = f"SELECT * FROM {rows}"
+        file = parquet(con, checked / f"{table}.parquet", like=table)
+        select = f"SELECT * FROM {file}"
         if not trust_bundle:
             if table == "evaluations":
-                select = f"SELECT * REPLACE ('claimed' AS trust) FROM {rows}"
+                select = f"SELECT * REPLACE ('claimed' AS trust) FROM {file}"
             if table == "retractions":
                 select += " WHERE kernel_id NOT IN (FROM present)"
         elif table == "evaluations":
-            con.execute(f"UPDATE evaluations SET trust = stated_trust WHERE id IN (SELECT id FROM {rows})")
-        before = _count(con, table)
-        con.execute(f"INSERT OR IGNORE INTO {table} BY NAME {select}")
-        counts[table] = _count(con, table) - before
+            con.execute(f"UPDATE evaluations SET trust = stated_trust WHERE id IN (SELECT id FROM {file})")
+        counts[table] = rows.insert_select(con, table, select)
     con.execute("DROP TABLE present")
     return counts
 

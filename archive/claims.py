@@ -19,16 +19,7 @@ from eval.ids import content_id
 from eval.records import FunctionalProblem, Problem
 
 Tables = dict[str, dict[tuple[Any, ...], rows.Row]]
-
-KEYS: dict[str, tuple[str, ...]] = {
-    "problems": ("id",),
-    "functionals": ("id",),
-    "candidates": ("id",),
-    "ideas": ("id",),
-    "kernels": ("id",),
-    "edges": ("child", "source", "relation"),
-    "claims": ("id",),
-}
+TABLES = ("problems", "functionals", "candidates", "ideas", "kernels", "edges", "claims")
 CLAIM_COLUMNS = tuple(Claim.__dataclass_fields__)
 
 
@@ -39,22 +30,22 @@ def claim_id(candidate_id: str | None, problem_id: str, claim: Claim) -> str:
 def take(archive: DuckArchive, imported: Sequence[Imported]) -> dict[str, int]:
     """Store imported rows and return the number of new rows of each table."""
     created_at = now()
-    tables: Tables = {table: {} for table in KEYS}
+    tables: Tables = {table: {} for table in TABLES}
     functionals: dict[int, rows.Row] = {}  # rows of one problem share the record, which is long: written once
     for one in imported:
         known = functionals.setdefault(id(one.functional), {}) or rows.functional_row(one.functional)
         functionals[id(one.functional)] = known
         for table, row in _rows_of(one, known, created_at):
-            tables[table].setdefault(tuple(row[name] for name in KEYS[table]), row)
+            tables[table].setdefault(tuple(row[name] for name in rows.KEYS[table]), row)
     with archive.database.write() as con:
-        return {table: rows.insert_many(con, table, list(new.values()), KEYS[table]) for table, new in tables.items()}
+        return {table: rows.insert_many(con, table, list(new.values())) for table, new in tables.items()}
 
 
 def add_functionals(archive: DuckArchive, functionals: Sequence[FunctionalProblem]) -> int:
     """Store functional forms of problems that were imported without one; returns how many are new."""
     found = [rows.functional_row(functional) for functional in functionals]
     with archive.database.write() as con:
-        return rows.insert_many(con, "functionals", found, ("id",))
+        return rows.insert_many(con, "functionals", found)
 
 
 def without_functional(archive: DuckArchive) -> list[Problem]:

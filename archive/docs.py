@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from archive.memory import MemoryArchive
 from archive.migrations import MIGRATIONS, SCHEMA
+from archive.rows import KEYS
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 EXCHANGE = Path(__file__).with_name("exchange.md")  # bundles and importers, written by hand
 SHARING = Path(__file__).with_name("sharing.md")  # likewise
+TRIALS = Path(__file__).with_name("trials.md")  # likewise, what it withstands and how quick it is
 
 PREFACE = """# The archive
 
@@ -26,7 +28,7 @@ whenever it is missing, behind or damaged. It is at `$RAG_KERNELS_ARCHIVE`, else
 `~/.local/share/rag-kernels/archive`. Several processes may use it at once: each transaction opens the file, and waits
 while another process has it open. [A server](#sharing-an-archive) shares it with other machines.
 
-Look into it with any DuckDB:
+Look into it with DuckDB 1.4 or newer:
 
     duckdb -readonly archive.duckdb "SELECT place, kernel_id, speedup FROM leaderboard WHERE problem_name = 'softmax'"
 
@@ -56,6 +58,7 @@ def page() -> str:
             PREFACE,
             EXCHANGE.read_text(),
             SHARING.read_text(),
+            TRIALS.read_text(),
             "## Tables\n",
             *(_table(con, name, comment) for name, comment in tables),
             "## Views\n",
@@ -74,12 +77,7 @@ def _table(con: DuckDBPyConnection, name: str, comment: str) -> str:
         "ORDER BY column_index",
         [name],
     ).fetchall()
-    keys = con.execute(
-        "SELECT unnest(constraint_column_names) FROM duckdb_constraints() "
-        "WHERE table_name = ? AND constraint_type = 'PRIMARY KEY'",
-        [name],
-    ).fetchall()
-    key = ", ".join(f"`{column}`" for (column,) in keys)
+    key = ", ".join(f"`{column}`" for column in KEYS[name])
     lines = [f"### {name}\n", f"{comment or ''} Key: {key}.\n", "| column | type | |", "|---|---|---|"]
     for column, kind, nullable, remark in columns:
         shown = kind.replace("|", "\\|") + (", may be null" if nullable else "")

@@ -72,11 +72,9 @@ class DuckArchive:
         """Record a run; one that was there before is running again."""
         names = tuple(Run.__dataclass_fields__)
         with self.database.write() as con:
-            con.execute(
-                f"INSERT INTO runs ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)}) "
-                "ON CONFLICT (id) DO UPDATE SET status = excluded.status, finished_at = excluded.finished_at",
-                [getattr(run, name) for name in names],
-            )
+            again = [run.status, run.finished_at, run.id]
+            con.execute("UPDATE runs SET status = ?, finished_at = ? WHERE id = ?", again)
+            rows.insert(con, "runs", {name: getattr(run, name) for name in names})
 
     def finish_run(self, run_id: str, status: str) -> None:
         with self.database.write() as con:
@@ -98,12 +96,12 @@ class DuckArchive:
         with self.database.write() as con:
             calls = con.execute("SELECT count(*) FROM llm_calls WHERE run_id = ?", [told.run_id]).fetchall()
             row["calls_seen"] = calls[0][0]
-            rows.insert(con, "briefs", row, key=("run_id", "number"))
+            rows.insert(con, "briefs", row)
 
     def record_drafts(self, run_id: str, brief: int, drafts: str) -> None:
         row = {"run_id": run_id, "brief": brief, "drafts": drafts, "created_at": now()}
         with self.database.write() as con:
-            rows.insert(con, "proposals", row, key=("run_id", "brief"))
+            rows.insert(con, "proposals", row)
 
     def record_attempt(self, attempt: Attempt, *, retract: str = "") -> None:
         with self.database.write() as con:
@@ -245,7 +243,7 @@ def _retract(con: DuckDBPyConnection, kernel_id: str, reason: str) -> None:
     if con.execute("SELECT 1 FROM kernels WHERE id = ?", [kernel_id]).fetchone() is None:
         raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `archive show`.")
     retraction = {"kernel_id": kernel_id, "reason": reason, "created_at": now()}
-    rows.insert(con, "retractions", retraction, key=("kernel_id", "reason"))
+    rows.insert(con, "retractions", retraction)
 
 
 def put_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:
@@ -257,7 +255,11 @@ def put_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[f
         {"kernel_id": kernel_id, "model": model, "vector": [float(x) for x in vector], "created_at": created_at}
         for kernel_id, vector in dict(vectors).items()
     ]
-    rows.insert_many(con, "embeddings", new, ("kernel_id", "model"), replace=True)
+    con.execute(
+        "DELETE FROM embeddings WHERE model = ? AND list_contains(?::VARCHAR[], kernel_id)",
+        [model, [row["kernel_id"] for row in new]],
+    )
+    rows.insert_many(con, "embeddings", new)
 
 
 def _check_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:

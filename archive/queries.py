@@ -13,41 +13,12 @@ from typing import Any, TypeVar
 
 from archive import rows
 from archive.duck import DuckArchive
-from archive.filters import BEST_ROW, condition
-from archive.records import Edge, KernelFilter, Trust
+from archive.filters import BEST_ROW
+from archive.records import Edge, Trust
 from eval import codec
 from eval.records import Backend, Judged, Tier
 
 Row = TypeVar("Row")
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRow:
-    """A line of the table of kernels: everything but the sources."""
-
-    id: str
-    problem_id: str
-    problem_name: str
-    backend: Backend
-    tier: Tier
-    trust: Trust
-    retracted: str
-    label: str
-    precision: str
-    idea: str
-    writer: str
-    model: str
-    graph_key: str
-    device_name: str
-    device_arch: str
-    candidate_us: float | None
-    eager_us: float | None
-    compile_us: float | None
-    speedup_eager: float | None
-    speedup_compile: float | None
-    speedup: float | None
-    floor_fraction: float | None
-    created_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,37 +123,6 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
-    """How often a kernel was shown to a writer, and what became of those attempts."""
-
-    kernel_id: str
-    shown: int
-    passed: int
-    won: int
-    median_speedup: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What it took to write and judge a kernel."""
-
-    kernel_id: str
-    attempts: int
-    cost_usd: float | None
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """fast_p: the share of a run's problems that became more than `p` times as fast."""
-
-    run_id: str
-    p: float
-    share: float
-    problems: int
-
-
-@dataclass(frozen=True, slots=True)
 class LineageNode:
     """A kernel, a failed candidate (no trust), or the name of an origin outside the archive (no backend)."""
 
@@ -209,19 +149,6 @@ def version(archive: DuckArchive) -> str:
     return archive.version()
 
 
-def kernel_table(archive: DuckArchive, where: KernelFilter | None = None) -> list[KernelRow]:
-    """Newest first, each with the evaluation that speaks best for it."""
-    where = where or KernelFilter()
-    sql, parameters = condition(where)
-    limit = "" if where.limit is None else f" LIMIT {int(where.limit)}"
-    return load(
-        archive,
-        KernelRow,
-        f"FROM kernel_cards WHERE {sql} QUALIFY {BEST_ROW} ORDER BY created_at DESC, id{limit}",
-        parameters,
-    )
-
-
 def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key: str | None = None) -> list[Place]:
     """Verified kernels by problem, device and place; for all problems and devices, or one of them."""
     return load(
@@ -231,15 +158,6 @@ def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key:
         "ORDER BY problem_name, problem_id, device_name, device_key, place",
         [problem_id, device_key],
     )
-
-
-def best_per_graph_key(archive: DuckArchive, graph_key: str) -> list[str]:
-    """Kernel ids of the best kernel for a graph, one per device that it was verified on."""
-    with archive.database.read() as con:
-        found = con.execute(
-            "SELECT kernel_id FROM best_per_graph_key WHERE graph_key = ? ORDER BY device_key", [graph_key]
-        ).fetchall()
-    return [str(kernel_id) for (kernel_id,) in found]
 
 
 def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
@@ -257,27 +175,6 @@ def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
 def attempts_of_run(archive: DuckArchive, run_id: str) -> list[AttemptRow]:
     """In order, failures included."""
     return load(archive, AttemptRow, "FROM attempt_results WHERE run_id = ? ORDER BY number", [run_id])
-
-
-def attempts_of_kernel(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]:
-    """Every time this source was judged, newest first."""
-    return load(
-        archive,
-        AttemptRow,
-        "FROM attempt_results WHERE candidate_id = ? ORDER BY created_at DESC, attempt_id",
-        [kernel_id],
-    )
-
-
-def attempts_shown(archive: DuckArchive, kernel_id: str) -> list[AttemptRow]:
-    """Attempts whose writer was shown this kernel, newest first."""
-    return load(
-        archive,
-        AttemptRow,
-        "FROM attempt_results WHERE list_contains(list_transform(exemplars, lambda x: x.kernel_id), ?) "
-        "ORDER BY created_at DESC, attempt_id",
-        [kernel_id],
-    )
 
 
 def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgement]:
@@ -300,19 +197,6 @@ def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgem
 def run_table(archive: DuckArchive, limit: int = 50) -> list[RunRow]:
     """Newest first."""
     return load(archive, RunRow, "FROM run_summary ORDER BY started_at DESC, run_id DESC LIMIT ?", [limit])
-
-
-def exemplar_credit(archive: DuckArchive) -> list[Credit]:
-    """Most helpful first."""
-    return load(archive, Credit, "FROM exemplar_credit ORDER BY won DESC, shown, kernel_id", [])
-
-
-def kernel_costs(archive: DuckArchive) -> list[Cost]:
-    return load(archive, Cost, "FROM kernel_costs ORDER BY kernel_id", [])
-
-
-def fast_p(archive: DuckArchive, run_id: str) -> list[Share]:
-    return load(archive, Share, "FROM fast_p WHERE run_id = ? ORDER BY p", [run_id])
 
 
 def lineage_graph(archive: DuckArchive, kernel_id: str) -> LineageGraph:

@@ -110,7 +110,7 @@ def record(archive: DuckArchive, attempt: Attempt) -> list[Recheck]:
         rows.insert_attempt(con, attempt)
         for mark in marks:
             row = {"attempt_id": attempt.id, **asdict(mark), "created_at": attempt.created_at}
-            rows.insert(con, "rechecks", row, key=("attempt_id", "evaluation_id"))
+            rows.insert(con, "rechecks", row)
     return marks
 
 

@@ -36,6 +36,28 @@ Row = dict[str, Any]
 KERNEL_COLUMNS = tuple(ArchivedKernel.__dataclass_fields__)
 CALL_COLUMNS = tuple(LLMCall.__dataclass_fields__)
 
+# What tells the rows of a table apart. DuckDB is not told: see archive/migrations.py.
+KEYS: dict[str, tuple[str, ...]] = {
+    "migrations": ("position",),
+    "problems": ("id",),
+    "functionals": ("id",),
+    "candidates": ("id",),
+    "ideas": ("id",),
+    "kernels": ("id",),
+    "evaluations": ("id",),
+    "edges": ("child", "source", "relation"),
+    "runs": ("id",),
+    "attempts": ("id",),
+    "llm_calls": ("id",),
+    "embeddings": ("kernel_id", "model"),
+    "retractions": ("kernel_id", "reason"),
+    "rechecks": ("attempt_id", "evaluation_id"),
+    "claims": ("id",),
+    "briefs": ("run_id", "number"),
+    "proposals": ("run_id", "brief"),
+    "turn": ("id",),
+}
+
 ATTEMPTS = """
     SELECT a.*, f.record, c.tier, c.backend, c.source, i.text AS idea
     FROM attempts AS a
@@ -52,36 +74,39 @@ def query(con: DuckDBPyConnection, sql: str, parameters: Any = ()) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def insert(con: DuckDBPyConnection, table: str, row: Mapping[str, Any], key: Sequence[str] = ("id",)) -> None:
-    """Add a row unless its key is there already: content ids make that the same row.
+def insert(con: DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
+    """Add a row unless its key is there already: content ids make that the same row."""
+    there = " AND ".join(f"{name} = ?" for name in KEYS[table])
+    if con.execute(f"SELECT 1 FROM {table} WHERE {there}", [row[name] for name in KEYS[table]]).fetchone() is None:
+        add(con, table, row)
 
-    Looking first takes a third of the time of INSERT OR IGNORE.
-    """
-    there = " AND ".join(f"{name} = ?" for name in key)
-    if con.execute(f"SELECT 1 FROM {table} WHERE {there}", [row[name] for name in key]).fetchone() is not None:
-        return
+
+def add(con: DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
+    """Add a row that is known to be new."""
     names = ", ".join(f'"{name}"' for name in row)
     marks = ", ".join("?" for _ in row)
     con.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))
 
 
-def insert_many(
-    con: DuckDBPyConnection, table: str, new: Sequence[Mapping[str, Any]], key: Sequence[str], *, replace: bool = False
-) -> int:
+def insert_many(con: DuckDBPyConnection, table: str, new: Sequence[Mapping[str, Any]]) -> int:
     """Add many rows of the same columns at once, a hundred times as fast as one by one; returns how many were added.
 
-    A row whose key is there already is left as it is, or with `replace` takes its place.
+    A row whose key is there already is left as it is.
     """
     if not new:
         return 0
     names = list(new[0])
     columns = ", ".join(f'unnest(?) AS "{name}"' for name in names)
-    same = " AND ".join(f"old.{name} = new.{name}" for name in key)
-    unknown = "" if replace else f"ANTI JOIN {table} AS old ON {same}"
+    values = [[row[name] for row in new] for name in names]
+    return insert_select(con, table, f"SELECT {columns}", values)
+
+
+def insert_select(con: DuckDBPyConnection, table: str, select: str, parameters: Sequence[Any] = ()) -> int:
+    """Add those rows of a SELECT, each of another key, whose key is not there yet; returns how many they were."""
+    same = " AND ".join(f"old.{name} = new.{name}" for name in KEYS[table])
     added = con.execute(
-        f"INSERT {'OR REPLACE ' if replace else ''}INTO {table} BY NAME SELECT new.* FROM (SELECT {columns}) AS new "
-        f"{unknown}",
-        [[row[name] for row in new] for name in names],
+        f"INSERT INTO {table} BY NAME SELECT new.* FROM ({select}) AS new ANTI JOIN {table} AS old ON {same}",
+        parameters,
     ).fetchall()
     return int(added[0][0])
 
@@ -266,8 +291,8 @@ def insert_attempt(con: DuckDBPyConnection, attempt: Attempt) -> None:
         insert(con, "kernels", kernel_row(attempt))
         insert(con, "evaluations", evaluation)
     for edge in attempt.parents:
-        insert(con, "edges", _struct(edge), key=("child", "source", "relation"))
-    insert(con, "attempts", attempt_row(attempt, None if evaluation is None else evaluation["id"]))
+        insert(con, "edges", _struct(edge))
+    add(con, "attempts", attempt_row(attempt, None if evaluation is None else evaluation["id"]))
 
 
 def to_attempt(row: Row) -> Attempt:

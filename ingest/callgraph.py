@@ -38,7 +38,7 @@ def steps(source: str) -> tuple[Step, ...]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return ()
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = list(_functions(tree.body))
     named = {function.name: function for function in functions}
     body = named.get("module_fn") or named.get("forward") or (functions[-1] if functions else None)
     if body is None:
@@ -55,6 +55,13 @@ def idioms(graph: tuple[Step, ...]) -> tuple[str, ...]:
     """Name the operators that are spelled out in simpler ones, such as `silu` for `x * sigmoid(x)`."""
     found = (_idiom(graph, number) for number in range(len(graph)))
     return tuple(dict.fromkeys(name for name in found if name))
+
+
+def _functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    """Functions, the outer ones first: statements alone are looked at, which are few beside their expressions."""
+    while body:
+        yield from (node for node in body if isinstance(node, ast.FunctionDef))
+        body = [inner for node in body for part in ("body", "orelse") for inner in getattr(node, part, ())]
 
 
 def _layers(init: ast.FunctionDef | None) -> dict[str, str]:

@@ -80,10 +80,6 @@ class Ledger:
         with self._lock:
             return self._refused is not None
 
-    def in_flight(self) -> int:
-        with self._lock:
-            return len(self._holds)
-
     def seconds_left(self) -> float | None:
         """Wall time that the budget still has; `None` is no limit."""
         return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self._elapsed())

@@ -16,10 +16,10 @@ from pathlib import Path
 from archive.records import Attempt, LLMCall
 from eval.records import Passed, verdict_name
 from rag_kernels.growth import Grown, Night, calls_of
-from rag_kernels.report import count, money, percent, shorten, times
 from rag_kernels.rows import verdict_row
 from rag_kernels.search import winner
 from rag_kernels.session import Session
+from rag_kernels.wording import count, money, percent, shorten, times
 
 EXAMPLE_CHARS = 100
 STYLE = (

@@ -18,8 +18,9 @@ from rich.table import Column, Table
 from archive.records import Attempt
 from eval.records import Passed, verdict_name
 from rag_kernels.growth import Grown, Turn
-from rag_kernels.report import attempt_line, shorten, summary, times
+from rag_kernels.report import attempt_line, summary
 from rag_kernels.rows import attempt_row, grown_row
+from rag_kernels.wording import shorten, times
 
 Event = Attempt | Turn | Grown
 SHOWN = 20  # problems in the live table: those that were worked on last

@@ -1,6 +1,6 @@
 """Human output: the live table of attempts on a terminal, plain lines elsewhere, and the summaries.
 
-Comes in: attempts and rows. Goes out: text on a rich console. The only file that formats for people.
+Comes in: attempts and rows. Goes out: text on a rich console.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.text import Text
 from archive.records import Attempt
 from eval.admission import IGNORED
 from rag_kernels.rows import Row, attempt_row
-from rag_kernels.weights import MOST
+from rag_kernels.wording import LINE_CHARS, count, money, percent, shorten, times
 
 if TYPE_CHECKING:
     from rag_kernels.ablation import Arm, Trial
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rag_kernels.scores import Score, Solved
 
 VERDICT_STYLES = {"passed": "green", "compiled": "yellow"}
-LINE_CHARS = 120
 WIDE_CHARS = 200
 
 
@@ -109,25 +108,6 @@ def print_table(rows: Sequence[Row], columns: dict[str, str]) -> None:
     for row in rows:
         made.add_row(*(escape(cell(row.get(key), key)) for key in columns.values()))
     console.print(made)
-
-
-def hit_text(row: Row, *, explain: bool = False) -> str:
-    """A kernel that was found, and why; explained, with every number that the score is made of."""
-    speed = f"{times(row['speedup_eager'])} eager, {times(row['speedup_compile'])} torch.compile"
-    head = f"{row['kernel_id']}  {row['problem']}: {speed}, {row['trust']}, {row['backend']}"
-    head += f"\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"
-    if not explain:
-        return head
-    relevance = sum(signal["share"] for signal in row["signals"])
-    lines = [
-        f"        {signal['name']:<10} {signal['score']:8.3f}  place {signal['place'] or '-':<4} +{signal['share']:.3f}"
-        for signal in row["signals"]
-    ]
-    lines.append(f"        {'relevance':<10} {relevance:8.3f}")
-    lines += [f"        {f['name']:<10} x {f['weight']:.2f}    {f['told']}".rstrip() for f in row["factors"]]
-    exact = " + 1 for the same graph" if "same graph" in row["reasons"] else ""
-    scaled = f"        {'score':<10} {row['score']:8.3f}  = relevance x all weights / {MOST}{exact}"
-    return "\n".join([head, *lines, scaled])
 
 
 def trial_line(trial: Trial) -> str:
@@ -298,24 +278,3 @@ def facts(rows: Iterable[tuple[str, Any]]) -> str:
     known = [(name, cell(value, name)) for name, value in rows]
     width = max((len(name) for name, _ in known), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in known)
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}x"
-
-
-def percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{100 * fraction:.0f} %"
-
-
-def money(usd: float | None) -> str:
-    return "at an unknown price" if usd is None else f"${usd:.4f}" if usd else "no LLM cost"
-
-
-def shorten(text: str, limit: int = LINE_CHARS) -> str:
-    first = text.strip().splitlines()[0] if text.strip() else ""
-    return first if len(first) <= limit else first[: limit - 1] + "…"

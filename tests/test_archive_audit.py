@@ -42,6 +42,7 @@ def fill(archive: DuckArchive) -> None:
         ("UPDATE attempts SET evaluation_id = NULL WHERE number = 1", "does not agree with its record"),
         ("UPDATE attempts SET verdict = 'passed' WHERE number = 3", "does not agree with its record"),
         ("UPDATE evaluations SET labels = ['custom kernel']", "does not agree with its record"),
+        ("INSERT INTO retractions FROM retractions", f"retractions: {B}, for the test is there 2 times."),
         ("UPDATE embeddings SET vector = ['nan', '0']", "cannot be compared"),
         ("UPDATE embeddings SET vector = [1, 0, 0] WHERE vector[1] < 1", f"embeddings: the vector of {B}"),
     ],

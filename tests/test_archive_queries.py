@@ -6,17 +6,25 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import factories as f
 import pytest
 
-from archive import docs, queries
+from archive import browse, docs, queries
+from archive.duck import DuckArchive
 from archive.memory import MemoryArchive
-from archive.records import Edge, KernelFilter
+from archive.records import Edge
 from archive.store import FileArchive
 
 RELU, TANH = f.problem("relu"), f.problem("tanh")
 A, B, C, D = (f.candidate(RELU, variant=v).id for v in range(4))
+
+
+def asked(archive: DuckArchive, sql: str) -> list[tuple[Any, ...]]:
+    """What a person with a `duckdb` shell would be told."""
+    with archive.database.read() as con:
+        return con.execute(sql).fetchall()
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +47,6 @@ def archive() -> MemoryArchive:
     return made
 
 
-def test_kernel_table(archive: MemoryArchive) -> None:
-    table = queries.kernel_table(archive)
-    assert {row.id for row in table} == {A, B, D}
-    assert {row.id: row.device_name for row in table}[A] == "Another CPU"
-    assert [row.id for row in queries.kernel_table(archive, KernelFilter(limit=1))] == [min(A, B, D)]
-
-
 def test_leaderboard(archive: MemoryArchive) -> None:
     device = f.device().key
     board = queries.leaderboard(archive, RELU.problem.id, device)
@@ -56,7 +57,8 @@ def test_leaderboard(archive: MemoryArchive) -> None:
     ]
     assert len(queries.leaderboard(archive)) == 4
     assert queries.leaderboard(archive, "p_nosuch") == []
-    assert sorted(queries.best_per_graph_key(archive, RELU.graph_key)) == sorted([A, D])
+    best = f"SELECT kernel_id FROM best_per_graph_key WHERE graph_key = '{RELU.graph_key}' ORDER BY speedup"
+    assert asked(archive, best) == [(D,), (A,)]
 
 
 def test_what_may_not_win_has_no_place_and_says_why() -> None:
@@ -76,20 +78,17 @@ def test_what_may_not_win_has_no_place_and_says_why() -> None:
     honest, *barred, fragile = (f.candidate(variant=n).id for n in range(1, 7))
     archive.retract(barred[2], "reads past the end")
     assert [p.kernel_id for p in queries.leaderboard(archive)] == [honest, fragile]
-    assert queries.best_per_graph_key(archive, RELU.graph_key) == [honest]
-    with archive.database.read() as con:
-        why = dict(con.execute("SELECT kernel_id, why FROM unranked").fetchall())
-        credit = con.execute("SELECT shown, passed, won FROM exemplar_credit").fetchall()
-    assert why == {
+    assert asked(archive, "SELECT kernel_id FROM best_per_graph_key") == [(honest,)]
+    assert dict(asked(archive, "SELECT kernel_id, why FROM unranked")) == {
         barred[0]: "suspicious: faster than memory",
         barred[1]: "degenerate problem",
         barred[2]: "retracted: reads past the end",
         barred[3]: "only built: the device it is for was not there",
     }
-    assert credit == [(6, 5, 2)]
+    assert asked(archive, "SELECT shown, passed, won FROM exemplar_credit") == [(6, 5, 2)]
     (run,) = queries.run_table(archive)
     assert (run.passed, run.verified_kernels, run.best_speedup) == (5, 2, pytest.approx(1.6))
-    assert [s.share for s in queries.fast_p(archive, "run1")] == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert asked(archive, "SELECT share FROM fast_p ORDER BY p") == [(1.0,), (1.0,), (1.0,), (0.0,), (0.0,)]
 
 
 def test_an_exemplar_is_credited_once_for_a_candidate_that_was_confirmed() -> None:
@@ -97,7 +96,7 @@ def test_an_exemplar_is_credited_once_for_a_candidate_that_was_confirmed() -> No
     archive.start_run(f.run())
     for number, verdict in enumerate([f.passed(3.0, confirmed=False), f.wrong()], 1):
         archive.record_attempt(f.attempt(number=number, verdict=verdict, exemplars=(f.exemplar(B),)))
-    assert [(c.kernel_id, c.shown, c.passed, c.won) for c in queries.exemplar_credit(archive)] == [(B, 1, 0, 0)]
+    assert [(c.kernel_id, c.shown, c.passed, c.won) for c in browse.credit(archive)] == [(B, 1, 0, 0)]
 
 
 SHELL = """
@@ -140,8 +139,6 @@ def test_attempts_and_evaluations(archive: MemoryArchive) -> None:
         ("crashed", False),
     ]
     assert run[2].reason == "output 0 differs from the fp64 oracle" and run[2].trust is None
-    assert {a.run_id for a in queries.attempts_of_kernel(archive, A)} == {"run1", "run2"}
-    assert {a.candidate_id for a in queries.attempts_shown(archive, B)} == {C, D}
     judged = {e.judged.device.name for e in queries.evaluations(archive, A)}
     assert judged == {"Another CPU", f.device().name}
 
@@ -152,17 +149,12 @@ def test_runs_credit_and_cost(archive: MemoryArchive) -> None:
     assert first.cost_usd == 0.25 and first.cost_per_verified_kernel == pytest.approx(0.25 / 3)
     assert (second.cost_usd, second.cost_per_verified_kernel) == (None, None)
     assert (idle.attempts, idle.cost_usd, idle.best_speedup) == (0, 0.0, None)
-    credit = {c.kernel_id: (c.shown, c.passed, c.won) for c in queries.exemplar_credit(archive)}
+    credit = {c.kernel_id: (c.shown, c.passed, c.won) for c in browse.credit(archive)}
     assert credit == {A: (3, 2, 1), B: (2, 1, 1)}
-    costs = {c.kernel_id: (c.attempts, c.cost_usd) for c in queries.kernel_costs(archive)}
-    assert costs == {A: (2, None), B: (1, 0.0), D: (1, 0.0)}
-    assert [(s.p, s.share) for s in queries.fast_p(archive, "run1")] == [
-        (0.0, 0.5),
-        (1.0, 0.5),
-        (1.5, 0.5),
-        (2.0, 0.5),
-        (3.0, 0.5),
-    ]
+    costs = asked(archive, "SELECT kernel_id, attempts, cost_usd FROM kernel_costs")
+    assert sorted(costs) == sorted([(A, 2, None), (B, 1, 0.0), (D, 1, 0.0)])
+    share = asked(archive, "SELECT p, share FROM fast_p WHERE run_id = 'run1' ORDER BY p")
+    assert share == [(0.0, 0.5), (1.0, 0.5), (1.5, 0.5), (2.0, 0.5), (3.0, 0.5)]
 
 
 def test_lineage_goes_up_and_down_through_failures(archive: MemoryArchive) -> None:
@@ -178,7 +170,7 @@ def test_lineage_goes_up_and_down_through_failures(archive: MemoryArchive) -> No
 
 def test_version_is_for_caching(archive: MemoryArchive) -> None:
     before = queries.version(archive)
-    queries.kernel_table(archive)
+    queries.run_table(archive)
     assert queries.version(archive) == before
 
 

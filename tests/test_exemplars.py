@@ -14,8 +14,8 @@ from ingest.embedder import load_embedder
 from ingest.pipeline import index_attempt
 from rag_kernels.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.exemplars import Exemplars, Prover, holding_back
+from rag_kernels.hits import hit_text
 from rag_kernels.options import Options
-from rag_kernels.report import hit_text
 from rag_kernels.retrieval import Limits, Retriever
 from rag_kernels.rows import hit_row
 

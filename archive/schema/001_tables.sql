@@ -1,5 +1,5 @@
 CREATE TABLE problems (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     name VARCHAR NOT NULL,
     source VARCHAR NOT NULL,
     created_at VARCHAR NOT NULL
@@ -11,7 +11,7 @@ COMMENT ON COLUMN problems.source IS 'Python in KernelBench form';
 COMMENT ON COLUMN problems.created_at IS 'ISO 8601, UTC (like every time here)';
 
 CREATE TABLE functionals (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     problem_id VARCHAR NOT NULL,
     graph_key VARCHAR NOT NULL,
     source VARCHAR NOT NULL,
@@ -33,7 +33,7 @@ COMMENT ON COLUMN functionals.shapes IS 'shapes of the tensor arguments, in orde
 COMMENT ON COLUMN functionals.record IS 'the whole FunctionalProblem as text, see eval/codec.py';
 
 CREATE TABLE candidates (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     tier VARCHAR NOT NULL,
     backend VARCHAR NOT NULL,
     source VARCHAR NOT NULL
@@ -45,7 +45,7 @@ COMMENT ON COLUMN candidates.backend IS 'cpu or cuda';
 COMMENT ON COLUMN candidates.source IS 'the text as judged';
 
 CREATE TABLE ideas (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     problem_id VARCHAR NOT NULL,
     text VARCHAR NOT NULL,
     created_at VARCHAR NOT NULL
@@ -57,7 +57,7 @@ COMMENT ON COLUMN ideas.text IS 'one sentence; empty when the writer gave none';
 COMMENT ON COLUMN ideas.created_at IS 'when it was first tried';
 
 CREATE TABLE kernels (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     functional_id VARCHAR NOT NULL,
     idea_id VARCHAR NOT NULL,
     writer VARCHAR NOT NULL,
@@ -77,7 +77,7 @@ COMMENT ON COLUMN kernels.attribution IS 'whom to name for an imported kernel; e
 COMMENT ON COLUMN kernels.created_at IS 'when it was first archived, anywhere';
 
 CREATE TABLE evaluations (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     kernel_id VARCHAR NOT NULL,
     problem_id VARCHAR NOT NULL,
     functional_id VARCHAR NOT NULL,
@@ -133,8 +133,7 @@ COMMENT ON COLUMN evaluations.created_at IS 'when it was judged';
 CREATE TABLE edges (
     child VARCHAR NOT NULL,
     source VARCHAR NOT NULL,
-    relation VARCHAR NOT NULL,
-    PRIMARY KEY (child, source, relation)
+    relation VARCHAR NOT NULL
 );
 COMMENT ON TABLE edges IS 'Lineage. Failed candidates have parents too, and may be parents.';
 COMMENT ON COLUMN edges.child IS 'candidates.id';
@@ -142,7 +141,7 @@ COMMENT ON COLUMN edges.source IS 'candidates.id, or for an import any name of t
 COMMENT ON COLUMN edges.relation IS 'parent, crossover, retrieved, transplanted or imported';
 
 CREATE TABLE runs (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     command VARCHAR NOT NULL,
     problem_name VARCHAR NOT NULL,
     settings VARCHAR NOT NULL,
@@ -160,7 +159,7 @@ COMMENT ON COLUMN runs.finished_at IS 'null while it runs, and for ever when it 
 COMMENT ON COLUMN runs.status IS 'running, finished, interrupted or failed';
 
 CREATE TABLE attempts (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     run_id VARCHAR NOT NULL,
     number INTEGER NOT NULL,
     round INTEGER NOT NULL,
@@ -205,7 +204,7 @@ COMMENT ON COLUMN attempts.created_at IS 'when the verdict came';
 
 CREATE TABLE llm_calls (
     position BIGINT NOT NULL,
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     run_id VARCHAR NOT NULL,
     model VARCHAR NOT NULL,
     purpose VARCHAR NOT NULL,
@@ -237,8 +236,7 @@ CREATE TABLE embeddings (
     kernel_id VARCHAR NOT NULL,
     model VARCHAR NOT NULL,
     vector FLOAT[] NOT NULL,
-    created_at VARCHAR NOT NULL,
-    PRIMARY KEY (kernel_id, model)
+    created_at VARCHAR NOT NULL
 );
 COMMENT ON TABLE embeddings IS 'Vectors of kernels. The Chroma folder is a copy of this table and is rebuilt from it.';
 COMMENT ON COLUMN embeddings.kernel_id IS 'kernels.id';
@@ -249,8 +247,7 @@ COMMENT ON COLUMN embeddings.created_at IS 'when it was embedded';
 CREATE TABLE retractions (
     kernel_id VARCHAR NOT NULL,
     reason VARCHAR NOT NULL,
-    created_at VARCHAR NOT NULL,
-    PRIMARY KEY (kernel_id, reason)
+    created_at VARCHAR NOT NULL
 );
 COMMENT ON TABLE retractions IS 'Kernels that no longer count, and why. Their rows stay.';
 COMMENT ON COLUMN retractions.kernel_id IS 'kernels.id';

@@ -6,8 +6,7 @@ CREATE TABLE rechecks (
     evaluation_id VARCHAR NOT NULL,
     outcome VARCHAR NOT NULL,
     reason VARCHAR NOT NULL,
-    created_at VARCHAR NOT NULL,
-    PRIMARY KEY (attempt_id, evaluation_id)
+    created_at VARCHAR NOT NULL
 );
 COMMENT ON TABLE rechecks IS 'What judging a kernel again said of its earlier evaluations. Only appended to; the newest row of an evaluation counts.';
 COMMENT ON COLUMN rechecks.attempt_id IS 'attempts.id of the new judgement';

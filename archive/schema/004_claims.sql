@@ -1,5 +1,5 @@
 CREATE TABLE claims (
-    id VARCHAR PRIMARY KEY,
+    id VARCHAR NOT NULL,
     candidate_id VARCHAR,
     problem_id VARCHAR NOT NULL,
     importer VARCHAR NOT NULL,

@@ -4,8 +4,7 @@ CREATE TABLE briefs (
     brief VARCHAR NOT NULL,
     attempts_seen INTEGER NOT NULL,
     calls_seen INTEGER NOT NULL,
-    created_at VARCHAR NOT NULL,
-    PRIMARY KEY (run_id, number)
+    created_at VARCHAR NOT NULL
 );
 COMMENT ON TABLE briefs IS 'What the writer was told each time it was asked, so that a killed run asks the same again and takes the replies that it has from llm_calls.';
 COMMENT ON COLUMN briefs.run_id IS 'runs.id';
@@ -19,8 +18,7 @@ CREATE TABLE proposals (
     run_id VARCHAR NOT NULL,
     brief INTEGER NOT NULL,
     drafts VARCHAR NOT NULL,
-    created_at VARCHAR NOT NULL,
-    PRIMARY KEY (run_id, brief)
+    created_at VARCHAR NOT NULL
 );
 COMMENT ON TABLE proposals IS 'What the writer drafted for a brief, once it had said all.';
 COMMENT ON COLUMN proposals.run_id IS 'runs.id';

@@ -1,5 +1,5 @@
 CREATE TABLE turn (
-    id INTEGER PRIMARY KEY,
+    id INTEGER NOT NULL,
     writes BIGINT NOT NULL
 );
 INSERT INTO turn VALUES (1, 0);

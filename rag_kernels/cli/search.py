@@ -53,6 +53,6 @@ def search(
         for row in rows:
             emit(row)
         return
-    from rag_kernels.report import hit_text
+    from rag_kernels.hits import hit_text
 
     print("\n".join(hit_text(row, explain=explain) for row in rows) or "The archive has nothing like it.")

@@ -1,9 +1,10 @@
-"""How long a large archive takes to open and to answer.
+"""How long a large archive takes to open, to answer, and to take in an attempt.
 
     python tests/bench/archive_scale.py --kernels 30000
 
 Fills an archive with synthetic kernels, the archive's own rows in one transaction, then asks each question in fresh
-processes. Prints Markdown. `--keep FOLDER` leaves the archive there and uses it again.
+processes, and records attempts in a copy, with a look at it from outside after each. Prints Markdown. `--keep FOLDER`
+leaves the archive there and uses it again.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +38,10 @@ QUESTIONS = {  # name -> (code that asks it of `archive`, what is asked)
     "stats": ("archive.stats()", "`archive stats`"),
     "leaderboard": ("queries.leaderboard(archive, PROBLEM)", "leaderboard of one problem"),
     "leaderboards": ("queries.leaderboard(archive)", "leaderboards of all problems"),
-    "best": ("queries.best_per_graph_key(archive, GRAPH)", "best kernels of one graph key"),
+    "best": ("archive.kernels(KernelFilter(graph_key=GRAPH, limit=5))", "newest kernels of one graph key"),
     "lineage": ("archive.lineage(KERNEL)", "lineage of one kernel"),
     "lineage graph": ("queries.lineage_graph(archive, KERNEL)", "the same with descendants, names and timings"),
-    "credit": ("queries.exemplar_credit(archive)", "credit of all exemplars"),
+    "credit": ("browse.credit(archive)", "the exemplars that helped most"),
     "runs": ("queries.run_table(archive)", "the newest 50 runs"),
 }
 ASK = """
@@ -49,8 +53,9 @@ def timed(ask):
     ask()
     return time.perf_counter() - started, time.process_time() - used
 def first():
-    global archive, queries
-    from archive import queries
+    global archive, browse, queries, KernelFilter
+    from archive import browse, queries
+    from archive.records import KernelFilter
     from archive.store import FileArchive
     archive = FileArchive(Path(sys.argv[1]))
     again()
@@ -64,6 +69,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=30_000)
     parser.add_argument("--repeats", type=int, default=3, help="fresh processes for each question")
     parser.add_argument("--keep", type=Path, help="a folder for the archive, used again when it is there")
+    parser.add_argument("--writes", type=int, default=100, help="attempts to record")
     parser.add_argument("--verify", action="store_true", help="also run the whole audit")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -81,6 +87,11 @@ def main() -> None:
         for code, what in QUESTIONS.values():
             cells = [f"{seconds * 1e3:.0f} ms" for seconds in ask(root, code, options.repeats)]
             print(f"| {what} | {' | '.join(cells)} |", flush=True)
+        print(f"\n| {options.writes} times, after another | median | 95th percentile | of it CPU |\n|---|---|---|---|")
+        for what, times in write(root, Path(scratch) / "copy", options.writes).items():
+            wall, cpu = zip(*times, strict=True)
+            middle, most = statistics.median(wall), statistics.quantiles(wall, n=20)[-1]
+            print(f"| {what} | {middle * 1e3:.0f} ms | {most * 1e3:.0f} ms | {statistics.median(cpu) * 1e3:.0f} ms |")
         if options.verify:
             started, used = time.perf_counter(), time.process_time()
             faults = verify(archive)
@@ -154,6 +165,27 @@ def ask(root: Path, code: str, repeats: int) -> tuple[float, ...]:
         for _ in range(repeats)
     ]
     return tuple(map(min, zip(*found, strict=True)))
+
+
+def write(root: Path, copy: Path, count: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of each recorded attempt and of each look, wall and CPU, in a copy of the archive."""
+    shutil.copytree(root, copy)
+    archive, reader = FileArchive(copy), FileArchive(copy)
+    problem = f.problem("relu", 0.0, (8, 8), name="problem_0")
+    archive.start_run(f.run("written"))
+    reader.run_status("written")
+    found: dict[str, list[tuple[float, float]]] = {"record an attempt": [], "look up a run": []}
+    for number in range(1, count + 1):
+        attempt = f.attempt("written", number, problem, variant=10_000_000 + number)
+        found["record an attempt"].append(timed(partial(archive.record_attempt, attempt)))
+        found["look up a run"].append(timed(partial(reader.run_status, "written")))
+    return found
+
+
+def timed(act: Callable[[], object]) -> tuple[float, float]:
+    started, used = time.perf_counter(), time.process_time()
+    act()
+    return time.perf_counter() - started, time.process_time() - used
 
 
 if __name__ == "__main__":

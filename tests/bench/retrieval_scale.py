@@ -6,7 +6,8 @@ Makes an archive in a folder (by default a temporary one; one that is there alre
 so many problems that `ingest.grammar` makes up, each kernel with its source, an evaluation, an idea, a vector, and for
 every fourth an edge to a parent. They are written straight into the tables, because nothing judged them. Then, in a
 fresh process: opening it, one cold `rag-kernels search`, and queries for problems that the archive does not hold, with
-filters by backend, trust, problem and family, with explanations, and with the chosen kernels read from DuckDB.
+filters by backend, trust, problem and family, with explanations, and with the chosen kernels read from DuckDB. At last,
+how many problems are described and embedded in a second.
 """
 
 import argparse
@@ -37,7 +38,8 @@ from ingest.embedder import load_embedder
 from rag_kernels.bottleneck import Bottleneck
 from rag_kernels.retrieval import Limits, Retriever
 
-PROBLEMS_SEED, QUERIES_SEED = 1, 2
+PROBLEMS_SEED, QUERIES_SEED, EMBEDDED_SEED = 1, 2, 3
+EMBEDDED = 4000  # problems, described and embedded at once
 ARMS = {
     "exemplars": "draft: 5 exemplars for a writer",
     "remedies": "optimise: 5 exemplars for a writer",
@@ -170,11 +172,24 @@ def measure(folder: Path, queries: int) -> dict[str, Any]:
         "opened_s": opened,
         "ready_s": ready,
         "worded_s": worded,
+        "embedded": embedded(),
         "ms": {name: [wall for wall, _ in pairs] for name, pairs in times.items()},
         "cpu_ms": {name: [cpu for _, cpu in pairs] for name, pairs in times.items()},
         "load": os.getloadavg()[0],
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
+
+
+def embedded() -> list[float]:
+    """Problems a second: described, embedded, and both, by processor time; and both by the clock."""
+    rng, embedder = Random(EMBEDDED_SEED), load_embedder()
+    made = [made_up(grammar.graph(rng), rng) for _ in range(EMBEDDED)]
+    started, cpu = time.perf_counter(), time.process_time()
+    texts = [description(fp) for fp in made]
+    described = time.process_time() - cpu
+    embedder.embed(texts)
+    both = time.process_time() - cpu
+    return [EMBEDDED / s for s in (described, both - described, both, time.perf_counter() - started)]
 
 
 def timed(form: Callable[[int], object], queries: int) -> list[tuple[float, float]]:
@@ -226,6 +241,8 @@ def report(folder: Path, queries: int) -> None:
     for name, title in ARMS.items():
         cells = [*np.percentile(found["ms"][name], (50, 95)), *np.percentile(found["cpu_ms"][name], (50, 95))]
         print(f"| {title} | {' | '.join(f'{cell:.0f} ms' for cell in cells)} |")
+    print("\n| problems a second | described | embedded | both | both, by the clock |\n|---|---|---|---|---|")
+    print(f"| one process, processor time | {' | '.join(f'{rate:,.0f}' for rate in found['embedded'])} |")
     print(
         f"\nopened in {found['opened_s']:.2f} s, ready in {found['ready_s']:.2f} s, index of names and ideas in "
         f"{found['worded_s']:.2f} s, peak memory {found['peak_gib']:.1f} GiB; cold search {cold(folder):.2f} s; "

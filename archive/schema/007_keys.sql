@@ -1,0 +1,2 @@
+-- Keys without DuckDB's indexes, see KEYS in archive/rows.py. An older file has indexes: migrations.drop_indexes takes
+-- them off before this step, because SQL cannot. The tables of the steps above are shown as they are without.
