@@ -24,7 +24,7 @@ QUICK = """
 from functools import partial
 from eval.limits import Limits
 from rag_kernels import api, cli
-api.Limits = partial(Limits, measure_compile=False, timed_s=0.1)
+api.open_judge = partial(api.open_judge, limits=Limits(measure_compile=False, timed_s=0.1))
 cli.main()
 """
 QUICK_PROGRAM = [sys.executable, "-c", QUICK]
