@@ -93,8 +93,8 @@ def test_a_client_reads_back_what_it_recorded(archive: DuckArchive) -> None:
         KernelFilter(exclude_problem_ids=(origin.problem.problem.id,), text="RELU", min_trust="verified")
     )
     assert kernel.id == first.candidate.id
-    known = archive.catalogue("model").evaluation_id
-    assert {each.id for each in archive.chosen([bytes(name) for name in known])} == {kernel.id, origin.candidate.id}
+    shown = archive.chosen(archive.catalogue("model"), range(2))
+    assert {each.id for each in shown} == {kernel.id, origin.candidate.id}
     assert [row.number for row in queries.attempts_of_run(archive, "run1")] == [1, 2]
     assert {node.id for node in queries.lineage_graph(archive, kernel.id).nodes} == {kernel.id, origin.candidate.id}
     assert verify(archive) == []
