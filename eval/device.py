@@ -37,16 +37,39 @@ def cache_bytes() -> int:
     return max((int(s[:-1]) << {"K": 10, "M": 20}[s[-1]] for s in sizes if s[-1:] in {"K", "M"}), default=32 << 20)
 
 
-def gpu_name() -> str | None:
-    """The first GPU's name, without loading CUDA into this process."""
+def nvidia_smi(fields: str) -> str | None:
+    """What the driver says of the first GPU that this process may use, without loading CUDA; None without a GPU."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # which nvidia-smi does not heed
+    chosen = [] if visible is None or visible.startswith("MIG-") else ["-i", visible.split(",")[0]]
+    return next(iter(_nvidia_smi(fields, *chosen)), None)
+
+
+def gpu_count() -> int:
+    """How many GPUs this process may use."""
+    visible, found = os.environ.get("CUDA_VISIBLE_DEVICES"), len(_nvidia_smi("uuid"))
+    return found if visible is None else min(found, len([name for name in visible.split(",") if name]))
+
+
+def _nvidia_smi(fields: str, *more: str) -> list[str]:
+    """A line for each GPU."""
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *more]
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=20, check=False,
-        )  # fmt: skip
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else None
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+def gpu_name() -> str | None:
+    """The name and compute capability of the GPU that is used here."""
+    return nvidia_smi("name,compute_cap")
+
+
+def units(backend: Backend) -> list[str]:
+    """What a timing takes for itself, by names that no two of them share: the GPU, or each core."""
+    if backend == "cuda":
+        return [nvidia_smi("uuid") or "gpu"]
+    return [f"{platform.node()}-core{number}" for number in sorted(os.sched_getaffinity(0))]
 
 
 def cpu_name() -> str:

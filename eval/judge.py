@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 from eval.admission import Admission, admission_file, open_admission
 from eval.baseline import baseline_file, open_baseline
 from eval.build import BuildError, Built, Flavour, Toolchain, build, builds_boxed, checked, default_cache, toolchain
-from eval.device import absent_gpu, gpu_name, open_device, threads
+from eval.device import absent_gpu, gpu_name, open_device, threads, units
 from eval.limits import Limits
 from eval.nvrtc import build_device, host_text, is_split
 from eval.records import (
@@ -45,13 +45,25 @@ from eval.workers import Workers
 JUDGE_VERSION = "2"
 
 
+More = Callable[[], Sequence[Candidate]]
+
+
+def nothing_more() -> Sequence[Candidate]:
+    return ()
+
+
 class Judge(Protocol):
     """The seam: where candidates are judged."""
 
     device: Device
 
-    def judge(self, fp: FunctionalProblem, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Judged]]:
-        """Build all candidates together, then judge one after the other, yielding each as soon as it is done."""
+    def judge(
+        self, fp: FunctionalProblem, candidates: Sequence[Candidate], more: More = nothing_more
+    ) -> Iterator[tuple[Candidate, Judged]]:
+        """Build all candidates together, then judge one after the other, yielding each as soon as it is done.
+
+        A judge that judges several at once asks `more` for what has come meanwhile, so that none of them is idle.
+        """
         ...
 
     def build_ahead(self, candidate: Candidate) -> None:
@@ -80,6 +92,7 @@ class LocalJudge:
         self._tool_workers: Workers | None = None
         self._loading: dict[Candidate, Future[Subject]] = {}
         self._session: Session | None = None
+        self._units = units(device.backend)
         self.environment = Environment(
             python=platform.python_version(), torch=_torch_version(), compiler=tools.version, threads=threads(),
             sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()), judge_version=JUDGE_VERSION,
@@ -90,7 +103,9 @@ class LocalJudge:
         """False on a machine that has a CUDA compiler but no GPU: candidates are compiled, never verified."""
         return self.device.backend == "cpu" or self.device.name != absent_gpu().name
 
-    def judge(self, fp: FunctionalProblem, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Judged]]:
+    def judge(
+        self, fp: FunctionalProblem, candidates: Sequence[Candidate], more: More = nothing_more
+    ) -> Iterator[tuple[Candidate, Judged]]:
         triaged = [(candidate, self._static_verdict(candidate)) for candidate in candidates]
         if self.can_run and self.limits.measure_compile and not self._baseline_file(fp).is_file():
             self._compile_workers()  # they start while the candidates are built
@@ -289,11 +304,13 @@ class LocalJudge:
 
     @contextlib.contextmanager
     def _device_lock(self) -> Iterator[None]:
-        """One timing at a time on a device, across processes."""
+        """One timing at a time on a GPU, or on any core, across processes."""
         folder = self.cache / "locks"
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"{self.device.key}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as held:
+            for unit in self._units:  # in an order that all keep to
+                file = held.enter_context((folder / f"{unit}.lock").open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:

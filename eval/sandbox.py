@@ -26,6 +26,7 @@ SCRATCH = "/scratch"
 ALLOWED_ENV = (
     "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CC", "CXX",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
+    "NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS", "TORCH_SYMM_MEM_DISABLE_MULTICAST",  # a shared host's wish
 )  # fmt: skip
 ALWAYS = ("processes", "rlimits", "watchdog")
 PROBE_LIMIT_S = 20

@@ -7,6 +7,7 @@ Seeds come from the operating system and stay here. Nothing of a candidate is kn
 from __future__ import annotations
 
 import functools
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from eval import codec
 from eval.admission import Admission
 from eval.arena import Arena, tensor_bytes
 from eval.content import Recipe, compose, is_structured, plain, random_recipe, whole_draw
-from eval.device import cache_bytes, threads
+from eval.device import cache_bytes, floor_us, threads
 from eval.kinds import SPECIAL, STRICT
 from eval.limits import Limits
 from eval.records import Device, FunctionalProblem, Measurement, ProblemError, TensorArgument, TensorSpec
@@ -27,7 +28,7 @@ from eval.workers import Worker, WorkerFailed, Workers
 
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
-BURST, BURST_BELOW_S, BURST_BYTES = 8, 200e-6, 128 << 20
+BURST, BURST_S, BURST_BYTES = 8, 4e-3, 8 << 30  # calls, seconds to aim at, memory of a side's buffers at most
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
 VARIANTS = {
     "eager": "eager", "compile": "torch.compile", "graph": "a CUDA graph of eager",
@@ -265,9 +266,9 @@ class Session:
 
     def timed_call(self, variant: str, *, cold: bool = False, calls: int = 1) -> float:
         """Seconds of one reference call on the current content, on the judge's clock; the mean of several in a row."""
-        self.ask("ready", cold=cold and self.on_gpu)
         if cold and not self.on_gpu:
             self.empty_caches()
+        self.ask("ready", cold=cold and self.on_gpu)  # after it, as for a candidate: it wakes the worker
         limit = max(self.limits.open_s, self.call_limit_s)
         start = time.perf_counter()
         self.ask("call", variant=variant, calls=calls, deadline_s=limit)
@@ -286,9 +287,12 @@ class Session:
 
     @property
     def calls(self) -> int:
-        """Calls that are timed together: several where one is short, since waiting for a GPU takes some 20 us."""
-        small = self.content_bytes + self.output_bytes < BURST_BYTES
-        return BURST if self.on_gpu and small and self.eager_estimate_s() < BURST_BELOW_S else 1
+        """Calls that are timed together: several where one may be short, since waiting for a GPU takes some 100 us."""
+        if not self.on_gpu:
+            return 1
+        fastest = max(floor_us(self.fp.features, self.device) * 1e-6, self.eager_estimate_s() / BURST)
+        wanted = math.ceil(BURST_S / fastest)
+        return max(1, min(BURST, wanted, BURST_BYTES // (self.content_bytes + self.output_bytes)))
 
     def eager_estimate_s(self) -> float:
         """The best of three eager calls, measured once per session."""

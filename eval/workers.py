@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 WORKER_ENV = {
     "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",  # importing tvm_ffi beside torch would touch CUDA before the fork
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # numbers in CUDA_VISIBLE_DEVICES mean what they mean to nvidia-smi
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "passive",  # the same for both sides; spinning threads would slow the other one
     "PYTHONDONTWRITEBYTECODE": "1",

@@ -6,12 +6,12 @@ fits, else scaled down with a notice that says which constants were reduced. Not
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 
 import psutil
 
 from eval.arena import tensor_bytes
+from eval.device import nvidia_smi
 from eval.records import Backend, FunctionalProblem, Problem
 from eval.scaling import fit
 from eval.workers import Workers
@@ -26,10 +26,8 @@ def room_bytes(backend: Backend) -> int:
     host = int(psutil.virtual_memory().available)
     if backend == "cpu":
         return host // CPU_SHARE
-    try:
-        query = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-        free_mib = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
+    free_mib = nvidia_smi("memory.free")
+    if free_mib is None:
         return host // CPU_SHARE  # CUDA without a GPU: candidates are only compiled
     return min((int(free_mib) << 20) // GPU_SHARE, host // 3)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from archive.protocol import Archive
@@ -20,7 +22,7 @@ from archive.store import open_archive
 from eval.build import default_cache
 from eval.device import gpu_name, open_device
 from eval.hardware import hardware
-from eval.judge import open_judge
+from eval.judge import Judge, open_judge
 from eval.limits import Limits
 from eval.problem import load_problem
 from eval.records import Backend, Device, FunctionalProblem, MachineError
@@ -32,6 +34,7 @@ from ingest.functionalize import functionalize as functionalize_problem
 from ingest.pipeline import index_attempt
 from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
+from rag_kernels.cluster import open_cluster
 from rag_kernels.exemplars import Exemplars, Prover
 from rag_kernels.journal import replies_at_hand
 from rag_kernels.llm import LLM, Completer
@@ -40,7 +43,7 @@ from rag_kernels.novelty import Embed
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.recall import Recalling
-from rag_kernels.records import Writer
+from rag_kernels.records import Shown, Writer
 from rag_kernels.retrieval import Retriever
 from rag_kernels.sampling import Sampler
 from rag_kernels.session import Session
@@ -84,29 +87,63 @@ def open_session(
     `model` stands in for all models."""
     archive = open_archive(options.archive or None)
     embedder = load_embedder(options.embedder)
-    device = backend or target_backend(options)
-    room = room_bytes(device)
     stock(archive, embedder)
-    cache_dir = Path(options.cache) if options.cache else None
-    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
-    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
-        functionalize = partial(functionalize_to_fit, workers=judge.workers, max_bytes=room)
+    with open_bench(options, backend) as bench:
+        judge = bench.judge
+        functionalize = partial(functionalize_to_fit, workers=bench.workers, max_bytes=bench.room_bytes)
         prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
-        if options.models and judge.can_run:
+        if options.models and bench.can_run:
             prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key)
-        facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
+        facts = bench.facts() if options.models else ()
+        exemplars, alone = Exemplars(retriever, options, judge.device, prove), Lock()
+
+        def retrieve(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
+            with alone:  # problems that are worked on at once ask one after the other
+                return exemplars(fp, attempts)
+
         yield Session(
             options=options,
             archive=archive,
             judge=judge,
             functionalize=functionalize,
-            retrieve=Exemplars(retriever, options, judge.device, prove),
+            retrieve=retrieve,
             index=lambda attempt: index_attempt(archive, attempt, embedder),
             make_writer=lambda ledger: open_writer(
                 options, archive, ledger, facts=facts, embed=embedder.embed, model=model
             ),
+            at_once=bench.at_once,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A judge, here or on a cluster, with what goes with it. `workers` are of this host."""
+
+    judge: Judge
+    workers: Workers
+    can_run: bool
+    room_bytes: int  # for the tensors of a problem
+    facts: Callable[[], tuple[str, ...]]  # of its device
+    at_once: int = 1  # candidates that it judges at once
+
+
+@contextmanager
+def open_bench(options: Options, backend: Backend | None = None) -> Iterator[Bench]:
+    """The judge that the options ask for. `backend` overrides their device."""
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
+    if options.cluster:
+        chosen = backend or (None if options.device == "auto" else options.device)
+        with open_cluster(
+            options.cluster, backend=chosen, limits=limits, cache=options.cache, cpus=options.judge_cpus
+        ) as far:
+            yield Bench(far, far.workers, far.can_run, far.room_bytes, lambda: far.facts, far.expected)
+        return
+    device = backend or target_backend(options)
+    room, cache_dir = room_bytes(device), Path(options.cache) if options.cache else None
+    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+        facts = partial(hardware, judge.device, judge.workers, judge.cache)
+        yield Bench(judge, judge.workers, judge.can_run, room, facts)
 
 
 @contextmanager
@@ -212,3 +249,10 @@ def target_backend(options: Options) -> Backend:
     if options.device == "auto":
         return "cuda" if gpu_name() else "cpu"
     return options.device
+
+
+def source_suffixes(options: Options) -> tuple[str, ...]:
+    """Of the files that a kernel's source may be written to; what a cluster runs is not known beforehand."""
+    if options.device == "auto" and options.cluster:
+        return (".cpp", ".cu")
+    return (".cu",) if target_backend(options) == "cuda" else (".cpp",)

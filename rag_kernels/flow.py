@@ -74,22 +74,37 @@ class Flow:
         self._open = 0  # asked for, and neither judged nor lost
         self._requests = 0
         self._barren = 0  # drafts lost in a row
+        self._handed: dict[str, Arrived] = {}
         self.stopped = ""
         for told in journal.left():
             self._go_on(told)
 
     def __iter__(self) -> Iterator[dict[str, Arrived]]:
         while True:
-            if len(self._history.attempts) >= self._stale_at and not self.stopped:
-                self._refresh()
-                self._stale_at = len(self._history.attempts) + (self._width if self._streams else 0)
-            self._ask()
+            self._tend()
             if not self._requests and self._came.empty():
                 return
-            drafts = self._look()
-            if drafts:
-                log.info("%d candidates to build and judge.", len(drafts))
-                yield drafts
+            self._handed = self._look()
+            if self._handed:
+                log.info("%d candidates to build and judge.", len(self._handed))
+                yield self._handed
+
+    def more(self) -> list[Candidate]:
+        """What has come since, without waiting for it: added to the drafts that were handed out last."""
+        if self._streams or not self._open:
+            self._tend()
+        if self._came.empty():
+            return []
+        new = self._look()
+        self._handed |= new
+        return [came.draft.candidate for came in new.values()]
+
+    def _tend(self) -> None:
+        """Look for other exemplars when it is time, and ask for drafts."""
+        if len(self._history.attempts) >= self._stale_at and not self.stopped:
+            self._refresh()
+            self._stale_at = len(self._history.attempts) + (self._width if self._streams else 0)
+        self._ask()
 
     def judged(self) -> None:
         """A verdict is there: its place is free for another draft."""
@@ -176,7 +191,7 @@ class Flow:
         came: list[Arrived | Done] = [self._came.get()]
         while not self._came.empty():
             came.append(self._came.get())
-        known = {a.candidate.id for a in self._history.attempts}
+        known = {a.candidate.id for a in self._history.attempts} | self._handed.keys()
         new: dict[str, Arrived] = {}
         for item in came:
             if isinstance(item, Done):

@@ -25,6 +25,7 @@ from rag_kernels.growth_queue import Entry, history, next_entry
 from rag_kernels.journal import Told, read_journal, spent_before
 from rag_kernels.records import Budget
 from rag_kernels.session import Session, run_setting
+from rag_kernels.together import Ended, together
 
 log = logging.getLogger(__name__)
 
@@ -103,27 +104,64 @@ def grow(
                 entries[event.path] = event
             else:
                 yield event
-        while entry := next_entry(list(entries.values()), session.options.budget.rounds):
-            budget = left_of(night, session, until)
-            if budget is None:
-                log.info("The time or the money is up: the rest waits for --resume.")
-                break
-            before, outcome = entry, (yield from _turn(entry, session, night, budget))
-            entry = _after(before, session, night, outcome)
-            if entry.turns == before.turns and not outcome.failure and not outcome.no_room:
-                outcome = Outcome(_last_error(entry, session, night))
-                entry = _after(before, session, night, outcome)
-            entries[entry.path] = entry
-            yield Turn(entry, outcome.failure)
-            if outcome.no_room and entry.turns == before.turns:
-                log.info("There is no room for another call: the rest waits for --resume.")
-                break
-            if not entry.is_open(session.options.budget.rounds) or entry.failures >= TRIES:
-                del entries[entry.path]
-                yield Grown(entry.path, entry.path.stem, _attempts(entry, session, night), failure=outcome.failure)
+        turns = Turns(entries, session, night, until)
+        for came in together(turns.begin, lambda: turns.at_once):
+            if isinstance(came, Ended):
+                yield from turns.end(came.key, came.result)
+            else:
+                yield came
         status = "finished"
     finally:
         session.archive.finish_run(night.run.id, status)
+
+
+class Turns:
+    """Whose turn it is, and what follows from one that has ended. `at_once` turns run side by side, a problem each."""
+
+    def __init__(self, waiting: dict[Path, Entry], session: Session, night: Night, until: datetime | None) -> None:
+        self._waiting, self._session, self._night, self._until = waiting, session, night, until
+        self._rounds = session.options.budget.rounds
+        self.at_once = session.at_once
+        self._among: dict[Path, int] = {}  # how many shared what was left when a turn began
+        self._over = False
+
+    def begin(self) -> tuple[Entry, Generator[Attempt, None, Outcome]] | None:
+        """The most promising problem with its share of what is left; None when none waits, or the night is over."""
+        entry = None if self._over else next_entry(list(self._waiting.values()), self._rounds)
+        if entry is None:
+            return None
+        budget = left_of(self._night, self._session, self._until)
+        if budget is None:
+            log.info("The time or the money is up: the rest waits for --resume.")
+            self._over = True
+            return None
+        del self._waiting[entry.path]
+        self._among[entry.path] = self.at_once
+        _run_of(entry, self._session, self._night)  # here, since turns may run in other threads
+        return entry, _turn(entry, self._session, self._night, shared(budget, self.at_once))
+
+    def end(self, before: Entry, outcome: Outcome) -> Iterator[Turn | Grown]:
+        session, night = self._session, self._night
+        entry = _after(before, session, night, outcome)
+        if entry.turns == before.turns and not outcome.failure and not outcome.no_room:
+            outcome = Outcome(_last_error(entry, session, night))
+            entry = _after(before, session, night, outcome)
+        self._waiting[entry.path] = entry
+        yield Turn(entry, outcome.failure)
+        if outcome.no_room and entry.turns == before.turns:
+            if self._among[entry.path] == 1:
+                log.info("There is no room for another call: the rest waits for --resume.")
+                self._over = True
+            self.at_once = 1  # a share has no room, but all that is left may
+        elif not entry.is_open(self._rounds) or entry.failures >= TRIES:
+            del self._waiting[entry.path]
+            yield Grown(entry.path, entry.path.stem, _attempts(entry, session, night), failure=outcome.failure)
+
+
+def shared(left: Budget, among: int) -> Budget:
+    """A turn's part of tokens and dollars, when so many run at once; time passes for all of them alike."""
+    tokens = None if left.tokens is None else left.tokens // among
+    return replace(left, tokens=tokens, usd=None if left.usd is None else left.usd / among)
 
 
 def _queue(paths: Sequence[Path], session: Session, night: Night) -> Iterator[Attempt | Entry | Grown]:
@@ -153,11 +191,7 @@ def _turn(
     entry: Entry, session: Session, night: Night, left: Budget, *, more: int = 1
 ) -> Generator[Attempt, None, Outcome]:
     """One more round of a problem. What was cut short is finished first."""
-    run = night.runs.get(entry.problem.id)
-    if run is None:
-        folder = run_setting(night.run, "folder")
-        run = session.new_run("grow", entry.problem, growth=night.growth, folder=folder, night=night.run.id)
-        night.runs[entry.problem.id] = run
+    run = _run_of(entry, session, night)
     spent = spent_before(session.archive, run.id)
     budget = Budget(
         rounds=entry.turns + more,
@@ -176,6 +210,15 @@ def _turn(
         log.warning("%s: %s", entry.path.stem, error)
         return Outcome(str(error) or type(error).__name__)
     return Outcome(no_room=ledger.refused or ledger.seconds_left() == 0)
+
+
+def _run_of(entry: Entry, session: Session, night: Night) -> Run:
+    run = night.runs.get(entry.problem.id)
+    if run is None:
+        folder = run_setting(night.run, "folder")
+        run = session.new_run("grow", entry.problem, growth=night.growth, folder=folder, night=night.run.id)
+        night.runs[entry.problem.id] = run
+    return run
 
 
 def _after(entry: Entry, session: Session, night: Night, outcome: Outcome | None = None) -> Entry:

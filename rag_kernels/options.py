@@ -42,6 +42,8 @@ class Options:
     seed: int = 0
     embedder: str = "builtin"  # or a sentence-transformers model by name or path
     cache: str = ""  # empty: the default place
+    cluster: str = ""  # judges on this Ray cluster; empty: here
+    judge_cpus: int = 0  # cores of a judge there; 0: an equal share for each GPU of a host, or all
 
     @property
     def budget(self) -> Budget:

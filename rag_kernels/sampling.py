@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from rag_kernels.journal import Journal, Told, read_journal, spent_before
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, Writer
 from rag_kernels.session import Session, new_run, run_setting
+from rag_kernels.together import Ended, together
 
 COMMAND = "sample"
 IMPORTER = "sample"
@@ -198,3 +199,22 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
         width=sum(told.brief.width for told in sampled.told),
         confirm=confirm,
     )
+
+
+def judge_together(sampled: Sequence[Sampled], session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
+    """The same for several runs side by side."""
+    waiting = list(sampled)
+
+    def begin() -> tuple[str, Generator[Attempt, None, None]] | None:
+        if not waiting:
+            return None
+        one = waiting.pop(0)
+        return one.run.id, _judging(one, session, confirm=confirm)
+
+    for event in together(begin, lambda: session.at_once):
+        if not isinstance(event, Ended):
+            yield event
+
+
+def _judging(sampled: Sampled, session: Session, *, confirm: bool) -> Generator[Attempt, None, None]:
+    yield from judge_sampled(sampled, session, confirm=confirm)

@@ -85,7 +85,8 @@ def generate(
     status = "interrupted"
     try:
         for drafts in flow:
-            for candidate, verdict in judge.judge(functional, [came.draft.candidate for came in drafts.values()]):
+            candidates = [came.draft.candidate for came in drafts.values()]
+            for candidate, verdict in judge.judge(functional, candidates, flow.more):
                 came = drafts[candidate.id]
                 judged = label_near_copy(verdict, candidate.source, shelf.others(candidate))
                 attempt = as_attempt(history, run, functional, came.draft, judged, writer.name, came.round)

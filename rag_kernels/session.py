@@ -37,6 +37,7 @@ class Session:
     retrieve: search.Retrieve
     index: search.Index
     make_writer: Callable[[Ledger], Writer]
+    at_once: int = 1  # problems that are worked on side by side, so that no judge of several is idle
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
         return new_run(self.options, command, problem, **settings)

@@ -103,13 +103,24 @@ def chosen(backend: Backend, *, only: Sequence[str] = (), family: str = "") -> t
 def run(judge: LocalJudge, specimens: Sequence[Specimen], honest: Sequence[Honest] = (), *,
         quick: bool = False) -> Iterator[Seen]:  # fmt: skip
     """Judge everything: task by task, twins before the specimens they are compared with. `quick`: a variant each."""
+    yield from judge_texts(judge, texts_of(specimens, honest, judge.device.backend, quick=quick))
+
+
+def texts_of(specimens: Sequence[Specimen], honest: Sequence[Honest], backend: Backend, *,
+             quick: bool = False) -> dict[str, list[Text]]:  # fmt: skip
+    """What is to be judged, by the source of its problem; the plain body of a task comes first."""
     tasks = {s.task: TASKS[s.task] for s in specimens}
-    texts = {task.problem: [_plain(task, judge.device.backend)] for task in tasks.values()}
+    texts = {task.problem: [_plain(task, backend)] for task in tasks.values()}
     for specimen in specimens:
         texts[TASKS[specimen.task].problem] += _texts(specimen, quick=quick)
     for h in honest:
         own = Text("honest", h.name, h.family, h.candidate, allowed=h.allowed_labels)
         texts.setdefault(h.task_source, []).append(own)
+    return texts
+
+
+def judge_texts(judge: LocalJudge, texts: dict[str, list[Text]]) -> Iterator[Seen]:
+    """Build all, then judge problem by problem."""
     build_s = _build([text.candidate for group in texts.values() for text in group], judge)
     for source, group in texts.items():
         yield from _judge_task(judge, source, sorted(group, key=lambda t: t.kind == "specimen"), build_s)
@@ -159,7 +170,12 @@ def _is_void(judge: LocalJudge, fp: FunctionalProblem, text: Text, plain: Candid
     assert text.specimen is not None
     honest = text.specimen.honest if text.specimen.honest.tier == text.candidate.tier else plain
     against_eager = honest.tier != text.candidate.tier
-    exploit, twin = known[text.candidate][0], known[honest][0]
+    exploit = known[text.candidate][0]
+    if not isinstance(exploit, Passed):
+        return False
+    if honest not in known:
+        known[honest] = _verdict(judge, fp, honest)
+    twin = known[honest][0]
     for attempt in range(1 + GAIN_REPEATS):
         if attempt:
             exploit, twin = (_verdict(judge, fp, c)[0] for c in (text.candidate, honest))

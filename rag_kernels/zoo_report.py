@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rag_kernels.zoo import Seen
+from rag_kernels.zoo_ablation import Without
 
 STAGES = ("build", "prepare", "load", "check", "special", "repeat", "sanitize", "classify", "time", "odd")
 Z = 1.959964  # 95 %, two-sided
+NAMED = 3  # codes that are named of those which catch what one defence less lets through
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:
@@ -44,6 +46,7 @@ def row(seen: Seen) -> dict[str, Any]:
     """One judged text as a JSON row."""
     return {
         "name": seen.text.name, "kind": seen.text.kind, "family": seen.text.family, "tier": seen.text.candidate.tier,
+        "device": seen.text.candidate.backend,
         "ok": fine(seen), "codes": sorted(seen.codes), "reason": seen.reason,
         "stage_s": {name: round(s, 4) for name, s in seen.stage_s.items()},
     }  # fmt: skip
@@ -155,7 +158,13 @@ def _open(seen: Sequence[Seen]) -> str:
     return table("Known to escape", ("idea", "why"), known.items())
 
 
-def ablation(title: str, missed: dict[str, list[str]]) -> str:
-    """What each defence is worth: what is missed without it."""
-    rows = [(name, str(len(names)), "; ".join(names)[:200]) for name, names in missed.items()]
-    return table(title, ("without", "missed", "which"), rows)
+def ablation(first: Sequence[Seen], found: Sequence[Without]) -> str:
+    """What each defence is worth: what is missed without it, and what catches the rest of what it might catch."""
+    specimens = [s for s in first if s.text.kind == "specimen"]
+    missed = [s.text.name for s in specimens if not s.caught]
+    rows = [("nothing", str(len(specimens)), str(len(missed)), "; ".join(missed), "")]
+    for w in found:
+        named, rest = w.instead[:NAMED], sum(count for _, count in w.instead[NAMED:])
+        instead = [f"{code} {count}" for code, count in named] + [f"others {rest}"] * bool(rest)
+        rows.append((w.defence, str(w.again), str(len(w.missed)), "; ".join(w.missed), ", ".join(instead)))
+    return table("One defence less", ("without", "judged", "missed", "which", "what catches the others"), rows)

@@ -19,6 +19,7 @@ from factories import passed, problem, wrong
 from scripted_judge import ScriptedJudge
 
 from archive.store import open_archive
+from eval.judge import More, nothing_more
 from eval.records import Candidate, FunctionalProblem, Judged
 from rag_kernels.api import open_writer
 from rag_kernels.options import Options
@@ -36,7 +37,9 @@ class DecidingJudge(ScriptedJudge):
         super().__init__()
         self._seconds = seconds
 
-    def judge(self, problem: FunctionalProblem, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Judged]]:
+    def judge(
+        self, problem: FunctionalProblem, candidates: Sequence[Candidate], more: More = nothing_more
+    ) -> Iterator[tuple[Candidate, Judged]]:
         for candidate in candidates:
             time.sleep(self._seconds)
             number = int(candidate.id[2:10], 16)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from factories import device, environment, judged, passed
 
+from eval.judge import More, nothing_more
 from eval.records import Candidate, Device, FunctionalProblem, Judged, Verdict
 
 
@@ -27,7 +28,9 @@ class ScriptedJudge:
         self._confirmations = confirmations or {}
         self._before = before
 
-    def judge(self, problem: FunctionalProblem, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Judged]]:
+    def judge(
+        self, problem: FunctionalProblem, candidates: Sequence[Candidate], more: More = nothing_more
+    ) -> Iterator[tuple[Candidate, Judged]]:
         for candidate in candidates:
             self._before(candidate)
             self.asked.append(candidate.id)

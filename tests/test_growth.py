@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -207,6 +208,49 @@ def test_a_night_that_has_no_room_for_a_call_ends(tmp_path: Path) -> None:
     made = replace(session(writer, budget_tokens=10), make_writer=make)
     _, events = night(write_problems(tmp_path, "a", "b"), made)
     assert len(writer.briefs) == 1 and not grown(events)
+
+
+# Several at once
+
+
+def test_with_several_judges_as_many_problems_are_worked_on_side_by_side(tmp_path: Path) -> None:
+    together = threading.Barrier(3)  # the first candidates of three problems are under the judge at the same time
+    judge = ScriptedJudge(before=lambda c: len(judge.asked) < 3 and together.wait(60))
+    made = replace(session(Each(), judge), at_once=3)
+    opened, events = night(write_problems(tmp_path, "a", "b", "c"), made)
+    assert {g.name for g in grown(events) if winner(g.attempts)} == {"a", "b", "c"}
+    assert made.archive.run_status(opened.run.id) == "finished" and len(judge.asked) == 6
+
+
+def test_a_night_of_several_at_once_that_is_cut_short_goes_on(tmp_path: Path) -> None:
+    paths, archive = write_problems(tmp_path, "a", "b", "c"), MemoryArchive()
+    made = replace(session(Each(), archive=archive), at_once=2)
+    opened = open_night(paths, made, resume=False)
+    events = grow(paths, made, opened)
+    next(iter(events))
+    events.close()  # type: ignore[attr-defined]
+    assert archive.run_status(opened.run.id) == "interrupted"
+    assert not [t for t in threading.enumerate() if t.name == "problem"]
+    _, later = night(paths, made, resume=True)
+    assert {g.name for g in grown(later) if winner(g.attempts)} == {"a", "b", "c"}
+
+
+def test_turns_that_run_at_once_share_what_is_left_and_the_last_ones_get_all_of_it(tmp_path: Path) -> None:
+    given: list[float | None] = []
+
+    class Refused(Each):
+        def __init__(self, ledger: Ledger) -> None:
+            super().__init__()
+            self.ledger = ledger
+            given.append(ledger.budget.usd)
+
+        def propose(self, brief: Brief) -> Sequence[Draft]:
+            with self.ledger.hold(1, 0.3):
+                return super().propose(brief)
+
+    made = replace(session(Each(), budget_usd=0.5), make_writer=Refused, at_once=2)
+    night(write_problems(tmp_path, "a", "b", "c"), made)
+    assert given[:2] == [0.25, 0.25] and given[2] == 0.5
 
 
 # What is shown

@@ -16,7 +16,9 @@ import rag_kernels
 ROOT = Path(__file__).resolve().parent.parent
 LINE = ("eval", "archive", "ingest", "rag_kernels", "app")
 FILES = sorted(p for folder in LINE for p in (ROOT / folder).rglob("*.py"))
-HEAVY = ("torch", "litellm", "duckdb", "chromadb", "streamlit", "sentence_transformers", "pydantic", "rich.console")
+HEAVY = (
+    "torch", "litellm", "duckdb", "chromadb", "streamlit", "sentence_transformers", "pydantic", "ray", "rich.console",
+)  # fmt: skip
 
 # Where our own packages may be imported inside functions: commands start fast by loading their work when they run,
 # and the workers' side of `eval` (which imports torch at the top) is loaded in child processes only.

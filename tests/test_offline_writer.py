@@ -110,7 +110,7 @@ def test_parameters_survive_the_source() -> None:
     fp = functional("read_back", CASES["column_softmax"])
     for base in (CpuParameters(), CudaParameters()):
         backend: Backend = "cpu" if isinstance(base, CpuParameters) else "cuda"
-        for parameters in neighbours(base, ("row", "column", "point")):
+        for parameters in neighbours(base, ("row", "column", "product", "point")):
             plan = write(fp, parameters)
             assert plan is not None
             assert parameters_in(plan.candidate.source, backend) == parameters
@@ -126,19 +126,19 @@ def test_a_leader_of_another_hand_is_no_reason_to_stop_tuning() -> None:
     assert drafts and all(d.parents == ((own.candidate.id, "parent"),) for d in drafts)
 
 
-def test_what_stops_the_fusion_is_named() -> None:
-    (draft,) = OfflineWriter().propose(brief(linear_problem()))
-    assert draft.candidate.tier == "composed"
-    check_composed(draft.candidate.source)
-    assert draft.note == "fusion stopped at: linear"
+def test_a_product_is_drafted_with_the_library_and_without() -> None:
+    composed, own = OfflineWriter().propose(brief(linear_problem()))
+    assert (composed.candidate.tier, own.candidate.tier) == ("composed", "kernel")
+    check_composed(composed.candidate.source)
+    assert composed.note == "fusion stopped at: linear (left to the library)"
 
 
-def test_random_numbers_and_library_calls_alone_give_nothing() -> None:
+def test_a_product_alone_becomes_a_kernel_and_random_numbers_give_nothing() -> None:
     fp = linear_problem()
     assert OfflineWriter().propose(brief(dataclasses.replace(fp, uses_random=True))) == []
     linear = next(n for n in fp.nodes if "linear" in n.op)
     alone = dataclasses.replace(fp, nodes=(linear,), results=(linear.name,))
-    assert OfflineWriter().propose(brief(alone)) == []
+    assert [d.candidate.tier for d in OfflineWriter().propose(brief(alone))] == ["kernel"]
 
 
 def test_the_same_problem_gives_the_same_source() -> None:
@@ -149,7 +149,7 @@ def test_the_same_problem_gives_the_same_source() -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("name", ["norms", "scans", "chain", "conv_relu_pool"])
 def test_cuda_compiles(name: str, tmp_path: Path) -> None:
-    (draft,) = OfflineWriter().propose(brief(functional(name, CASES[name]), backend="cuda"))
+    draft = OfflineWriter().propose(brief(functional(name, CASES[name]), backend="cuda"))[-1]
     source = draft.candidate.source
     text = kernels_text(source) if draft.candidate.tier == "composed" else source
     assert text.count("__global__") >= 1

@@ -11,6 +11,7 @@ from killed_run import RELU, DecidingJudge, session
 
 from archive.duck import DuckArchive
 from archive.records import Run
+from eval.judge import nothing_more
 from eval.records import ProblemError
 from rag_kernels.api import open_writer
 from rag_kernels.budget import Ledger
@@ -55,8 +56,8 @@ def test_a_replay_says_where_a_verdict_differs(made: Session) -> None:
     first = next(a for a in made.archive.attempts(run.id) if a.judged.verdict != wrong())
 
     class Strict(DecidingJudge):
-        def judge(self, problem, candidates):  # type: ignore[no-untyped-def]
-            for candidate, judged in super().judge(problem, candidates):
+        def judge(self, problem, candidates, more=nothing_more):  # type: ignore[no-untyped-def]
+            for candidate, judged in super().judge(problem, candidates, more):
                 yield candidate, replace(judged, verdict=wrong()) if candidate == first.candidate else judged
 
     different = [d for d in again(made, run, Strict(0.0)) if not isinstance(d, Replayed) or d.difference]

@@ -14,12 +14,16 @@ from pathlib import Path
 import pytest
 
 from eval.build import Built, build, toolchain
+from eval.limits import DEFENCES
 from eval.records import Candidate
 from eval.tiers import check_composed, kernels_text
 from eval.zoo.catalogue import SPECIMENS
 from eval.zoo.specimen import VOID, Specimen
 from eval.zoo.tasks import TASKS
-from rag_kernels.zoo_report import wilson
+from rag_kernels.zoo import chosen, texts_of
+from rag_kernels.zoo_ablation import RESTS_ON, resting_on
+from rag_kernels.zoo_parts import honest_corpus, read, share
+from rag_kernels.zoo_report import summary, wilson
 
 CODES = re.compile(
     r"void|wrong(:.+)?|rejected(:\w+)?|crashed|timed_out(:\w+)?|build_failed|label:[\w -]+(: .+)?"
@@ -98,6 +102,35 @@ def test_the_interval_is_wilsons() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
 
 
+def test_parts_make_the_whole() -> None:
+    specimens, honest = chosen("cuda"), honest_corpus("cuda")
+    parts = [share(specimens, honest, f"{number}/4") for number in (1, 2, 3, 4)]
+    assert sorted(s.idea for part, _ in parts for s in part) == sorted(s.idea for s in specimens)
+    assert sorted(h.name for _, part in parts for h in part) == sorted(h.name for h in honest)
+    counts = [sum(len(g) for g in texts_of(*part, "cuda").values()) for part in parts]
+    assert max(counts) <= 1.5 * min(counts)
+    for wrong in ("0/4", "5/4", "2", "one/two", ""):
+        with pytest.raises(ValueError, match="no part of a run"):
+            share(specimens, honest, wrong)
+
+
+def test_only_what_may_rest_on_a_defence_is_judged_again_without_it(tmp_path: Path) -> None:
+    assert set(RESTS_ON) == set(DEFENCES)
+    rows = tmp_path / "rows.jsonl"
+    codes = {"softmax, plain": ["passed"], "zeros, 1": ["wrong", "wrong:own draw"], "pointer cache, 1": ["void"]}
+    kinds = {name: "twin" if "plain" in name else "specimen" for name in (*codes, "gelu, plain")}
+    rows.write_text("".join(
+        json.dumps({"device": "cpu", "kind": kind, "name": name, "codes": codes.get(name, ["passed"]), "reason": "",
+                    "stage_s": {}}) + "\n"
+        for name, kind in kinds.items()
+    ))  # fmt: skip
+    first = read([rows])
+    again = {d: [t.name for group in resting_on(d, first).values() for t in group] for d in DEFENCES}
+    assert again["own draws"] == ["softmax, plain", "zeros, 1"]
+    assert again["fresh content"] == ["gelu, plain", "pointer cache, 1"]
+    assert again["repeats"] == []
+
+
 def test_the_command_judges_specimens_and_twins(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("rag-kernels")), "zoo", "--quick", "--json"]
     command = [sys.executable, "-c", "from rag_kernels.cli import main; main()", *command[1:]]
@@ -117,3 +150,7 @@ def test_the_command_judges_specimens_and_twins(tmp_path: Path) -> None:
     assert rows[-1]["honest"] >= len({row["name"] for row in rows[:-1] if row["kind"] == "twin"}) > 0
     assert "Catch rate by family" in report.read_text()
     assert any(VOID in row["codes"] for row in rows[:-1])
+    halves = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
+    for file, lines in zip(halves, (done.stdout.splitlines()[:9], done.stdout.splitlines()[5:]), strict=True):
+        file.write_text("\n".join(lines))
+    assert summary(read(halves)) == rows[-1], "the same report from overlapping parts"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eval.records import Candidate
-from eval.zoo.pieces import Honest, task
+from eval.zoo.pieces import Honest
+from eval.zoo.problems import task
 
 HEAD = """\
 #include <cuda_runtime.h>

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eval.records import Candidate
-from eval.zoo.pieces import SCHEDULES, Honest, task
+from eval.zoo.pieces import SCHEDULES, Honest
+from eval.zoo.problems import task
 
 HEAD = '#include "rag_kernel.h"\ntypedef rk::Tensor<const float> In;\ntypedef rk::Tensor<float> Out;\n'
 ROWS = (

@@ -1,6 +1,6 @@
-"""What the honest kernels are made of: problem texts, C++ fragments that they share, and the record of one kernel.
+"""What the honest kernels are made of: C++ fragments that they share, and the record of one kernel.
 
-Comes in: an expression and inputs, or C++ bodies. Goes out: KernelBench texts, kernel-tier sources, `Honest`.
+Comes in: C++ bodies. Goes out: kernel-tier sources, `Honest`.
 A source is the fragments that it needs, a schedule (how independent pieces of work are spread over threads) and a
 body. Nothing here assumes alignment: a tensor may end where a page does. Knows nothing of the families.
 """
@@ -22,17 +22,6 @@ class Honest:
     task_source: str
     candidate: Candidate
     allowed_labels: tuple[str, ...] = ()
-
-
-def task(forward: str, inputs: str, *, arguments: str = "x", setup: str = "") -> str:
-    """A KernelBench file whose forward is one expression; `setup` holds the further lines of `__init__`."""
-    lines = "".join(f"        {line}\n" for line in setup.splitlines())
-    return (
-        "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\nclass Model(nn.Module):\n"
-        f"    def __init__(self):\n        super().__init__()\n{lines}\n"
-        f"    def forward(self, {arguments}):\n        return {forward}\n\n\n"
-        f"def get_inputs():\n    return [{inputs}]\n\n\ndef get_init_inputs():\n    return []\n"
-    )
 
 
 # How `each(n, work)` spreads n independent pieces of work over threads.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rag_kernels.options import Options, RetrievalMode
 
 
-@with_search_flags("retrieval", "leave_out", "seed")
+@with_search_flags("retrieval", "leave_out", "seed", "cluster", "judge_cpus")
 def ablate(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Folders of KernelBench files, or files.")],
     retrieval: Annotated[

@@ -88,6 +88,17 @@ BudgetSeconds = Annotated[
 BudgetTokens = Annotated[
     int | None, typer.Option("--budget-tokens", min=0, metavar="N", help="The same for LLM tokens.")
 ]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster", metavar="ADDRESS",
+        help="Judge on a Ray cluster: host:port, ray://host:port, or `ray` for RAY_ADDRESS, else one started here.",
+    ),
+]  # fmt: skip
+JudgeCpus = Annotated[
+    int,
+    typer.Option("--judge-cpus", min=0, metavar="N", help="Cores of each of its judges; a share for each GPU, or all."),
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for whatever is drawn at random.")]
 
 

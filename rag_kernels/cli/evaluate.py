@@ -10,8 +10,10 @@ import typer
 
 from rag_kernels.cli.common import (
     ArchivePlace,
+    Cluster,
     DeviceChoice,
     Json,
+    JudgeCpus,
     MaxAutotune,
     Precision,
     emit,
@@ -39,6 +41,8 @@ def evaluate(
     precision: Precision = "strict",
     max_autotune: MaxAutotune = False,
     archive: ArchivePlace = None,
+    cluster: Cluster = "",
+    judge_cpus: JudgeCpus = 0,
     as_json: Json = False,
 ) -> None:
     """Judge a kernel: is it right, how fast is it, and how far from the physical floor. Or judge a batch of them.
@@ -47,7 +51,10 @@ def evaluate(
 
     Example: rag-kernels eval --batch candidates.jsonl
     """
-    options = read_options(device=device, archive=archive, precision=precision, max_autotune=max_autotune)
+    options = read_options(
+        device=device, archive=archive, precision=precision, max_autotune=max_autotune, cluster=cluster,
+        judge_cpus=judge_cpus,
+    )  # fmt: skip
     if batch is not None:
         if problem is not None:
             raise typer.BadParameter("--batch brings its problems along: name no PROBLEM beside it.")
@@ -83,19 +90,24 @@ def judge_one(
 
 
 def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:
-    """Problem after problem; each run is merged into the archive first, and what was judged before is not again."""
+    """Problem after problem, or as many at once as there are judges. Each run is merged into the archive first, and
+    what was judged before is not again."""
     from rag_kernels.api import open_session
     from rag_kernels.rows import result_row
-    from rag_kernels.sampling import judge_sampled, read_lines
+    from rag_kernels.sampling import judge_sampled, judge_together, read_lines
     from rag_kernels.search import winner
 
     sampled = read_lines(batch)
     solved, finished = 0, True
     end_politely()
     with open_session(options) as session:
+        if session.at_once > 1:
+            together = judge_together(sampled, session, confirm=confirm)
+            _, finished = watch(together, f"{len(sampled)} problems", as_json=as_json)
         for one in sampled:
-            judging = judge_sampled(one, session, confirm=confirm)
-            _, finished = watch(judging, one.problem.name, as_json=as_json)
+            if session.at_once == 1:
+                judging = judge_sampled(one, session, confirm=confirm)
+                _, finished = watch(judging, one.problem.name, as_json=as_json)
             attempts = session.archive.attempts(one.run.id)
             show_result(result_row(attempts, run_id=one.run.id, problem=one.problem.name), as_json=as_json)
             solved += winner(attempts) is not None

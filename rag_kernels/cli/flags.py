@@ -17,11 +17,13 @@ from rag_kernels.cli.common import (
     BudgetSeconds,
     BudgetTokens,
     BudgetUsd,
+    Cluster,
     DeviceChoice,
     Drafts,
     Effort,
     Examples,
     Hint,
+    JudgeCpus,
     LeaveOut,
     MaxAutotune,
     Model,
@@ -58,12 +60,15 @@ def search_options(
     archive: ArchivePlace = None,
     seed: Seed = 0,
     api_base: ApiBase = None,
+    cluster: Cluster = "",
+    judge_cpus: JudgeCpus = 0,
 ) -> Options:
     return read_options(
         models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
         leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
         archive=archive, seed=seed, api_base=api_base, precision=precision, max_autotune=max_autotune,
-        drafts=drafts, temperatures=temperature, reasoning_effort=reasoning_effort,
+        drafts=drafts, temperatures=temperature, reasoning_effort=reasoning_effort, cluster=cluster,
+        judge_cpus=judge_cpus,
     )  # fmt: skip
 
 

@@ -39,12 +39,12 @@ def generate(
     Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
     """
     from eval.problem import load_problem
-    from rag_kernels.api import open_session, target_backend
+    from rag_kernels.api import open_session, source_suffixes
     from rag_kernels.export import write_kernel
     from rag_kernels.rows import result_row
     from rag_kernels.search import winner
 
-    writable_out(out, (".py", ".cu" if target_backend(options) == "cuda" else ".cpp"))
+    writable_out(out, (".py", *source_suffixes(options)))
     loaded = load_problem(problem)
     end_politely()
     with open_session(options) as session:

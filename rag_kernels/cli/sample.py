@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rag_kernels.options import Options
 
 
-@with_search_flags("effort", "rounds", "drafts", "precision", "max_autotune")
+@with_search_flags("effort", "rounds", "drafts", "precision", "max_autotune", "cluster", "judge_cpus")
 def sample(
     paths: Annotated[list[Path], typer.Argument(metavar="PROBLEM", help="KernelBench files, or folders of them.")],
     out: Annotated[

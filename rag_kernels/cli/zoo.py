@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +14,7 @@ from rag_kernels.cli.common import Json, emit, end_politely, writable_out
 if TYPE_CHECKING:
     from eval.records import Backend
     from eval.zoo.specimen import Specimen
+    from rag_kernels.zoo import Seen
 
 
 def zoo(
@@ -25,8 +27,16 @@ def zoo(
         bool, typer.Option("--quick", help="One variant of each idea, no sanitizers, no honest corpus.")
     ] = False,
     ablate: Annotated[
-        bool, typer.Option("--ablate", help="Then once more without each defence: what would be missed (an hour).")
+        bool,
+        typer.Option("--ablate", help="One variant of each idea, no honest corpus; then again without each defence."),
     ] = False,
+    part: Annotated[
+        str, typer.Option("--part", metavar="I/N", help="One of N shares, for as many processes, GPUs or machines.")
+    ] = "1/1",
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option("--merge", metavar="ROWS.jsonl", help="No run: the report of what parts printed by --json."),
+    ] = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.md", help="Keep the tables here.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -36,28 +46,24 @@ def zoo(
 
     Example: rag-kernels zoo --device cpu --quick --report zoo.md
     """
-    from eval.zoo.honest import cuda_kernels, honest_kernels
-    from rag_kernels.zoo import chosen, open_zoo, run
-    from rag_kernels.zoo_report import line, row, summary, tables
+    from rag_kernels.zoo import chosen
+    from rag_kernels.zoo_parts import read
+    from rag_kernels.zoo_report import summary, tables
 
     writable_out(report, (".md",))
-    specimens = chosen(device, only=only or (), family=family)
-    if not specimens:
-        raise typer.BadParameter("No specimen has these words, family and device; leave out --only to see all.")
-    end_politely()
-    corpus = honest_kernels() if device == "cpu" else cuda_kernels()
-    honest = [] if quick or only or family else corpus
-    seen = []
-    with open_zoo(device, quick=quick) as judge:
-        for one in run(judge, specimens, honest, quick=quick):
-            seen.append(one)
-            if as_json:
-                emit(row(one))
-            else:
-                print(line(one), file=sys.stderr, flush=True)
-    text = tables(seen)
-    if ablate:
-        text += "\n\n" + ablation_table(device, specimens, quick=quick)
+    if merge:
+        seen, text = shown(read(merge), as_json=as_json), ""
+    else:
+        specimens = chosen(device, only=only or (), family=family)
+        if not specimens:
+            raise typer.BadParameter("No specimen has these words, family and device; leave out --only to see all.")
+        end_politely()
+        if ablate:
+            seen, text = ablation_table(device, specimens, as_json=as_json)
+        else:
+            corpus = not (quick or only or family)
+            seen, text = judged(device, specimens, part, quick=quick, corpus=corpus, as_json=as_json), ""
+    text = tables(seen) + text
     if report is not None:
         report.write_text(text + "\n")
     if as_json:
@@ -72,17 +78,46 @@ def known(specimen: Specimen | None) -> bool:
     return specimen is not None and bool(specimen.open)
 
 
-def ablation_table(device: Backend, specimens: tuple[Specimen, ...], *, quick: bool) -> str:
-    """Run the specimens once without each defence, and say what is missed then."""
-    from eval.limits import DEFENCES
+def shown(seen: Iterable[Seen], *, as_json: bool) -> list[Seen]:
+    """All of them, each told as it comes."""
+    from rag_kernels.zoo_report import line, row
+
+    kept = []
+    for one in seen:
+        kept.append(one)
+        if as_json:
+            emit(row(one))
+        else:
+            print(line(one), file=sys.stderr, flush=True)
+    return kept
+
+
+def judged(
+    device: Backend, specimens: tuple[Specimen, ...], part: str, *, quick: bool, corpus: bool, as_json: bool
+) -> list[Seen]:
+    """Run one part of what was chosen."""
     from rag_kernels.zoo import open_zoo, run
+    from rag_kernels.zoo_parts import honest_corpus, share
+
+    try:
+        mine, honest = share(specimens, honest_corpus(device) if corpus else (), part)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    with open_zoo(device, quick=quick) as judge:
+        return shown(run(judge, mine, honest, quick=quick), as_json=as_json)
+
+
+def ablation_table(device: Backend, specimens: tuple[Specimen, ...], *, as_json: bool) -> tuple[list[Seen], str]:
+    """Run one variant of each idea, then those that rest on a defence without it; the table of what is missed."""
+    from rag_kernels.zoo_ablation import ablate, first_run
     from rag_kernels.zoo_report import ablation
 
-    missed: dict[str, list[str]] = {}
-    for defence in ("", *DEFENCES):
-        with open_zoo(device, quick=quick, leave_out=defence) as judge:
-            seen = list(run(judge, specimens, quick=quick))
-        escaped = [s.text.name for s in seen if s.text.kind == "specimen" and not s.caught]
-        missed[defence or "nothing"] = escaped
-        print(f"without {defence or 'nothing'}: {len(escaped)} missed", file=sys.stderr, flush=True)
-    return ablation("One defence less", missed)
+    first = shown(first_run(device, specimens), as_json=as_json)
+    found = []
+    for one in ablate(device, first):
+        found.append(one)
+        if as_json:
+            emit({"without": one.defence, "judged": one.again, "missed": one.missed, "instead": dict(one.instead)})
+        else:
+            print(f"without {one.defence}: {len(one.missed)} of {one.again} missed", file=sys.stderr, flush=True)
+    return first, "\n\n" + ablation(first, found)

@@ -6,17 +6,21 @@ The composed tier is Python of the judge's subset: library calls in graph order,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from eval.records import Backend, Candidate, FunctionalProblem, Ref, TensorArgument, TensorSpec
 from eval.records import Value as Argument
 from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS
 from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
+from rag_kernels.offline.one_pass import one_pass
 from rag_kernels.offline.regions import Planner, Region, Split
 from rag_kernels.offline.rules import RULES
+from rag_kernels.offline.rules_product import product_rules
 from rag_kernels.offline.sizes import Number
 from rag_kernels.offline.table import CTYPES
 from rag_kernels.offline.tune import Parameters
@@ -37,15 +41,17 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     """Fuse what can be fused; None when no kernel of our own would be left."""
     if fp.uses_random:
         return None
-    lowered = Lowering(fp).run(RULES)
+    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
+    lowered = Lowering(fp).run(RULES | product_rules(parameters.products, backend))
+    if backend == "cuda":
+        lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
-    split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024)
+    split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024, tiles=264)
     steps = Planner(split, specs).run(lowered)
     regions = [s for s in steps if isinstance(s, Region)]
     if not regions:
         return None
     library = library_operators(steps)
-    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     whole = len(regions) == len(steps) and set(lowered.results) <= {b for r in regions for b in r.stores}
     if whole and _plain_arguments(fp):
         function = whole_function(fp, regions, lowered.results, specs)
@@ -53,6 +59,24 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
         return Plan(Candidate(text, "kernel", backend), _schedules(text), len(regions), (), ())
     text = composed_source(fp, lowered, steps, specs, parameters)
     return Plan(Candidate(text, "composed", backend), _schedules(text), len(regions), library, lowered.stopped)
+
+
+def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
+    """What round one offers: products where ours are likely better, then all of them ours, then all the library's.
+
+    On a GPU our products run on tensor cores, and once more without: what is better depends on their sizes.
+    """
+    variants = [replace(start, products=products) for products in (1, 2, 0)]
+    if isinstance(start, CudaParameters):
+        variants[2:2] = [replace(start, products=2, tensor=0)]
+    seen: set[tuple[object, ...]] = set()
+    for variant in variants:
+        plan = write(fp, variant)
+        if plan:
+            plain = isinstance(variant, CudaParameters) and not variant.tensor and "product" in plan.schedules
+            if (plan.library, plain) not in seen:
+                seen.add((plan.library, plain))
+                yield plan
 
 
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
@@ -66,7 +90,9 @@ def _plain_arguments(fp: FunctionalProblem) -> bool:
 
 
 def _schedules(text: str) -> tuple[str, ...]:
-    return tuple(w for w in ("row", "column", "point") if (f" {w}s of " if w != "point" else " elements") in text)
+    notes = [line for line in text.splitlines() if line.lstrip().startswith("// ") and ": " in line]
+    found = [w for w in ("row", "column", "product") if any(f" {w}s of " in line for line in notes)]
+    return (*found, *(["point"] if any(line.endswith(" elements") for line in notes) else []))
 
 
 def summary(regions: list[Region], library: tuple[str, ...]) -> str:
@@ -78,9 +104,15 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     """The C++ or CUDA text that holds these functions."""
     if isinstance(parameters, CpuParameters):
         bodies = "\n".join(cpp.function_text(f, parameters) for f in functions)
-        return f"// {idea}\n{cpp.HEAD}\n{prelude.used(prelude.CPP, bodies)}{cpp.constants(parameters)}\n{bodies}"
+        return (
+            f"// {idea}\n{cpp.HEAD}\n{prelude.used(prelude.CPP, bodies)}{cpp.constants(parameters)}"
+            f"{cpp.parts_used(bodies)}\n{bodies}"
+        )
     bodies = "\n".join(cuda.function_text(f, parameters) for f in functions)
-    return f"// {idea}\n{cuda.HEAD}\n{prelude.used(prelude.CUDA, bodies)}{cuda.constants(parameters)}\n{bodies}"
+    return (
+        f"// {idea}\n{cuda.HEAD}\n{prelude.used(prelude.CUDA, bodies)}{cuda.constants(parameters)}"
+        f"{cuda.parts_used(bodies)}\n{bodies}"
+    )
 
 
 def composed_source(

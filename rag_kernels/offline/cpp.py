@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rag_kernels.offline import ir
+from rag_kernels.offline import contract_cpp, ir
+from rag_kernels.offline.contract import find_contraction
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Names, build_nest
@@ -39,6 +40,10 @@ class CpuParameters:
     lanes: int = 1024  # columns of a column task
     keep: bool = True  # keep costly row values for the next pass rather than computing them again
     schedule: str = "static"
+    rows: int = 256  # of a task of a product, and below its columns and the terms summed in float
+    columns: int = 256
+    depth: int = 256
+    products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
 
 
 OMP = {"sum": "+", "prod": "*", "max": "max", "fastmax": "max", "min": "min", "any": "|", "all": "&"}
@@ -48,14 +53,20 @@ KEEP_LIMIT = 1 << 16  # longest row whose values are kept, in elements
 
 def constants(p: CpuParameters) -> str:
     numbers = f"BLOCK = {p.block}, TILE = {p.tile}, LANES = {p.lanes}, KEEP = {int(p.keep)}"
+    numbers += f", ROWS = {p.rows}, COLUMNS = {p.columns}, DEPTH = {p.depth}, PRODUCTS = {p.products}"
     return f"constexpr int64_t {numbers};  // tuning parameters\n"
+
+
+def parts_used(bodies: str) -> str:
+    """The fixed text that these functions call."""
+    return contract_cpp.HEAD if "product(" in bodies else ""
 
 
 def function_text(f: Function, parameters: CpuParameters) -> str:
     names = Names()
     sizes = Sizes(names)
     sizes.solve(f)
-    regions = [line for r in f.regions for line in ["", *CpuRegion.of(r, f, names, parameters).text()]]
+    regions = [line for r in f.regions for line in ["", *region_text(r, f, names, parameters)]]
     lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
@@ -70,16 +81,18 @@ def function_text(f: Function, parameters: CpuParameters) -> str:
     return "\n".join([*lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
 
 
+def region_text(region: Region, f: Function, names: Names, parameters: CpuParameters) -> list[str]:
+    pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in f.specs}
+    contraction = find_contraction(region, names)
+    if contraction:
+        return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers))
+    nest = build_nest(region, names)
+    return CpuRegion(nest, Printer(nest, pointers), levels(region.stores.values()), parameters=parameters).text()
+
+
 @dataclass(slots=True)
 class CpuRegion(Passes):
     parameters: CpuParameters = CpuParameters()
-
-    @classmethod
-    def of(cls, region: Region, f: Function, names: Names, parameters: CpuParameters) -> CpuRegion:
-        pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in f.specs}
-        nest = build_nest(region, names)
-        printer = Printer(nest, pointers)
-        return cls(nest, printer, levels(region.stores.values()), parameters=parameters)
 
     def text(self) -> list[str]:
         shape = " x ".join(loop.size for loop in [*self.nest.outer, *([self.nest.lane] if self.nest.lane else [])])

@@ -1,58 +1,55 @@
 """CUDA for the regions of a function: one `__global__` kernel a region, launched in turn on the current stream.
 
-Comes in: a Function and tuning Parameters. Goes out: CUDA text of the kernel contract. The threads of a block form
-teams: a row has a team along threadIdx.x, a column a team along threadIdx.y (so that neighbouring columns load
-together); a team reduces through warp shuffles or shared memory. Nothing here runs where there is no GPU: tests
-compile it, the judge on a GPU proves it.
+Comes in: a Function and tuning Parameters. Goes out: CUDA text of the kernel contract. Where a region can be taken four
+elements at a time it has a second kernel, and sizes and addresses decide at each call. Nothing here runs where there is
+no GPU: tests compile it, the judge on a GPU proves it.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-
-from rag_kernels.offline import ir
+from rag_kernels.offline import contract_cuda
+from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda_text import HEAD, LAUNCH, TEAMS
-from rag_kernels.offline.expressions import Printer, Scope
+from rag_kernels.offline.cuda_wide import wide_region
 from rag_kernels.offline.function import Function, Sizes
-from rag_kernels.offline.nest import Loop, Names, build_nest
-from rag_kernels.offline.passes import START, STEP, Passes, accumulator, around, indent, levels, start_of
-from rag_kernels.offline.regions import Region
-from rag_kernels.offline.sizes import Number, c_name
+from rag_kernels.offline.nest import Names
+from rag_kernels.offline.passes import indent
+from rag_kernels.offline.sizes import c_name
 from rag_kernels.offline.table import CTYPES
 
 __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 
-FUNCTORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "fastmax": "Max", "min": "Min", "any": "Any", "all": "All"}
-
-
-@dataclass(frozen=True, slots=True)
-class CudaParameters:
-    """What tuning turns."""
-
-    threads: int = 256  # of a block, also of a row up to eight times as long
-    long_threads: int = 1024  # of a block for longer rows
-    team: int = 16  # threads that share a column
-    vector: int = 4  # elements of a 16-byte load in pointwise kernels; 1 turns it off
-
 
 def constants(p: CudaParameters) -> str:
     return (
-        f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector};"
-        f"  // tuning parameters\n{TEAMS}{LAUNCH}"
+        f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
+        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products};  // tuning parameters\n{TEAMS}{LAUNCH}"
     )
+
+
+def parts_used(bodies: str) -> str:
+    """The fixed text that these functions need for products."""
+    tensor = contract_cuda.TENSOR_HEAD if "multiply_16x8x8(" in bodies else ""
+    return (contract_cuda.HEAD if " tiles(" in bodies else "") + tensor
 
 
 def function_text(f: Function, parameters: CudaParameters) -> str:
     names = Names()
     sizes = Sizes(names)
     sizes.solve(f)
-    kernels = [CudaRegion.of(r, f, sizes, parameters) for r in f.regions]
     texts, launches = [], []
-    for number, kernel in enumerate(kernels):
-        text, launch = kernel.text(f"{f.name}_{number}", f)
+    for number, region in enumerate(f.regions):
+        name, kernel = f"{f.name}_{number}", CudaRegion.of(region, f, sizes, parameters)
+        product = kernel.product(name, f)
+        text, launch = product or kernel.text(name, f)
         texts += [*text, ""]
-        launches += launch
+        wide = None if product else wide_region(region, f, sizes, parameters)
+        if wide:
+            text, other = wide.text(f"{name}_wide", f)
+            texts += [*text, ""]
+            launches += [f"if ({wide.condition}) {{", *indent(other), "} else {", *indent(launch), "}"]
+        else:
+            launches += ["{", *indent(launch), "}"] if len(launch) > 1 else launch
     lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
@@ -66,274 +63,3 @@ def function_text(f: Function, parameters: CudaParameters) -> str:
     lines += indent(launches)
     lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in f.scratch]
     return "\n".join([*texts, *lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
-
-
-@dataclass(slots=True)
-class CudaRegion(Passes):
-    parameters: CudaParameters = CudaParameters()
-    constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
-
-    @classmethod
-    def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> CudaRegion:
-        pointers = {b: f"{c_name(b)}_p" for b in f.specs}
-        nest = build_nest(region, sizes.names)
-        level = levels(region.stores.values())
-        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=sizes.constants)
-
-    def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
-        """The device function and the statements that launch it."""
-        nest = self.nest
-        vector = self.vector_width(f)
-        rows = self.row if nest.schedule == "row" else self.column
-        body = self.point(vector) if nest.schedule == "point" else rows()
-        parameters, arguments = self.parameters_of("\n".join(body), f)
-        used = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
-        body = [*(f"constexpr int64_t {n} = {v};" for n, v in used), *body]
-        shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
-        reduced = " x ".join(loop.size for loop in nest.reduced)
-        note = f"// {', '.join(self.stores)}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
-        head = f"__global__ void {name}({', '.join(parameters)}) {{"
-        return [note, head, *indent(body), "}"], self.launch(name, arguments, vector)
-
-    def parameters_of(self, body: str, f: Function) -> tuple[list[str], list[str]]:
-        """Pointers, sizes and numbers that the body names."""
-        parameters, arguments = [], []
-        numbers = [item for item in f.order if isinstance(item, Number)]
-        for buffer in (*f.inputs, *f.scratch, *f.outputs):
-            name = c_name(buffer)
-            if re.search(rf"\b{name}_p\b", body):
-                const = "" if buffer in self.stores else "const "
-                parameters.append(f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {name}_p")
-                arguments.append(f"{name}_data" if buffer in f.scratch else f"{name}.data")
-        sizes = [(n, "int64_t") for n in self.nest.names.of.values() if n not in self.constants]
-        for text, kind in [*sizes, *((n.name, n.ctype) for n in numbers)]:
-            if re.search(rf"\b{text}\b", body):
-                parameters.append(f"{kind} {text}")
-                arguments.append(text)
-        return parameters, arguments
-
-    def total(self, loops: list[Loop]) -> str:
-        return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"
-
-    def launch(self, name: str, arguments: list[str], vector: int) -> list[str]:
-        outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"
-        lane = self.nest.lane.size if self.nest.lane else "1"
-        match self.nest.schedule:
-            case "point":
-                count = f"({outer}) * ({lane})" if not self.nest.outer else f"small(({outer}) * ({lane}))"
-                count += f" / {vector}" if vector > 1 else ""
-                check = [f'RK_CHECK(({lane}) % {vector} == 0, "this kernel needs a multiple of {vector} elements");']
-                grid = f"blocks(({count} + THREADS - 1) / THREADS)"
-                return [*(check if vector > 1 else []), f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
-            case "row":
-                if self.has_scan():
-                    return [f"{name}<<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
-                block = f"row_block(small({self.total(self.nest.reduced)}))"
-                return [
-                    "{",
-                    f"  const dim3 block = {block};",
-                    f"  {name}<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}",
-                    "}",
-                ]
-            case _ if self.solo():
-                grid = f"blocks((small(({outer}) * ({lane})) + THREADS - 1) / THREADS)"
-                return [f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
-            case _:
-                grid = f"blocks(({outer}) * (({lane} + 31) / 32))"
-                return [f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
-
-    def solo(self) -> bool:
-        """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
-        return self.has_scan() or self.reduced_count() <= 32
-
-    def reduced_count(self) -> int:
-        total = 1
-        for loop in self.nest.reduced:
-            total *= loop.count
-        return total
-
-    def has_scan(self) -> bool:
-        return any(isinstance(v, ir.Scan) for v in ir.walk(*self.values))
-
-    # Point ----------------------------------------------------------------------------------------------------
-
-    def vector_width(self, f: Function) -> int:
-        """How many neighbouring elements a thread may take: only where every access is the whole tensor in order."""
-        nest = self.nest
-        flat = nest.schedule == "point" and nest.lane is not None and not nest.outer
-        if not flat or self.parameters.vector == 1:
-            return 1
-        assert nest.lane
-        every = [*nest.stores.values(), *nest.accesses.values()]
-        steps = [a.steps.get(nest.lane.leaves[-1], {}) for a in every]
-        plain = all(step in ({}, {(): 1}) for step in steps) and not any(a.values or a.constant for a in every)
-        stored = [*self.values, *(v for v in ir.walk(*self.values) if isinstance(v, ir.Load))]
-        floats = all(v.dtype == "float32" for v in stored)
-        index = any(isinstance(v, ir.Index) for v in ir.walk(*self.values))
-        return self.parameters.vector if plain and floats and not index and nest.lane.count % 4 == 0 else 1
-
-    def point(self, vector: int) -> list[str]:
-        scope = Scope()
-        nest = self.nest
-        if vector == 1:
-            stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
-            lines = [*scope.lines, *stores]
-        else:
-            lines = self.vector_body(scope)
-        lane = nest.lane.size if nest.lane else "1"
-        head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;"]
-        count = f"({self.total(nest.outer)}) * ({lane})" if vector == 1 else f"({lane}) / {vector}"
-        head.append(f"if (t >= {count}) return;")
-        if nest.lane:
-            if vector == 1 and nest.outer:
-                return [*head, *self.indices([*nest.outer, nest.lane], "t"), *lines]
-            head.append("const int64_t l = t;")
-        return [*head, *self.indices(nest.outer, "t"), *lines]
-
-    def vector_body(self, scope: Scope) -> list[str]:
-        """Sixteen bytes a load: the loads go to small arrays, the expression runs over them."""
-        nest = self.nest
-        lines: list[str] = []
-        assert nest.lane
-        for v in ir.walk(*self.values):
-            if isinstance(v, ir.Load) and nest.accesses[id(v)].steps:
-                pointer, name = self.printer.pointers[v.buffer], f"{self.printer.pointers[v.buffer][:-2]}_v"
-                if f"{pointer}[{nest.lane.var}]" not in scope.known:
-                    lines.append(f"const float4 {name} = reinterpret_cast<const float4*>({pointer})[l];")
-                    scope.known[f"{pointer}[{nest.lane.var}]"] = f"(&{name}.x)[u]"
-        inner = Scope(scope)
-        targets = [self.printer.pointers[buffer] for buffer in self.stores]
-        for target, value in zip(targets, self.values, strict=True):
-            text = self.printer.emit(value, inner)
-            inner.lines.append(f"(&{target}v.x)[u] = {text};")
-        lines += [f"float4 {target}v;" for target in targets]
-        lines += ["#pragma unroll", "for (int u = 0; u < 4; ++u) {", *indent(inner.lines), "}"]
-        return [*lines, *(f"reinterpret_cast<float4*>({target})[l] = {target}v;" for target in targets)]
-
-    @staticmethod
-    def indices(loops: list[Loop], flat: str) -> list[str]:
-        """Take a flat index apart, innermost loop first."""
-        if len(loops) < 2:
-            return [f"const int64_t {loop.var} = {flat};" for loop in loops]
-        rest = f"rest_{loops[0].var}"
-        lines = [f"uint32_t {rest} = uint32_t({flat});"]
-        for loop in reversed(loops[1:]):
-            size = f"uint32_t({loop.size})"
-            lines += [f"const int64_t {loop.var} = {rest} % {size};", f"{rest} /= {size};"]
-        return [*lines, f"const int64_t {loops[0].var} = {rest};"]
-
-    # Rows and columns -----------------------------------------------------------------------------------------
-
-    def row(self) -> list[str]:
-        """A team along threadIdx.x walks the row once for every level of reductions, then once to store."""
-        outer = self.total(self.nest.outer)
-        head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;", f"if (t >= {outer}) return;"]
-        if self.has_scan():
-            head = ["const int64_t t = blockIdx.x;"]
-        return [*head, *self.indices(self.nest.outer, "t"), *self.passes("row", "true", "threadIdx.x == 0")]
-
-    def column(self) -> list[str]:
-        """Neighbouring threads hold neighbouring columns; a team along threadIdx.y shares each column."""
-        lane = self.nest.lane
-        assert lane
-        if self.solo():
-            loops = [*self.nest.outer, lane]
-            head = [
-                "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
-                f"if (t >= {self.total(loops)}) return;",
-                *self.indices(loops, "t"),
-            ]
-            return [*head, *self.passes("column", "true", "true")]
-        head = [
-            f"const uint32_t tiles = uint32_t(({lane.size} + blockDim.x - 1) / blockDim.x);",
-            "const int64_t l_wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
-            f"const bool active = l_wanted < {lane.size};",
-            "const int64_t l = active ? l_wanted : 0;  // idle threads take part in the barriers only",
-            *self.indices(self.nest.outer, "(blockIdx.x / tiles)"),
-        ]
-        return [*head, *self.passes("column", "active", "active && threadIdx.y == 0")]
-
-    def passes(self, kind: str, active: str, first: str) -> list[str]:
-        scope = Scope()
-        for level in range(1, self.top + 1):
-            self.reduce_pass(level, kind, active, scope)
-        swept = self.swept()
-        if swept:
-            self.settle(list(swept.values()), scope)
-            inner = Scope(scope)
-            scanning = self.scans(list(swept.values()), scope, inner, kind)
-            block = Scope(inner)
-            for buffer in swept:
-                block.lines += self.store(buffer, block)
-            scope.lines += self.sweep(inner.lines, block.lines, kind, active, scanning)
-        for buffer in [b for b in self.stores if b not in swept]:
-            (line,) = self.store(buffer, scope)
-            scope.lines.append(line if first == "true" else f"if ({first}) {line}")
-        return scope.lines
-
-    def settle(self, roots: list[ir.Value], scope: Scope) -> None:
-        for v in self.frontier(roots):
-            self.printer.emit(v, scope)
-
-    def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
-        found = self.reductions(level)
-        roots = [v.arg for v in found] + [g for v in found for g in v.guards]
-        self.settle(roots, scope)
-        inner = Scope(scope)
-        scanning = self.scans(roots, scope, inner, kind)
-        tail = Scope(inner)
-        after: list[str] = []
-        for v in found:
-            name = self.printer.name("acc")
-            ctype = CTYPES[v.dtype]
-            wide = accumulator(v) if self.reduced_count() > 16384 or accumulator(v) != "double" else ctype
-            start = start_of(v.kind, v.dtype)
-            scope.lines.append(f"{wide} {name} = {start};")
-            guard = " && ".join(self.printer.emit(g, tail) for g in v.guards)
-            block = Scope(tail)
-            text = self.printer.emit(v.arg, block)
-            lines = [*block.lines, STEP[v.kind].format(a=name, v=text)]
-            tail.lines += [f"if ({guard}) {{", *indent(lines), "}"] if guard else lines
-            if not guard:
-                tail.known |= block.known
-            if kind == "row" or not self.solo():
-                after.append(f"{name} = {kind}_reduce({name}, {FUNCTORS[v.kind]}(), {wide}({start}));")
-            scope.known[id(v)] = name if wide == ctype else f"{ctype}({name})"
-        scope.lines += [*self.sweep(inner.lines, tail.lines, kind, active, scanning), *after]
-
-    def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
-        """Running totals: a block scans a stretch of the row at a time; a column thread simply runs."""
-        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
-        for v in found:
-            name, wide = self.printer.name("s"), accumulator(v)
-            scope.lines.append(f"{wide} {name} = {START[v.kind]};")
-            block = Scope(inner)
-            text = self.printer.emit(v.arg, block)
-            if kind == "column":
-                inner.lines += [*block.lines, STEP[v.kind].format(a=name, v=text)]
-                inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
-                continue
-            functor = f"{FUNCTORS[v.kind]}()"
-            scan = f"row_scan({name}_here, {functor}, {wide}({START[v.kind]}), {name}_total)"
-            inner.lines += [
-                f"{wide} {name}_here = {START[v.kind]}, {name}_total;",
-                "if (inside) {", *indent([*block.lines, f"{name}_here = {text};"]), "}",
-                f"{name}_here = {functor}({name}, {scan});",
-                f"{name} = {functor}({name}, {name}_total);",
-            ]  # fmt: skip
-            inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name}_here)", inner)
-        return bool(found)
-
-    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
-        """The team's loop over the reduced loops, flattened; with a scan it advances in step."""
-        axis = "x" if kind == "row" else "y"
-        total = self.total(self.nest.reduced)
-        if kind == "column" and self.solo():
-            return around(self.nest.reduced, [*body, *tail])
-        if scanning and kind == "row":
-            head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {total};"]
-            lines = [*head, *self.indices(self.nest.reduced, "k"), *body, "if (inside) {", *indent(tail), "}"]
-            return [f"for (int64_t k0 = 0; k0 < {total}; k0 += blockDim.x) {{", *indent(lines), "}"]
-        lines = [*self.indices(self.nest.reduced, "k"), *body, *tail]
-        limit = total if active == "true" else f"(active ? {total} : 0)"
-        return [f"for (int64_t k = threadIdx.{axis}; k < {limit}; k += blockDim.{axis}) {{", *indent(lines), "}"]

@@ -3,6 +3,7 @@
 HEAD = """#include <cuda_runtime.h>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include "rag_kernel.h"
 """
 
@@ -14,16 +15,46 @@ struct Min { template <class T> __device__ T operator()(T a, T b) const { return
 struct Any { __device__ int operator()(int a, int b) const { return a | b; } };
 struct All { __device__ int operator()(int a, int b) const { return a & b; } };
 
+// The largest number so far, and the sum of exp(x - top) over those so far.
+struct MaxSum { float top; double sum; };
+__device__ inline MaxSum merge(MaxSum a, float v) {
+  if (v > a.top) return {v, a.sum * double(expf(a.top - v)) + 1};
+  if (v != -INFINITY) a.sum += double(expf(v - a.top));
+  return a;
+}
+__device__ inline MaxSum merge(MaxSum a, MaxSum b) {
+  if (b.top > a.top) { const MaxSum c = a; a = b; b = c; }
+  if (b.top != -INFINITY || b.sum != b.sum) a.sum += b.sum * double(expf(b.top - a.top));
+  return a;
+}
+struct Merge { __device__ MaxSum operator()(MaxSum a, MaxSum b) const { return merge(a, b); } };
+
+// An extreme and the first index at which it stands; NaN wins, as in PyTorch.
+struct Place { float value; int64_t at; };
+template <bool MAX> struct First {
+  __device__ Place operator()(Place a, Place b) const {
+    const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
+    const bool same = nan_a ? nan_b : a.value == b.value;
+    const bool better = !nan_a && (nan_b || (MAX ? b.value > a.value : b.value < a.value));
+    return better || (same && b.at < a.at) ? b : a;
+  }
+};
+using MaxPlace = First<true>;
+using MinPlace = First<false>;
+template <class T> __device__ T lane_xor(T v, int d) { return __shfl_xor_sync(0xffffffffu, v, d); }
+__device__ inline MaxSum lane_xor(MaxSum v, int d) { return {lane_xor(v.top, d), lane_xor(v.sum, d)}; }
+__device__ inline Place lane_xor(Place v, int d) { return {lane_xor(v.value, d), lane_xor(v.at, d)}; }
+
 // Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
 template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
-  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
+  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
   if (blockDim.x <= 32) return v;
   __shared__ T parts[32];
   __syncthreads();
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
   __syncthreads();
   v = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : start;
-  for (int d = 16; d; d >>= 1) v = f(v, __shfl_xor_sync(0xffffffffu, v, d));
+  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
   return v;
 }
 
@@ -39,24 +70,28 @@ template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
   return v;
 }
 
-// Inclusive scan over threadIdx.x; `total` receives the combination of all.
-template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// Inclusive scan over the lanes of a warp.
+template <class T, class F> __device__ T lane_scan(T v, F f) {
   for (unsigned d = 1; d < 32; d *= 2) {
     const T below = __shfl_up_sync(0xffffffffu, v, d);
-    if (lane >= d) v = f(below, v);
+    if (threadIdx.x % 32 >= d) v = f(below, v);
   }
+  return v;
+}
+
+// Exclusive scan over threadIdx.x; `total` receives the combination of all.
+template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const T here = lane_scan(v, f);
   __shared__ T parts[32];
   __syncthreads();
-  if (lane == 31) parts[warp] = v;
+  if (lane == 31) parts[warp] = here;
   __syncthreads();
-  T before = start;
-  total = start;
-  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
-    if (w == warp) before = total;
-    total = f(total, parts[w]);
-  }
-  return f(before, v);
+  const T all = lane_scan(lane < warps ? parts[lane] : start, f);
+  const T earlier = __shfl_sync(0xffffffffu, all, warp ? warp - 1 : 0), left = __shfl_up_sync(0xffffffffu, here, 1);
+  total = __shfl_sync(0xffffffffu, all, warps - 1);
+  const T before = warp ? earlier : start;
+  return lane ? f(before, left) : before;
 }
 """
 
@@ -84,6 +119,17 @@ template <class T> T* scratch(int64_t n, cudaStream_t stream) {
   void* memory = nullptr;
   RK_CHECK(cudaMallocAsync(&memory, sizeof(T) * n, stream) == cudaSuccess, "no device memory for a partial result");
   return static_cast<T*>(memory);
+}
+// Whether a thread may load sixteen bytes at a time from all of these.
+inline bool aligned(std::initializer_list<const void*> pointers) {
+  for (const void* p : pointers)
+    if (uintptr_t(p) % 16) return false;
+  return true;
+}
+// Threads for a row of so many quads: a warp for short ones (several rows a block), more for long ones.
+inline dim3 quad_block(int64_t quads) {
+  if (quads <= 256) return dim3(32, THREADS / 32);
+  return dim3(quads <= 4 * THREADS ? THREADS : quads <= 8192 ? 512 : LONG_THREADS, 1);
 }
 // Threads for a row: one warp for short rows (several rows a block), more for long ones.
 inline dim3 row_block(int64_t length) {

@@ -73,9 +73,12 @@ class Printer:
                 return f"{ctype}({self.nest.names.product(value.group)})"
             case ir.Index(limit=None):
                 return f"({self.nest.position(value.form)})"
-            case ir.Index(limit=limit):
+            case ir.Index(limit=limit, every=every):
                 assert limit is not None
-                inside = f"uint64_t({self.nest.position(value.form)}) < uint64_t({self.nest.names.product(limit)})"
+                place, size = self.nest.position(value.form), self.nest.names.product(limit)
+                inside = f"uint64_t({place}) < uint64_t({size})"
+                if every > 1:
+                    inside = f"uint64_t({place}) < uint64_t({size}) * {every} && ({place}) % {every} == 0"
                 return f"({inside})"
             case ir.Load():
                 return self.load(value, scope)

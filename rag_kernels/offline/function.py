@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from eval.records import FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline import ir
 from rag_kernels.offline.nest import Names
-from rag_kernels.offline.regions import Region
+from rag_kernels.offline.regions import Region, tile_of
 from rag_kernels.offline.sizes import Number, c_name, numbers
 from rag_kernels.offline.table import CTYPES
 
@@ -69,7 +69,7 @@ def part_function(
     return Function(name, inputs, outputs, scratch, tuple(regions), specs, order)
 
 
-SHORT = 64  # a reduced loop this short has its length in the source, so that the compiler can unroll it
+SHORT = 64  # a reduced loop this short, but for products, is a number in the source: the compiler can unroll it
 
 
 @dataclass(slots=True)
@@ -84,7 +84,8 @@ class Sizes:
 
     def solve(self, f: Function) -> None:
         external, internal = self.equations(f)
-        short = {a for r in f.regions for a in r.reduced if a.size <= SHORT}
+        plain = [r for r in f.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
+        short = {a for r in plain for a in r.reduced if a.size <= SHORT}
         for _, group in external:
             for leaf in ir.leaves(group):
                 if leaf.fixed or leaf in short:

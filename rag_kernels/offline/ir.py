@@ -116,10 +116,11 @@ class Op(Value):
 
 @dataclass(eq=False, slots=True)
 class Index(Value):
-    """The value of a form, or (with `limit`) whether it lies inside 0 <= form < size of `limit`."""
+    """The value of a form, or (with `limit`) whether it is a multiple of `every` inside 0 <= form < size * every."""
 
     form: Form
     limit: Group | None = None
+    every: int = 1
 
 
 @dataclass(eq=False, slots=True)
@@ -225,7 +226,7 @@ def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) ->
                 index = tuple(i.substitute(mapping) if isinstance(i, Form) else visit(i, None) for i in v.index)
                 out = Load(v.dims, v.dtype, v.buffer, v.stored, index)
             case Index():
-                out = Index(v.dims, v.dtype, v.form.substitute(mapping), v.limit)
+                out = Index(v.dims, v.dtype, v.form.substitute(mapping), v.limit, v.every)
             case Op():
                 out = Op(v.dims, v.dtype, v.template, tuple(visit(a, None) for a in v.args))
             case _:

@@ -55,7 +55,7 @@ class Entry:
 
 
 VIEWS = frozenset(
-    "view reshape _unsafe_view flatten unsqueeze squeeze permute transpose t expand expand_as select slice narrow "
+    "view reshape _unsafe_view flatten unsqueeze squeeze permute transpose t mT expand expand_as select slice narrow "
     "contiguous alias detach unflatten movedim".split()
 )
 

@@ -95,7 +95,7 @@ class Loop:
     count: int  # the number that `size` has for this problem
 
 
-Schedule = Literal["point", "row", "column"]
+Schedule = Literal["point", "row", "column", "product"]
 
 
 @dataclass(slots=True)

@@ -13,8 +13,14 @@ from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.nest import Loop, Nest
 from rag_kernels.offline.table import CTYPES
 
-START = {"sum": "0", "prod": "1", "max": "-INFINITY", "fastmax": "-INFINITY", "min": "INFINITY", "any": "0", "all": "1"}
+START = {
+    "sum": "0", "prod": "1", "max": "-INFINITY", "fastmax": "-INFINITY", "min": "INFINITY", "any": "0", "all": "1",
+    "maxsum": "MaxSum{-INFINITY, 0}",
+    "maxplace": "Place{-INFINITY, INT64_MAX}", "minplace": "Place{INFINITY, INT64_MAX}",
+}  # fmt: skip
 STEP = {
+    "maxsum": "{a} = merge({a}, {v});",
+    "maxplace": "{a} = MaxPlace()({a}, {v});", "minplace": "{a} = MinPlace()({a}, {v});",
     "sum": "{a} += {v};", "prod": "{a} *= {v};", "any": "{a} |= {v};", "all": "{a} &= {v};",
     "fastmax": "{a} = {v} > {a} ? {v} : {a};",
     "max": "{a} = {v} == {v} ? ({v} > {a} ? {v} : {a}) : {v};",
@@ -40,10 +46,11 @@ def indent(lines: Iterable[str]) -> list[str]:
     return ["  " + line for line in lines]
 
 
-def around(loops: list[Loop], body: list[str]) -> list[str]:
+def around(loops: list[Loop], body: list[str], *, unroll: bool = False) -> list[str]:
     """Plain serial loops, outermost first, around some lines."""
     for loop in reversed(loops):
-        body = [f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{", *indent(body), "}"]
+        head = ["#pragma unroll"] if unroll else []
+        body = [*head, f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{", *indent(body), "}"]
     return body
 
 

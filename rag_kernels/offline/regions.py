@@ -28,10 +28,13 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """When rows are fewer than `rows` and longer than `length`, aim at `rows` partial rows."""
+    """When rows are fewer than `rows` and longer than `length`, aim at `rows` partial rows; products by their tiles."""
 
     rows: int
     length: int = 1 << 15
+    tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
+    edge: int = 64  # rows and columns of such a tile
+    depth: int = 2048  # shortest depth that is split
 
 
 @dataclass(slots=True)
@@ -48,7 +51,7 @@ class Planner:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
-                self.store(step.buffer, self.rewrite(step.value, self.halve))
+                self.store(step.buffer, rewrite(step.value, self.halve))
         return self.regions
 
     def store(self, buffer: str, value: ir.Value) -> None:
@@ -60,18 +63,21 @@ class Planner:
             outer, reduced = key_of(reduction)
             if root <= outer | reduced:
                 main = (outer, reduced)
-        value = self.rewrite(value, lambda v: self.cut(v, main))
+        value = rewrite(value, lambda v: self.cut(v, main))
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced)))
 
     def add(self, region: Region) -> None:
         """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
         reads = {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
+        products = {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
         for place in range(len(self.regions) - 1, -1, -1):
             other = self.regions[place]
             if isinstance(other, Library):
                 break
-            if (other.outer, other.reduced) == (region.outer, region.reduced) and not reads & other.stores.keys():
+            alike = products == {id(v) for v in ir.walk(*other.stores.values()) if tile_of(v)}
+            same = alike and (other.outer, other.reduced) == (region.outer, region.reduced)
+            if same and not reads & other.stores.keys():
                 self.regions[place] = Region(other.stores | region.stores, other.outer, other.reduced)
                 return
             if reads & other.stores.keys():
@@ -100,19 +106,29 @@ class Planner:
             return None
         if id(value) in self.halves:
             return self.halves[id(value)]
-        outer, reduced = key_of(value)
-        rows, length = ir.size_of(outer), ir.size_of(reduced)
-        if rows >= self.split.rows or length < self.split.length:
-            return None
-        parts = self.parts_of(ir.leaves(value.over), self.split.rows // max(1, rows))
+        wanted = self.parts_wanted(value)
+        parts = self.parts_of(ir.leaves(value.over), wanted) if wanted > 1 else ()
         if not parts:
             return None
         rest = tuple(a for a in ir.leaves(value.over) if a not in parts)
-        arg = self.rewrite(value.arg, self.halve)
-        inner = ir.Reduce((*value.dims, *((a,) for a in parts)), value.dtype, value.kind, arg, rest)
+        arg = rewrite(value.arg, self.halve)
+        dims: tuple[ir.Group, ...] = tuple((a,) for a in parts)
+        dims = (*dims, *value.dims) if tile_of(value) else (*value.dims, *dims)  # partial products stay contiguous
+        inner = ir.Reduce(dims, value.dtype, value.kind, arg, rest)
         self.halves[id(value)] = ir.Reduce(value.dims, value.dtype, value.kind, inner, parts)
         self.alive.append(value)
         return self.halves[id(value)]
+
+    def parts_wanted(self, value: ir.Reduce) -> int:
+        """In how many parts a reduction should run so that it fills the device."""
+        outer, reduced = key_of(value)
+        length, tile = ir.size_of(reduced), tile_of(value)
+        if not tile:
+            rows = ir.size_of(outer)
+            return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
+        batches, rows, columns = tile
+        tiles = batches * -(-rows // self.split.edge) * -(-columns // self.split.edge)
+        return 1 if 2 * tiles > self.split.tiles or length < self.split.depth else self.split.tiles // tiles
 
     @staticmethod
     def parts_of(atoms: tuple[ir.Atom, ...], wanted: int) -> tuple[ir.Atom, ...]:
@@ -132,16 +148,17 @@ class Planner:
         atom.split(divisors[0], fixed=True)
         return (*parts, atom.leaves()[0])
 
-    def rewrite(self, value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
-        """The tree with some values replaced; untouched parts stay the same objects."""
-        memo: dict[int, ir.Value] = {}
 
-        def visit(v: ir.Value) -> ir.Value:
-            if id(v) not in memo:
-                memo[id(v)] = change(v) or rebuilt(v, visit)
-            return memo[id(v)]
+def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
+    """The tree with some values replaced; untouched parts stay the same objects."""
+    memo: dict[int, ir.Value] = {}
 
-        return visit(value)
+    def visit(v: ir.Value) -> ir.Value:
+        if id(v) not in memo:
+            memo[id(v)] = change(v) or rebuilt(v, visit)
+        return memo[id(v)]
+
+    return visit(value)
 
 
 def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
@@ -163,6 +180,39 @@ def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
             return ir.Load(v.dims, v.dtype, v.buffer, v.stored, index)
         case _:
             raise AssertionError(type(v))
+
+
+LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction
+
+
+def strip(value: ir.Value) -> ir.Value:
+    """The value below operators that only lay dimensions out."""
+    while isinstance(value, ir.Op) and value.template == "{0}":
+        value = value.args[0]
+    return value
+
+
+def factors_of(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """The two factors whose product a reduction sums, if it does that."""
+    if not isinstance(value, ir.Reduce) or value.kind != "sum" or value.dtype != "float32":
+        return None
+    inside = strip(value.arg)
+    if not isinstance(inside, ir.Op) or inside.template != "{0} * {1}" or len(inside.args) != 2:
+        return None
+    return inside.args[0], inside.args[1]
+
+
+def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
+    """Batches, rows and columns of a sum of products that is large enough for tiles (`contract.py`)."""
+    found = factors_of(value)
+    if found is None:
+        return None
+    outer, reduced = key_of(value)
+    left, right = (ir.tree_atoms(factor) & outer for factor in found)
+    sizes = sorted(map(ir.size_of, (left - right, right - left)))
+    if sizes[0] < LEAST_ROWS or sizes[1] < LEAST_COLUMNS or ir.size_of(reduced) < LEAST_DEPTH:
+        return None
+    return ir.size_of(left & right), sizes[0], sizes[1]
 
 
 def key_of(value: ir.Value) -> Key:

@@ -97,7 +97,7 @@ RULES: dict[str, Rule] = _pointwise_rules() | {
     "zeros": filled, "ones": filled, "full": filled, "zeros_like": filled, "ones_like": filled, "full_like": filled,
     "new_zeros": filled, "arange": arange,
     "view": reshape, "reshape": reshape, "_unsafe_view": reshape, "flatten": reshape, "unflatten": reshape,
-    "squeeze": squeeze, "unsqueeze": squeeze, "permute": permute, "transpose": permute, "t": permute,
+    "squeeze": squeeze, "unsqueeze": squeeze, "permute": permute, "transpose": permute, "t": permute, "mT": permute,
     "expand": expand, "expand_as": expand, "broadcast_to": expand, "broadcast_tensors": broadcast_tensors,
     "slice": slice_, "narrow": narrow, "select": select, "flip": flip, "chunk": chunk, "split": split,
     "split_with_sizes": split,

@@ -15,6 +15,8 @@ from rag_kernels.offline.arguments import given, out_dtype
 from rag_kernels.offline.lower import Lowering, Rule
 from rag_kernels.offline.table import POINTWISE
 
+HIT = "({0} == {1} || {0} != {0}) ? {2} : INT64_MAX"  # where an extreme stands
+
 
 def axes(value: ir.Value, dim: Any) -> list[int]:
     if dim is None or dim == ():
@@ -64,7 +66,7 @@ def extreme_index(c: Lowering, value: ir.Value, kind: str, dim: int, keep: bool)
         raise ir.Unfusable("an index over merged dimensions")
     place = ir.Index((group, *[()] * (len(value.dims) - dim % len(value.dims) - 1)), "int64",
                      ir.Form(tuple((a, 1) for a in group)))  # fmt: skip
-    hit = c.op("({0} == {1} || {0} != {0}) ? {2} : INT64_MAX", value, best, place, dtype="int64")
+    hit = c.op(HIT, value, best, place, dtype="int64")
     where = c.reduce("min", hit, [dim], keep=keep, dtype="int64")
     return c.reduce(kind, value, [dim], keep=keep), where
 
@@ -136,10 +138,13 @@ def softmax_parts(c: Lowering, value: ir.Value, dim: int) -> tuple[ir.Value, ir.
     return top, e, c.reduce("sum", e, [dim], keep=True)
 
 
-def softmax(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
-    _, e, total = softmax_parts(c, value, given(node, 1, "dim"))
+def softmax_value(c: Lowering, value: ir.Value, dim: int) -> ir.Value:
+    _, e, total = softmax_parts(c, value, dim)
     return c.op("{0} / {1}", e, total)
+
+
+def softmax(c: Lowering, node: Node) -> ir.Value:
+    return softmax_value(c, c.value(given(node, 0)), given(node, 1, "dim"))
 
 
 def log_softmax_value(c: Lowering, value: ir.Value, dim: int) -> ir.Value:

@@ -26,7 +26,7 @@ def permute(c: Lowering, node: Node) -> ir.Value:
     if name == "permute":
         order = [d % rank for d in given(node, 1)]
     else:
-        a, b = (0, 1) if name == "t" else (given(node, 1) % rank, given(node, 2) % rank)
+        a, b = (rank - 2, rank - 1) if name in {"t", "mT"} else (given(node, 1) % rank, given(node, 2) % rank)
         if rank > 1:
             order[a], order[b] = order[b], order[a]
     return c.with_dims(value, tuple(value.dims[d] for d in order))

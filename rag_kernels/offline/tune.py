@@ -24,12 +24,17 @@ CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("tile", "point", (16384, 1024)),
     ("schedule", "", ("dynamic", "guided")),
     ("block", "row", (256, 2048)),
+    ("columns", "product", (128, 512)),
+    ("rows", "product", (128,)),
+    ("depth", "product", (128, 512)),
 )
 CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("threads", "", (512, 128, 1024)),
     ("long_threads", "row", (512, 256)),
     ("team", "column", (8, 32, 4)),
     ("vector", "point", (1,)),
+    ("tile", "product", (64,)),
+    ("tensor", "product", (0, 1)),
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from archive.records import Attempt
 from eval.records import Candidate, Passed
-from rag_kernels.offline.compose import Plan, write
+from rag_kernels.offline.compose import Plan, first_plans, write
 from rag_kernels.offline.tune import Parameters, describe, neighbours, parameters_in, starting_parameters
 from rag_kernels.records import Brief, Draft
 
@@ -36,18 +36,20 @@ class OfflineWriter:
     def _ideas(self, brief: Brief) -> Iterator[Draft]:
         yield from _reused(brief)
         backend = brief.device.backend
-        plan = write(brief.problem, starting_parameters(backend))
-        if plan is None:
-            return
-        yield Draft(plan.candidate, idea=_idea(plan), note=_note(plan))
+        plans = list(first_plans(brief.problem, starting_parameters(backend)))
+        for plan in plans:
+            yield Draft(plan.candidate, idea=_idea(plan), note=_note(plan))
         best = _best(brief.attempts)
-        if best is None or brief.round == 1:
+        if best is None or brief.round == 1 or not plans:
             return
         base = parameters_in(best.candidate.source, backend)
         if base is None:  # a kernel of another hand leads: its parameters are unknown, so tune our own
-            own = [a for a in brief.attempts if a.candidate.id == plan.candidate.id]
-            best, base = (own[0] if own else best), starting_parameters(backend)
-        for parameters in neighbours(base, plan.schedules):
+            ours = {plan.candidate.id for plan in plans}
+            own = _best([a for a in brief.attempts if a.candidate.id in ours])
+            best, base = (own or best), starting_parameters(backend)
+            base = (own and parameters_in(own.candidate.source, backend)) or base
+        leading = write(brief.problem, base)
+        for parameters in neighbours(base, leading.schedules if leading else ()):
             yield from _tuned(brief, best, base, parameters)
 
 

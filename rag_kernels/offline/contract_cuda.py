@@ -1,0 +1,340 @@
+"""Contractions in CUDA: tiles of both factors in shared memory, 8 x 8 sums a thread, the epilogue from registers.
+
+Comes in: a Contraction. Goes out: one `__global__` kernel and its launch. The loads know strides, windows and guards
+(an implicit matrix product, for convolutions); the inner product knows none of them. While one pair of tiles is
+multiplied, the next is on its way to registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_kernels.offline import ir
+from rag_kernels.offline.contract import Contraction, Side, guard_text
+from rag_kernels.offline.expressions import Printer, Scope
+from rag_kernels.offline.nest import Access, Loop, text_of
+from rag_kernels.offline.passes import indent
+
+HEAD = """
+inline int64_t tiles(int64_t n, int64_t size) { return (n + size - 1) / size; }
+"""
+
+TENSOR_HEAD = """
+// Products of fp32 on tensor cores: each factor is the sum of two TF32 numbers that hold 22 of its bits and more, and
+// three of the four partial products are taken. Each eight terms join the sums in fp32, since tensor cores truncate.
+#define SPREAD(k, width) ((k) / 4 * 8 & ((width) < 32 ? (width) - 1 : 24) & 24)
+__device__ inline void halves(float x, unsigned& high, unsigned& low) {
+  high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  low = __float_as_uint(x - __uint_as_float(high));
+}
+__device__ inline void multiply_16x8x8(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows and columns of a block, and the terms of one step; a thread has 8 x 8 sums."""
+
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.columns // 64
+
+
+def tile_for(c: Contraction, wanted: int) -> Tile:
+    """As large as the product fills: 128 x 128 where there are blocks enough for every processor."""
+    rows, columns = c.count(c.rows), c.count(c.columns)
+    if rows <= 16:
+        return Tile(16, 256, 8)
+    if rows <= 32:
+        return Tile(32, 128, 16)
+    if columns <= 32:
+        return Tile(128, 32, 16)
+    blocks = c.count(c.batches) * -(-rows // 128) * -(-columns // 128)
+    if wanted == 64 or (not wanted and (blocks < 132 or (rows <= 64 and columns <= 64))):
+        return Tile(64, 64, 16)
+    if rows <= 64:
+        return Tile(64, 128, 16)
+    return Tile(128, 64, 16) if columns <= 64 else Tile(128, 128, 16)
+
+
+LOOP = """\
+if (depth > 0) {
+  fetch(0);
+  put(0);
+}
+__syncthreads();
+int now = 0;
+for (int64_t k0 = 0; k0 < depth; k0 += DEPTH, now ^= 1) {
+  const bool more = k0 + DEPTH < depth;
+  if (more) fetch(k0 + DEPTH);
+STEP
+  if (more) put(now ^ 1);
+  __syncthreads();
+}"""
+
+THREAD_SUMS = """\
+// A thread has 8 x 8 sums: four neighbouring rows and columns in each quarter of the tile.
+const int tx = threadIdx.x % (COLUMNS / 8), ty = threadIdx.x / (COLUMNS / 8);
+float sums[8][8] = {};"""
+THREAD_STEP = """\
+#pragma unroll
+  for (int k = 0; k < DEPTH; ++k) {
+    __align__(16) float a[8], b[8];
+    *(float4*)&a[0] = *(const float4*)&left[now][k][ty * 4];
+    *(float4*)&a[4] = *(const float4*)&left[now][k][ty * 4 + ROWS / 2];
+    *(float4*)&b[0] = *(const float4*)&right[now][k][tx * 4];
+    *(float4*)&b[4] = *(const float4*)&right[now][k][tx * 4 + COLUMNS / 2];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[i][j] += a[i] * b[j];
+  }"""
+
+# Rows of shared memory are read eight at a time and written in fours along the depth: the exclusive or spreads both
+# over all banks.
+WARP_SUMS = """\
+// A warp has HIGH x WIDE sums, in tiles of 16 x 8; of these a thread has two rows of two neighbours.
+constexpr int HIGH = ROWS < 64 ? ROWS : 64, WIDE = 2048 / HIGH;
+const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+const int high0 = warp % (ROWS / HIGH) * HIGH, wide0 = warp / (ROWS / HIGH) * WIDE;
+float sums[HIGH / 8][WIDE / 4] = {};"""
+WARP_STEP = """\
+#pragma unroll
+  for (int k = 0; k < DEPTH; k += 8) {
+    unsigned high[WIDE / 8][2], low[WIDE / 8][2];
+#pragma unroll
+    for (int j = 0; j < WIDE / 8; ++j)
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+        halves(right[now][k + q + 4 * u][(wide0 + j * 8 + g) ^ SPREAD(k + 4 * u, COLUMNS)], high[j][u], low[j][u]);
+#pragma unroll
+    for (int i = 0; i < HIGH / 16; ++i) {
+      unsigned a_high[4], a_low[4];
+#pragma unroll
+      for (int u = 0; u < 4; ++u)
+        halves(left[now][k + q + u / 2 * 4][(high0 + i * 16 + u % 2 * 8 + g) ^ SPREAD(k + u / 2 * 4, ROWS)], a_high[u],
+               a_low[u]);
+#pragma unroll
+      for (int j = 0; j < WIDE / 8; ++j) {
+        float part[4] = {};
+        multiply_16x8x8(part, a_low, high[j]);
+        multiply_16x8x8(part, a_high, low[j]);
+        multiply_16x8x8(part, a_high, high[j]);
+#pragma unroll
+        for (int u = 0; u < 4; ++u) sums[i * 2 + u / 2][j * 2 + u % 2] += part[u];
+      }
+    }
+  }"""
+
+
+@dataclass(slots=True)
+class Kernel:
+    c: Contraction
+    printer: Printer
+    kind: str  # type of indices
+    wanted: int = 0  # size of tiles, 0 for what fits
+    tensor: bool = False  # on tensor cores
+    tile: Tile = Tile(128, 128, 16)
+
+    def __post_init__(self) -> None:
+        self.tile = tile_for(self.c, self.wanted)
+
+    def body(self) -> list[str]:
+        c, tile, kind = self.c, self.tile, self.kind
+        pad = 8 if self.tensor else 4
+        sums, step = (WARP_SUMS, WARP_STEP) if self.tensor else (THREAD_SUMS, THREAD_STEP)
+        left = self.fetches(c.left, "left", "row0", tile.rows)
+        right = self.fetches(c.right, "right", "column0", tile.columns)
+        lines = [
+            f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {tile.depth}, T = {tile.threads};",
+            f"__shared__ __align__(16) float left[2][DEPTH][ROWS + {pad}], right[2][DEPTH][COLUMNS + {pad}];",
+            *c.phase_tables(f"{kind}"),
+            f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
+            "// Blocks run through bands of eight tiles of rows, so that neighbours share what they load.",
+            "const unsigned across = (rows + ROWS - 1) / ROWS, along = (columns + COLUMNS - 1) / COLUMNS;",
+            f"const {kind} z = blockIdx.x / (across * along);",
+            "const unsigned t = blockIdx.x % (across * along), band = t / (8 * along), in = t % (8 * along);",
+            "const unsigned high = across - band * 8 < 8 ? across - band * 8 : 8;",
+            f"const {kind} row0 = {kind}(band * 8 + in % high) * ROWS, column0 = {kind}(in / high) * COLUMNS;",
+            *c.apart(c.batches, "z", kind),
+            "__align__(16) float next_left[ROWS * DEPTH / T], next_right[COLUMNS * DEPTH / T];",
+            f"const auto fetch = [&]({kind} k0) {{", *indent([*left[0], *right[0]]), "};",
+            "const auto put = [&](int to) {", *indent([*left[1], *right[1]]), "};",
+            *sums.splitlines(),
+            *LOOP.replace("STEP", step).splitlines(),
+            *self.epilogue(),
+        ]  # fmt: skip
+        return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
+
+    def fetches(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str]]:
+        """Statements that load a thread's part of the next tile, and those that put it into shared memory."""
+        c, kind, step = self.c, self.kind, self.tile.depth
+        limit = "rows" if name == "left" else "columns"
+        along = self.vector_loop(side)
+        vector = 4 if along else 1
+        deep = along in c.depth if along else self.deep(side)
+        each = step // vector if deep else width // vector  # of the axis along which neighbouring threads load
+        k, lane = ("at % {0} * {1}", "at / {0}") if deep else ("at / {0}", "at % {0} * {1}")
+        k, lane = (text.format(each, vector).removesuffix(" * 1") for text in (k, lane))
+        lines, text = c.factor(side, self.printer)
+        guards = [f"({guard_text(c, g, self.printer)})" for g in side.guards]
+        if vector > 1:
+            zero, read = [f"*(float4*)&next_{name}[e * 4] = make_float4(0, 0, 0, 0);"], self.four(side, name, deep)
+        else:
+            zero, read = [f"next_{name}[e] = 0.0f;"], [*lines, f"next_{name}[e] = {text};"]
+            if guards:
+                read = [f"if ({' && '.join(guards)}) {{", *indent(read), "}"]
+            read = [*c.apart(side.lanes, "lane", kind), *c.apart(c.depth, "k", kind), *read]
+        loop = f"for (int e = 0; e < {width * step // vector // self.tile.threads}; ++e) {{"
+        place = "const unsigned at = e * T + threadIdx.x;"
+        fetch = [
+            "#pragma unroll", loop,
+            f"  {place}", f"  const {kind} k = k0 + {k}, lane = {start} + {lane};", *indent(zero),
+            f"  if (k < depth && lane < {limit}) {{", *indent(indent(read)), "  }", "}",
+        ]  # fmt: skip
+        lane += f" ^ SPREAD({k}, {limit.upper()})" if self.tensor else ""
+        if vector > 1 and deep:
+            store = [f"{name}[to][{k} + u][{lane}] = next_{name}[e * 4 + u];"]
+            store = ["#pragma unroll", f"for (int u = 0; u < 4; ++u) {store[0]}"]
+        elif vector > 1:
+            store = [f"*(float4*)&{name}[to][{k}][{lane}] = *(float4*)&next_{name}[e * 4];"]
+        else:
+            store = [f"{name}[to][{k}][{lane}] = next_{name}[e];"]
+        return fetch, ["#pragma unroll", loop, f"  {place}", *indent(store), "}"]
+
+    def four(self, side: Side, name: str, deep: bool) -> list[str]:
+        """Four neighbours of a plain load: sixteen bytes at once where they are aligned, otherwise one by one."""
+        c, (load,) = self.c, side.loads
+        limit = "rows" if name == "left" else "columns"
+        lane, k = ("lane", "(k + u)") if deep else ("(lane + u)", "k")
+        apart = [*c.apart(side.lanes, "lane", self.kind), *c.apart(c.depth, "k", self.kind)]
+        single = [*c.apart(side.lanes, lane, self.kind), *c.apart(c.depth, k, self.kind)]
+        inside = "k + u < depth" if deep else f"lane + u < {limit}"
+        return [
+            f"if (wide_{name}) {{", *indent(apart),
+            f"  *(float4*)&next_{name}[e * 4] = *reinterpret_cast<const float4*>(&{self.address(load)});",
+            "} else {", "  #pragma unroll", f"  for (int u = 0; u < 4; ++u) if ({inside}) {{",
+            *indent(indent([*single, f"next_{name}[e * 4 + u] = {self.address(load)};"])), "  }", "}",
+        ]  # fmt: skip
+
+    def address(self, load: ir.Load) -> str:
+        return f"{self.printer.pointers[load.buffer]}[{self.c.nest.offset(self.c.nest.accesses[id(load)]) or '0'}]"
+
+    def vector_loop(self, side: Side) -> Loop | None:
+        """The loop along which a plain load may take four neighbours at once, if there is one."""
+        if (self.tile.rows if side is self.c.left else self.tile.columns) * self.tile.depth % (4 * self.tile.threads):
+            return None
+        value = side.value
+        while isinstance(value, ir.Op) and value.template == "{0}":
+            value = value.args[0]
+        if not isinstance(value, ir.Load) or side.guards:
+            return None
+        access = self.c.nest.accesses[id(value)]
+        return next((loop for loop in (side.lanes[-1], *self.c.depth[-1:]) if self.aligned(access, loop)), None)
+
+    def aligned(self, access: Access, loop: Loop) -> bool:
+        """Whether four neighbours of a loop are sixteen aligned bytes."""
+        others = [a for a in access.steps if a not in loop.leaves]
+        plain = not access.values and not access.constant and not self.c.phase_of(loop)
+        return (
+            plain and access.steps.get(loop.leaves[-1]) == {(): 1} and loop.count % 4 == 0
+            and all(access.stride(a) % 4 == 0 for a in others)
+        )  # fmt: skip
+
+    def deep(self, side: Side) -> bool:
+        """Whether neighbouring threads should load along the depth: where the factor is contiguous there."""
+        accesses = [self.c.nest.accesses[id(v)] for v in side.loads]
+        return bool(accesses) and all(
+            a.stride(self.c.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1 for a in accesses
+        )
+
+    def widths(self, pointers: dict[str, str]) -> dict[str, str]:
+        """By parameter: whether accesses of sixteen bytes are aligned, as a C condition of sizes and addresses."""
+        c, found = self.c, {}
+        for name, side in (("wide_left", c.left), ("wide_right", c.right)):
+            loop = self.vector_loop(side)
+            if loop:
+                (load,) = side.loads
+                found[name] = self.multiples(loop, [c.nest.accesses[id(load)]], [pointers[load.buffer]])
+        if self.vector_store():
+            stores = c.nest.stores
+            found["wide_out"] = self.multiples(c.columns[-1], list(stores.values()), [pointers[b] for b in stores])
+        return found
+
+    def multiples(self, loop: Loop, accesses: list[Access], pointers: list[str]) -> str:
+        """That these accesses step in multiples of four over all other loops, from aligned addresses."""
+        steps = [text_of(step) for a in accesses for leaf, step in a.steps.items() if leaf not in loop.leaves]
+        sizes = dict.fromkeys(f"({text}) % 4 == 0" for text in [loop.size, *steps])
+        return " && ".join([*sizes, f"aligned({{{', '.join(pointers)}}})"])
+
+    def vector_store(self) -> bool:
+        inner = self.c.columns[-1]
+        stores = [self.c.nest.stores[b] for b in self.c.nest.region.stores]
+        floats = all(v.dtype == "float32" for v in self.c.nest.region.stores.values())
+        return floats and all(self.aligned(a, inner) for a in stores)
+
+    def epilogue(self) -> list[str]:
+        """The operators behind the sum, and the stores: a run of neighbouring columns at a time."""
+        c, vector, kind = self.c, self.vector_store(), self.kind
+        run, rows, columns = (2, "HIGH / 8", "WIDE / 4") if self.tensor else (4, "8", "8")
+        row, column = "ty * 4 + i % 4 + i / 4 * (ROWS / 2)", "tx * 4 + j / 4 * (COLUMNS / 2)"
+        if self.tensor:
+            row, column = "high0 + i / 2 * 16 + i % 2 * 8 + g", "wide0 + j / 2 * 8 + 2 * q"
+        scope = Scope()
+        scope.known[id(c.total)] = "sums[i][j + u]"
+        values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
+        names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in values}
+        places = {b: f"{self.printer.pointers[b]}[{c.nest.offset(c.nest.stores[b]) or '0'}]" for b in values}
+        body = [*c.apart(c.columns, "(column + u)", kind), *scope.lines]
+        single = [
+            "#pragma unroll", f"for (int u = 0; u < {run}; ++u) {{", "  if (column + u < columns) {",
+            *indent(indent([*body, *(f"{places[b]} = {v};" for b, v in values.items())])), "  }", "}",
+        ]  # fmt: skip
+        inner = single
+        if vector:
+            stores = [f"*reinterpret_cast<float{run}*>(&{places[b]}) = {names[b]};" for b in values]
+            inner = [
+                "if (wide_out && column < columns) {", *(f"  float{run} {name};" for name in names.values()),
+                "#pragma unroll", f"  for (int u = 0; u < {run}; ++u) {{",
+                *indent(indent([*body, *(f"(&{names[b]}.x)[u] = {v};" for b, v in values.items())])), "  }",
+                *indent([*c.apart(c.columns, "column", kind), *stores]),
+                "} else if (!wide_out) {", *indent(single), "}",
+            ]  # fmt: skip
+        return [
+            "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{",
+            f"  const {kind} row = row0 + {row};",
+            "  if (row < rows) {",
+            *indent(indent(c.apart(c.rows, "row", kind))),
+            "#pragma unroll", f"    for (int j = 0; j < {columns}; j += {run}) {{",
+            f"      const {kind} column = column0 + {column};",
+            *indent(indent(indent(inner))),
+            "    }", "  }", "}",
+        ]  # fmt: skip
+
+    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
+        phases = [f"int phase{n}" for n in range(len(self.c.phases))]
+        every = ", ".join([*parameters, *(f"bool {wide}" for wide in widths), *phases])
+        head = f"__global__ void __launch_bounds__({self.tile.threads}) {name}({every}) {{"
+        return [self.c.note(), head, *indent(body), "}"]
+
+    def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
+        """The statements that launch the kernel, phase by phase."""
+        c, tile = self.c, self.tile
+        total = f"({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {tile.rows})"
+        total += f" * tiles({c.extents(c.columns)}, {tile.columns})"
+        call = ", ".join([*arguments, *widths, *(f"phase{n}" for n in range(len(c.phases)))])
+        lines = [f"const int64_t grid = {total};",
+                 f"if (grid > 0) {name}<<<blocks(grid), {tile.threads}, 0, stream>>>({call});"]  # fmt: skip
+        for n, phase in reversed(list(enumerate(c.phases))):
+            lines = [f"for (int phase{n} = 0; phase{n} < {phase.stride}; ++phase{n}) {{", *indent(lines), "}"]
+        lines = [*(f"const bool {wide} = {condition};" for wide, condition in widths.items()), *lines]
+        return [*(f'RK_CHECK({text}, "this kernel needs {text}");' for text in checks), *lines]

@@ -1,0 +1,344 @@
+"""One region as a `__global__` function: every thread takes an element at a time, wherever it lies.
+
+Comes in: a region of a Function and tuning parameters. Goes out: the text of the kernel and of its launch. The threads
+of a block form teams: a row has a team along threadIdx.x, a column a team along threadIdx.y (so that neighbouring
+columns load together); a team reduces through warp shuffles or shared memory.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Self
+
+from rag_kernels.offline import contract_cuda, ir
+from rag_kernels.offline.contract import find_contraction
+from rag_kernels.offline.cuda_windows import STEPS, groups_of, stepped, stepped_loop
+from rag_kernels.offline.expressions import Printer, Scope
+from rag_kernels.offline.function import Function, Sizes
+from rag_kernels.offline.nest import Loop, build_nest
+from rag_kernels.offline.passes import START, STEP, Passes, accumulator, around, indent, levels, start_of
+from rag_kernels.offline.regions import Region
+from rag_kernels.offline.sizes import Number, c_name
+from rag_kernels.offline.table import CTYPES
+
+FUNCTORS = {
+    "sum": "Sum", "prod": "Prod", "max": "Max", "fastmax": "Max", "min": "Min", "any": "Any", "all": "All",
+    "maxsum": "Merge", "maxplace": "MaxPlace", "minplace": "MinPlace",
+}  # fmt: skip
+
+
+KEPT_COLUMN, MANY_COLUMNS = 64, 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class CudaParameters:
+    """What tuning turns."""
+
+    threads: int = 256  # of a block, also of a row up to eight times as long
+    long_threads: int = 1024  # of a block for longer rows
+    team: int = 16  # threads that share a column
+    vector: int = 4  # neighbouring elements that a thread takes with one load; 1 turns it off
+    tile: int = 0  # rows and columns of a block of a product: 64, or 0 for as many as fill the device
+    tensor: int = 1  # products on tensor cores, as three TF32 products each
+    products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
+
+
+@dataclass(slots=True)
+class CudaRegion(Passes):
+    parameters: CudaParameters = CudaParameters()
+    constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
+    scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
+    known_loads: dict[str, str] = field(default_factory=dict)  # loads that a thread has done already, and where to
+
+    @classmethod
+    def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
+        pointers = {b: f"{c_name(b)}_p" for b in f.specs}
+        nest = build_nest(region, sizes.names)
+        level = levels(region.stores.values())
+        scratch = tuple(c_name(b) for b in f.scratch)
+        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=sizes.constants,
+                   scratch=scratch)  # fmt: skip
+
+    def product(self, name: str, f: Function) -> tuple[list[str], list[str]] | None:
+        """The kernel and its launch in tiles, if the region is a sum of products (`contract_cuda.py`)."""
+        found = find_contraction(self.nest.region, self.nest.names)
+        if found is None:
+            return None
+        used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
+        small = all(math.prod(f.specs[b].shape) <= 1 << 31 for b in used)
+        printer = Printer(found.nest, self.printer.pointers)
+        kernel = contract_cuda.Kernel(found, printer, "int" if small else "int64_t", self.parameters.tile,
+                                     bool(self.parameters.tensor))  # fmt: skip
+        body = kernel.body()
+        parameters, arguments = self.parameters_of("\n".join(body), f)
+        parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
+        constants = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
+        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
+        pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in used}
+        checks = [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in f.scratch]
+        widths = kernel.widths(pointers)
+        return kernel.text(name, parameters, body, widths), kernel.launch(name, arguments, checks, widths)
+
+    def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
+        """The device function and the statements that launch it."""
+        nest = self.nest
+        body = {"point": self.point, "row": self.row, "column": self.column}[nest.schedule]()
+        parameters, arguments = self.parameters_of("\n".join(body), f)
+        used = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
+        body = [*(f"constexpr int64_t {n} = {v};" for n, v in used), *body]
+        shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
+        reduced = " x ".join(loop.size for loop in nest.reduced)
+        note = f"// {', '.join(self.stores)}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
+        head = f"{self.template}__global__ void {name}({', '.join(parameters)}) {{"
+        return [note, head, *indent(body), "}"], self.launch(name, arguments)
+
+    @property
+    def template(self) -> str:
+        return ""
+
+    def parameters_of(self, body: str, f: Function) -> tuple[list[str], list[str]]:
+        """Pointers, sizes and numbers that the body names."""
+        parameters, arguments = [], []
+        numbers = [item for item in f.order if isinstance(item, Number)]
+        for buffer in (*f.inputs, *f.scratch, *f.outputs):
+            name = c_name(buffer)
+            if re.search(rf"\b{name}_p\b", body):
+                const = "" if buffer in self.stores else "const "
+                parameters.append(f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {name}_p")
+                arguments.append(f"{name}_data" if buffer in f.scratch else f"{name}.data")
+        sizes = [(n, "int64_t") for n in self.nest.names.of.values() if n not in self.constants]
+        for text, kind in [*sizes, *((n.name, n.ctype) for n in numbers)]:
+            if re.search(rf"\b{text}\b", body):
+                parameters.append(f"{kind} {text}")
+                arguments.append(text)
+        return parameters, arguments
+
+    def total(self, loops: list[Loop]) -> str:
+        return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"
+
+    def launch(self, name: str, arguments: list[str]) -> list[str]:
+        outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"
+        lane = self.nest.lane.size if self.nest.lane else "1"
+        match self.nest.schedule:
+            case "point":
+                count = f"({outer}) * ({lane})" if not self.nest.outer else f"small(({outer}) * ({lane}))"
+                return [f"{name}<<<blocks(({count} + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
+            case "row":
+                if self.has_scan():
+                    return [f"{name}<<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
+                block = f"row_block(small({self.total(self.nest.reduced)}))"
+                return [
+                    f"const dim3 block = {block};",
+                    f"{name}<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}",
+                ]
+            case _ if self.solo():
+                stepped_ = self.stepped()
+                outer = self.total([*self.nest.outer[:-1], groups_of(stepped_)]) if stepped_ else outer
+                check = f"{stepped_.size} >= {STEPS}" if stepped_ else ""
+                grid = f"blocks((small(({outer}) * ({lane})) + THREADS - 1) / THREADS)"
+                checks = [f'RK_CHECK({check}, "this kernel needs {check}");'] if check else []
+                return [*checks, f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
+            case _:
+                grid = f"blocks(({outer}) * (({lane} + 31) / 32))"
+                return [f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
+
+    def solo(self) -> bool:
+        """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
+        return self.has_scan() or self.reduced_count() <= 32 or self.keeps_columns()
+
+    def stepped(self) -> Loop | None:
+        """The outer loop of which a thread takes several steps, for windows (`cuda_windows.py`)."""
+        return None if self.has_scan() or self.swept() or self.keeps_columns() else stepped_loop(self.nest)
+
+    def keeps_columns(self) -> bool:
+        """Whether a thread can hold a column in registers: a short one of known length, and columns enough."""
+        nest = self.nest
+        loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
+        fixed = all(nest.names[leaf] in self.constants for loop in nest.reduced for leaf in loop.leaves)
+        guarded = any(isinstance(v, ir.Reduce) and v.guards for v in ir.walk(*self.values))
+        few = not fixed or guarded or self.has_scan() or nest.schedule != "column"
+        sweeps = self.top + bool(self.swept())
+        return not few and sweeps > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
+
+    def reduced_count(self) -> int:
+        return count_of(self.nest.reduced)
+
+    def has_scan(self) -> bool:
+        return any(isinstance(v, ir.Scan) for v in ir.walk(*self.values))
+
+    # Point ----------------------------------------------------------------------------------------------------
+
+    def point(self) -> list[str]:
+        nest, scope = self.nest, Scope()
+        loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
+        stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
+        head = [
+            "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"if (t >= {self.total(loops)}) return;",
+        ]
+        return [*head, *self.indices(loops, "t"), *scope.lines, *stores]
+
+    @staticmethod
+    def indices(loops: list[Loop], flat: str) -> list[str]:
+        """Take a flat index apart, innermost loop first."""
+        if len(loops) < 2:
+            return [f"const int64_t {loop.var} = {flat};" for loop in loops]
+        rest = f"rest_{loops[0].var}"
+        lines = [f"uint32_t {rest} = uint32_t({flat});"]
+        for loop in reversed(loops[1:]):
+            size = f"uint32_t({loop.size})"
+            lines += [f"const int64_t {loop.var} = {rest} % {size};", f"{rest} /= {size};"]
+        return [*lines, f"const int64_t {loops[0].var} = {rest};"]
+
+    # Rows and columns -----------------------------------------------------------------------------------------
+
+    def row(self) -> list[str]:
+        """A team along threadIdx.x walks the row once for every level of reductions, then once to store."""
+        outer = self.total(self.nest.outer)
+        head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;", f"if (t >= {outer}) return;"]
+        if self.has_scan():
+            head = ["const int64_t t = blockIdx.x;"]
+        return [*head, *self.indices(self.nest.outer, "t"), *self.passes("row", "true", "threadIdx.x == 0")]
+
+    def column(self) -> list[str]:
+        """Neighbouring threads hold neighbouring columns; a team along threadIdx.y shares each column."""
+        lane = self.nest.lane
+        assert lane
+        if self.solo():
+            stepped_ = self.stepped()
+            loops = [*self.nest.outer[:-1], groups_of(stepped_)] if stepped_ else self.nest.outer
+            head = [
+                "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+                f"if (t >= {self.total([*loops, lane])}) return;",
+                *self.indices([*loops, lane], "t"),
+            ]
+            body = [*self.keep_columns(), *self.passes("column", "true", "true")]
+            return [*head, *(stepped(stepped_, body) if stepped_ else body)]
+        head = [
+            f"const uint32_t tiles = uint32_t(({lane.size} + blockDim.x - 1) / blockDim.x);",
+            "const int64_t l_wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
+            f"const bool active = l_wanted < {lane.size};",
+            "const int64_t l = active ? l_wanted : 0;  // idle threads take part in the barriers only",
+            *self.indices(self.nest.outer, "(blockIdx.x / tiles)"),
+        ]
+        return [*head, *self.passes("column", "active", "active && threadIdx.y == 0")]
+
+    def keep_columns(self) -> list[str]:
+        """Read a short column once, all of it at a time."""
+        if not self.keeps_columns():
+            return []
+        place = "0"
+        for loop in self.nest.reduced:
+            place = loop.var if place == "0" else f"({place}) * {loop.size} + {loop.var}"
+        declared, loads = [], []
+        for v in ir.walk(*self.values):
+            access = self.nest.accesses.get(id(v))
+            if isinstance(v, ir.Load) and access and v.dtype == "float32" and self.is_inner(v) and not access.values:
+                text, name = f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]", self.printer.name("kept")
+                if text not in self.known_loads:
+                    self.known_loads[text] = f"{name}[{place}]"
+                    declared.append(f"float {name}[{self.reduced_count()}];")
+                    loads.append(f"{name}[{place}] = {text};")
+        return [*declared, *around(self.nest.reduced, loads, unroll=True)]
+
+    def passes(self, kind: str, active: str, first: str) -> list[str]:
+        scope = Scope()
+        for level in range(1, self.top + 1):
+            self.reduce_pass(level, kind, active, scope)
+        swept = self.swept()
+        if swept:
+            self.settle(list(swept.values()), scope)
+            inner = self.open_inner(scope)
+            scanning = self.scans(list(swept.values()), scope, inner, kind)
+            block = Scope(inner)
+            for buffer in swept:
+                block.lines += self.store(buffer, block)
+            scope.lines += self.sweep(inner.lines, block.lines, kind, active, scanning)
+        for buffer in [b for b in self.stores if b not in swept]:
+            (line,) = self.store(buffer, scope)
+            scope.lines.append(line if first == "true" else f"if ({first}) {line}")
+        return scope.lines
+
+    def open_inner(self, scope: Scope) -> Scope:
+        """The scope of what runs for every element of a sweep."""
+        inner = Scope(scope)
+        inner.known.update(self.known_loads)
+        return inner
+
+    def added_to(self, name: str, v: ir.Reduce, wide: str) -> str:
+        """The variable that takes an element of a reduction."""
+        return name
+
+    def settle(self, roots: list[ir.Value], scope: Scope) -> None:
+        for v in self.frontier(roots):
+            self.printer.emit(v, scope)
+
+    def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
+        found = self.reductions(level)
+        roots = [v.arg for v in found] + [g for v in found for g in v.guards]
+        self.settle(roots, scope)
+        inner = self.open_inner(scope)
+        scanning = self.scans(roots, scope, inner, kind)
+        tail = Scope(inner)
+        after: list[str] = []
+        for v in found:
+            name = self.printer.name("acc")
+            ctype = CTYPES[v.dtype]
+            wide = accumulator(v) if self.reduced_count() > 16384 or accumulator(v) != "double" else ctype
+            start = start_of(v.kind, v.dtype)
+            scope.lines.append(f"{wide} {name} = {start};")
+            guard = " && ".join(self.printer.emit(g, tail) for g in v.guards)
+            block = Scope(tail)
+            text = self.printer.emit(v.arg, block)
+            lines = [*block.lines, STEP[v.kind].format(a=self.added_to(name, v, wide), v=text)]
+            tail.lines += [f"if ({guard}) {{", *indent(lines), "}"] if guard else lines
+            if not guard:
+                tail.known |= block.known
+            if kind == "row" or not self.solo():
+                after.append(f"{name} = {kind}_reduce({name}, {FUNCTORS[v.kind]}(), {wide}({start}));")
+            scope.known[id(v)] = name if wide == ctype else f"{ctype}({name})"
+        scope.lines += [*self.sweep(inner.lines, tail.lines, kind, active, scanning), *after]
+
+    def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
+        """Running totals: a block scans a stretch of the row at a time; a column thread simply runs."""
+        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
+        for v in found:
+            name, wide = self.printer.name("s"), accumulator(v)
+            scope.lines.append(f"{wide} {name} = {START[v.kind]};")
+            block = Scope(inner)
+            text = self.printer.emit(v.arg, block)
+            if kind == "column":
+                inner.lines += [*block.lines, STEP[v.kind].format(a=name, v=text)]
+                inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
+                continue
+            functor = f"{FUNCTORS[v.kind]}()"
+            scan = f"{functor}(row_scan({name}_here, {functor}, {wide}({START[v.kind]}), {name}_total), {name}_here)"
+            inner.lines += [
+                f"{wide} {name}_here = {START[v.kind]}, {name}_total;",
+                "if (inside) {", *indent([*block.lines, f"{name}_here = {text};"]), "}",
+                f"{name}_here = {functor}({name}, {scan});",
+                f"{name} = {functor}({name}, {name}_total);",
+            ]  # fmt: skip
+            inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name}_here)", inner)
+        return bool(found)
+
+    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+        """The team's loop over the reduced loops, flattened; with a scan it advances in step."""
+        axis = "x" if kind == "row" else "y"
+        total = self.total(self.nest.reduced)
+        if kind == "column" and self.solo():
+            return around(self.nest.reduced, [*body, *tail], unroll=bool(self.known_loads or self.stepped()))
+        if scanning and kind == "row":
+            head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {total};"]
+            lines = [*head, *self.indices(self.nest.reduced, "k"), *body, "if (inside) {", *indent(tail), "}"]
+            return [f"for (int64_t k0 = 0; k0 < {total}; k0 += blockDim.x) {{", *indent(lines), "}"]
+        lines = [*self.indices(self.nest.reduced, "k"), *body, *tail]
+        limit = total if active == "true" else f"(active ? {total} : 0)"
+        start = f"for (int64_t k = threadIdx.{axis}; k < {limit}; k += blockDim.{axis}) {{"
+        return ["#pragma unroll 4", start, *indent(lines), "}"]
+
+
+def count_of(loops: list[Loop]) -> int:
+    return math.prod(loop.count for loop in loops)

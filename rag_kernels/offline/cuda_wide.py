@@ -1,0 +1,272 @@
+"""CUDA that takes four neighbouring elements at a time: sixteen bytes a load, and rows that stay in registers.
+
+Comes in: a region whose innermost loop is a multiple of four here. Goes out: a second kernel for it beside the scalar
+one of `cuda_region.py`, and the C condition under which it may run (sizes and addresses, known at the call). A row of
+at most ITEMS quads a thread is read once and kept; a longer one is read once for every level of reductions. Loads that
+do not lie side by side stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from rag_kernels.offline import ir
+from rag_kernels.offline.cuda_region import FUNCTORS, CudaParameters, CudaRegion
+from rag_kernels.offline.expressions import Scope
+from rag_kernels.offline.function import Function, Sizes
+from rag_kernels.offline.nest import Access, Loop, Nest
+from rag_kernels.offline.passes import START, accumulator, indent
+from rag_kernels.offline.regions import Region
+from rag_kernels.offline.table import CTYPES
+
+KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
+MOST_THREADS = 512  # of a row that is kept
+KEPT_ELEMENTS = 4 * KEPT * MOST_THREADS  # of a row at most
+UNROLL = 4
+
+
+@dataclass(slots=True)
+class WideRegion(CudaRegion):
+    """`axis` is the loop along which elements lie side by side; a `float4` is named by what it was loaded from."""
+
+    axis: Loop | None = None
+    addresses: dict[str, str] = field(default_factory=dict)  # name -> address
+    loads: dict[str, str] = field(default_factory=dict)  # text of a scalar load -> name
+    targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
+    partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
+    uses: dict[str, int] = field(default_factory=dict)  # how many sweeps use a load
+    before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
+
+    @property
+    def quad(self) -> Loop:
+        assert self.axis
+        return Loop(self.axis.leaves, f"{self.axis.var}_q", f"({self.axis.size} / 4)", self.axis.count // 4)
+
+    @property
+    def condition(self) -> str:
+        """When this kernel may run, as C."""
+        assert self.axis
+        buffers = dict.fromkeys(text.split(" + ")[0][:-2] for text in self.addresses.values())
+        data = ", ".join(f"{b}_data" if b in self.scratch else f"{b}.data" for b in buffers)
+        return f"({self.axis.size}) % 4 == 0 && aligned({{{data}}})"
+
+    def name_of(self, buffer: str, access: Access) -> str:
+        """A new name for the quad at this place."""
+        assert self.axis
+        pointer = self.printer.pointers[buffer]
+        name = _name(pointer[:-2], len(self.addresses))
+        offset = re.sub(rf"\b{self.axis.var}\b", f"4 * {self.quad.var}", self.nest.offset(access))
+        self.addresses[name] = f"{pointer} + {offset}"
+        return name
+
+    def store(self, buffer: str, scope: Scope) -> list[str]:
+        name = self.targets.get(buffer)
+        if name is None:
+            return CudaRegion.store(self, buffer, scope)
+        text = self.printer.emit(self.stores[buffer], scope)
+        return [f"(&{name}.x)[u] = {text};"]
+
+    def open_inner(self, scope: Scope) -> Scope:
+        """Inside the loop over a quad's elements, loads are its components."""
+        inner = Scope(scope)
+        inner.known |= {text: f"(&{name}.x)[u]" for text, name in self.loads.items()}
+        return inner
+
+    def added_to(self, name: str, v: ir.Reduce, wide: str) -> str:
+        if wide != "double" or v.kind != "sum" or v.dtype != "float32":
+            return name
+        self.partials.append(name)
+        return f"{name}_f"
+
+    def each(self, lines: list[str]) -> list[str]:
+        """The lines for each element of a quad."""
+        assert self.axis
+        head = f"  const int64_t {self.axis.var} = 4 * {self.quad.var} + u;"
+        return ["#pragma unroll", "for (int u = 0; u < 4; ++u) {", head, *indent(lines), "}"]
+
+    def quad_lines(self, lines: list[str], before: list[str] | None = None) -> list[str]:
+        """Load what the lines use, run them for each of the four, store what they made.
+
+        With `before`, which every thread of the block runs, the rest is for those that have a quad.
+        """
+        text = "\n".join([*(before or []), *lines])
+        used = [n for n in dict.fromkeys(self.loads.values()) if re.search(rf"\b{n}\.x", text)]
+        made = [n for n in self.targets.values() if re.search(rf"\b{n}\.x", text)]
+        for name in used:
+            self.uses[name] = self.uses.get(name, 0) + 1
+        sums, self.partials = self.partials, []
+        inside = "inside ? @{0}@ : float4{{}}" if before is not None else "@{0}@"
+        rest = [
+            *(f"float4 {n};" for n in made),
+            *(f"float {n}_f = 0;" for n in sums),
+            *self.each(lines),
+            *(f"{n} += {n}_f;" for n in sums),
+            *(f"*reinterpret_cast<float4*>({self.addresses[n]}) = {n};" for n in made),
+        ]
+        if before is not None:
+            rest = [*before, "if (inside) {", *indent(rest), "}"]
+        return [*(f"const float4 {n} = {inside.format(n)};" for n in used), *rest]
+
+    def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
+        """The marks of `quad_lines` replaced by loads from memory or from what the thread keeps."""
+
+        def load(name: str) -> str:
+            text = f"*reinterpret_cast<const float4*>({self.addresses[name]})"
+            return f"ITEMS ? {name}_kept[ITEMS ? j : 0] : {text}" if name in kept else text
+
+        return [re.sub(r"@(\w+)@", lambda m: load(m.group(1)), line) for line in lines]
+
+    # Point ----------------------------------------------------------------------------------------------------
+
+    def point(self) -> list[str]:
+        loops = [*self.nest.outer, self.quad]
+        scope = self.open_inner(Scope())
+        stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
+        lines = self.quad_lines([*scope.lines, *stores])
+        head = [
+            "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"if (t >= {self.total(loops)}) return;",
+        ]
+        return [*head, *self.indices(loops, "t"), *self.loaded(lines, set())]
+
+    # Rows -----------------------------------------------------------------------------------------------------
+
+    def row(self) -> list[str]:
+        lines = CudaRegion.row(self)
+        kept = {name for name, count in self.uses.items() if count > 1}
+        first = next((i for i, line in enumerate(lines) if "auto sweep" in line), len(lines))
+        return self.loaded([*lines[:first], *self.keep(sorted(kept)), *lines[first:]], kept)
+
+    def keep(self, names: list[str]) -> list[str]:
+        if not names:
+            return []
+        loads = [f"{n}_kept[ITEMS ? j : 0] = *reinterpret_cast<const float4*>({self.addresses[n]});" for n in names]
+        return [
+            *(f"float4 {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
+            "#pragma unroll",
+            "for (int j = 0; j < ITEMS; ++j) {",
+            "  const int64_t k = threadIdx.x + j * blockDim.x;",
+            f"  if (k < {self.quads}) {{",
+            *indent(indent([*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads])),
+            "  }",
+            "}",
+        ]
+
+    @property
+    def quads(self) -> str:
+        return self.total([*self.nest.reduced[:-1], self.quad])
+
+    def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
+        """Each thread runs over its quad, the block scans what the quads come to."""
+        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
+        for v in found:
+            name, wide, functor = self.printer.name("s"), accumulator(v), f"{FUNCTORS[v.kind]}()"
+            scope.lines.append(f"{wide} {name} = {START[v.kind]};")
+            block = Scope(inner)
+            text = self.printer.emit(v.arg, block)
+            last = f"{wide}({START[v.kind]})"
+            step = f"{name}_last = {functor}({name}_last, {wide}({text}));"
+            self.before += [
+                f"{wide} {name}_q[4] = {{}}, {name}_last = {last}, {name}_total;",
+                "if (inside) {",
+                *indent(self.each([*block.lines, step, f"{name}_q[u] = {name}_last;"])),
+                "}",
+                f"{wide} {name}_base = row_scan({name}_last, {functor}, {last}, {name}_total);",
+                f"{name}_base = {functor}({name}, {name}_base);",
+                f"{name} = {functor}({name}, {name}_total);",
+            ]
+            inner.known[id(v)] = f"{CTYPES[v.dtype]}({functor}({name}_base, {name}_q[u]))"
+        return bool(found)
+
+    def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
+        before, self.before = self.before, []
+        lines = self.quad_lines([*body, *tail], before)
+        head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {self.quads};"]
+        indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
+        lines = indent([*head, *indices, *lines])
+        return [f"for (int64_t k0 = 0; k0 < {self.quads}; k0 += blockDim.x) {{", *lines, "}"]
+
+    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+        if scanning:
+            return self.scan_sweep(body, tail)
+        lines = [
+            *self.indices([*self.nest.reduced[:-1], self.quad], "k"), *self.quad_lines([*body, *tail])
+        ]  # fmt: skip
+        number = self.printer.name("sweep")
+        return [
+            f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};",
+            "if constexpr (ITEMS > 0) {",
+            "  #pragma unroll",
+            "  for (int j = 0; j < ITEMS; ++j) {",
+            "    const int64_t k = threadIdx.x + j * blockDim.x;",
+            f"    if (k < {self.quads}) {number}(k, j);",
+            "  }",
+            "} else {",
+            f"  #pragma unroll {UNROLL}",
+            f"  for (int64_t k = threadIdx.x; k < {self.quads}; k += blockDim.x) {number}(k, 0);",
+            "}",
+        ]  # fmt: skip
+
+    # Launch ---------------------------------------------------------------------------------------------------
+
+    @property
+    def template(self) -> str:
+        return "template <int ITEMS> " if self.nest.schedule == "row" else ""
+
+    def launch(self, name: str, arguments: list[str]) -> list[str]:
+        call = f"({', '.join(arguments)});"
+        if self.nest.schedule == "point":
+            count = self.total([*self.nest.outer, self.quad])
+            return [f"{name}<<<blocks((small({count}) + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
+        outer = self.total(self.nest.outer)
+        if self.has_scan():
+            return [f"{name}<0><<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
+        items = self.items()
+        grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
+        lines = [f"const int64_t quads = small({self.quads});", "const dim3 block = quad_block(quads);"]
+        if items:
+            lines += [f"if (quads <= {items} * int64_t(block.x)) {name}<{items}>{grid}", f"else {name}<0>{grid}"]
+        else:
+            lines.append(f"{name}<0>{grid}")
+        return lines
+
+    def items(self) -> int:
+        """Quads that each thread keeps, for rows as long as this problem's; 0 for longer ones."""
+        quads, p = self.reduced_count() // 4, self.parameters
+        threads = 32 if quads <= 256 else p.threads if quads <= KEPT * p.threads else MOST_THREADS
+        items = -(-quads // threads)
+        return items if items <= (2 * KEPT if threads == 32 else KEPT) else 0
+
+
+def _name(buffer: str, number: int) -> str:
+    return f"{buffer}_v{number or ''}"
+
+
+def wide_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> WideRegion | None:
+    """The wide kernel of a region, where there is something to take four at a time."""
+    if parameters.vector == 1:
+        return None
+    found = WideRegion.of(region, f, sizes, parameters)
+    nest = found.nest
+    axis = nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None
+    if axis is None or axis.count % 4:
+        return None
+    found.axis = axis
+    for buffer, access in nest.stores.items():
+        if region.stores[buffer].dtype == "float32" and neighbours(access, axis, nest):
+            found.targets[buffer] = found.name_of(buffer, access)
+    for v in ir.walk(*region.stores.values()):
+        if isinstance(v, ir.Load) and v.dtype == "float32" and neighbours(nest.accesses[id(v)], axis, nest):
+            text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[id(v)])}]"
+            if text not in found.loads:
+                found.loads[text] = found.name_of(v.buffer, nest.accesses[id(v)])
+    return found if found.loads or found.targets else None
+
+
+def neighbours(access: Access, axis: Loop, nest: Nest) -> bool:
+    """Whether elements along the axis lie side by side, each quad at a multiple of sixteen bytes."""
+    others = [x for x in (*nest.outer, *nest.reduced, *([nest.lane] if nest.lane else [])) if x.var != axis.var]
+    if access.steps.get(axis.leaves[-1]) != {(): 1} or access.values or access.constant:
+        return False
+    return all(access.stride(loop.leaves[-1]) % 4 == 0 for loop in others)

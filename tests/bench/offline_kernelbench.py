@@ -1,0 +1,280 @@
+"""The offline writer on KernelBench: what it verifies, and how fast that is beside eager and torch.compile.
+
+    python tests/bench/offline_kernelbench.py PATH/level1 PATH/level2 --device cuda --out rows.jsonl [--part 1/4]
+    python tests/bench/offline_kernelbench.py --table rows.jsonl [more.jsonl ...]
+
+PATH is the folder KernelBench of a checkout. Every problem goes through the writer and the judge as in
+`rag-kernels generate`, without an archive: one fused candidate or several, then --rounds rounds of tuning. Sizes are
+the problem's own, or scaled down to --max-mib of tensors (a two-core machine: 256). Rows are appended to --out as they
+come, and problems that are in it are left out, so that a run that was cut off goes on. --part 2/4 takes every fourth
+problem; on a machine with several GPUs run one process for each, each with its own --cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from archive.records import Attempt
+from eval.judge import LocalJudge, open_judge
+from eval.limits import DEFENCES, Limits
+from eval.outcome import codes
+from eval.problem import find_problems, load_problem
+from eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
+from ingest.fitting import functionalize_to_fit, room_bytes
+from ingest.sizes import at_other_sizes
+from rag_kernels.offline.writer import OfflineWriter
+from rag_kernels.records import Brief, Draft, WriterError
+
+Row = dict[str, Any]
+OWN = ("custom kernel", "fused + library")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, help="folders of problems, one a level")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=2, help="the first writes, the others tune")
+    parser.add_argument("--width", type=int, default=4, help="candidates a round")
+    parser.add_argument("--max-mib", type=int, default=0, help="scale problems down to this many MiB of tensors")
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--only", nargs="*", default=[], help="names that start so")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (to look at kernels)")
+    parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
+    parser.add_argument("--cache", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=Path("offline_kernelbench.jsonl"))
+    parser.add_argument("--table", nargs="+", type=Path, help="print the tables of these files")
+    asked = parser.parse_args()
+    if asked.table:
+        print("\n".join(tables(read(asked.table))))
+        return
+    run(asked)
+    print("\n".join(tables(read([asked.out]))))
+
+
+def read(files: Iterable[Path]) -> list[Row]:
+    """Rows of several files; of a problem that was run twice, the later."""
+    rows = [json.loads(line) for f in files if f.is_file() for line in f.read_text().splitlines()]
+    return list({(r["level"], r["name"]): r for r in rows}.values())
+
+
+# Running ------------------------------------------------------------------------------------------------------------
+
+
+def run(asked: argparse.Namespace) -> None:
+    part, parts = (int(n) for n in asked.part.split("/"))
+    done = {(r["level"], r["name"]) for r in read([asked.out])}
+    files = [(folder.name, f) for folder in asked.folders for f in find_problems([folder])][part - 1 :: parts]
+    wanted = [x for x in files if (x[0], x[1].stem) not in done]
+    if asked.only:
+        wanted = [x for x in wanted if any(x[1].stem.startswith(o) for o in asked.only)]
+    started = time.monotonic()
+    limits = Limits(measure_compile=not asked.no_compile, without=frozenset(asked.without))
+    with (
+        asked.out.open("a") as out,
+        open_judge(asked.device, limits=limits, cache_dir=asked.cache, at_other_sizes=at_other_sizes) as judge,
+        ThreadPoolExecutor(max_workers=1) as ahead,
+    ):
+        ready = read_ahead(wanted, judge, asked, ahead)
+        for (level, file), prepared in zip(wanted, ready, strict=True):
+            if time.monotonic() - started > asked.seconds:
+                break
+            row = {"level": level, "name": file.stem} | one(judge, prepared, asked)
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+            print(progress(row), file=sys.stderr, flush=True)
+
+
+def read_ahead(
+    wanted: Sequence[tuple[str, Path]], judge: LocalJudge, asked: argparse.Namespace, pool: ThreadPoolExecutor
+) -> Iterator[Future[FunctionalProblem]]:
+    """The next problem's functional form is made while the last one is judged (not on a CPU, whose cores are timed)."""
+    limit = asked.max_mib << 20 if asked.max_mib else room_bytes(asked.device)
+
+    def prepare(file: Path) -> FunctionalProblem:
+        return functionalize_to_fit(load_problem(file), workers=judge.workers, max_bytes=limit)
+
+    if asked.device == "cpu":
+        for _, file in wanted:
+            yield pool.submit(prepare, file)
+        return
+    coming = [pool.submit(prepare, file) for _, file in wanted[:2]]
+    for number in range(len(wanted)):
+        yield coming[number]
+        if number + 2 < len(wanted):
+            coming.append(pool.submit(prepare, wanted[number + 2][1]))
+
+
+def one(judge: LocalJudge, prepared: Future[FunctionalProblem], asked: argparse.Namespace) -> Row:
+    started = time.monotonic()
+    row: Row = {"gpu": judge.device.name, "torch": judge.environment.torch}
+    try:
+        fp = prepared.result()
+        row |= {"notice": fp.notice, "operators": sorted({n.op for n in fp.nodes if n.op != "getitem"})}
+        attempts = search(judge, fp, asked)
+        row |= summary(attempts)
+        row["degenerate"] = "" if "admission" in asked.without else judge.admission(fp).degenerate
+    except (ProblemError, WriterError) as error:
+        row |= {"outcome": "problem", "why": str(error)[:300]}
+    except Exception:  # our own fault: it is counted and shown, and the night goes on
+        row |= {"outcome": "fault", "why": traceback.format_exc()[-1500:]}
+    return row | {"seconds": round(time.monotonic() - started, 1)}
+
+
+def search(judge: LocalJudge, fp: FunctionalProblem, asked: argparse.Namespace) -> list[Attempt]:
+    """Rounds of the offline writer, each judged whole."""
+    attempts: list[Attempt] = []
+    writer = OfflineWriter()
+    for number in range(1, asked.rounds + 1):
+        if number > 1 and not any(isinstance(a.judged.verdict, Passed) for a in attempts):
+            break  # there is nothing to tune
+        brief = Brief("bench", fp, judge.device, (), tuple(attempts), "", number, asked.width)
+        drafts = {d.candidate: d for d in writer.propose(brief)}
+        for candidate, judged in judge.judge(fp, list(drafts)):
+            attempts.append(attempt(fp, drafts[candidate], judged, len(attempts) + 1, number))
+    return attempts
+
+
+def attempt(fp: FunctionalProblem, draft: Draft, judged: Judged, number: int, round_: int) -> Attempt:
+    return Attempt("bench", number, round_, fp, draft.candidate, judged, "offline", "", draft.idea, (), (), (), 0.0,
+                   sum(judged.stage_s.values()), "", draft.note)  # fmt: skip
+
+
+def summary(attempts: Sequence[Attempt]) -> Row:
+    """The fastest that passed with a kernel of its own, or what became of the first."""
+    if not attempts:
+        return {"outcome": "nothing written", "why": "library calls alone, or random numbers"}
+    passed = [(a.judged.verdict, a) for a in attempts if isinstance(a.judged.verdict, Passed)]
+    row: Row = {"candidates": len(attempts), "codes": [" ".join(sorted(codes(a.judged.verdict))) for a in attempts],
+                "stage_s": [{k: round(v, 2) for k, v in a.judged.stage_s.items()} for a in attempts]}
+    if not passed:
+        verdict = attempts[0].judged.verdict
+        first = attempts[0]
+        why = {"why": repr(verdict)[:1500], "note": first.note, "tier": first.candidate.tier}
+        return row | {"outcome": verdict_name(verdict), **why}
+    verdict, best = min(passed, key=lambda pair: pair[0].measurement.candidate_us)
+    m = verdict.measurement
+    return row | {
+        "outcome": "passed", "label": verdict.label, "precision": verdict.precision, "labels": list(verdict.labels),
+        "claims": verdict.claims_speed, "tier": best.candidate.tier, "note": best.note, "idea": best.idea,
+        "candidate_us": m.candidate_us, "first_us": passed[0][0].measurement.candidate_us,
+        "eager_us": m.eager_us, "compile_us": m.compile_us,
+        "floor_us": m.floor_us, "eager": m.speedup_eager.median,
+        "compile": m.speedup_compile.median if m.speedup_compile else None, "speedup": m.speedup,
+        "compile_note": m.compile_note[:200], "source": best.candidate.source,
+    }  # fmt: skip
+
+
+def progress(row: Row) -> str:
+    head = f"{row['level']}/{row['name'][:40]}: {row['outcome']}, {row['seconds']} s"
+    if row["outcome"] != "passed":
+        return f"{head}: {row.get('why', '')[:300]}"
+    compiled = f"{row['compile']:.2f}" if row["compile"] else "none"
+    return (
+        f"{head}, {row['tier']}, {row['candidate_us'] / 1e3:.3f} ms (first {row['first_us'] / 1e3:.3f}), eager "
+        f"{row['eager']:.2f}x, compile {compiled}x, floor {row['floor_us'] / row['candidate_us']:.0%}, "
+        f"{' '.join(row['labels'])} {row['note']}"
+    )
+
+
+# Tables -------------------------------------------------------------------------------------------------------------
+
+
+def tables(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return ["No rows."]
+    lines = [f"{rows[0].get('gpu')}, torch {rows[0].get('torch')}.", "",
+             "| level | problems | verified with an own kernel | of these kernel tier | degenerate | fast_1 | "
+             "fast_1 over eager | fast_1.5 | ties within 2 % | geomean | median | wrong or crashed |",
+             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    for level in sorted({r["level"] for r in rows}):
+        lines.append(level_line(level, [r for r in rows if r["level"] == level]))
+    lines += ["", "| level | family | verified | geomean | median | floor over time, median |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
+    for (level, family), found in sorted(families(rows).items()):
+        speeds = [r["speedup"] for r in found]
+        floors = statistics.median(min(1.0, r["floor_us"] / r["candidate_us"]) for r in found)
+        middle = statistics.median(speeds)
+        lines.append(f"| {level} | {family} | {len(found)} | {geomean(speeds):.2f} | {middle:.2f} | {floors:.0%} |")
+    causes = Counter((r["level"], r["outcome"], cause(r)) for r in rows if not verified(r))
+    lines += ["", "| level | outcome | cause | problems |", "|---|---|---|---:|"]
+    lines += [f"| {level} | {outcome} | {why} | {n} |" for (level, outcome, why), n in sorted(causes.items())]
+    lines += ["", "| problem | tier | ms | eager | compile | floor / time | speed-up | labels |"]
+    lines += ["|---|---|---:|---:|---:|---:|---:|---|"]
+    for r in sorted(filter(verified, rows), key=lambda r: (r["level"], int(r["name"].split("_")[0]))):
+        compiled = f"{r['compile_us'] / 1e3:.3f}" if r["compile_us"] else "none"
+        lines.append(
+            f"| {r['level']}/{r['name']} | {r['tier']} | {r['candidate_us'] / 1e3:.3f} | {r['eager_us'] / 1e3:.3f} | "
+            f"{compiled} | {r['floor_us'] / r['candidate_us']:.0%} | {r['speedup']:.2f} | "
+            f"{', '.join([*r['labels'], *(['degenerate'] if r['degenerate'] else [])])} |"
+        )
+    return lines
+
+
+def verified(row: Row) -> bool:
+    return row["outcome"] == "passed" and row["label"] in OWN
+
+
+def level_line(level: str, rows: Sequence[Row]) -> str:
+    good = [r for r in rows if verified(r)]
+    timed = [r for r in good if r["claims"] and not r["degenerate"]]
+    speeds = [r["speedup"] for r in timed]
+    counted = sum(not r.get("degenerate") for r in rows)
+
+    def share(count: int) -> str:
+        return f"{count / max(1, counted):.2f}"
+
+    bad = sum(r["outcome"] in ("wrong", "crashed", "timed_out", "build_failed", "fault") for r in rows)
+    return (
+        f"| {level} | {len(rows)} | {len(good)} | {sum(r['tier'] == 'kernel' for r in good)} | "
+        f"{sum(bool(r.get('degenerate')) for r in rows)} | {share(sum(s > 1 for s in speeds))} | "
+        f"{share(sum(r['eager'] > 1 for r in timed))} | {share(sum(s > 1.5 for s in speeds))} | "
+        f"{share(sum(0.98 <= s <= 1.02 for s in speeds))} | {geomean(speeds):.2f} | "
+        f"{statistics.median(speeds or [0]):.2f} | {bad} |"
+    )
+
+
+def families(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if verified(row) and row["claims"] and not row["degenerate"]:
+            found.setdefault((row["level"], family(row)), []).append(row)
+    return found
+
+
+def family(row: Row) -> str:
+    """By the operators of its graph, the heaviest first."""
+    names = " ".join(row["operators"])
+    kinds = (
+        ("convolution", ("conv",)), ("matrix product", ("mm", "linear", "matmul", "einsum", "mv")),
+        ("attention", ("attention",)), ("pooling", ("pool",)), ("softmax", ("softmax", "logsumexp")),
+        ("normalisation", ("norm",)), ("loss", ("loss", "cross_entropy", "kl_div")), ("scan", ("cumsum", "cumprod")),
+        ("reduction", ("sum", "mean", "max.dim", "min.dim", "amax", "amin", "argm", "var", "std")),
+    )  # fmt: skip
+    return next((kind for kind, marks in kinds if any(m in names for m in marks)), "pointwise")
+
+
+def cause(row: Row) -> str:
+    if row["outcome"] == "nothing written":
+        return ", ".join(n.split(".")[1] if "." in n else n for n in row.get("operators", [])[:4])
+    if row["outcome"] == "passed":
+        return f"label {row['label']}"
+    return f"{row['name'][:30]}: {row.get('why', '')[:90]}".replace("|", "/").replace("\n", " ")
+
+
+def geomean(values: Sequence[float]) -> float:
+    return statistics.geometric_mean(values) if values else 0.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""Verdicts an hour with one, two and four judges of a cluster: the same candidates each time. Prints Markdown tables.
+
+    python tests/bench/ray_throughput.py --gpus 1,2,4
+    python tests/bench/ray_throughput.py --judges 1,2 --kernels 12      # on a CPU, a share of the cores each
+
+The candidates are honest kernels of the zoo, each in several spellings: a comment that differs, so that each is built
+for itself. Each arm starts a Ray of its own and finds an empty cache: builds, admissions, baselines and sessions are
+paid for again. A judge has the same share of the host's cores in every arm. Measured from the first candidate that is
+handed in, with all judges open, to the last verdict; with --arm-seconds N an arm ends at the latest N seconds after it
+began, and its rate is that of the verdicts until then. Needs no archive and no model: torch, apache-tvm-ffi and ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from eval.device import cpu_name, gpu_name, threads
+from eval.limits import Limits
+from eval.outcome import codes
+from eval.problem import problem_from_source
+from eval.records import Backend, Candidate, FunctionalProblem, Judged
+from eval.workers import Workers
+from eval.zoo.honest import cuda_kernels, honest_kernels
+from ingest.functionalize import functionalize
+from rag_kernels.cluster import ClusterJudge, open_cluster
+
+OPEN_LIMIT_S = 180.0
+
+
+class OverError(Exception):
+    """The arm has had its time."""
+
+
+@dataclass
+class Arm:
+    """What came of the candidates with so many judges."""
+
+    judges: int
+    open_s: float
+    seconds: float = 0.0
+    verdicts: dict[str, Judged] = field(default_factory=dict)
+
+    @property
+    def an_hour(self) -> float:
+        return 3600 * len(self.verdicts) / self.seconds if self.seconds else 0.0
+
+
+def work(backend: Backend, kernels: int, spellings: int) -> dict[FunctionalProblem, list[Candidate]]:
+    """So many kernels, spread over the corpus, by problem; each in so many spellings."""
+    corpus = cuda_kernels() if backend == "cuda" else [h for h in honest_kernels() if h.candidate.tier == "kernel"]
+    chosen = corpus[:: max(1, len(corpus) // kernels)][:kernels]
+    asked: dict[str, list[Candidate]] = {}
+    for honest in chosen:
+        for number in range(spellings):
+            text = f"{honest.candidate.source}\n// spelling {number}\n"
+            asked.setdefault(honest.task_source, []).append(replace(honest.candidate, source=text))
+    with Workers() as workers:
+        named = [(problem_from_source(f"task{n}", source), source) for n, source in enumerate(asked)]
+        return {functionalize(problem, workers=workers): asked[source] for problem, source in named}
+
+
+def run(
+    backend: Backend, judges: int, todo: dict[FunctionalProblem, list[Candidate]], asked: argparse.Namespace
+) -> Arm:
+    with tempfile.TemporaryDirectory(prefix="rag-kernels-bench-") as cache:
+        started = time.perf_counter()
+        limits = replace(Limits(), measure_compile=not asked.no_compile)
+        cpus = asked.cpus or max(1, threads() // max(asked.counts))
+        with open_cluster("ray", backend=backend, limits=limits, cache=cache, cpus=cpus, most=judges) as judge:
+            while judge.places < judges:
+                if time.perf_counter() - started > OPEN_LIMIT_S:
+                    raise SystemExit(f"Only {judge.places} of {judges} judges could be opened.")
+                time.sleep(0.05)
+            arm = Arm(judges, time.perf_counter() - started)
+            judge_all(judge, todo, arm, asked.arm_seconds)
+    return arm
+
+
+def judge_all(judge: ClusterJudge, todo: dict[FunctionalProblem, list[Candidate]], arm: Arm, limit_s: float) -> None:
+    started, lock = time.perf_counter(), threading.Lock()
+
+    def more() -> Sequence[Candidate]:
+        if time.perf_counter() - started > limit_s:
+            raise OverError
+        return ()
+
+    def one(problem: FunctionalProblem) -> None:
+        try:
+            for candidate, judged in judge.judge(problem, todo[problem], more):
+                with lock:
+                    arm.seconds = time.perf_counter() - started
+                    arm.verdicts[candidate.id] = judged
+        except OverError:
+            pass
+
+    with ThreadPoolExecutor(max_workers=len(todo)) as pool:
+        list(pool.map(one, todo))
+
+
+def table(arms: Sequence[Arm], expected: int) -> str:
+    first = min(arms, key=lambda arm: arm.judges)
+    rows = [
+        "| judges | candidates judged | seconds | verdicts an hour | speed-up | the same verdict | opening, s |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for arm in arms:
+        both = arm.verdicts.keys() & first.verdicts.keys()
+        same = sum(codes(arm.verdicts[c].verdict) == codes(first.verdicts[c].verdict) for c in both)
+        times = arm.an_hour / first.an_hour if first.an_hour else 0.0
+        rows.append(
+            f"| {arm.judges} | {len(arm.verdicts)} of {expected} | {arm.seconds:.1f} | {arm.an_hour:.0f} "
+            f"| {times:.2f} | {same} of {len(both)} | {arm.open_s:.1f} |"
+        )
+    return "\n".join(rows)
+
+
+def stages(arms: Sequence[Arm]) -> str:
+    """Median seconds of a stage: what judges cost each other shows here."""
+    names = sorted({name for arm in arms for judged in arm.verdicts.values() for name in judged.stage_s})
+    rows = [
+        f"| stage, median s (sum) | {' | '.join(f'{arm.judges} judges' for arm in arms)} |",
+        "|---|" + "---:|" * len(arms),
+    ]
+    for name in names:
+        spent = [[j.stage_s[name] for j in arm.verdicts.values() if name in j.stage_s] for arm in arms]
+        cells = [f"{statistics.median(each):.3f} ({sum(each):.1f})" if each else "" for each in spent]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Print the tables after each arm, so that one that is cut off leaves what it has."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    how_many = parser.add_mutually_exclusive_group(required=True)
+    how_many.add_argument("--gpus", help="CUDA: how many judges in each arm, a GPU each; for example 1,2,4")
+    how_many.add_argument("--judges", help="C++: the same, with shares of the cores")
+    parser.add_argument("--kernels", type=int, default=30)
+    parser.add_argument("--spellings", type=int, default=3)
+    parser.add_argument("--cpus", type=int, default=0, help="cores of a judge; else a share by the largest arm")
+    parser.add_argument("--arm-seconds", type=float, default=1e9)
+    parser.add_argument("--no-compile", action="store_true", help="measure no torch.compile baseline")
+    asked = parser.parse_args()
+    asked.counts = [int(count) for count in (asked.gpus or asked.judges).split(",")]
+    backend: Backend = "cuda" if asked.gpus else "cpu"
+    todo = work(backend, asked.kernels, asked.spellings)
+    expected = sum(map(len, todo.values()))
+    machine = f"{gpu_name() if backend == 'cuda' else cpu_name()}, {os.cpu_count()} cores"
+    print(f"{expected} candidates of {len(todo)} problems; {machine}.", flush=True)
+    arms: list[Arm] = []
+    for count in asked.counts:
+        arms.append(run(backend, count, todo, asked))
+        names = Counter(code for judged in arms[-1].verdicts.values() for code in codes(judged.verdict))
+        print(f"\n{count} judges: {dict(names)}\n\n{table(arms, expected)}", flush=True)
+    print(f"\n{stages(arms)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+// Enough of CUDA for g++ to run generated kernels without a GPU: a thread for each thread of a block, blocks one after
+// the other, shared memory as static variables. Slow, and for right numbers only. Warp shuffles are not emulated.
+#pragma once
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+struct dim3 { unsigned x, y, z; dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
+inline thread_local dim3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+inline std::barrier<>* block_barrier = nullptr;
+inline std::deque<std::barrier<>> warp_barriers;
+inline void wait_for_warp() { warp_barriers[threadIdx.x / 32].arrive_and_wait(); }
+inline void __syncthreads() { block_barrier->arrive_and_wait(); }
+template <class T> T __shfl_xor_sync(unsigned, T, int) { std::abort(); }
+template <class T> T __shfl_up_sync(unsigned, T, int) { std::abort(); }
+
+inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); return u; }
+inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
+
+// mma.sync m16n8k8 on TF32, with the layout of fragments that PTX documents: every thread shows its part, waits, and
+// sums what its results need. Tensor cores cut the 13 lowest bits of each factor off.
+inline void emulate_multiply(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  static float all_a[1024][4], all_b[1024][2];
+  const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4, q = me % 4;
+  for (int i = 0; i < 4; ++i) all_a[me][i] = __uint_as_float(a[i] & 0xffffe000u);
+  for (int i = 0; i < 2; ++i) all_b[me][i] = __uint_as_float(b[i] & 0xffffe000u);
+  wait_for_warp();
+  for (int i = 0; i < 4; ++i)
+    for (unsigned k = 0; k < 8; ++k) {  // a0: row g, a1: row g + 8; a2 and a3 four terms further on
+      const float left = all_a[warp + g * 4 + k % 4][i / 2 + k / 4 * 2];
+      sums[i] += left * all_b[warp + (q * 2 + i % 2) * 4 + k % 4][k / 4];
+    }
+  wait_for_warp();
+}
+
+typedef void* cudaStream_t;
+typedef int cudaMemPool_t;
+enum { cudaSuccess = 0, cudaMemPoolAttrReleaseThreshold = 0 };
+inline int cudaGetDevice(int*) { return cudaSuccess; }
+inline int cudaDeviceGetDefaultMemPool(int*, int) { return cudaSuccess; }
+inline int cudaMemPoolSetAttribute(int, int, void*) { return cudaSuccess; }
+inline int cudaMallocAsync(void** p, size_t n, cudaStream_t) { return !(*p = std::aligned_alloc(256, (n + 255) / 256 * 256)); }
+inline int cudaFreeAsync(void* p, cudaStream_t) { std::free(p); return cudaSuccess; }
+
+template <class F> void emulate(dim3 grid, dim3 block, F kernel) {
+  const unsigned threads = block.x * block.y * block.z;
+  std::barrier<> barrier(threads);
+  block_barrier = &barrier, blockDim = block, gridDim = grid;
+  warp_barriers.clear();
+  for (unsigned t = 0; t < block.x; t += 32) warp_barriers.emplace_back(std::min(32u, block.x - t));
+  std::vector<std::thread> team;
+  for (unsigned t = 0; t < threads; ++t)
+    team.emplace_back([&, t] {
+      threadIdx = dim3(t % block.x, t / block.x % block.y, t / block.x / block.y);
+      for (unsigned b = 0; b < grid.x; ++b) {
+        blockIdx = dim3(b, 0, 0);
+        kernel();
+        barrier.arrive_and_wait();
+      }
+    });
+  for (auto& thread : team) thread.join();
+}

@@ -1,0 +1,126 @@
+"""Judges on a real Ray, started here without a dashboard: two of them on a CPU, a core each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cli_home import RELU, RIGHT, WRONG
+from typer.testing import CliRunner
+
+from eval.device import gpu_count, units
+from eval.judge import open_judge
+from eval.limits import Limits
+from eval.records import Candidate, Passed, verdict_name
+from rag_kernels import api
+from rag_kernels.cli import app
+from rag_kernels.cluster import ClusterJudge, connected, open_cluster
+
+pytest.importorskip("ray")
+
+QUICK = Limits(measure_compile=False, timed_s=0.1, without=frozenset({"admission"}))
+SOURCES = {
+    "passed": RIGHT,
+    "wrong": WRONG,
+    "build_failed": RIGHT.replace("RK_EXPORT", "RK_IMPORT"),
+    "crashed": RIGHT.replace("#pragma omp", "*(volatile int*)nullptr = 1;\n  #pragma omp"),
+    "rejected": "",
+}
+LONG = RIGHT.replace("#pragma omp", "struct timespec nap{0, 50000000};\n  nanosleep(&nap, nullptr);\n  #pragma omp")
+
+
+def kernel(source: str) -> Candidate:
+    return Candidate(f"#include <ctime>\n{source}", "kernel", "cpu" if source else "cuda")
+
+
+def ray_processes() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if "ray" in " ".join(p.cmdline()[:1])]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    with connected("ray") as ray:
+        yield ray
+    left = psutil.wait_procs(ray_processes(), timeout=20)[1]
+    assert left == []
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="class")
+def judge(ray: Any, cache: Path) -> Iterator[ClusterJudge]:
+    with open_cluster("ray", backend="cpu", limits=QUICK, cache=str(cache), cpus=1, most=2) as judge:
+        yield judge
+
+
+class TestTwoJudges:
+    def test_candidates_get_the_verdicts_that_they_get_here(self, judge: ClusterJudge, cache: Path) -> None:
+        candidates = {name: kernel(source) for name, source in SOURCES.items()}
+        found = {c.id: verdict_name(j.verdict) for c, j in judge.judge(RELU, list(candidates.values()))}
+        assert {name: found[c.id] for name, c in candidates.items()} == {name: name for name in SOURCES}
+        with open_judge("cpu", limits=QUICK, cache_dir=cache) as here:
+            assert {c.id: verdict_name(j.verdict) for c, j in here.judge(RELU, list(candidates.values()))} == found
+
+    def test_each_judge_has_a_core_of_its_own(self, judge: ClusterJudge) -> None:
+        [(_, judged)] = judge.judge(RELU, [kernel(RIGHT)])
+        assert judged.environment.threads == 1 and "(1 threads)" in judged.device.name
+
+    def test_a_judge_that_is_killed_in_the_middle_costs_a_retry(
+        self, judge: ClusterJudge, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        candidates = [kernel(LONG), kernel(RIGHT.replace("variant = 0", "variant = 9"))]
+        killed: list[int] = []
+
+        def kill_one() -> tuple[()]:
+            """The process names itself after what it does. The nap takes longer than finding it."""
+            busy = [p for p in ray_processes() if "RemoteJudge.judge" in " ".join(p.cmdline())]
+            if busy and not killed:
+                busy[0].kill()
+                killed.append(busy[0].pid)
+            return ()
+
+        verdicts = [judged.verdict for _, judged in judge.judge(RELU, candidates, kill_one)]
+        assert killed and "is lost" in caplog.text
+        assert [type(v) for v in verdicts] == [Passed, Passed]
+
+
+def test_generate_on_a_cluster(ray: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "Limits", lambda **given: replace(QUICK, **given))
+    monkeypatch.setenv("RAG_KERNELS_CACHE", str(cache))
+    file = tmp_path / "relu.py"
+    file.write_text(RELU.problem.source)
+    arguments = ["generate", str(file), "--device", "cpu", "--cluster", "ray", "--rounds", "1", "--retrieval", "off"]
+    done = CliRunner().invoke(app, [*arguments, "--archive", ":memory:", "--json"])
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert rows[-1]["type"] == "result" and rows[-1]["confirmed"] and len(rows) > 2
+
+
+def test_nothing_of_the_driver_is_in_the_environment_of_ray(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was set when Ray was started here; `connected` passes a list of names on."""
+    names = {name for p in ray_processes() if "raylet" in p.cmdline()[0] for name in p.environ()}
+    assert "PATH" in names and not {"PYTEST_CURRENT_TEST", "PYTEST_VERSION"} & names
+
+
+def test_the_gpu_that_ray_gave_is_the_one_that_is_asked_and_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvidia-smi shows all GPUs, whatever CUDA_VISIBLE_DEVICES says; this one answers with what it was asked."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "$@"; case "$*" in *-i*) ;; *) echo another; esac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert "-i" not in units("cuda")[0].split() and gpu_count() == 2
+    for visible, count in (("1", 1), ("GPU-7c1d,GPU-11", 2)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert units("cuda")[0].endswith(f" -i {visible.split(',')[0]}") and gpu_count() == count
