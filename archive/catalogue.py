@@ -202,12 +202,14 @@ def _functionals(con: DuckDBPyConnection, ids: Names) -> tuple[FunctionalRow, ..
     wanted = {name.decode() for name in ids.tolist()}
     found = con.execute(
         "SELECT id, graph_key, source, operators, ranks, dtypes, shapes, "
-        "coalesce((record->>'$.features.flops')::DOUBLE, 0), coalesce((record->>'$.features.bytes_moved')::DOUBLE, 0) "
-        "FROM functionals ORDER BY id"
+        "(record->>['$.features.flops', '$.features.bytes_moved'])::DOUBLE[] FROM functionals ORDER BY id"
     ).fetchall()
     return tuple(
-        FunctionalRow(name, key, source, tuple(ops), tuple(ranks), tuple(dtypes), tuple(map(tuple, shapes)), *work)
-        for name, key, source, ops, ranks, dtypes, shapes, *work in found
+        FunctionalRow(
+            name, key, source, tuple(ops), tuple(ranks), tuple(dtypes), tuple(map(tuple, shapes)),
+            *(amount or 0.0 for amount in work),
+        )
+        for name, key, source, ops, ranks, dtypes, shapes, work in found
         if name in wanted
     )
 
@@ -219,10 +221,11 @@ def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
     if size is None:
         return vectors
     found = con.execute(
-        f"SELECT functional_id, arg_min(vector, kernel_id)::FLOAT[{size[0]}] AS vector "
-        "FROM embeddings JOIN (SELECT kernel_id, functional_id FROM evaluations UNION ALL "
-        "SELECT kernel_id, functional_id FROM only_claimed) USING (kernel_id) "
-        f"WHERE model = {literal(model)} GROUP BY functional_id"
+        f"WITH embedded AS (SELECT kernel_id, vector::FLOAT[{size[0]}] AS vector FROM embeddings "
+        f"WHERE model = {literal(model)}) "
+        "SELECT functional_id, vector FROM embedded JOIN (SELECT functional_id, min(kernel_id) AS kernel_id "
+        "FROM (SELECT kernel_id, functional_id FROM evaluations UNION ALL "
+        "SELECT kernel_id, functional_id FROM only_claimed) WHERE kernel_id IN (SELECT kernel_id FROM embedded) GROUP BY functional_id) USING (kernel_id)"
     ).fetchnumpy()
     names = np.asarray(found["functional_id"], dtype=np.bytes_)
     known = np.flatnonzero(np.isin(names, ids))
