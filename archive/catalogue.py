@@ -225,7 +225,8 @@ def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
         f"WHERE model = {literal(model)}) "
         "SELECT functional_id, vector FROM embedded JOIN (SELECT functional_id, min(kernel_id) AS kernel_id "
         "FROM (SELECT kernel_id, functional_id FROM evaluations UNION ALL "
-        "SELECT kernel_id, functional_id FROM only_claimed) WHERE kernel_id IN (SELECT kernel_id FROM embedded) GROUP BY functional_id) USING (kernel_id)"
+        "SELECT kernel_id, functional_id FROM only_claimed) "
+        "WHERE kernel_id IN (SELECT kernel_id FROM embedded) GROUP BY functional_id) USING (kernel_id)"
     ).fetchnumpy()
     names = np.asarray(found["functional_id"], dtype=np.bytes_)
     known = np.flatnonzero(np.isin(names, ids))
