@@ -102,6 +102,13 @@ CASES = {
         "torch.randn(29, 13)",
         "torch.randint(0, 13, (29,))",
     ),
+    "joined": Case(
+        "return torch.cat([x, y.relu(), x[:, :2]], 1), torch.stack([x, x * 2], -1), "
+        "torch.cat([torch.zeros_like(x[:, :, :1]), torch.cumsum(x[:, :, :-1], 2)], 2), "
+        "torch.cat([x.transpose(0, 1).reshape(-1, 9), x[0]]).softmax(0)",
+        "torch.randn(4, 7, 9)",
+        "torch.randn(4, 3, 9)",
+    ),
     "scans": Case(
         "return torch.cumsum(x, 1) + y, torch.cumprod(x * 0.5, 0), torch.cumsum(x.flip(1), 1).flip(1)",
         "torch.randn(50, 133)",

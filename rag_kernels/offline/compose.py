@@ -48,6 +48,7 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     specs = dict(lowered.buffers)
     split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024, tiles=264)
     steps = Planner(split, specs).run(lowered)
+    steps = used(steps, lowered.results)
     regions = [s for s in steps if isinstance(s, Region)]
     if not regions:
         return None
@@ -77,6 +78,20 @@ def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
             if (plan.library, plain) not in seen:
                 seen.add((plan.library, plain))
                 yield plan
+
+
+def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Region | Library]:
+    """The steps without regions that write nothing that anybody reads."""
+    needed, kept = set(results), list[Region | Library]()
+    for step in reversed(steps):
+        if isinstance(step, Library):
+            needed |= set(refs(step.node.args)) | set(refs(tuple(v for _, v in step.node.kwargs)))
+        elif not needed & step.stores.keys():
+            continue
+        else:
+            needed |= {v.buffer for v in ir.walk(*step.stores.values()) if isinstance(v, ir.Load)}
+        kept.append(step)
+    return kept[::-1]
 
 
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:

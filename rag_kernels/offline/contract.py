@@ -178,7 +178,7 @@ def arranged(region: Region, names: Names, total: ir.Reduce, sides: tuple[Side, 
     """The loops in the order in which they lie in memory, merged where every access allows it."""
     loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
     accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}
-    stores = {buffer: store_access(value.dims, names) for buffer, value in region.stores.items()}
+    stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
     every = [*stores.values(), *accesses.values()]
     rows, columns, batches, reduced = loops
     pinned = {leaf for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)}

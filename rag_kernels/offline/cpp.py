@@ -70,13 +70,10 @@ def function_text(f: Function, parameters: CpuParameters) -> str:
     lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
-    for region in f.regions:
-        for buffer, value in region.stores.items():
-            if buffer in f.scratch:
-                ctype, name = CTYPES[value.dtype], c_name(buffer)
-                total = names.product(tuple(a for g in value.dims for a in g))
-                lines.append(f"  std::unique_ptr<{ctype}[]> {name}_memory(new {ctype}[{total}]);")
-                lines.append(f"  {ctype}* const {name}_data = {name}_memory.get();")
+    for buffer, ctype, total in f.scratch_memory(names):
+        name = c_name(buffer)
+        lines.append(f"  std::unique_ptr<{ctype}[]> {name}_memory(new {ctype}[{total}]);")
+        lines.append(f"  {ctype}* const {name}_data = {name}_memory.get();")
     lines += ["  " + line if line else "" for line in regions]
     return "\n".join([*lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
 

@@ -15,7 +15,6 @@ from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Names
 from rag_kernels.offline.passes import indent
 from rag_kernels.offline.sizes import c_name
-from rag_kernels.offline.table import CTYPES
 
 __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 
@@ -54,12 +53,8 @@ def function_text(f: Function, parameters: CudaParameters) -> str:
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
     lines.append(f"  cudaStream_t stream = (cudaStream_t)rk::stream({c_name(f.outputs[0])});")
-    for region in f.regions:
-        for buffer, value in region.stores.items():
-            if buffer in f.scratch:
-                ctype, name = CTYPES[value.dtype], f"{c_name(buffer)}_data"
-                total = names.product(tuple(a for g in value.dims for a in g))
-                lines.append(f"  {ctype}* {name} = scratch<{ctype}>({total}, stream);")
+    for buffer, ctype, total in f.scratch_memory(names):
+        lines.append(f"  {ctype}* {c_name(buffer)}_data = scratch<{ctype}>({total}, stream);")
     lines += indent(launches)
     lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in f.scratch]
     return "\n".join([*texts, *lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])

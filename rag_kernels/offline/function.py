@@ -40,6 +40,12 @@ class Function:
         return ", ".join(texts)
 
 
+    def scratch_memory(self, names: Names) -> list[tuple[str, str, str]]:
+        """Every scratch buffer with its C type and its number of elements as C text."""
+        found = {b: (r.stores[b].dtype, r.dims(b)) for r in self.regions for b in r.stores if b in self.scratch}
+        return [(b, CTYPES[t], names.product(tuple(a for g in dims for a in g))) for b, (t, dims) in found.items()]
+
+
 def loads_of(region: Region) -> list[ir.Load]:
     return [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
 
@@ -52,7 +58,7 @@ def whole_function(fp: FunctionalProblem, regions: Sequence[Region], results: Se
     inputs = tuple(a.name for a in fp.arguments if isinstance(a, TensorArgument))
     order: list[str | Number] = [a.name if a.name in inputs else by_name[a.name] for a in fp.arguments]
     order += [n for n in known if n not in order]
-    scratch = tuple(b for r in regions for b in r.stores if b not in results)
+    scratch = tuple(dict.fromkeys(b for r in regions for b in r.stores if b not in results))
     return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, (*order, *results))
 
 
@@ -60,7 +66,7 @@ def part_function(
     fp: FunctionalProblem, name: str, regions: Sequence[Region], needed: set[str], specs: dict[str, TensorSpec]
 ) -> Function:
     """The composed tier: only the buffers and numbers that these regions use; `needed` buffers leave the function."""
-    written = [b for r in regions for b in r.stores]
+    written = list(dict.fromkeys(b for r in regions for b in r.stores))
     outputs = tuple(b for b in written if b in needed)
     inputs = tuple(dict.fromkeys(v.buffer for r in regions for v in loads_of(r) if v.buffer not in written))
     used = {v.name for r in regions for v in ir.walk(*r.stores.values()) if isinstance(v, ir.Const) and v.name}
@@ -103,20 +109,20 @@ class Sizes:
         """Sizes of parameters against loops, and loops of scratch buffers against those that read them."""
         external: list[tuple[str, ir.Group]] = []
         internal: list[tuple[ir.Group, ir.Group]] = []
-        written = {buffer: value for r in f.regions for buffer, value in r.stores.items()}
+        written = {buffer: r.dims(buffer) for r in f.regions for buffer in r.stores}
         for region in f.regions:
-            for buffer, value in region.stores.items():
+            for buffer in region.stores:
                 if buffer in f.outputs:
-                    external += [(f"{c_name(buffer)}.size({d})", g) for d, g in enumerate(value.dims)]
+                    external += [(f"{c_name(buffer)}.size({d})", g) for d, g in enumerate(region.dims(buffer))]
             for v in loads_of(region):
                 if v.buffer in f.inputs:
                     external += [(f"{c_name(v.buffer)}.size({d})", g) for d, g in enumerate(v.stored)]
                 else:
-                    dims = written[v.buffer].dims
+                    dims = written[v.buffer]
                     if tuple(map(ir.size_of, dims)) == tuple(map(ir.size_of, v.stored)):
                         internal += list(zip(dims, v.stored, strict=True))
             named = {a for v in ir.walk(*region.stores.values()) for a in ir.own_atoms(v)}
-            extra = named | {*region.outer, *region.reduced}
+            extra = named | {*region.outer, *region.reduced} | {slot.total for slot in region.slots.values()}
             internal += [((a,), (a,)) for a in sorted(extra, key=lambda a: a.serial)]
         return external, internal
 

@@ -29,6 +29,7 @@ class Atom:
     window: bool = False  # runs inside a pooling window
     alias: Atom | None = None
     parts: tuple[Atom, Atom] | None = None
+    whole: Atom | None = None  # of which this is a part
     serial: int = field(default_factory=lambda: next(_serial))  # gives sets of atoms an order
 
     def leaves(self) -> tuple[Atom, ...]:
@@ -39,7 +40,7 @@ class Atom:
         return (self,)
 
     def split(self, outer: int, *, fixed: bool = False) -> None:
-        self.parts = (Atom(outer, fixed), Atom(self.size // outer))
+        self.parts = (Atom(outer, fixed, whole=self), Atom(self.size // outer, whole=self))
 
 
 Group = tuple[Atom, ...]
@@ -140,6 +141,15 @@ class Scan(Value):
     over: Atom
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """The part of a longer dimension that a stored value fills: `cat` writes each operand where it belongs."""
+
+    dim: int
+    start: int
+    total: Atom  # the whole dimension
+
+
 def children(value: Value) -> tuple[Value, ...]:
     match value:
         case Op():
@@ -171,18 +181,23 @@ def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iter
         yield from visit(root)
 
 
-def own_atoms(value: Value) -> Iterator[Atom]:
-    """The leaves that a value itself names."""
+def named(value: Value) -> Iterator[Atom]:
+    """The atoms that a value itself names, as they were when it was made."""
     for group in value.dims:
-        yield from leaves(group)
+        yield from group
     forms = [i for i in value.index if isinstance(i, Form)] if isinstance(value, Load) else []
     forms += [value.form] if isinstance(value, Index) else []
     for form in forms:
-        yield from leaves(atom for atom, _ in form.terms)
+        yield from (atom for atom, _ in form.terms)
     if isinstance(value, Reduce):
-        yield from leaves(value.over)
+        yield from value.over
     if isinstance(value, Scan):
-        yield from value.over.leaves()
+        yield value.over
+
+
+def own_atoms(value: Value) -> Iterator[Atom]:
+    """The leaves that a value itself names."""
+    yield from leaves(named(value))
 
 
 def tree_atoms(value: Value) -> set[Atom]:
@@ -273,11 +288,23 @@ class Loops:
     """Unification of atoms, with the rule that no value may come to use one loop for two of its dimensions."""
 
     values: dict[int, Value] = field(default_factory=dict)
+    users: dict[Atom, list[Value]] = field(default_factory=dict)  # values that name an atom
 
     def track(self, value: Value) -> None:
         """Watch a value and all below it."""
         for node in walk(value, enter=lambda v: id(v) not in self.values):
-            self.values[id(node)] = node
+            if id(node) not in self.values:
+                self.values[id(node)] = node
+                for atom in {*named(node), *(named(node.arg) if isinstance(node, Reduce | Scan) else ())}:
+                    while atom.alias:
+                        atom = atom.alias
+                    self.users.setdefault(atom, []).append(node)
+
+    def users_of(self, atom: Atom | None) -> Iterator[Value]:
+        """The values that may use a leaf: those that name it, or an atom of which it is a part."""
+        while atom:
+            yield from self.users.get(atom, ())
+            atom = atom.whole
 
     def unify(self, left: Group, right: Group) -> None:
         """Make two dimensions of equal size the same loops, or raise Unfusable."""
@@ -298,9 +325,11 @@ class Loops:
             raise Unfusable("dimensions of other sizes")
 
     def _merge(self, a: Atom, b: Atom) -> None:
-        for value in self.values.values():
+        users = list(self.users_of(b))
+        for value in users:
             used = set(own_atoms(value)) | (set(own_atoms(value.arg)) if isinstance(value, Reduce | Scan) else set())
             if a in used and b in used:
                 raise Unfusable("one loop would serve two dimensions")
+        self.users.setdefault(a, []).extend(users)
         b.alias = a
         a.fixed = a.fixed or b.fixed

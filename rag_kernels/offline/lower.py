@@ -19,11 +19,12 @@ from rag_kernels.offline.table import CTYPES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """A value that is written to a buffer of this shape."""
+    """A value that is written to a buffer of this shape, or to a slot of it."""
 
     buffer: str
     value: ir.Value
     spec: TensorSpec
+    slot: ir.Slot | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +123,8 @@ class Lowering:
                     if value.shape != spec.shape:
                         raise AssertionError(f"{node.op}: lowered to {value.shape}, the graph says {spec.shape}")
                     self.loops.track(value)
+                if isinstance(found, ir.Load) and found.buffer == node.name:  # written slot by slot
+                    return Entry(buffer=node.name)
                 return Entry(values, view=node if self.is_view(node, name) else None)
         if name not in VIEWS:
             self.stopped.append(f"{name} ({reason})" if name in rules else name)
@@ -181,6 +184,18 @@ class Lowering:
             self.steps.append(Stored(name, value, spec))
             self.kept[id(value)] = (name, value)
         return self.kept[id(value)][0]
+
+    def joined(self, name: str, values: list[ir.Value], dim: int, spec: TensorSpec) -> ir.Value:
+        """Values side by side along a dimension, each written to its slot of one buffer."""
+        values = [self.reload(v) if len(ir.leaves(v.dims[dim])) > 1 else v for v in values]
+        total, start = ir.Atom(spec.shape[dim], fixed=True), 0
+        for value in values:
+            for leaf in ir.leaves(value.dims[dim]):
+                leaf.fixed = True  # the slots' places are numbers in the source
+            self.steps.append(Stored(name, value, spec, ir.Slot(dim, start, total)))
+            start += value.shape[dim]
+        self.specs[name] = spec
+        return ir.load(name, spec.shape, spec.dtype)
 
     def store_arguments(self, node: Node) -> None:
         """Let the arguments start afresh: computed ones are stored, stored ones get loops of their own."""

@@ -80,9 +80,18 @@ def access_of(stored: tuple[ir.Group, ...], index: tuple[ir.Form | ir.Value, ...
     return out
 
 
-def store_access(dims: tuple[ir.Group, ...], names: Names) -> Access:
-    leaves = ir.leaves(a for group in dims for a in group)
-    return access_of(tuple((a,) for a in leaves), tuple(ir.Form(((a, 1),)) for a in leaves), names)
+def store_access(region: Region, buffer: str, names: Names) -> Access:
+    slot = region.slots.get(buffer)
+    stored: list[ir.Group] = []
+    index: list[ir.Form] = []
+    for d, group in enumerate(region.stores[buffer].dims):
+        if slot and d == slot.dim:
+            stored.append((slot.total,))
+            index.append(ir.Form(tuple((a, 1) for a in group), slot.start))
+        else:
+            stored += [(a,) for a in ir.leaves(group)]
+            index += [ir.Form(((a, 1),)) for a in ir.leaves(group)]
+    return access_of(tuple(stored), tuple(index), names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ class Nest:
 def build_nest(region: Region, names: Names) -> Nest:
     loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
     accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}
-    stores = {buffer: store_access(value.dims, names) for buffer, value in region.stores.items()}
+    stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
     every = [*stores.values(), *accesses.values()]
     order = loop_order(region, every)
     inner = order[-1] if order else None

@@ -29,7 +29,7 @@ def one_pass(lowered: Lowered, length: int) -> Lowered:
     change = _OnePass(length)
     change.look([step.value for step in stored])
     steps = tuple(
-        Stored(s.buffer, rewrite(s.value, change), s.spec) if isinstance(s, Stored) else s for s in lowered.steps
+        replace(s, value=rewrite(s.value, change)) if isinstance(s, Stored) else s for s in lowered.steps
     )
     return replace(lowered, steps=steps)
 

@@ -24,6 +24,12 @@ class Region:
     stores: dict[str, ir.Value]
     outer: tuple[ir.Atom, ...]
     reduced: tuple[ir.Atom, ...]
+    slots: dict[str, ir.Slot] = field(default_factory=dict)  # of buffers of which the region writes a part
+
+    def dims(self, buffer: str) -> tuple[ir.Group, ...]:
+        """The dimensions of a buffer that the region writes."""
+        dims, slot = self.stores[buffer].dims, self.slots.get(buffer)
+        return (*dims[: slot.dim], (slot.total,), *dims[slot.dim + 1 :]) if slot else dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,10 @@ class Planner:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
-                self.store(step.buffer, rewrite(step.value, self.halve))
+                self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
         return self.regions
 
-    def store(self, buffer: str, value: ir.Value) -> None:
+    def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
         root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
         found = reductions(value)
@@ -65,20 +71,20 @@ class Planner:
                 main = (outer, reduced)
         value = rewrite(value, lambda v: self.cut(v, main))
         outer, reduced = main or (frozenset(root), frozenset())
-        self.add(Region({buffer: value}, ordered(outer), ordered(reduced)))
+        self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
 
     def add(self, region: Region) -> None:
         """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
         reads = {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
-        products = {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
         for place in range(len(self.regions) - 1, -1, -1):
             other = self.regions[place]
             if isinstance(other, Library):
                 break
-            alike = products == {id(v) for v in ir.walk(*other.stores.values()) if tile_of(v)}
-            same = alike and (other.outer, other.reduced) == (region.outer, region.reduced)
-            if same and not reads & other.stores.keys():
-                self.regions[place] = Region(other.stores | region.stores, other.outer, other.reduced)
+            same = (other.outer, other.reduced) == (region.outer, region.reduced)
+            apart = not (reads | region.stores.keys()) & other.stores.keys()
+            if same and apart and products(other) == products(region):
+                stores, slots = other.stores | region.stores, other.slots | region.slots
+                self.regions[place] = Region(stores, other.outer, other.reduced, slots)
                 return
             if reads & other.stores.keys():
                 break
@@ -213,6 +219,11 @@ def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
     if sizes[0] < LEAST_ROWS or sizes[1] < LEAST_COLUMNS or ir.size_of(reduced) < LEAST_DEPTH:
         return None
     return ir.size_of(left & right), sizes[0], sizes[1]
+
+
+def products(region: Region) -> set[int]:
+    """The products of a region that run in tiles, by identity: each wants a nest of its own."""
+    return {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
 
 
 def key_of(value: ir.Value) -> Key:

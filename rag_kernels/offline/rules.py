@@ -54,6 +54,7 @@ from rag_kernels.offline.rules_reduce import (
 )
 from rag_kernels.offline.rules_shape import (
     broadcast_tensors,
+    cat,
     chunk,
     expand,
     flip,
@@ -100,7 +101,7 @@ RULES: dict[str, Rule] = _pointwise_rules() | {
     "squeeze": squeeze, "unsqueeze": squeeze, "permute": permute, "transpose": permute, "t": permute, "mT": permute,
     "expand": expand, "expand_as": expand, "broadcast_to": expand, "broadcast_tensors": broadcast_tensors,
     "slice": slice_, "narrow": narrow, "select": select, "flip": flip, "chunk": chunk, "split": split,
-    "split_with_sizes": split,
+    "split_with_sizes": split, "cat": cat, "concat": cat, "stack": cat,
     "sum": reduction("sum"), "mean": reduction("mean"), "amax": reduction("max"), "amin": reduction("min"),
     "any": truth("any"), "all": truth("all"), "max": max_or_min("max"), "min": max_or_min("min"),
     "argmax": arg_extreme("max"), "argmin": arg_extreme("min"), "var": variance(False), "std": variance(True),

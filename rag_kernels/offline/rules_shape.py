@@ -12,6 +12,7 @@ from eval.records import Node
 from rag_kernels.offline import ir
 from rag_kernels.offline.arguments import given
 from rag_kernels.offline.lower import Lowering, Rule
+from rag_kernels.offline.table import CTYPES
 
 
 def reshape(c: Lowering, node: Node) -> ir.Value:
@@ -114,6 +115,19 @@ def split(c: Lowering, node: Node) -> tuple[ir.Value, ...]:
     sizes = [spec.shape[dim] for spec in node.outputs]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(slice_value(c, value, dim, s, n) for s, n in zip(starts, sizes, strict=True))
+
+
+def cat(c: Lowering, node: Node) -> ir.Value:
+    """cat and stack."""
+    spec, names = node.outputs[0], given(node, 0)
+    dim = given(node, 1, "dim", 0) % len(spec.shape)
+    values = [c.value(name) for name in names]
+    if node.op.startswith("aten.stack"):
+        values = [c.with_dims(v, (*v.dims[:dim], (), *v.dims[dim:])) for v in values]
+    if spec.dtype not in CTYPES or any(len(v.dims) != len(spec.shape) for v in values):
+        raise ir.Unfusable("operands of other ranks")
+    values = [v if v.dtype == spec.dtype else c.op("{T}({0})", v, dtype=spec.dtype) for v in values]
+    return c.joined(node.name, values, dim, spec)
 
 
 def triangle(upper: bool) -> Rule:
