@@ -1,7 +1,8 @@
 """The one place that asks the archive: read-only, cached until the archive changes.
 
-Comes in: the archive's folder, ids, words. Goes out: tables (pandas) for lists and charts, records for single pages.
-Tables are shared between sessions, so pages derive from them and never change them. Knows nothing of looks.
+Comes in: the archive's folder or address, ids, words. Goes out: tables (pandas) for lists and charts, records for
+single pages. Tables are shared between sessions, so pages derive from them and never change them. Knows nothing of
+looks.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ import streamlit as st
 from app import figures
 from app.columns import EVERYTHING, Where
 from app.snapshot import Snapshot
-from archive import browse, queries
+from archive import browse, quack, queries
 from archive.browse import Failure, Paid, ProblemSet
 from archive.claims import claims_of
-from archive.database import FileDatabase
 from archive.duck import DuckArchive
 from archive.queries import Evaluation, LineageGraph
 from archive.records import ArchivedKernel, ArchiveError, Attempt, Claim, LLMCall, Run
-from archive.store import DATABASE
+from archive.store import DATABASE, open_archive
 from eval import codec
 from eval.admission import Admission, admission_file
 from eval.build import default_cache
@@ -59,30 +59,33 @@ class Clock:
     searched_at: float = 0.0
 
 
-def choose(folder: Path) -> None:
-    """Say which archive this session looks at."""
-    st.session_state[CHOSEN] = str(folder)
+def choose(place: str) -> None:
+    """Say which archive this session looks at: a folder, or a server's address."""
+    st.session_state[CHOSEN] = place
 
 
-def warm(folder: Path) -> None:
+def warm(place: str) -> None:
     """Read the lists and make the search ready before the first page asks; what fails here is told there."""
     with suppress(ArchiveError, SearchError):
-        if (folder / DATABASE).exists():
-            version = queries.version(_open(str(folder)))
-            _lists(str(folder), version)
-            _retriever(str(folder), version).search("relu", count=1)
+        if _exists(place):
+            version = queries.version(_open(place))
+            _lists(place, version)
+            _retriever(place, version).search("relu", count=1)
 
 
 def is_empty() -> bool:
     """True when there is nothing to show; an archive that does not exist is not created."""
-    folder = Path(st.session_state[CHOSEN])
-    return not (folder / DATABASE).exists() or (lists().count(EVERYTHING) == 0 and runs().empty)
+    return not _exists(st.session_state[CHOSEN]) or (lists().count(EVERYTHING) == 0 and runs().empty)
+
+
+def _exists(place: str) -> bool:
+    return quack.is_address(place) or (Path(place) / DATABASE).exists()
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def _open(folder: str) -> DuckArchive:
     """The database alone: a search from here leaves the vector index as it is."""
-    return DuckArchive(FileDatabase(Path(folder) / DATABASE))
+    return DuckArchive(open_archive(folder).database)
 
 
 def _archive() -> DuckArchive:

@@ -1,7 +1,7 @@
 """The Streamlit entry point: which archive, which pages, and what a reader sees when the archive cannot be read.
 
-Comes in: `--archive PATH` behind Streamlit's `--`, see `app.launch`. Goes out: the page that the URL names. The
-explorer only reads: it writes nothing, runs no kernel and holds no key.
+Comes in: `--archive PLACE` behind Streamlit's `--`, see `app.launch`. Goes out: the page that the URL names. The
+explorer only reads: it writes nothing, runs no kernel and holds no key but the token of a served archive.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ VIEWS = HERE / "views"
 LEADERS = ":material/leaderboard:"
 
 
-def archive_path() -> Path:
+def archive_place() -> str:
     parser = argparse.ArgumentParser(prog="explorer")
-    parser.add_argument("--archive", type=Path, required=True)
-    path: Path = parser.parse_args().archive
-    return path
+    parser.add_argument("--archive", required=True)
+    return str(parser.parse_args().archive)
 
 
 def main() -> None:
@@ -43,11 +42,11 @@ def main() -> None:
         ],
         position="top",
     )
-    path = archive_path()
+    place = archive_place()
     try:
-        data.choose(path)
+        data.choose(place)
         if data.is_empty():
-            show.empty_archive(path)
+            show.empty_archive(place)
         else:
             page.run()
     except ArchiveError as error:

@@ -1,7 +1,7 @@
 """Starts the explorer: `python -P -m app.launch ARCHIVE [--port N]`.
 
-Comes in: the path of an archive and perhaps a port. Goes out: a Streamlit server on the loopback address, in this
-process, which reads the archive before anyone asks. Knows nothing of what the pages show.
+Comes in: the folder of an archive, or a server's address, and perhaps a port. Goes out: a Streamlit server on the
+loopback address, in this process, which reads the archive before anyone asks. Knows nothing of what the pages show.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from streamlit.web import cli
 
 from app import data
+from archive import quack
 
 ADDRESS = "127.0.0.1"
 PORT = 8501
@@ -29,23 +30,28 @@ SETTINGS = {
 }
 
 
-def arguments(archive: Path, port: int | None = None) -> list[str]:
+def place_of(archive: str) -> str:
+    """The archive's folder whole, or its address."""
+    return archive if quack.is_address(archive) else str(Path(archive).expanduser().resolve())
+
+
+def arguments(archive: str, port: int | None = None) -> list[str]:
     """What Streamlit is told; the look comes from `.streamlit/config.toml` beside the script."""
     script = Path(__file__).with_name("explorer.py")
     settings = {**SETTINGS, "server.port": str(port or PORT)}
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    return ["run", str(script), *flags, "--", "--archive", str(archive.expanduser().resolve())]
+    return ["run", str(script), *flags, "--", "--archive", place_of(archive)]
 
 
-def main(archive: Path, port: int | None = None) -> None:
+def main(archive: str, port: int | None = None) -> None:
     """Serve until Ctrl-C or a signal."""
-    threading.Thread(target=data.warm, args=(archive.expanduser().resolve(),), daemon=True).start()
+    threading.Thread(target=data.warm, args=(place_of(archive),), daemon=True).start()
     cli.main(arguments(archive, port), prog_name="streamlit")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="app.launch", description="Browse a kernel archive on this machine.")
-    parser.add_argument("archive", type=Path, help="path of the archive")
+    parser.add_argument("archive", help="folder of the archive, or quack://host:port")
     parser.add_argument("--port", type=int, default=None, help=f"port on {ADDRESS} (default {PORT})")
     options = parser.parse_args()
     main(options.archive, options.port)

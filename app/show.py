@@ -17,6 +17,7 @@ from typing import assert_never
 
 import streamlit as st
 
+from archive import quack
 from archive.records import ArchivedKernel, LLMCall, Trust
 from eval.records import (
     BARRED_LABELS,
@@ -182,13 +183,14 @@ def nothing_chosen(what: str, wanted: str, page: str, label: str) -> None:
     st.page_link(page, label=label, icon=":material/arrow_forward:")
 
 
-def empty_archive(path: Path) -> None:
-    where = "is empty" if path.exists() else "does not exist yet"
+def empty_archive(place: str) -> None:
+    path = Path(place)
+    where = "is empty" if quack.is_address(place) or path.exists() else "does not exist yet"
     st.title("Nothing archived yet")
     st.markdown(f"The archive `{path.name.replace('`', '')}` {where}. Every kernel that you generate is kept there:")
     st.code(EMPTY_COMMANDS, language="bash")
     st.markdown("Then reload this page.")
-    st.caption(plain(f"Full path: {path}"))
+    st.caption(plain(f"It is at {place}"))
 
 
 EMPTY_COMMANDS = """\

@@ -7,8 +7,8 @@ that no judge ever ran, retracted ones, suspicious ones and stale measurements a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,6 +65,7 @@ class Catalogue:
     gain: Floats  # how many times as fast as its slowest parent it is, 0 where that is unknown
     judged_problem: Names  # in order; beside it `judged_kernel`, for every kernel that was ever judged on the problem
     judged_kernel: Names
+    places: Ints  # for each kernel, where its rows stood in the tables of PLACED: whole kernels are found by it
 
     def solvers(self, problem_ids: Iterable[str]) -> Names:
         """Kernels that were ever judged on one of these problems: they may give its answer away."""
@@ -81,7 +82,7 @@ class Catalogue:
 KERNELS = """
     WITH
     latest AS (
-        SELECT * FROM evaluations
+        SELECT *, rowid AS place FROM evaluations
         WHERE trust <> 'compiled' AND len(barring(labels)) = 0
             AND kernel_id NOT IN (SELECT kernel_id FROM retractions) AND id NOT IN (SELECT evaluation_id FROM stale)
         QUALIFY row_number() OVER (
@@ -89,11 +90,13 @@ KERNELS = """
         ) = 1
     ),
     standing AS (
-        SELECT id, kernel_id, problem_id, functional_id, trust, label, device_key, device_name, speedup, floor_fraction
+        SELECT
+            id, kernel_id, problem_id, functional_id, trust, label, device_key, device_name, speedup, floor_fraction,
+            place
         FROM latest
         UNION ALL
         SELECT concat_ws(' ', kernel_id, problem_id, functional_id), kernel_id, problem_id, functional_id,
-            'claimed', '', '', '', NULL, NULL
+            'claimed', '', '', '', NULL, NULL, -1
         FROM only_claimed
         WHERE warning = '' AND kernel_id NOT IN (SELECT kernel_id FROM retractions)
     ),
@@ -130,7 +133,8 @@ KERNELS = """
         coalesce(best.speedup, 'nan'::DOUBLE) AS speedup,
         coalesce(best.floor_fraction, 'nan'::DOUBLE) AS floor_fraction,
         coalesce(led.count, 0) AS helped,
-        coalesce(gained.gain, 0) AS gain
+        coalesce(gained.gain, 0) AS gain,
+        best.place AS evaluations, k.rowid AS kernels, c.rowid AS candidates, i.rowid AS ideas, p.rowid AS problems
     FROM best
     JOIN candidates AS c ON c.id = best.kernel_id
     JOIN kernels AS k ON k.id = best.kernel_id
@@ -149,6 +153,7 @@ SOLVERS = """
     ORDER BY problem_id
 """
 
+PLACED = ("evaluations", "kernels", "candidates", "ideas", "problems")
 EVALUATION_COLUMNS = """
     id, kernel_id, problem_id, functional_id, trust, label, labels, "precision", device_name, device_arch,
     candidate_us, eager_us, compile_us, speedup_eager, speedup_compile, floor_fraction
@@ -181,6 +186,7 @@ def read_catalogue(con: DuckDBPyConnection, model: str, device_key: str = "") ->
         gain=np.asarray(found["gain"], dtype=np.float32),
         judged_problem=np.asarray(pairs["problem_id"], dtype=np.bytes_),
         judged_kernel=np.asarray(pairs["kernel_id"], dtype=np.bytes_),
+        places=np.stack([found[table] for table in PLACED], axis=1).astype(np.int32),
     )
 
 
@@ -196,12 +202,14 @@ def _functionals(con: DuckDBPyConnection, ids: Names) -> tuple[FunctionalRow, ..
     wanted = {name.decode() for name in ids.tolist()}
     found = con.execute(
         "SELECT id, graph_key, source, operators, ranks, dtypes, shapes, "
-        "coalesce((record->>'$.features.flops')::DOUBLE, 0), coalesce((record->>'$.features.bytes_moved')::DOUBLE, 0) "
-        "FROM functionals ORDER BY id"
+        "(record->>['$.features.flops', '$.features.bytes_moved'])::DOUBLE[] FROM functionals ORDER BY id"
     ).fetchall()
     return tuple(
-        FunctionalRow(name, key, source, tuple(ops), tuple(ranks), tuple(dtypes), tuple(map(tuple, shapes)), *work)
-        for name, key, source, ops, ranks, dtypes, shapes, *work in found
+        FunctionalRow(
+            name, key, source, tuple(ops), tuple(ranks), tuple(dtypes), tuple(map(tuple, shapes)),
+            *(amount or 0.0 for amount in work),
+        )
+        for name, key, source, ops, ranks, dtypes, shapes, work in found
         if name in wanted
     )
 
@@ -213,10 +221,12 @@ def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
     if size is None:
         return vectors
     found = con.execute(
-        f"SELECT functional_id, arg_min(vector, kernel_id)::FLOAT[{size[0]}] AS vector "
-        "FROM embeddings JOIN (SELECT kernel_id, functional_id FROM evaluations UNION ALL "
-        "SELECT kernel_id, functional_id FROM only_claimed) USING (kernel_id) "
-        f"WHERE model = {literal(model)} GROUP BY functional_id"
+        f"WITH embedded AS (SELECT kernel_id, vector::FLOAT[{size[0]}] AS vector FROM embeddings "
+        f"WHERE model = {literal(model)}) "
+        "SELECT functional_id, vector FROM embedded JOIN (SELECT functional_id, min(kernel_id) AS kernel_id "
+        "FROM (SELECT kernel_id, functional_id FROM evaluations UNION ALL "
+        "SELECT kernel_id, functional_id FROM only_claimed) "
+        "WHERE kernel_id IN (SELECT kernel_id FROM embedded) GROUP BY functional_id) USING (kernel_id)"
     ).fetchnumpy()
     names = np.asarray(found["functional_id"], dtype=np.bytes_)
     known = np.flatnonzero(np.isin(names, ids))
@@ -225,34 +235,33 @@ def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
     return vectors
 
 
-def read_kernels(con: DuckDBPyConnection, evaluation_ids: Sequence[bytes]) -> list[ArchivedKernel]:
-    """Whole kernels, each as the evaluation says that speaks for it, in the order of the evaluations.
+def read_kernels(con: DuckDBPyConnection, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
+    """Whole kernels for rows of a catalogue, each as the evaluation says that speaks for it, in this order.
 
-    A look-up by key in each table: a join, and the view `kernel_cards`, would read whole tables.
+    A look-up in each table: a join, and the view `kernel_cards`, would read whole tables.
     """
-    if not evaluation_ids:
-        return []
-    names = [name.decode() for name in evaluation_ids]
-    judged = _by_id(con, "evaluations", EVALUATION_COLUMNS, [name for name in names if " " not in name])
-    evaluations = {name: judged.get(name) or _only_claimed(name) for name in dict.fromkeys(names)}
-    kernels = _by_id(con, "kernels", "*", [row["kernel_id"] for row in evaluations.values()])
-    candidates = _by_id(con, "candidates", "*", list(kernels))
-    ideas = _by_id(con, "ideas", "id, text", [row["idea_id"] for row in kernels.values()])
-    problems = _by_id(con, "problems", "id, name", [row["problem_id"] for row in evaluations.values()])
-    functionals = _by_id(
-        con, "functionals", "* EXCLUDE (record)", [row["functional_id"] for row in evaluations.values()]
-    )
+    names = [known.evaluation_id[row].decode() for row in chosen]
+    places = dict(zip(PLACED, known.places[list(chosen)].T.tolist(), strict=True))
+    judged = _by_id(con, "evaluations", EVALUATION_COLUMNS, [name for name in names if " " not in name], places)
+    evaluations = [judged.get(name) or _only_claimed(name) for name in names]
+    kernel_ids = [evaluation["kernel_id"] for evaluation in evaluations]
+    kernels = _by_id(con, "kernels", "*", kernel_ids, places)
+    candidates = _by_id(con, "candidates", "*", kernel_ids, places)
+    ideas = _by_id(con, "ideas", "id, text", [kernels[name]["idea_id"] for name in kernel_ids], places)
+    problems = _by_id(con, "problems", "id, name", [each["problem_id"] for each in evaluations], places)
     found = []
-    for evaluation in evaluations.values():
-        kernel, functional = kernels[evaluation["kernel_id"]], functionals[evaluation["functional_id"]]
+    for row, evaluation in zip(chosen, evaluations, strict=True):
+        kernel, functional = kernels[evaluation["kernel_id"]], known.functionals[known.functional[row]]
         named = {
             "problem_name": problems[evaluation["problem_id"]]["name"],
-            "functional_source": functional["source"],
+            "functional_source": functional.source,
             "idea": ideas[kernel["idea_id"]]["text"],
             "retracted": "",
             "stale": "",
         }
-        found.append(rows.to_kernel({**functional, **evaluation, **kernel, **candidates[kernel["id"]], **named}))
+        found.append(
+            rows.to_kernel({**asdict(functional), **evaluation, **kernel, **candidates[kernel["id"]], **named})
+        )
     return found
 
 
@@ -264,14 +273,16 @@ def _only_claimed(name: str) -> dict[str, Any]:
     return {"id": name, "trust": "claimed", "labels": [], **said, **empty, **dict.fromkeys(unknown)}
 
 
-def _by_id(con: DuckDBPyConnection, table: str, columns: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Rows by id, in the order of the ids."""
-    wanted = list(dict.fromkeys(ids))
-    if not wanted:
-        return {}
-    found = rows.query(con, f"SELECT {columns} FROM {table} WHERE id IN ({', '.join(map(literal, wanted))})")
-    by_id = {row["id"]: row for row in found}
-    return {name: by_id[name] for name in wanted}
+def _by_id(
+    con: DuckDBPyConnection, table: str, columns: str, ids: Sequence[str], places: Mapping[str, Sequence[int]]
+) -> dict[str, dict[str, Any]]:
+    """Rows by id. Tables have no index, so they are looked for where they stood, and only then among all ids."""
+    found: dict[str, dict[str, Any]] = {}
+    for where in (f"unnest({list(places[table])})", f"rowid FROM {table} WHERE id IN ({', '.join(map(literal, ids))})"):
+        if ids and not found.keys() >= set(ids):
+            rows_there = rows.query(con, f"SELECT {columns} FROM {table} WHERE rowid IN (SELECT {where})")
+            found |= {row["id"]: row for row in rows_there}
+    return found
 
 
 def read_evaluation(con: DuckDBPyConnection, kernel_id: str) -> tuple[FunctionalProblem, Judged]:

@@ -198,10 +198,10 @@ class DuckArchive:
         with self.database.read() as con:
             return read_catalogue(con, model, device_key)
 
-    def chosen(self, evaluation_ids: Sequence[bytes]) -> list[ArchivedKernel]:
+    def chosen(self, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
         """Whole kernels for rows of a catalogue, in this order."""
         with self.database.read() as con:
-            return read_kernels(con, evaluation_ids)
+            return read_kernels(con, known, chosen)
 
     def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
         """The problem and the judgement that speak best for a kernel."""

@@ -86,7 +86,7 @@ class Archive(Protocol):
         """
         ...
 
-    def chosen(self, evaluation_ids: Sequence[bytes]) -> list[ArchivedKernel]:
+    def chosen(self, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
         """Whole kernels for rows of a catalogue, in this order."""
         ...
 

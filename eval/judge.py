@@ -244,9 +244,10 @@ class LocalJudge:
     def _compile_workers(self) -> Workers:
         """A warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
 
-        Not on a GPU: those imports look for devices, and a process that has touched CUDA cannot be forked.
+        Not on a GPU: those imports look for devices, and a process that has touched CUDA cannot be forked. Nor where
+        torch.compile is not measured.
         """
-        if self.device.backend == "cuda":
+        if self.device.backend == "cuda" or not self.limits.measure_compile:
             return self.workers
         if self._with_inductor is None:
             heavy = ("torch._dynamo", "torch._inductor.compile_fx")

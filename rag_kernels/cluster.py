@@ -30,7 +30,8 @@ from eval.limits import Limits
 from eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
 from eval.sandbox import allowed_env
 from eval.workers import Workers
-from rag_kernels.dispatch import AHEAD, Dispatcher, Job, LostError
+from rag_kernels.crew import Job, LostError
+from rag_kernels.dispatch import AHEAD, Dispatcher
 from rag_kernels.remote_judge import About, Fault, RemoteJudge, Wanted
 
 log = logging.getLogger(__name__)

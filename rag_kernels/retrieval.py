@@ -202,7 +202,7 @@ class Retriever:
         return chosen
 
     def _hits(self, corpus: Corpus, found: Sequence[_Place]) -> list[Hit]:
-        kernels = self.archive.chosen([corpus.catalogue.evaluation_id[place.row] for place in found])
+        kernels = self.archive.chosen(corpus.catalogue, [place.row for place in found])
         return [Hit(kernel, place.score, place.why()) for kernel, place in zip(kernels, found, strict=True)]
 
 

@@ -30,6 +30,7 @@ from archive import queries
 from archive.audit import verify
 from archive.records import Attempt, KernelFilter
 from archive.store import FileArchive
+from eval.judge import More, nothing_more
 from eval.records import Candidate, FunctionalProblem, Judged, Verdict, verdict_name
 from ingest.embedder import load_embedder
 from ingest.pipeline import index_attempt, reindex
@@ -67,7 +68,7 @@ class ScriptedJudge:
     device = f.device()
 
     def judge(
-        self, fp: FunctionalProblem, candidates: Sequence[Candidate]
+        self, fp: FunctionalProblem, candidates: Sequence[Candidate], more: More = nothing_more
     ) -> Iterator[tuple[Candidate, Judged]]:
         failures: dict[int, Verdict] = {0: f.wrong(), 1: f.crashed(), 2: f.build_failed()}
         for candidate in candidates:

@@ -1,5 +1,5 @@
 // Enough of CUDA for g++ to run generated kernels without a GPU: a thread for each thread of a block, blocks one after
-// the other, shared memory as static variables. Slow, and for right numbers only. Warp shuffles are not emulated.
+// the other, shared memory as static variables. Slow, and for right numbers only. All lanes of a warp take part in a shuffle.
 #pragma once
 #include <algorithm>
 #include <barrier>
@@ -24,10 +24,24 @@ inline thread_local dim3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
 inline std::barrier<>* block_barrier = nullptr;
 inline std::deque<std::barrier<>> warp_barriers;
-inline void wait_for_warp() { warp_barriers[threadIdx.x / 32].arrive_and_wait(); }
+inline unsigned in_block() { return threadIdx.x + (threadIdx.y + threadIdx.z * blockDim.y) * blockDim.x; }
+inline void wait_for_warp() { warp_barriers[in_block() / 32].arrive_and_wait(); }
 inline void __syncthreads() { block_barrier->arrive_and_wait(); }
-template <class T> T __shfl_xor_sync(unsigned, T, int) { std::abort(); }
-template <class T> T __shfl_up_sync(unsigned, T, int) { std::abort(); }
+template <class T> T shuffle(T v, unsigned lane) {
+  static T shown[1024];
+  const unsigned me = in_block();
+  shown[me] = v;
+  wait_for_warp();
+  v = shown[me / 32 * 32 + lane];
+  wait_for_warp();
+  return v;
+}
+template <class T> T __shfl_xor_sync(unsigned, T v, int d) { return shuffle(v, (in_block() % 32) ^ d); }
+template <class T> T __shfl_sync(unsigned, T v, int lane) { return shuffle(v, lane); }
+template <class T> T __shfl_up_sync(unsigned, T v, unsigned d) {
+  const unsigned lane = in_block() % 32;
+  return shuffle(v, lane >= d ? lane - d : lane);
+}
 
 inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); return u; }
 inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
@@ -62,7 +76,7 @@ template <class F> void emulate(dim3 grid, dim3 block, F kernel) {
   std::barrier<> barrier(threads);
   block_barrier = &barrier, blockDim = block, gridDim = grid;
   warp_barriers.clear();
-  for (unsigned t = 0; t < block.x; t += 32) warp_barriers.emplace_back(std::min(32u, block.x - t));
+  for (unsigned t = 0; t < threads; t += 32) warp_barriers.emplace_back(std::min(32u, threads - t));
   std::vector<std::thread> team;
   for (unsigned t = 0; t < threads; ++t)
     team.emplace_back([&, t] {

@@ -65,7 +65,7 @@ def fill(folder: Path) -> FileArchive:
     return archive
 
 
-def over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+def over(folder: Path | str, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """The explorer over an archive, before its first page."""
     monkeypatch.setattr(sys, "argv", ["explorer.py", "--archive", str(folder)])
     return AppTest.from_file(EXPLORER, default_timeout=30)

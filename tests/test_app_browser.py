@@ -125,7 +125,7 @@ def test_it_listens_on_the_loopback_address_only(address: str) -> None:
 
 
 def test_flags_leave_nothing_to_config_files() -> None:
-    line = arguments(Path("archive"), 8600)
+    line = arguments("archive", 8600)
     assert "--server.address=127.0.0.1" in line
     assert "--browser.gatherUsageStats=false" in line
     assert line[-2:] == ["--archive", str(Path("archive").resolve())]

@@ -47,7 +47,7 @@ def test_it_holds_what_the_archive_shows_and_whole_kernels_are_the_same(archive:
     ever_run = [kernel for kernel in archive.kernels(KernelFilter()) if kernel.trust != "compiled"]
     shown = {kernel.id: kernel for kernel in ever_run if not kernel.labels}
     assert [name.decode() for name in known.kernel_id.tolist()] and len(known.kernel_id) == len(shown) == 3
-    assert {kernel.id: kernel for kernel in archive.chosen(known.evaluation_id.tolist())} == shown
+    assert {kernel.id: kernel for kernel in archive.chosen(known, range(3))} == shown
     for row, name in enumerate(known.kernel_id.tolist()):
         kernel = shown[name.decode()]
         functional = known.functionals[known.functional[row]]
@@ -58,9 +58,11 @@ def test_it_holds_what_the_archive_shows_and_whole_kernels_are_the_same(archive:
 
 
 def test_chosen_kernels_come_in_the_order_of_the_asking(archive: MemoryArchive) -> None:
-    names = archive.catalogue(MODEL).evaluation_id.tolist()
-    there, back = archive.chosen(names), archive.chosen(names[::-1])
-    assert there == back[::-1] and archive.chosen([]) == []
+    known = archive.catalogue(MODEL)
+    there, back = archive.chosen(known, range(3)), archive.chosen(known, (2, 1, 0))
+    assert there == back[::-1] and archive.chosen(known, []) == []
+    moved = replace(known, places=known.places + 1)
+    assert archive.chosen(moved, range(3)) == there
 
 
 def test_the_measurement_on_the_device_that_asks_comes_first(archive: MemoryArchive) -> None:
@@ -68,7 +70,7 @@ def test_the_measurement_on_the_device_that_asks_comes_first(archive: MemoryArch
     for asks, fastest in (("", 3.0), (device().key, 5.0), (device(name="Another").key, 3.0), (GPU.key, 3.0)):
         known = archive.catalogue(MODEL, asks)
         [row] = np.flatnonzero(known.kernel_id == twice)
-        [kernel] = archive.chosen([known.evaluation_id[row]])
+        [kernel] = archive.chosen(known, [row])
         assert kernel.speedup_eager == fastest
         assert known.here[row] == (asks in (device().key, device(name="Another").key))
 

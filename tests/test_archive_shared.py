@@ -16,6 +16,7 @@ from pathlib import Path
 import duckdb
 import factories as f
 import pytest
+from explorer_archive import numbers, over, shown, visit
 
 from archive import queries, serve
 from archive.audit import verify
@@ -93,11 +94,22 @@ def test_a_client_reads_back_what_it_recorded(archive: DuckArchive) -> None:
         KernelFilter(exclude_problem_ids=(origin.problem.problem.id,), text="RELU", min_trust="verified")
     )
     assert kernel.id == first.candidate.id
-    known = archive.catalogue("model").evaluation_id
-    assert {each.id for each in archive.chosen([bytes(name) for name in known])} == {kernel.id, origin.candidate.id}
+    shown = archive.chosen(archive.catalogue("model"), range(2))
+    assert {each.id for each in shown} == {kernel.id, origin.candidate.id}
     assert [row.number for row in queries.attempts_of_run(archive, "run1")] == [1, 2]
     assert {node.id for node in queries.lineage_graph(archive, kernel.id).nodes} == {kernel.id, origin.candidate.id}
     assert verify(archive) == []
+
+
+def test_the_explorer_shows_a_served_archive(
+    place: tuple[Address, Server], archive: DuckArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.start_run(f.run("explored"))
+    archive.record_attempt(f.attempt("explored", 1, variant=77))
+    monkeypatch.setenv("RAG_KERNELS_ARCHIVE_TOKEN", TOKEN)
+    explorer = over(str(place[0]), monkeypatch).run()
+    assert numbers(explorer)["Kernels"] == str(archive.stats()["kernels"])
+    assert "scaled_relu" in shown(visit(explorer, "kernel", id=f.candidate(variant=77).id))
 
 
 def test_what_fails_is_undone_whole(archive: DuckArchive) -> None:

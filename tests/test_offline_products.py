@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import test_offline_numbers as numbers
-import tvm_ffi
+from emulated_cuda import build_emulated
 from test_offline_numbers import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
@@ -62,21 +60,6 @@ def test_products_are_as_exact_as_pytorch(name: str, tmp_path: Path) -> None:
     plan = write(fp, CpuParameters(products=2))
     assert plan is not None and plan.candidate.tier == "kernel" and "product" in plan.schedules
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
-
-
-def build_emulated(source: str, folder: Path) -> Any:
-    """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
-    header = numbers.ROOT / "tests" / "cuda_emulation.h"
-    text, library = folder / "k.cpp", folder / "k.so"
-    launch = r"(\w+)<<<(.*?), (\w+|dim3\(.*?\)), 0, stream>>>\((.*?)\);"
-    source = source.replace("<cuda_runtime.h>", f'"{header}"')
-    source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
-    text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))
-    flags = "-O1 -fno-strict-aliasing -shared -fPIC -std=c++20 -pthread"
-    flags += f" -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include -L{numbers.FFI}/lib"
-    done = subprocess.run(["g++", *flags.split(), "-o", library, text, "-ltvm_ffi"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return tvm_ffi.load_module(str(library))
 
 
 EMULATED = (("matrices", 1), ("convolutions", 1), ("batches", 0), ("deep", 0), ("transposed", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from factories import attempt, device, run
 from killed_run import RELU, REPLIES, session
+from scripted_judge import ScriptedJudge
 
 from archive.audit import verify
 from archive.memory import MemoryArchive
@@ -20,7 +22,7 @@ from rag_kernels.api import device_for, open_writer
 from rag_kernels.budget import Ledger
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Shown, WriterError
-from rag_kernels.sampling import Sampler, judge_sampled, mend, read_lines, write_line
+from rag_kernels.sampling import Sampler, judge_sampled, judge_together, mend, read_lines, write_line
 
 
 def sampler(folder: Path, archive: MemoryArchive, **changes: object) -> Sampler:
@@ -56,6 +58,18 @@ def test_what_was_sampled_is_judged_elsewhere_with_its_whole_lineage(tmp_path: P
     assert verify(there) == []
     assert list(judge_sampled(sampled, elsewhere)) == []  # the same file again
     assert there.runs()[0].status == "finished"
+
+
+def test_several_runs_of_a_batch_are_judged_side_by_side(tmp_path: Path) -> None:
+    there, made = MemoryArchive(), sampler(tmp_path, MemoryArchive())
+    problems = [RELU.problem, replace(RELU.problem, source=RELU.problem.source + "# another\n")]
+    sampled = [made.sample(one, 2, Ledger(Budget())) for one in problems]
+    at_once = threading.Barrier(2)  # a candidate of each is under the judge before the next of any
+    judge = ScriptedJudge(before=lambda c: len(judge.asked) < 2 and at_once.wait(60))
+    elsewhere = replace(session(tmp_path, 0.0), archive=there, judge=judge, at_once=2)
+    judged = list(judge_together(sampled, elsewhere, confirm=False))
+    assert {a.run_id for a in judged} == {one.run.id for one in sampled} and len(judged) == 4
+    assert {r.status for r in there.runs()} == {"finished"}
 
 
 def test_a_killed_sampling_goes_on_with_the_replies_that_it_has(tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ def explorer(
 
     Example: rag-kernels app --port 8600
     """
-    from archive.store import FileArchive, open_archive
+    from archive.memory import MemoryArchive
+    from archive.store import open_archive
 
     store = open_archive(read_settings(archive=archive).archive or None)
-    if not isinstance(store, FileArchive):
-        raise typer.BadParameter("The explorer reads an archive from disk: --archive must name a folder.")
+    if isinstance(store, MemoryArchive):
+        raise typer.BadParameter("The explorer reads what others write: --archive must name a folder or an address.")
     url = f"http://127.0.0.1:{port}"
     if as_json:
-        emit({"url": url, "archive": str(store.root)})
+        emit({"url": url, "archive": str(store)})
     print(f"The explorer is at {url} (Ctrl-C ends it).", file=sys.stderr, flush=True)
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "app.launch", str(store.root), "--port", str(port)])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "app.launch", str(store), "--port", str(port)])

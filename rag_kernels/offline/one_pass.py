@@ -83,9 +83,9 @@ class _OnePass:
         if below is None or not isinstance(v.arg, ir.Op):
             return None
         x = v.arg.args[0]
-        if below in self.tops:
+        if v.arg.template == EXPONENTIAL and below in self.tops:
             return ir.Op(v.dims, v.dtype, "{T}({0}.sum)", (self.pair(v, x),))
-        if below in self.counts:
+        if v.arg.template == CENTRED and below in self.counts:
             parts = (self.total(v, x, "double({0}) * double({0})"), self.total(v, x, "double({0})"))
             return ir.Op(v.dims, v.dtype, ABOUT_MEAN, (*parts, ir.Size((), "float64", self.counts[below])))
         return None

@@ -211,7 +211,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
     lines += [f"| {level} | {outcome} | {why} | {n} |" for (level, outcome, why), n in sorted(causes.items())]
     lines += ["", "| problem | tier | ms | eager | compile | floor / time | speed-up | labels |"]
     lines += ["|---|---|---:|---:|---:|---:|---:|---|"]
-    for r in sorted(filter(verified, rows), key=lambda r: (r["level"], int(r["name"].split("_")[0]))):
+    for r in sorted(filter(verified, rows), key=lambda r: (r["level"], number_of(r["name"]), r["name"])):
         compiled = f"{r['compile_us'] / 1e3:.3f}" if r["compile_us"] else "none"
         lines.append(
             f"| {r['level']}/{r['name']} | {r['tier']} | {r['candidate_us'] / 1e3:.3f} | {r['eager_us'] / 1e3:.3f} | "
@@ -219,6 +219,12 @@ def tables(rows: Sequence[Row]) -> list[str]:
             f"{', '.join([*r['labels'], *(['degenerate'] if r['degenerate'] else [])])} |"
         )
     return lines
+
+
+def number_of(name: str) -> int:
+    """KernelBench's number of a problem; others stand first."""
+    head = name.partition("_")[0]
+    return int(head) if head.isdigit() else 0
 
 
 def verified(row: Row) -> bool:

@@ -1,0 +1,26 @@
+"""Generated CUDA run without a GPU: C++ over `cuda_emulation.h`, loaded as the judge loads a kernel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import test_offline_numbers as numbers
+import tvm_ffi
+
+
+def build_emulated(source: str, folder: Path) -> Any:
+    """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
+    header = numbers.ROOT / "tests" / "cuda_emulation.h"
+    text, library = folder / "k.cpp", folder / "k.so"
+    launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), 0, stream>>>\((.*?)\);"
+    source = source.replace("<cuda_runtime.h>", f'"{header}"')
+    source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
+    text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))
+    flags = "-O1 -fno-strict-aliasing -shared -fPIC -std=c++20 -pthread"
+    flags += f" -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include -L{numbers.FFI}/lib"
+    done = subprocess.run(["g++", *flags.split(), "-o", library, text, "-ltvm_ffi"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return tvm_ffi.load_module(str(library))

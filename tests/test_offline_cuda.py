@@ -1,0 +1,49 @@
+"""Rows, columns and scans of generated CUDA, to the end: emulated on the CPU and compared with PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import test_offline_numbers as numbers
+from emulated_cuda import build_emulated
+from test_offline_numbers import Case, functional, worst_ratio
+
+from rag_kernels.offline import cuda_region
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cuda import CudaParameters
+
+SMALL = CudaParameters(threads=64, long_threads=128, team=4)
+
+# What a case is about must stand in the text, so that it cannot come to test something else.
+CASES = {
+    "kept rows": ("_wide<2>", Case("return x.softmax(-1) * y, (x - x.mean(-1, True)) / (1 + x.std(-1, keepdim=True))",
+                                   "torch.randn(5, 200)", "torch.randn(200)")),
+    "rows of no multiple of four": ("forward_0<<<", Case("return x.softmax(-1) + y", "torch.randn(5, 201)",
+                                                         "torch.randn(201)")),
+    "long rows": ("MaxSum", Case("return x.softmax(-1) * y, F.layer_norm(x + 3, (8400,)), torch.logsumexp(x, -1)",
+                                 "torch.randn(3, 8400)", "torch.randn(8400)")),
+    "split rows": ("scratch<MaxSum>", Case("return x.log_softmax(0) + y, x.var(), F.group_norm(x.view(1, 2, -1), 2)",
+                                           "torch.randn(32768)", "torch.randn(1)")),
+    "points": ("float4", Case("return F.gelu(x) * y + x[:, :1], x[1:] - x[:-1]", "torch.randn(9, 64)",
+                              "torch.randn(64)")),
+    "places": ("MaxPlace", Case("return x.argmax(-1), x.argmin(0), x.max(0)[0], y.max(1)[1]", "torch.randn(7, 96)",
+                                "torch.ones(5, 40)")),
+    "scans": ("_q[u]", Case("return x.cumsum(-1), x.cumprod(0), (x * y).cumsum(-1)", "torch.randn(4, 640)",
+                            "torch.randn(640)")),
+    "kept columns": ("kept", Case("return x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt(), x.softmax(1) * y",
+                                  "torch.randn(3, 40, 50)", "torch.randn(1)")),
+    "team columns": ("column_reduce", Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)",
+                                           "torch.randn(40)")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_generated_cuda_is_as_exact_as_pytorch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    monkeypatch.setattr(cuda_region, "MANY_COLUMNS", 1)
+    about, case = CASES[name]
+    fp = functional(name.replace(" ", "_"), case)
+    plan = write(fp, SMALL)
+    assert plan is not None and plan.candidate.tier == "kernel" and about in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
