@@ -7,7 +7,7 @@ no GPU: tests compile it, the judge on a GPU proves it.
 
 from __future__ import annotations
 
-from rag_kernels.offline import contract_cuda
+from rag_kernels.offline import contract_cuda_text
 from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda_text import HEAD, LAUNCH, TEAMS
 from rag_kernels.offline.cuda_wide import wide_region
@@ -28,8 +28,8 @@ def constants(p: CudaParameters) -> str:
 
 def parts_used(bodies: str) -> str:
     """The fixed text that these functions need for products."""
-    tensor = contract_cuda.TENSOR_HEAD if "multiply_16x8x8(" in bodies else ""
-    return (contract_cuda.HEAD if " tiles(" in bodies else "") + tensor
+    tensor = contract_cuda_text.TENSOR_HEAD if "multiply_16x8x8(" in bodies else ""
+    return (contract_cuda_text.HEAD if " tiles(" in bodies else "") + tensor
 
 
 def function_text(f: Function, parameters: CudaParameters) -> str:
