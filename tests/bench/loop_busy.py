@@ -36,6 +36,7 @@ from archive.store import FileArchive
 from eval.judge import LocalJudge
 from eval.problem import load_problem
 from eval.records import verdict_name
+from ingest.embedder import load_embedder
 from rag_kernels import flow, llm_branch
 from rag_kernels.api import open_session
 from rag_kernels.exemplars import Exemplars
@@ -44,6 +45,7 @@ from rag_kernels.llm_writer import LLMWriter
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Brief
+from rag_kernels.retrieval import Retriever
 
 ROOT = Path(__file__).resolve().parents[2]
 P90 = 1.2816  # standard deviations
@@ -167,8 +169,10 @@ def main() -> None:
             model.source = first.candidate.source
             list(session.judge.judge(functional, [first.candidate]))  # baselines and admission: once a problem
             watched = Watched(session.judge)  # type: ignore[arg-type]
-            unproved = replace(session.retrieve, prove=None)  # type: ignore[type-var]
-            session = replace(session, judge=watched, retrieve=unproved)  # type: ignore[arg-type]
+            device = session.judge.device
+            retriever = Retriever(session.archive, load_embedder(options.embedder), device_key=device.key)
+            unproved = Exemplars(retriever, options, device)
+            session = replace(session, judge=watched, retrieve=unproved)
             attempts = list(session.generate(problem, session.new_run("bench", problem)))
     report(attempts, watched, model, own, client, rows, retrieval)
 
