@@ -235,8 +235,8 @@ def report(folder: Path, queries: int) -> None:
     command = [sys.executable, __file__, "--measure", "--folder", str(folder), "--queries", str(queries)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**30
-    print(f"{found['kernels']:,} kernels of {found['problems']:,} problems, {size:.1f} GiB on disk\n")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
+    print(f"{found['kernels']:,} kernels of {found['problems']:,} problems, {size:,.0f} MiB on disk\n")
     print("| query | median | 95th percentile | processor time, median | 95th percentile |\n|---|---|---|---|---|")
     for name, title in ARMS.items():
         cells = [*np.percentile(found["ms"][name], (50, 95)), *np.percentile(found["cpu_ms"][name], (50, 95))]
