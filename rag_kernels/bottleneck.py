@@ -7,13 +7,12 @@ recommendation that a writer gets. Knows nothing of archives and prompts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from eval.device import floor_us
 from eval.records import Device, Features, Measurement, Passed
 
 Kind = Literal["memory", "arithmetic", "library", "overhead"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 SHORT_US = 20.0  # a call this short is mostly launch, threads waking up, and arguments
 FAR = 0.2  # of the floor
 NEAR = 0.8

@@ -9,7 +9,7 @@ all tests (fresh content, poison, mapping, sandbox, admission), has a wider net.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from eval.judge import LocalJudge
@@ -46,7 +46,6 @@ RESTS_ON: dict[str, frozenset[str]] = {
         "admission": ("wrong", "label:precision", "label:degenerate problem"),
     }.items()
 }  # fmt: skip
-Opener = Callable[[str], LocalJudge]  # a judge without this defence
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,22 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from eval.build import BuildError, build, default_cache, toolchain
 from eval.judge import LocalJudge, open_judge
 from eval.limits import Limits
-from eval.problem import problem_from_source
+from eval.problem import load_problem, problem_from_source
 from eval.records import Passed
 from eval.zoo.honest import Honest, cuda_kernels, honest_kernels
 from ingest.functionalize import functionalize
+from rag_kernels.offline.writer import OfflineWriter
+from rag_kernels.records import Brief
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = Limits(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3, measure_compile=False)
 CPU, CUDA = honest_kernels(), cuda_kernels()
 SAMPLED = (  # one of each family, and of each kind that a hasty judge would mistake for a cheat
@@ -81,3 +86,14 @@ def test_cuda_kernels_take_the_arguments_of_their_problems(judge: LocalJudge) ->
             if honest.task_source == source:
                 parameters = re.search(r"void run\(([^)]*)\)", honest.candidate.source)
                 assert parameters is not None and parameters[1].count(",") + 1 == expected, honest.name
+
+
+def test_shifts_into_the_sign_are_confirmed(judge: LocalJudge) -> None:
+    """Exponentials are made so, in generated kernels too: g++ defines it, and no sanitizer may reject it."""
+    fp = functionalize(load_problem(EXAMPLES / "softmax_scale.py"), workers=judge.workers)
+    brief = Brief("run", fp, judge.device, (), (), "", 1, 1)
+    candidate = OfflineWriter().propose(brief)[0].candidate
+    signed = candidate.source.replace("int32_t(uint32_t(rk_int(z)) << 23)", "(rk_int(z) << 23)")
+    assert signed != candidate.source
+    verdict = judge.confirm(fp, replace(candidate, source=signed)).verdict
+    assert isinstance(verdict, Passed), verdict

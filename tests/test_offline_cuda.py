@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,25 @@ def test_generated_cuda_is_as_exact_as_pytorch(name: str, tmp_path: Path, monkey
     plan = write(fp, SMALL)
     assert plan is not None and plan.candidate.tier == "kernel" and about in plan.candidate.source
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_quads_are_taken_only_where_every_row_begins_at_sixteen_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice's rows lie as far apart as the whole tensor's: their length decides, not the slice's."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    even = functional("even", Case("return torch.exp(x[:, :32]) + y", "torch.randn(6, 48)", "torch.randn(1)"))
+    odd = functional("odd", Case("return torch.exp(x[:, :32]) + y", "torch.randn(6, 47)", "torch.randn(1)"))
+    assert even.graph_key == odd.graph_key
+    plan = write(even, SMALL)
+    assert plan is not None
+    source, address = plan.candidate.source, "reinterpret_cast<const float4*>("
+    assert address in source
+    checked = source.replace(f"*{address}", "checked(")  # NaN from where no sixteen bytes may be loaded at once
+    load = (
+        "inline float4 checked(const float* p) {\n"
+        "  return uintptr_t(p) % 16 ? float4{NAN, NAN, NAN, NAN} : *(const float4*)p;\n}"
+    )
+    checked = checked.replace('#include "rag_kernel.h"', f'#include "rag_kernel.h"\n{load}', 1)
+    guarded = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=checked))
+    assert worst_ratio(odd, numbers.caller(guarded, odd, tmp_path)) < numbers.RATIO

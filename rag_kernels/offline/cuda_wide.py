@@ -15,7 +15,7 @@ from rag_kernels.offline import ir
 from rag_kernels.offline.cuda_region import FUNCTORS, CudaParameters, CudaRegion
 from rag_kernels.offline.expressions import Scope
 from rag_kernels.offline.function import Function, Sizes
-from rag_kernels.offline.nest import Access, Loop, Nest
+from rag_kernels.offline.nest import Access, Loop, Nest, text_of
 from rag_kernels.offline.passes import START, accumulator, indent
 from rag_kernels.offline.regions import Region
 from rag_kernels.offline.table import CTYPES
@@ -32,6 +32,7 @@ class WideRegion(CudaRegion):
 
     axis: Loop | None = None
     addresses: dict[str, str] = field(default_factory=dict)  # name -> address
+    strides: dict[str, None] = field(default_factory=dict)  # that must be multiples of four, as C
     loads: dict[str, str] = field(default_factory=dict)  # text of a scalar load -> name
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
     partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
@@ -49,15 +50,21 @@ class WideRegion(CudaRegion):
         assert self.axis
         buffers = dict.fromkeys(text.split(" + ")[0][:-2] for text in self.addresses.values())
         data = ", ".join(f"{b}_data" if b in self.scratch else f"{b}.data" for b in buffers)
-        return f"({self.axis.size}) % 4 == 0 && aligned({{{data}}})"
+        sizes = " && ".join(f"({size}) % 4 == 0" for size in dict.fromkeys([self.axis.size, *self.strides]))
+        return f"{sizes} && aligned({{{data}}})"
 
     def name_of(self, buffer: str, access: Access) -> str:
         """A new name for the quad at this place."""
         assert self.axis
         pointer = self.printer.pointers[buffer]
-        name = _name(pointer[:-2], len(self.addresses))
+        name = f"{pointer[:-2]}_v{len(self.addresses) or ''}"
         offset = re.sub(rf"\b{self.axis.var}\b", f"4 * {self.quad.var}", self.nest.offset(access))
         self.addresses[name] = f"{pointer} + {offset}"
+        inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
+        for loop in others(self.axis, self.nest):
+            step = access.steps.get(loop.leaves[-1], {})
+            if not all(set(inner) <= set(names) for names in step):  # else it is a multiple of the axis
+                self.strides.setdefault(text_of(step))
         return name
 
     def store(self, buffer: str, scope: Scope) -> list[str]:
@@ -239,10 +246,6 @@ class WideRegion(CudaRegion):
         return items if items <= (2 * KEPT if threads == 32 else KEPT) else 0
 
 
-def _name(buffer: str, number: int) -> str:
-    return f"{buffer}_v{number or ''}"
-
-
 def wide_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> WideRegion | None:
     """The wide kernel of a region, where there is something to take four at a time."""
     if parameters.vector == 1:
@@ -266,7 +269,10 @@ def wide_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParam
 
 def neighbours(access: Access, axis: Loop, nest: Nest) -> bool:
     """Whether elements along the axis lie side by side, each quad at a multiple of sixteen bytes."""
-    others = [x for x in (*nest.outer, *nest.reduced, *([nest.lane] if nest.lane else [])) if x.var != axis.var]
     if access.steps.get(axis.leaves[-1]) != {(): 1} or access.values or access.constant:
         return False
-    return all(access.stride(loop.leaves[-1]) % 4 == 0 for loop in others)
+    return all(access.stride(loop.leaves[-1]) % 4 == 0 for loop in others(axis, nest))
+
+
+def others(axis: Loop, nest: Nest) -> list[Loop]:
+    return [x for x in (*nest.outer, *nest.reduced, *([nest.lane] if nest.lane else [])) if x.var != axis.var]

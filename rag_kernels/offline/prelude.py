@@ -26,7 +26,7 @@ inline float rk_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const float y = (p + p) * rk_bits((rk_int(z) << 23) + (126 << 23));
+  const float y = (p + p) * rk_bits(int32_t(uint32_t(rk_int(z)) << 23) + (126 << 23));
   return x < -87.3f ? 0.0f : y;
 }
 inline double rk_exp(double x) { return std::exp(x); }
