@@ -15,8 +15,8 @@ def build_emulated(source: str, folder: Path) -> Any:
     """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
     header = numbers.ROOT / "tests" / "cuda_emulation.h"
     text, library = folder / "k.cpp", folder / "k.so"
-    launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), 0, stream>>>\((.*?)\);"
-    source = source.replace("<cuda_runtime.h>", f'"{header}"')
+    launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), \w+, stream>>>\((.*?)\);"
+    source = source.replace("<cuda_runtime.h>", f'"{header}"').replace("extern __shared__ float shared[];", "")
     source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
     text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))
     flags = "-O1 -fno-strict-aliasing -shared -fPIC -std=c++20 -pthread"

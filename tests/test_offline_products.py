@@ -30,6 +30,14 @@ CASES = {
         "torch.randn(3, 40, 19)",
     ),
     "deep": Case("return x.t() @ y * 2", "torch.randn(2304, 12)", "torch.randn(2304, 12)"),
+    "parts": Case("return x.t() @ y * 2", "torch.randn(560, 36)", "torch.randn(560, 34)"),
+    "filters": Case(
+        "return F.relu(self.a(x)) + y, self.b(x), self.c(x), self.d(x)",
+        "torch.randn(2, 12, 9, 7)",
+        "torch.randn(1)",
+        init="self.a = nn.Conv2d(12, 70, 3, padding=1); self.b = nn.Conv2d(12, 80, (3, 2), (2, 1), (1, 2), 2, 2); "
+        "self.c = nn.Conv2d(12, 36, 7, 3, 6); self.d = nn.ConvTranspose2d(12, 35, 3, stride=2, padding=1)",
+    ),
     "rows": Case(
         "return F.scaled_dot_product_attention(x, y, y), (x @ y.mT).softmax(-1), x @ y[0, 0], torch.triu(x) @ y[0, 0]",
         "torch.randn(3, 20, 24)",
@@ -62,7 +70,10 @@ def test_products_are_as_exact_as_pytorch(name: str, tmp_path: Path) -> None:
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
-EMULATED = (("matrices", 1), ("convolutions", 1), ("batches", 0), ("deep", 0), ("transposed", 0))
+EMULATED = (
+    *(("matrices", 1), ("parts", 1), ("filters", 1)),
+    *(("convolutions", 0), ("batches", 0), ("deep", 0), ("transposed", 0)),
+)
 
 
 @pytest.mark.parametrize("name,tensor", EMULATED)
@@ -73,15 +84,16 @@ def test_cuda_products_are_as_exact_as_pytorch(
     fp = functional(name, CASES[name])
     plan = write(fp, CudaParameters(products=2, tensor=tensor))
     assert plan is not None and plan.candidate.tier == "kernel" and "product" in plan.schedules
+    assert ("multiply(part" in plan.candidate.source) == bool(tensor)
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_cuda_products_compile(tmp_path: Path) -> None:
-    plan = write(functional("deep", CASES["deep"]), CudaParameters(products=2))
+    plan = write(functional("parts", CASES["parts"]), CudaParameters(products=2))
     assert plan is not None
     (tmp_path / "k.cu").write_text(plan.candidate.source)
-    flags = "-O1 -std=c++17 -gencode=arch=compute_90,code=sm_90 -c"
+    flags = "-O1 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -c"
     flags += f" -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
     command = ["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"]
     done = subprocess.run(command, capture_output=True, text=True)

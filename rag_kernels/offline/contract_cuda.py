@@ -1,4 +1,4 @@
-"""Contractions in CUDA: tiles of both factors in shared memory, 8 x 8 sums a thread, the epilogue from registers.
+"""Contractions in CUDA on plain cores: tiles of both factors in shared memory, 8 x 8 sums a thread, then the epilogue.
 
 Comes in: a Contraction. Goes out: one `__global__` kernel and its launch. The loads know strides, windows and guards
 (an implicit matrix product, for convolutions); the inner product knows none of them. While one pair of tiles is
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rag_kernels.offline import ir
 from rag_kernels.offline.contract import Contraction, Side, guard_text
-from rag_kernels.offline.contract_cuda_text import LOOP, THREAD_STEP, THREAD_SUMS, WARP_STEP, WARP_SUMS
+from rag_kernels.offline.contract_cuda_text import LOOP, SUMS
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.nest import Access, Loop, text_of
 from rag_kernels.offline.passes import indent
@@ -53,21 +53,28 @@ class Kernel:
     printer: Printer
     kind: str  # type of indices
     wanted: int = 0  # size of tiles, 0 for what fits
-    tensor: bool = False  # on tensor cores
     tile: Tile = Tile(128, 128, 16)
 
     def __post_init__(self) -> None:
         self.tile = tile_for(self.c, self.wanted)
 
+    @property
+    def times(self) -> str:
+        """By what the grid is larger than the number of tiles, as C text."""
+        return ""
+
+    @property
+    def dynamic(self) -> str:
+        """Dynamic shared memory of a block, as C text."""
+        return "0"
+
     def body(self) -> list[str]:
         c, tile, kind = self.c, self.tile, self.kind
-        pad = 8 if self.tensor else 4
-        sums, step = (WARP_SUMS, WARP_STEP) if self.tensor else (THREAD_SUMS, THREAD_STEP)
         left = self.fetches(c.left, "left", "row0", tile.rows)
         right = self.fetches(c.right, "right", "column0", tile.columns)
         lines = [
             f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {tile.depth}, T = {tile.threads};",
-            f"__shared__ __align__(16) float left[2][DEPTH][ROWS + {pad}], right[2][DEPTH][COLUMNS + {pad}];",
+            "__shared__ __align__(16) float left[2][DEPTH][ROWS + 4], right[2][DEPTH][COLUMNS + 4];",
             *c.phase_tables(f"{kind}"),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             "// Blocks run through bands of eight tiles of rows, so that neighbours share what they load.",
@@ -80,8 +87,8 @@ class Kernel:
             "__align__(16) float next_left[ROWS * DEPTH / T], next_right[COLUMNS * DEPTH / T];",
             f"const auto fetch = [&]({kind} k0) {{", *indent([*left[0], *right[0]]), "};",
             "const auto put = [&](int to) {", *indent([*left[1], *right[1]]), "};",
-            *sums.splitlines(),
-            *LOOP.replace("STEP", step).splitlines(),
+            *SUMS.splitlines(),
+            *LOOP.splitlines(),
             *self.epilogue(),
         ]  # fmt: skip
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
@@ -112,7 +119,6 @@ class Kernel:
             f"  {place}", f"  const {kind} k = k0 + {k}, lane = {start} + {lane};", *indent(zero),
             f"  if (k < depth && lane < {limit}) {{", *indent(indent(read)), "  }", "}",
         ]  # fmt: skip
-        lane += f" ^ SPREAD({k}, {limit.upper()})" if self.tensor else ""
         if vector > 1 and deep:
             store = [f"{name}[to][{k} + u][{lane}] = next_{name}[e * 4 + u];"]
             store = ["#pragma unroll", f"for (int u = 0; u < 4; ++u) {store[0]}"]
@@ -212,10 +218,7 @@ class Kernel:
     def epilogue(self) -> list[str]:
         """The operators behind the sum, and the stores: a run of neighbouring columns at a time."""
         c, vector, kind = self.c, self.vector_store(), self.kind
-        run, rows, columns = (2, "HIGH / 8", "WIDE / 4") if self.tensor else (4, "8", "8")
         row, column = "ty * 4 + i % 4 + i / 4 * (ROWS / 2)", "tx * 4 + j / 4 * (COLUMNS / 2)"
-        if self.tensor:
-            row, column = "high0 + i / 2 * 16 + i % 2 * 8 + g", "wide0 + j / 2 * 8 + 2 * q"
         scope = Scope()
         scope.known[id(c.total)] = "sums[i][j + u]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
@@ -223,25 +226,25 @@ class Kernel:
         places = {b: f"{self.printer.pointers[b]}[{c.nest.offset(c.nest.stores[b]) or '0'}]" for b in values}
         body = [*c.apart(c.columns, "(column + u)", kind), *scope.lines]
         single = [
-            "#pragma unroll", f"for (int u = 0; u < {run}; ++u) {{", "  if (column + u < columns) {",
+            "#pragma unroll", "for (int u = 0; u < 4; ++u) {", "  if (column + u < columns) {",
             *indent(indent([*body, *(f"{places[b]} = {v};" for b, v in values.items())])), "  }", "}",
         ]  # fmt: skip
         inner = single
         if vector:
-            stores = [f"*reinterpret_cast<float{run}*>(&{places[b]}) = {names[b]};" for b in values]
+            stores = [f"*reinterpret_cast<float4*>(&{places[b]}) = {names[b]};" for b in values]
             inner = [
-                "if (wide_out && column < columns) {", *(f"  float{run} {name};" for name in names.values()),
-                "#pragma unroll", f"  for (int u = 0; u < {run}; ++u) {{",
+                "if (wide_out && column < columns) {", *(f"  float4 {name};" for name in names.values()),
+                "#pragma unroll", "  for (int u = 0; u < 4; ++u) {",
                 *indent(indent([*body, *(f"(&{names[b]}.x)[u] = {v};" for b, v in values.items())])), "  }",
                 *indent([*c.apart(c.columns, "column", kind), *stores]),
                 "} else if (!wide_out) {", *indent(single), "}",
             ]  # fmt: skip
         return [
-            "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{",
+            "#pragma unroll", "for (int i = 0; i < 8; ++i) {",
             f"  const {kind} row = row0 + {row};",
             "  if (row < rows) {",
             *indent(indent(c.apart(c.rows, "row", kind))),
-            "#pragma unroll", f"    for (int j = 0; j < {columns}; j += {run}) {{",
+            "#pragma unroll", "    for (int j = 0; j < 8; j += 4) {",
             f"      const {kind} column = column0 + {column};",
             *indent(indent(indent(inner))),
             "    }", "  }", "}",
@@ -259,8 +262,8 @@ class Kernel:
         total = f"({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {tile.rows})"
         total += f" * tiles({c.extents(c.columns)}, {tile.columns})"
         call = ", ".join([*arguments, *widths, *(f"phase{n}" for n in range(len(c.phases)))])
-        lines = [f"const int64_t grid = {total};",
-                 f"if (grid > 0) {name}<<<blocks(grid), {tile.threads}, 0, stream>>>({call});"]  # fmt: skip
+        shape = f"blocks(grid{self.times}), {tile.threads}, {self.dynamic}, stream"
+        lines = [f"const int64_t grid = {total};", f"if (grid > 0) {name}<<<{shape}>>>({call});"]
         for n, phase in reversed(list(enumerate(c.phases))):
             lines = [f"for (int phase{n} = 0; phase{n} < {phase.stride}; ++phase{n}) {{", *indent(lines), "}"]
         lines = [*(f"const bool {wide} = {condition};" for wide, condition in widths.items()), *lines]

@@ -7,7 +7,7 @@ no GPU: tests compile it, the judge on a GPU proves it.
 
 from __future__ import annotations
 
-from rag_kernels.offline import contract_cuda_text
+from rag_kernels.offline import contract_cuda_text, contract_tensor_text
 from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda_text import HEAD, LAUNCH, TEAMS
 from rag_kernels.offline.cuda_wide import wide_region
@@ -28,7 +28,7 @@ def constants(p: CudaParameters) -> str:
 
 def parts_used(bodies: str) -> str:
     """The fixed text that these functions need for products."""
-    tensor = contract_cuda_text.TENSOR_HEAD if "multiply_16x8x8(" in bodies else ""
+    tensor = contract_tensor_text.HEAD if "put_quad(" in bodies else ""
     return (contract_cuda_text.HEAD if " tiles(" in bodies else "") + tensor
 
 

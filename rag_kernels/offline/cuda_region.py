@@ -12,8 +12,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Self
 
-from rag_kernels.offline import contract_cuda, ir
+from rag_kernels.offline import ir
 from rag_kernels.offline.contract import find_contraction
+from rag_kernels.offline.contract_cuda import Kernel
+from rag_kernels.offline.contract_tensor import TensorKernel, serves
 from rag_kernels.offline.cuda_windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
@@ -40,7 +42,7 @@ class CudaParameters:
     long_threads: int = 1024  # of a block for longer rows
     team: int = 16  # threads that share a column
     vector: int = 4  # neighbouring elements that a thread takes with one load; 1 turns it off
-    tile: int = 0  # rows and columns of a block of a product: 64, or 0 for as many as fill the device
+    tile: int = 0  # rows of a block of a product: 64 or 128, or 0 for what fits
     tensor: int = 1  # products on tensor cores, as three TF32 products each
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
 
@@ -69,8 +71,8 @@ class CudaRegion(Passes):
         used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
         small = all(math.prod(f.specs[b].shape) <= 1 << 31 for b in used)
         printer = Printer(found.nest, self.printer.pointers)
-        kernel = contract_cuda.Kernel(found, printer, "int" if small else "int64_t", self.parameters.tile,
-                                     bool(self.parameters.tensor))  # fmt: skip
+        made = TensorKernel if self.parameters.tensor and serves(found) else Kernel
+        kernel = made(found, printer, "int" if small else "int64_t", self.parameters.tile)
         body = kernel.body()
         parameters, arguments = self.parameters_of("\n".join(body), f)
         parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]

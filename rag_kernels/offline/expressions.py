@@ -95,13 +95,17 @@ class Printer:
         scope.lines.append(f"const {CTYPES[value.dtype]} {name} = {text};")
         return name
 
-    def load(self, value: ir.Load, scope: Scope) -> str:
+    def place(self, value: ir.Load, scope: Scope) -> str:
+        """The element offset of a load, as C text."""
         access = self.nest.accesses[id(value)]
         terms = [self.nest.offset(access)] if self.nest.offset(access) else []
         for index, stride in access.values:
             step = text_of(stride)
             terms.append(self.emit(index, scope) + ("" if step == "1" else f" * ({step})"))
-        text = f"{self.pointers[value.buffer]}[{' + '.join(terms) or '0'}]"
+        return " + ".join(terms) or "0"
+
+    def load(self, value: ir.Load, scope: Scope) -> str:
+        text = f"{self.pointers[value.buffer]}[{self.place(value, scope)}]"
         if value.dtype == "bool":  # g++ vectorises loads of bytes, not of bools
             text = f"((const uint8_t*){text.replace('[', ')[', 1)} != 0"
         known = scope.find(text)

@@ -33,7 +33,7 @@ CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("long_threads", "row", (512, 256)),
     ("team", "column", (8, 32, 4)),
     ("vector", "point", (1,)),
-    ("tile", "product", (64,)),
+    ("tile", "product", (64, 128)),
     ("tensor", "product", (0, 1)),
 )
 

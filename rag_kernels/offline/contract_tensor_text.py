@@ -1,0 +1,171 @@
+"""The fixed part of CUDA products on tensor cores: halves of numbers, a warp's products, the loop over the depth."""
+
+
+def registers(first: int, count: int) -> str:
+    return ", ".join(f"%{n}" for n in range(first, first + count))
+
+
+HEAD = f"""
+// Products of fp32 on tensor cores: each factor is the sum of two TF32 numbers that hold 22 of its bits and more, and
+// three of the four partial products are taken. The sums of 32 terms join in fp32, since tensor cores truncate.
+__device__ inline void halves(float x, unsigned& high, unsigned& low) {{
+  high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  low = __float_as_uint(x - __uint_as_float(high));
+}}
+__device__ inline float* multiple_of_1024(float* p) {{ return (float*)((uintptr_t(p) + 1023) & ~uintptr_t(1023)); }}
+
+// A lane (a row or column) of 32 terms is 128 bytes; its quads are exchanged by `^ lane % 8`, as wgmma reads them. All
+// high halves of a tile lie before all low ones.
+__device__ inline void put_quad(float* high, float* low, int lane, int k, const float4& v) {{
+  __align__(16) unsigned h[4], l[4];
+  halves(v.x, h[0], l[0]), halves(v.y, h[1], l[1]), halves(v.z, h[2], l[2]), halves(v.w, h[3], l[3]);
+  const int at = lane * 32 + ((k / 4 ^ lane % 8) * 4);
+  *(float4*)(high + at) = *(float4*)h, *(float4*)(low + at) = *(float4*)l;
+}}
+
+// `multiply`: four warps' products of 64 rows and 128 columns over 32 terms, of which a warp has 16 rows. A thread has
+// of each eight columns two neighbours in two rows.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ inline void publish() {{ asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }}
+__device__ inline uint64_t descriptor(const float* p) {{
+  return (__cvta_generic_to_shared(p) & 0x3ffff) >> 4 | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+}}
+#define EIGHT(n) "+f"(part[n]), "+f"(part[n + 1]), "+f"(part[n + 2]), "+f"(part[n + 3]), "+f"(part[n + 4]), \\
+                 "+f"(part[n + 5]), "+f"(part[n + 6]), "+f"(part[n + 7])
+__device__ inline void multiply_64x128x8(float (&part)[64], uint64_t a, uint64_t b, int more) {{
+  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %66, 0;\\n"
+      "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {{{registers(0, 16)}, "
+      "{registers(16, 16)}, {registers(32, 16)}, "
+      "{registers(48, 16)}}}, %64, %65, p, 1, 1; }}"
+      : EIGHT(0), EIGHT(8), EIGHT(16), EIGHT(24), EIGHT(32), EIGHT(40), EIGHT(48), EIGHT(56)
+      : "l"(a), "l"(b), "r"(more));
+}}
+__device__ inline void hold(float (&part)[64]) {{
+#pragma unroll
+  for (int u = 0; u < 64; ++u) asm volatile("" : "+f"(part[u])::"memory");
+}}
+__device__ inline void multiply(float (&part)[64], const float* a, int half_a, const float* b, int half_b) {{
+  const uint64_t high_a = descriptor(a), low_a = descriptor(a + half_a);
+  const uint64_t high_b = descriptor(b), low_b = descriptor(b + half_b);
+  hold(part);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+  for (int s = 0; s < 8; s += 2) {{
+    multiply_64x128x8(part, low_a + s, high_b + s, s);
+    multiply_64x128x8(part, high_a + s, low_b + s, 1);
+    multiply_64x128x8(part, high_a + s, high_b + s, 1);
+  }}
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}}
+__device__ inline void finish(float (&part)[64]) {{
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  hold(part);
+}}
+#else
+__device__ inline void multiply_16x8x8(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {{
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}
+__device__ inline void publish() {{}}
+__device__ inline void finish(float (&)[64]) {{}}
+__device__ inline unsigned term(const float* p, int lane, int k) {{
+  return __float_as_uint(p[lane * 32 + ((k / 4 ^ lane % 8) * 4) + k % 4]);
+}}
+__device__ inline void multiply(float (&part)[64], const float* a, int half_a, const float* b, int half_b) {{
+  const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+#pragma unroll
+  for (int u = 0; u < 64; ++u) part[u] = 0;
+#pragma unroll
+  for (int k = q; k < 32; k += 8) {{
+    const unsigned high_a[4] = {{term(a, row, k), term(a, row + 8, k), term(a, row, k + 4), term(a, row + 8, k + 4)}};
+    const float* const l = a + half_a;
+    const unsigned low_a[4] = {{term(l, row, k), term(l, row + 8, k), term(l, row, k + 4), term(l, row + 8, k + 4)}};
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {{
+      const int column = j * 8 + threadIdx.x % 32 / 4;
+      const unsigned high_b[2] = {{term(b, column, k), term(b, column, k + 4)}};
+      const unsigned low_b[2] = {{term(b + half_b, column, k), term(b + half_b, column, k + 4)}};
+      multiply_16x8x8(&part[j * 4], low_a, high_b);
+      multiply_16x8x8(&part[j * 4], high_a, low_b);
+      multiply_16x8x8(&part[j * 4], high_a, high_b);
+    }}
+  }}
+}}
+#endif
+
+// Among how many blocks the depth of a tile is split, so that the last wave of blocks is nearly full.
+inline int parts_of(int64_t tiles, int64_t depth) {{
+  int device = 0, processors = 132;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  double least = 1e30;
+  int best = 1;
+  for (int parts = 1; parts == 1 || (parts * 256 <= depth && parts <= processors && tiles < 4 * processors); ++parts) {{
+    const double time = double((tiles * parts + processors - 1) / processors) / parts + 0.01 * (parts > 1);
+    if (time < 0.9 * least) least = time, best = parts;
+  }}
+  return best;
+}}
+"""
+
+BEGIN = """\
+extern __shared__ float shared[];
+float* const left = multiple_of_1024(shared);  // [buffer][high or low][row][term]
+float* const right = left + 4 * ROWS * DEPTH;  // [buffer][high or low][column][term]
+// Blocks run through bands of eight tiles of rows, so that neighbours share what they load.
+const unsigned across = (rows + ROWS - 1) / ROWS, along = (columns + COLUMNS - 1) / COLUMNS;
+const unsigned block = blockIdx.x / parts, z_ = block / (across * along), t = block % (across * along);
+const unsigned band = t / (8 * along), in = t % (8 * along), tall = across - band * 8 < 8 ? across - band * 8 : 8;
+const KIND z = z_, row0 = KIND(band * 8 + in % tall) * ROWS, column0 = KIND(in / tall) * COLUMNS;
+const KIND chunk = ((depth + DEPTH - 1) / DEPTH + parts - 1) / parts * DEPTH, begin = blockIdx.x % parts * chunk;
+const KIND end = begin + chunk < depth ? begin + chunk : depth;
+float4 next_left[ROWS * 8 / T], next_right[COLUMNS * 8 / T];"""
+
+# What comes next is split and put while the tensor cores work, and what comes after it is on its way to registers.
+LOOP = """\
+const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+const int high0 = warp % (ROWS / 16) * 16, wide0 = warp / (ROWS / 16) * 128;
+float sums[64] = {}, part[64] = {};
+if (begin < end) {
+  fetch(begin);
+  put(0);
+  if (begin + DEPTH < end) fetch(begin + DEPTH);
+}
+__syncthreads();
+int now = 0;
+for (KIND k0 = begin; k0 < end; k0 += DEPTH, now ^= 1) {
+  const float* const a = left + (now * 2 * ROWS + high0 / 64 * 64) * DEPTH;
+  multiply(part, a, ROWS * DEPTH, right + (now * 2 * COLUMNS + wide0) * DEPTH, COLUMNS * DEPTH);
+  if (k0 + DEPTH < end) put(now ^ 1);
+  if (k0 + 2 * DEPTH < end) fetch(k0 + 2 * DEPTH);
+  finish(part);
+#pragma unroll
+  for (int u = 0; u < 64; ++u) sums[u] += part[u];
+  __syncthreads();
+}
+if (parts > 1) {  // the last block of a tile adds the parts up, always in the same order
+  float* const tile = partial + int64_t(block) * parts * (64 * T) + threadIdx.x;
+#pragma unroll
+  for (int u = 0; u < 64; ++u) tile[(blockIdx.x % parts * 64 + u) * T] = sums[u];
+  __threadfence();
+  __syncthreads();
+  if (!__syncthreads_or(threadIdx.x == 0 && atomicAdd(&arrived[block], 1) == parts - 1)) return;
+  __threadfence();
+#pragma unroll
+  for (int u = 0; u < 64; ++u) sums[u] = 0;
+  for (int p = 0; p < parts; ++p)
+#pragma unroll
+    for (int u = 0; u < 64; ++u) sums[u] += __ldcg(&tile[(p * 64 + u) * T]);
+}"""
+
+# Through shared memory, so that neighbouring threads store neighbouring columns and take a column apart once.
+EPILOGUE = """\
+float* const tile = left;
+#pragma unroll
+for (int u = 0; u < 64; u += 2) {
+  const int row = high0 + u / 2 % 2 * 8 + g, column = wide0 + u / 4 * 8 + q * 2;
+  *(float2*)&tile[row * (COLUMNS + 8) + column] = make_float2(sums[u], sums[u + 1]);
+}
+__syncthreads();"""
