@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,11 +38,16 @@ def baseline_file(fp: FunctionalProblem, device: Device, *, environment: str, ca
     return cache / "baselines" / f"{key}.json"
 
 
-def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
-    """The cached baseline, or one measured now (torch.compile takes seconds to a minute on a CPU)."""
+def open_baseline(
+    file: Path, open_session: Callable[[], Session], lock: Callable[[], AbstractContextManager[None]]
+) -> Baseline:
+    """The cached baseline, or one measured now under a lock (torch.compile takes seconds to a minute on a CPU)."""
     if not file.is_file():
         with open_session() as own:
-            baseline = _measure(own)
+            if own.limits.measure_compile:
+                own.prepare_baselines()
+            with lock():
+                baseline = _measure(own)
         file.parent.mkdir(parents=True, exist_ok=True)
         staged = file.with_suffix(f".{os.getpid()}.tmp")
         staged.write_text(json.dumps(asdict(baseline)))
@@ -54,10 +60,9 @@ def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
 
 def _measure(session: Session) -> Baseline:
     limits = session.limits
-    if limits.measure_compile:
-        session.prepare_baselines()
     pair_s = 2 * session.eager_estimate_s()
-    pairs = pairs_for(pair_s, least=15, most=30, target_s=limits.timed_s, limit_s=limits.max_timed_s)
+    bounds = {"least": limits.pairs // 2, "most": limits.pairs}
+    pairs = pairs_for(pair_s, **bounds, target_s=limits.timed_s, limit_s=limits.max_timed_s)
     names = ["eager", *session.variants]
     paired = Paired({variant: [] for variant in names}, orders(names, pairs, session.rng))
     times = paired.seconds

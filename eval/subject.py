@@ -77,7 +77,6 @@ class Subject:
         self.places: list[Place] = []
         self.is_module = candidate.tier == "module"
         self._requests = 0
-        self.pull_s = 0.0  # how long the last collection of outputs took
         role = "eval.candidate:serve_cuda" if session.on_gpu else "eval.candidate:serve"
         memory = None if session.on_gpu else session.memory_bytes
         limited, workers = not (session.on_gpu or self.is_module), session.candidate_workers
@@ -194,9 +193,7 @@ class Subject:
 
     def outputs(self, place: Place) -> list[NDArray[np.uint8]]:
         """The judge's own copy of what the last call wrote, after its form and surroundings were checked."""
-        start = perf_counter()
         reply = self._do("pull", {"form": list, "intact": bool, "arithmetic": bool}, at=place.number)
-        self.pull_s = perf_counter() - start
         expected = [[list(s.shape), s.dtype, place.session.device.backend] for s in place.session.fp.outputs]
         if reply["form"] != expected:
             raise Stopped(Wrong(
@@ -258,11 +255,15 @@ class Subject:
         if not stopped:
             raise Stopped(Rejected("background_work", "A thread of the candidate's process could not be stopped."))
 
+    def used_s(self) -> float:
+        """CPU seconds that the worker's processes have used so far."""
+        return self.worker.activity().cpu_s
+
     def busy_s(self, seconds: float) -> float:
-        """CPU seconds that the worker's processes use while nothing is asked of them."""
-        before = self.worker.activity().cpu_s
+        """CPU seconds that they use while nothing is asked of them."""
+        before = self.used_s()
         time.sleep(seconds)
-        return self.worker.activity().cpu_s - before
+        return self.used_s() - before
 
     def close(self) -> None:
         self.worker.close()

@@ -146,6 +146,19 @@ def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str
     page.close()
 
 
+@pytest.mark.parametrize("path,text,opened", [
+    ("runs", "Click a row to open it", "/run\\?id=run"),
+    ("problems", "3 problems. Click a row", "/problem\\?id="),
+    ("kernels", "4 of 4 kernels. Click a row", "/kernel\\?id="),
+])  # fmt: skip
+def test_a_click_on_a_row_opens_it(address: str, window: Any, path: str, text: str, opened: str) -> None:
+    page = open_page(window, f"{address}/{path}", text)
+    page.get_by_test_id("stDataFrame").first.click(position={"x": 260, "y": 52})
+    page.wait_for_url(re.compile(opened), timeout=30_000)
+    assert page.get_by_test_id("stException").count() == 0
+    page.close()
+
+
 def test_a_view_can_be_sent_as_its_url(address: str, window: Any) -> None:
     from playwright.sync_api import expect
 

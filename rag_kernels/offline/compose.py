@@ -65,11 +65,12 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
 def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
     """What round one offers: products where ours are likely better, then all of them ours, then all the library's.
 
-    On a GPU our products run on tensor cores, and once more without: what is better depends on their sizes.
+    On a GPU first all of them ours, on tensor cores; without these last: what is better depends on sizes.
     """
     variants = [replace(start, products=products) for products in (1, 2, 0)]
     if isinstance(start, CudaParameters):
-        variants[2:2] = [replace(start, products=2, tensor=0)]
+        choices = ((2, 1), (0, 1), (1, 1), (2, 0))
+        variants = [replace(start, products=products, tensor=tensor) for products, tensor in choices]
     seen: set[tuple[object, ...]] = set()
     for variant in variants:
         plan = write(fp, variant)

@@ -7,7 +7,7 @@ PATH is the folder KernelBench of a checkout. Every problem goes through the wri
 `rag-kernels generate`, without an archive: one fused candidate or several, then --rounds rounds of tuning. Sizes are
 the problem's own, or scaled down to --max-mib of tensors (a two-core machine: 256). Rows are appended to --out as they
 come, and problems that are in it are left out, so that a run that was cut off goes on. --part 2/4 takes every fourth
-problem; on a machine with several GPUs run one process for each, each with its own --cache.
+problem; on a machine with several GPUs run a few processes for each, with one --cache: they take turns in measuring.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=2, help="the first writes, the others tune")
     parser.add_argument("--width", type=int, default=4, help="candidates a round")
+    parser.add_argument("--enough", type=float, default=1e9, help="no further round once the speed-up is this")
     parser.add_argument("--max-mib", type=int, default=0, help="scale problems down to this many MiB of tensors")
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--only", nargs="*", default=[], help="names that start so")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (to look at kernels)")
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
+    parser.add_argument("--pairs", type=int, default=30, help="timed pairs, interleaved")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("offline_kernelbench.jsonl"))
@@ -79,7 +81,10 @@ def run(asked: argparse.Namespace) -> None:
     if asked.only:
         wanted = [x for x in wanted if any(x[1].stem.startswith(o) for o in asked.only)]
     started = time.monotonic()
-    limits = Limits(measure_compile=not asked.no_compile, without=frozenset(asked.without))
+    limits = Limits(
+        measure_compile=not asked.no_compile, without=frozenset(asked.without), pairs=asked.pairs,
+        max_pairs=2 * asked.pairs, few_pairs=min(7, asked.pairs),
+    )  # fmt: skip
     with (
         asked.out.open("a") as out,
         open_judge(asked.device, limits=limits, cache_dir=asked.cache, at_other_sizes=at_other_sizes) as judge,
@@ -138,6 +143,9 @@ def search(judge: LocalJudge, fp: FunctionalProblem, asked: argparse.Namespace) 
     for number in range(1, asked.rounds + 1):
         if number > 1 and not any(isinstance(a.judged.verdict, Passed) for a in attempts):
             break  # there is nothing to tune
+        if max((a.judged.verdict.measurement.speedup for a in attempts if isinstance(a.judged.verdict, Passed)),
+               default=0.0) >= asked.enough:  # fmt: skip
+            break
         brief = Brief("bench", fp, judge.device, (), tuple(attempts), "", number, asked.width)
         drafts = {d.candidate: d for d in writer.propose(brief)}
         for candidate, judged in judge.judge(fp, list(drafts)):
