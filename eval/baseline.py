@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,16 +37,11 @@ def baseline_file(fp: FunctionalProblem, device: Device, *, environment: str, ca
     return cache / "baselines" / f"{key}.json"
 
 
-def open_baseline(
-    file: Path, open_session: Callable[[], Session], lock: Callable[[], AbstractContextManager[None]]
-) -> Baseline:
-    """The cached baseline, or one measured now under a lock (torch.compile takes seconds to a minute on a CPU)."""
+def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
+    """The cached baseline, or one measured now (torch.compile takes seconds to a minute on a CPU)."""
     if not file.is_file():
         with open_session() as own:
-            if own.limits.measure_compile:
-                own.prepare_baselines()
-            with lock():
-                baseline = _measure(own)
+            baseline = _measure(own)
         file.parent.mkdir(parents=True, exist_ok=True)
         staged = file.with_suffix(f".{os.getpid()}.tmp")
         staged.write_text(json.dumps(asdict(baseline)))
@@ -60,6 +54,8 @@ def open_baseline(
 
 def _measure(session: Session) -> Baseline:
     limits = session.limits
+    if limits.measure_compile:
+        session.prepare_baselines()
     pair_s = 2 * session.eager_estimate_s()
     bounds = {"least": limits.pairs // 2, "most": limits.pairs}
     pairs = pairs_for(pair_s, **bounds, target_s=limits.timed_s, limit_s=limits.max_timed_s)

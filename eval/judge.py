@@ -76,7 +76,6 @@ class Judge(Protocol):
 
 
 Sizes = Literal["small", "odd"]
-Lock = Callable[[], contextlib.AbstractContextManager[None]]
 AtOtherSizes = Callable[[FunctionalProblem, Sizes, Workers], FunctionalProblem | None]
 
 
@@ -128,7 +127,8 @@ class LocalJudge:
             started = perf_counter()
             running = {c: pool.submit(self._build, [c]) for c in to_build}
             if self.can_run:
-                session = self._open_session(fp)  # meanwhile
+                with self._device_lock():
+                    session = self._open_session(fp)  # meanwhile
                 # Modules compile themselves when they are loaded: that is done ahead, each in its own worker.
                 modules = [c for c, verdict in triaged if verdict is None and c.tier == "module"]
                 self._loading = {c: pool.submit(Subject, session, c, None) for c in modules}
@@ -213,15 +213,12 @@ class LocalJudge:
             verdict = Compiled("It compiles; there is no GPU here to verify it on.")
         if verdict is None:
             library = built if isinstance(built, Library) else None
-            with contextlib.ExitStack() as held:
-                preparing, timing = self._locks()
-                held.enter_context(preparing())
+            with self._device_lock():
                 started = perf_counter()
                 session = self._open_session(fp)
                 baseline = open_baseline(
-                    self._baseline_file(fp), lambda: self._new_session(fp, self._compile_workers()), timing
+                    self._baseline_file(fp), lambda: self._new_session(fp, self._compile_workers())
                 )
-                held.enter_context(timing())
                 session.eager_estimate_s()
                 stages["prepare"] = perf_counter() - started
                 loading = self._loading.pop(candidate, None)
@@ -316,15 +313,6 @@ class LocalJudge:
                 file = held.enter_context((folder / f"{unit}.lock").open("w"))
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-    def _locks(self) -> tuple[Lock, Lock]:
-        """What is held while a problem is prepared, and what while it is checked and timed.
-
-        On a CPU one lock for all, since compilers would take the cores from what is being timed. On a GPU processes
-        start, lay out inputs and compile baselines while another judge has the device, and wait to check and time.
-        """
-        none: Lock = contextlib.nullcontext
-        return (none, self._device_lock) if self.device.backend == "cuda" else (self._device_lock, none)
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Build many candidates ahead, in one go; a judgement then finds them in the cache."""

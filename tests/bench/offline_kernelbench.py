@@ -56,9 +56,15 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("offline_kernelbench.jsonl"))
     parser.add_argument("--table", nargs="+", type=Path, help="print the tables of these files")
+    parser.add_argument("--degenerate-from", nargs="+", type=Path, default=[],
+                        help="rows of a run with admission, whose degenerate problems count so here too")  # fmt: skip
     asked = parser.parse_args()
     if asked.table:
-        print("\n".join(tables(read(asked.table))))
+        known = {(r["level"], r["name"]): r.get("degenerate") for r in read(asked.degenerate_from)}
+        rows = read(asked.table)
+        for row in rows:
+            row["degenerate"] = row.get("degenerate") or known.get((row["level"], row["name"])) or ""
+        print("\n".join(tables(rows)))
         return
     run(asked)
     print("\n".join(tables(read([asked.out]))))
