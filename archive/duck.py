@@ -200,7 +200,7 @@ class DuckArchive:
 
     def chosen(self, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
         """Whole kernels for rows of a catalogue, in this order."""
-        with self.database.read() as con:
+        with self.database.read(stay=True) as con:
             return read_kernels(con, known, chosen)
 
     def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:

@@ -112,7 +112,7 @@ class SharedDatabase:
         return str(self.address)
 
     @contextmanager
-    def read(self) -> Iterator[DuckDBPyConnection]:
+    def read(self, *, stay: bool = False) -> Iterator[DuckDBPyConnection]:
         with self._lock, self._translated(), ended(self._begun()) as con:
             yield con
 

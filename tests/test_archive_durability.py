@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import archive_trials as trials
@@ -117,3 +118,60 @@ def test_a_full_disk_is_reported_and_leaves_the_file_intact(room: int, tmp_path:
     assert [attempt.number for attempt in archive.attempts("full")] == [int(n) for n in written]
     archive.record_attempt(f.attempt("after", 1, variant=9))
     assert verify(archive) == ["attempts refers to after, which is not in runs."]
+
+
+WRITES = """
+import sys
+import time
+from pathlib import Path
+import factories as f
+from archive.store import FileArchive
+FileArchive(Path(sys.argv[1]), deadline_s=10).record_attempt(f.attempt("run", int(sys.argv[2])))
+"""
+
+
+def is_open(root: Path) -> bool:
+    """Whether this process has the archive's file open."""
+    opened = [fd for fd in Path("/proc/self/fd").iterdir() if fd.exists()]
+    return any(Path(os.readlink(fd)) == root / "archive.duckdb" for fd in opened)
+
+
+def write_elsewhere(root: Path, number: int) -> None:
+    path = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
+    command = [sys.executable, "-c", WRITES, str(root), str(number)]
+    subprocess.run(command, check=True, timeout=60, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_a_reader_that_stays_keeps_nobody_out(tmp_path: Path) -> None:
+    archive, other = FileArchive(tmp_path), FileArchive(tmp_path)
+    archive.record_attempt(f.attempt("run", 1))
+
+    def count() -> int:
+        with archive.database.read(stay=True) as con:
+            (found,) = con.execute("SELECT count(*) FROM attempts").fetchone() or (0,)
+        assert is_open(tmp_path)
+        return int(found)
+
+    assert count() == 1
+    other.record_attempt(f.attempt("run", 2))  # another archive of this process
+    assert count() == 2
+    write_elsewhere(tmp_path, 3)  # another process, while the file is attached here
+    assert count() == 3
+    with other.database.read() as con:  # in the same mode, and then nobody stays
+        assert con.execute("SELECT count(*) FROM attempts").fetchone() == (3,)
+    assert not is_open(tmp_path)
+    with pytest.raises(ZeroDivisionError), archive.database.read(stay=True):
+        raise ZeroDivisionError
+    assert not is_open(tmp_path)
+
+
+def test_a_reader_that_stays_lets_go_by_itself(tmp_path: Path) -> None:
+    archive = FileArchive(tmp_path)
+    archive.record_attempt(f.attempt())
+    with archive.database.read(stay=True):
+        pass
+    assert is_open(tmp_path)
+    waited = time.monotonic()
+    while is_open(tmp_path):
+        assert time.monotonic() - waited < 20
+        time.sleep(0.05)
