@@ -35,7 +35,7 @@ def hardware(device: Device, workers: Workers, cache: Path) -> tuple[str, ...]:
         return cpu_facts()
     if device.name == absent_gpu().name:
         return ()
-    file = cache / "devices" / f"{device.key}.hardware.json"
+    file = _kept(device, cache / "devices")
     if not file.is_file():
         found = workers.call("eval.hardware:ask_gpu", {"backend": device.backend}, deadline_s=ASK_LIMIT_S)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +43,16 @@ def hardware(device: Device, workers: Workers, cache: Path) -> tuple[str, ...]:
         staged.write_text(json.dumps(found))
         staged.rename(file)
     return gpu_facts(json.loads(file.read_text()))
+
+
+def told_hardware(device: Device, folder: Path) -> tuple[str, ...]:
+    """The facts of a GPU that is elsewhere, if the file that its machine kept them in was brought here too."""
+    file = _kept(device, folder)
+    return gpu_facts(json.loads(file.read_text())) if file.is_file() else ()
+
+
+def _kept(device: Device, folder: Path) -> Path:
+    return folder / f"{device.key}.hardware.json"
 
 
 def cpu_facts() -> tuple[str, ...]:

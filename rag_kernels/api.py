@@ -21,7 +21,7 @@ from archive.records import Attempt
 from archive.store import open_archive
 from eval.build import default_cache
 from eval.device import gpu_name, open_device
-from eval.hardware import hardware
+from eval.hardware import hardware, told_hardware
 from eval.judge import Judge, open_judge
 from eval.limits import Limits
 from eval.problem import load_problem
@@ -154,7 +154,9 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
     with Workers() as workers:
         device = device_for(options, target, workers)
         room, here = room_bytes("cpu"), Path(options.cache) if options.cache else default_cache()
-        facts = hardware(device, workers, here) if options.models and target is None else ()
+        facts = told_hardware(device, target.parent) if target else ()
+        if options.models and target is None:
+            facts = hardware(device, workers, here)
         retriever = Retriever(archive, embedder, device_key=device.key)
         yield Sampler(
             options=options,
@@ -172,8 +174,8 @@ def device_for(options: Options, target: Path | None, workers: Workers) -> Devic
     if target is None:
         if backend == "cuda" and gpu_name() is None:
             raise MachineError(
-                "There is no GPU here to describe to the writer: copy devices/d_....json from the cache of the machine "
-                "that will judge (~/.cache/rag-kernels there), and name it with --target."
+                "There is no GPU here to describe to the writer: copy the folder devices/ from the cache of the machine that "
+                "will judge (~/.cache/rag-kernels there), and name its d_....json with --target."
             )
         return open_device(backend, workers, Path(options.cache) if options.cache else default_cache())
     try:

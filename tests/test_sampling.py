@@ -16,6 +16,7 @@ from scripted_judge import ScriptedJudge
 from archive.audit import verify
 from archive.memory import MemoryArchive
 from archive.records import Exemplar
+from eval.hardware import told_hardware
 from eval.records import MachineError, ProblemError
 from eval.workers import Workers
 from rag_kernels.api import device_for, open_writer
@@ -113,7 +114,10 @@ def test_a_device_that_is_not_here_is_described_by_a_file(tmp_path: Path) -> Non
     file = tmp_path / "d_1.json"
     file.write_text(json.dumps({"backend": "cuda", "name": "H", "arch": "sm_90", "bandwidth_gbs": 1, "fp32_gflops": 1}))
     workers: Workers = None  # type: ignore[assignment]  # nothing is measured
-    assert device_for(Options(device="cuda"), file, workers).name == "H"
+    device = device_for(Options(device="cuda"), file, workers)
+    assert device.name == "H" and told_hardware(device, tmp_path) == ()
+    (tmp_path / f"{device.key}.hardware.json").write_text('{"multi_processor_count": 132, "warp_size": 32}')
+    assert told_hardware(device, tmp_path) == ("132 SMs", "warps of 32")
     with pytest.raises(MachineError, match="describes a cuda device, but"):
         device_for(Options(device="cpu"), file, workers)
     file.write_text("{}")

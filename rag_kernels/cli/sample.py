@@ -26,7 +26,7 @@ def sample(
     samples: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Candidates a problem.")] = 8,
     target: Annotated[
         Path | None,
-        typer.Option("--target", metavar="FILE", help="The device that they are for: devices/*.json of its cache."),
+        typer.Option("--target", metavar="FILE", help="The device that they are for: devices/d_*.json of its cache."),
     ] = None,
     *,
     options: Options,
@@ -37,7 +37,7 @@ def sample(
     `rag-kernels eval --batch FILE` judges them on another machine, and takes prompts, replies and exemplars into the
     archive there. The same command goes on with a file that is not complete.
 
-    Example: rag-kernels sample problems/ --model openai/gpt-5 --device cuda --target h100.json --out candidates.jsonl
+    Example: rag-kernels sample problems/ --model openai/gpt-5 --device cuda --target devices/d_7c1e.json --out c.jsonl
     """
 
     files = problem_files(paths)
