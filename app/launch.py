@@ -27,6 +27,8 @@ SETTINGS = {
     "browser.serverAddress": ADDRESS,
     "client.toolbarMode": "minimal",
     "client.showErrorDetails": "none",
+    "runner.magicEnabled": "false",  # nothing here is shown by standing alone on a line
+    "runner.postScriptGC": "false",  # a collection goes through 30,000 kernels, a quarter of a second after each page
 }
 
 

@@ -85,7 +85,7 @@ class BestAttempt:
 
 def functional(archive: DuckArchive, problem_id: str) -> FunctionalProblem | None:
     """A problem with its call: the form that an attempt used last, else the fullest one that is known."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = con.execute(
             "SELECT record FROM functionals WHERE problem_id = ? ORDER BY (SELECT max(created_at) FROM attempts "
             "WHERE attempts.functional_id = functionals.id) DESC NULLS LAST, len(shapes) DESC, id LIMIT 1",
@@ -95,14 +95,14 @@ def functional(archive: DuckArchive, problem_id: str) -> FunctionalProblem | Non
 
 
 def attempt(archive: DuckArchive, run_id: str, number: int) -> Attempt | None:
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = rows.query(con, f"{rows.ATTEMPTS} WHERE a.run_id = ? AND a.number = ?", [run_id, number])
     return rows.to_attempt(found[0]) if found else None
 
 
 def origin(archive: DuckArchive, kernel_id: str) -> Attempt | None:
     """The attempt that first brought a kernel; None for one that was imported."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = rows.query(con, f"{rows.ATTEMPTS} WHERE a.candidate_id = ? ORDER BY a.created_at, a.id LIMIT 1",
                            [kernel_id])  # fmt: skip
     return rows.to_attempt(found[0]) if found else None
@@ -115,7 +115,7 @@ def run(archive: DuckArchive, run_id: str) -> Run | None:
 
 def devices_of(archive: DuckArchive, problem_id: str) -> list[Device]:
     """Where kernels of a problem were judged."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = con.execute(
             "SELECT any_value(judged) FROM evaluations WHERE problem_id = ? GROUP BY device_key ORDER BY device_key",
             [problem_id],
@@ -216,7 +216,7 @@ def signal_records(archive: DuckArchive) -> list[SignalRecord]:
 
 def problem_sets(archive: DuckArchive) -> list[ProblemSet]:
     """The problems of each growth job, newest first, and what came from each importer."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = con.execute(
             """
             SELECT 'grown ' || left(min(started_at), 10), list_sort(list(DISTINCT problem_id)), min(started_at) AS began
@@ -241,7 +241,7 @@ def problem_sets(archive: DuckArchive) -> list[ProblemSet]:
 
 def kernels_with(archive: DuckArchive, text: str) -> tuple[str, ...]:
     """Ids of the kernels whose problem's name, idea or source holds a text, in whatever case."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = con.execute(
             """
             WITH wanted AS (SELECT lower(?) AS text)

@@ -142,7 +142,7 @@ class DuckArchive:
         Raises ArchiveError when a prefix fits several kernels.
         """
         prefix = kernel_id if kernel_id.startswith("k_") else f"k_{kernel_id}"
-        with self.database.read() as con:
+        with self.database.read(stay=True) as con:
             found = con.execute(
                 "SELECT id FROM kernels WHERE starts_with(id, ?) ORDER BY id LIMIT 5", [prefix]
             ).fetchall()
@@ -189,7 +189,7 @@ class DuckArchive:
 
     def lineage(self, kernel_id: str) -> list[Edge]:
         """All edges above a kernel, nearest first, each once."""
-        with self.database.read() as con:
+        with self.database.read(stay=True) as con:
             found = rows.query(con, "SELECT child, source, relation FROM lineage_of(?)", [kernel_id])
         return [Edge(**row) for row in found]
 
@@ -205,7 +205,7 @@ class DuckArchive:
 
     def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
         """The problem and the judgement that speak best for a kernel."""
-        with self.database.read() as con:
+        with self.database.read(stay=True) as con:
             return read_evaluation(con, kernel_id)
 
     def retract(self, kernel_id: str, reason: str) -> None:

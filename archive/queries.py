@@ -162,7 +162,7 @@ def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key:
 
 def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
     """Every judgement of a kernel, newest first."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = rows.query(
             con,
             "SELECT e.id, e.problem_id, p.name AS problem_name, e.trust, e.judged, e.created_at FROM evaluations AS e "
@@ -179,7 +179,7 @@ def attempts_of_run(archive: DuckArchive, run_id: str) -> list[AttemptRow]:
 
 def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgement]:
     """Of each candidate of these runs: its last judgement in the run, and the round in which it first came up."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = rows.query(
             con,
             "SELECT run_id, problem_id, problem_name, candidate_id, min(number) OVER each AS number, "
@@ -201,7 +201,7 @@ def run_table(archive: DuckArchive, limit: int = 50) -> list[RunRow]:
 
 def lineage_graph(archive: DuckArchive, kernel_id: str) -> LineageGraph:
     """All ancestors and all descendants, with the edges among them."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = con.execute(
             "SELECT source FROM lineage_of($id) UNION SELECT child FROM descendants_of($id)",
             {"id": kernel_id},
@@ -235,5 +235,5 @@ LINEAGE_NODES = f"""
 def load(archive: DuckArchive, kind: type[Row], sql: str, parameters: Sequence[Any]) -> list[Row]:
     """Fill records of a kind from the columns of the same names."""
     names = ", ".join(f'"{field.name}"' for field in fields(kind))  # type: ignore[arg-type]
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         return [kind(**row) for row in rows.query(con, f"SELECT {names} {sql}", parameters)]

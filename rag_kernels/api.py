@@ -174,8 +174,8 @@ def device_for(options: Options, target: Path | None, workers: Workers) -> Devic
     if target is None:
         if backend == "cuda" and gpu_name() is None:
             raise MachineError(
-                "There is no GPU here to describe to the writer: copy the folder devices/ from the cache of the machine that "
-                "will judge (~/.cache/rag-kernels there), and name its d_....json with --target."
+                "There is no GPU here to describe to the writer: copy devices/ from the cache of the machine "
+                "that judges (~/.cache/rag-kernels there), and name its d_....json with --target."
             )
         return open_device(backend, workers, Path(options.cache) if options.cache else default_cache())
     try:
