@@ -225,9 +225,17 @@ class FileDatabase:
         con = self._duckdb = self._duckdb or duckdb.connect(":memory:", config=CONFIG)
         if not read_only:
             con.execute(f"SET max_vacuum_tasks = {0 if random.randrange(TIDY) else 100}")
-        how = "READ_ONLY" if read_only else f"STORAGE_VERSION '{STORAGE}'"
-        attach = f"ATTACH {literal(str(path))} AS archive ({how})"
-        self._wait_for(lambda: con.execute(attach), (duckdb.IOException, duckdb.BinderException), locked)
+        attach = f"ATTACH {literal(str(path))} AS archive"
+
+        def attempt() -> None:
+            try:
+                con.execute(f"{attach} (READ_ONLY)" if read_only else f"{attach} (STORAGE_VERSION '{STORAGE}')")
+            except duckdb.InvalidInputException as error:  # a newer DuckDB made it, so only newer ones read it
+                if "storage version" not in str(error):
+                    raise
+                con.execute(attach)
+
+        self._wait_for(attempt, (duckdb.IOException, duckdb.BinderException), locked)
         con.execute("USE archive")
         return con
 
