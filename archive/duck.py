@@ -195,7 +195,7 @@ class DuckArchive:
 
     def catalogue(self, model: str, device_key: str = "") -> Catalogue:
         """What ranking reads of every kernel that may be shown, with the vectors of this embedding model."""
-        with self.database.read() as con:
+        with self.database.read(stay=True) as con:
             return read_catalogue(con, model, device_key)
 
     def chosen(self, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
@@ -213,6 +213,12 @@ class DuckArchive:
             raise ArchiveError("Say why the kernel is retracted: the reason is kept with it.")
         with self.database.write() as con:
             _retract(con, kernel_id, reason)
+
+    def is_empty(self) -> bool:
+        """Whether it has no problem and no run."""
+        with self.database.read(stay=True) as con:
+            some = "SELECT 1 FROM (FROM problems LIMIT 1) UNION ALL SELECT 1 FROM (FROM runs LIMIT 1)"
+            return not con.execute(some).fetchall()
 
     def stats(self) -> dict[str, int | float]:
         with self.database.read() as con:

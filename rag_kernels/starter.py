@@ -21,8 +21,7 @@ BUNDLE = Path(__file__).with_name("starter.zip")
 
 def stock(archive: DuckArchive, embedder: Embedder, *, bundle: Path = BUNDLE) -> int:
     """Put the bundle into an archive that holds nothing yet; returns how many kernels came."""
-    stats = archive.stats()
-    if stats["runs"] or stats["problems"] or not bundle.is_file():
+    if not archive.is_empty() or not bundle.is_file():
         return 0
     kernels = import_bundle(archive, bundle)["kernels"]
     reindex(archive, embedder)
