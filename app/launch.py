@@ -28,7 +28,7 @@ SETTINGS = {
     "client.toolbarMode": "minimal",
     "client.showErrorDetails": "none",
     "runner.magicEnabled": "false",  # nothing here is shown by standing alone on a line
-    "runner.postScriptGC": "false",  # a collection goes through 30,000 kernels, a quarter of a second after each page
+    "runner.postScriptGC": "false",  # a collection goes through all lists of a large archive, after every page
 }
 
 

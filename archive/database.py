@@ -50,6 +50,7 @@ class _Place:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     staying: FileDatabase | None = None  # who has left it attached
+    watched: bool = False  # whether a thread looks after that
 
 
 _PLACES: dict[Path, _Place] = {}
@@ -161,7 +162,9 @@ class FileDatabase:
         with self._turn():
             con = self._attach(self.path, read_only=True)
         self._place.staying = self
-        threading.Thread(target=self._watch, daemon=True).start()
+        if not self._place.watched:
+            self._place.watched = True
+            threading.Thread(target=_watch, args=(self._place,), daemon=True).start()
         return con
 
     def _make_room(self) -> None:
@@ -180,17 +183,6 @@ class FileDatabase:
         except OSError:
             pass  # a place where nobody can write
         return False
-
-    def _watch(self) -> None:
-        """Let go when nobody has read for a while, or when another process waits."""
-        while True:
-            time.sleep(LOOK_S)
-            with self._place.lock:
-                if self._place.staying is not self:
-                    return
-                if time.monotonic() - self._last_read > STAY_S or self._is_asked_for():
-                    self._make_room()
-                    return
 
     @contextmanager
     def _connection(self, *, read_only: bool) -> Iterator[DuckDBPyConnection]:
@@ -236,7 +228,11 @@ class FileDatabase:
                 con.execute(attach)
 
         self._wait_for(attempt, (duckdb.IOException, duckdb.BinderException), locked)
-        con.execute("USE archive")
+        try:
+            con.execute("USE archive")
+        except BaseException:
+            self._detach()
+            raise
         return con
 
     def _detach(self) -> None:
@@ -307,6 +303,19 @@ class FileDatabase:
                         f"Close it (a duckdb shell, or `archive serve`?) and try again. ({error})"
                     ) from error
             time.sleep(random.uniform(0.002, 0.006))
+
+
+def _watch(place: _Place) -> None:
+    """Let go of a file when nobody has read for a while, or when another process waits."""
+    while True:
+        time.sleep(LOOK_S)
+        with place.lock:
+            stays = place.staying
+            if stays and (time.monotonic() - stays._last_read > STAY_S or stays._is_asked_for()):
+                stays._make_room()
+            if place.staying is None:
+                place.watched = False
+                return
 
 
 def locked(error: Exception) -> bool:

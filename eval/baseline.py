@@ -57,8 +57,9 @@ def _measure(session: Session) -> Baseline:
     if limits.measure_compile:
         session.prepare_baselines()
     pair_s = 2 * session.eager_estimate_s()
-    bounds = {"least": limits.pairs // 2, "most": limits.pairs}
-    pairs = pairs_for(pair_s, **bounds, target_s=limits.timed_s, limit_s=limits.max_timed_s)
+    pairs = pairs_for(
+        pair_s, least=limits.pairs // 2, most=limits.pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
+    )
     names = ["eager", *session.variants]
     paired = Paired({variant: [] for variant in names}, orders(names, pairs, session.rng))
     times = paired.seconds

@@ -7,11 +7,10 @@ together in one ninja graph; judging is one at a time per device, under a lock t
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Protocol
@@ -19,7 +18,8 @@ from typing import Any, Literal, Protocol
 from eval.admission import Admission, admission_file, open_admission
 from eval.baseline import baseline_file, open_baseline
 from eval.build import BuildError, Built, Flavour, Toolchain, build, builds_boxed, checked, default_cache, toolchain
-from eval.device import absent_gpu, gpu_name, open_device, threads, units
+from eval.device import absent_gpu, alone_on, gpu_name, open_device, threads, units
+from eval.hardware import hardware
 from eval.limits import Limits
 from eval.nvrtc import build_device, host_text, is_split
 from eval.records import (
@@ -232,7 +232,8 @@ class LocalJudge:
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
         limits = self.limits
-        asked = f"{limits.measure_compile}" + (f" {limits.precision}" if limits.precision != "strict" else "")
+        asked = f"{limits.measure_compile} {limits.pairs}"
+        asked += f" {limits.precision}" if limits.precision != "strict" else ""
         asked += " autotune" if limits.max_autotune else ""
         environment = f"{self.environment.torch} {threads()} {asked}"
         return baseline_file(fp, self.device, environment=environment, cache=self.cache)
@@ -303,16 +304,9 @@ class LocalJudge:
             self._other_sizes[key] = find(fp, sizes, self.workers) if find is not None else None
         return self._other_sizes[key]
 
-    @contextlib.contextmanager
-    def _device_lock(self) -> Iterator[None]:
+    def _device_lock(self) -> AbstractContextManager[None]:
         """One timing at a time on a GPU, or on any core, across processes."""
-        folder = self.cache / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as held:
-            for unit in self._units:  # in an order that all keep to
-                file = held.enter_context((folder / f"{unit}.lock").open("w"))
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return alone_on(self._units, self.cache)
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Build many candidates ahead, in one go; a judgement then finds them in the cache."""
@@ -364,6 +358,8 @@ def open_judge(
             device = absent_gpu()
         else:
             device = open_device(backend, workers, cache)
+            if backend == "cuda":
+                hardware(device, workers, cache)  # kept beside it, for `sample --target` elsewhere
     except BaseException:
         workers.close()
         candidate_workers.close()

@@ -82,7 +82,10 @@ inline void emulate_multiply(float* sums, const unsigned (&a)[4], const unsigned
 
 typedef void* cudaStream_t;
 typedef int cudaMemPool_t;
-enum { cudaSuccess, cudaMemPoolAttrReleaseThreshold, cudaDevAttrMultiProcessorCount, cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum {
+  cudaSuccess, cudaMemPoolAttrReleaseThreshold, cudaDevAttrMultiProcessorCount,
+  cudaFuncAttributeMaxDynamicSharedMemorySize
+};
 inline int cudaGetDevice(int*) { return cudaSuccess; }
 inline int cudaDeviceGetDefaultMemPool(int*, int) { return cudaSuccess; }
 inline int cudaMemPoolSetAttribute(int, int, void*) { return cudaSuccess; }

@@ -90,7 +90,7 @@ def test_cuda_products_are_as_exact_as_pytorch(
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_cuda_products_compile(tmp_path: Path) -> None:
-    plan = write(functional("parts", CASES["parts"]), CudaParameters(products=2))
+    plan = write(functional("filters", CASES["filters"]), CudaParameters(products=2))
     assert plan is not None
     (tmp_path / "k.cu").write_text(plan.candidate.source)
     flags = "-O1 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -c"
@@ -100,12 +100,16 @@ def test_cuda_products_compile(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_cuda_product_serves_sizes_that_are_not_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tensor", [0, 1])
+def test_a_cuda_product_serves_sizes_that_are_not_aligned(
+    tensor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
     body = "return torch.relu(x @ y), x.t() @ y"
     even = functional("even", Case(body, "torch.randn(36, 36)", "torch.randn(36, 72)"))
     odd = functional("odd", Case(body, "torch.randn(35, 35)", "torch.randn(35, 71)"))
     assert even.graph_key == odd.graph_key
-    plan = write(even, CudaParameters(products=2, tensor=0))
+    plan = write(even, CudaParameters(products=2, tensor=tensor))
     assert plan is not None and "float4*>" in plan.candidate.source
+    assert ("multiply(part" in plan.candidate.source) == bool(tensor)
     assert worst_ratio(odd, numbers.caller(plan, odd, tmp_path)) < numbers.RATIO

@@ -67,10 +67,12 @@ def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
 
     On a GPU first all of them ours, on tensor cores; without these last: what is better depends on sizes.
     """
-    variants = [replace(start, products=products) for products in (1, 2, 0)]
+    variants: list[Parameters] = []
     if isinstance(start, CudaParameters):
         choices = ((2, 1), (0, 1), (1, 1), (2, 0))
-        variants = [replace(start, products=products, tensor=tensor) for products, tensor in choices]
+        variants += [replace(start, products=products, tensor=tensor) for products, tensor in choices]
+    else:
+        variants += [replace(start, products=products) for products in (1, 2, 0)]
     seen: set[tuple[object, ...]] = set()
     for variant in variants:
         plan = write(fp, variant)

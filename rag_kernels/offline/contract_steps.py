@@ -36,8 +36,9 @@ def can_step(kernel: TensorKernel, side: Side) -> bool:
 
 def divided(value: ir.Value) -> bool:
     """A position over the stride: within a phase it is exact, so that it may be taken apart into lane and term."""
-    plain = isinstance(value, ir.Op) and all(isinstance(a, ir.Index | ir.Const) for a in value.args)
-    return plain and isinstance(value, ir.Op) and "/" in value.template
+    if not isinstance(value, ir.Op) or "/" not in value.template:
+        return False
+    return all(isinstance(a, ir.Index | ir.Const) for a in value.args)
 
 
 def depth_loop(kernel: TensorKernel, guard: ir.Index) -> Loop | None:
