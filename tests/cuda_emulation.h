@@ -1,7 +1,9 @@
-// Enough of CUDA for g++ to run generated kernels without a GPU: a thread for each thread of a block, blocks one after
-// the other, shared memory as static variables. Slow, and for right numbers only. All lanes of a warp take part in a shuffle.
+// Enough of CUDA for g++ to run generated kernels without a GPU: a thread for each thread of a block; blocks one after the
+// other, or all at once where a launch asks for that (up to eight); shared memory as static variables, one for each of
+// eight blocks. Slow, and for right numbers only. All lanes of a warp take part in a shuffle.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <cmath>
 #include <cstdint>
@@ -19,6 +21,7 @@
 
 struct int2 { int x, y; };
 inline int2 make_int2(int x, int y) { return {x, y}; }
+struct float1 { float x; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
@@ -26,12 +29,20 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 struct dim3 { unsigned x, y, z; dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
 inline thread_local dim3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
-inline std::barrier<>* block_barrier = nullptr;
-inline std::deque<std::barrier<>> warp_barriers;
+struct Barriers {  // of a block and of its warps
+  std::barrier<> all;
+  std::deque<std::barrier<>> warps;
+  explicit Barriers(unsigned threads) : all(threads) {
+    for (unsigned t = 0; t < threads; t += 32) warps.emplace_back(std::min(32u, threads - t));
+  }
+};
+inline thread_local Barriers* barriers = nullptr;
 inline unsigned in_block() { return threadIdx.x + (threadIdx.y + threadIdx.z * blockDim.y) * blockDim.x; }
-inline void wait_for_warp() { warp_barriers[in_block() / 32].arrive_and_wait(); }
-inline void __syncthreads() { block_barrier->arrive_and_wait(); }
-inline void __threadfence() {}
+inline unsigned resident_block() { return blockIdx.x % 8; }  // of those that run at once; each has shared memory
+inline void wait_for_warp() { barriers->warps[in_block() / 32].arrive_and_wait(); }
+inline void __syncthreads() { barriers->all.arrive_and_wait(); }
+inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void __nanosleep(unsigned) { std::this_thread::yield(); }
 inline int atomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
 inline int __syncthreads_or(int v) {
   static int any;
@@ -43,10 +54,15 @@ inline int __syncthreads_or(int v) {
   __syncthreads();
   return v;
 }
-inline float __ldcg(const float* p) { return *p; }
+struct ulonglong2 { unsigned long long x, y; };
+template <class T> T __ldcg(const T* p) { return *p; }
+template <class T> void __stcg(T* p, T v) { *p = v; }
+inline void arrive(int* count) { __atomic_fetch_add(count, 1, __ATOMIC_RELEASE); }
+inline int seen(const int* count) { return __atomic_load_n(count, __ATOMIC_ACQUIRE); }
 inline __align__(1024) float shared[64 * 1024];  // dynamic shared memory
 template <class T> T shuffle(T v, unsigned lane) {
-  static T shown[1024];
+  static T shown_of[8][1024];
+  T* shown = shown_of[resident_block()];
   const unsigned me = in_block();
   shown[me] = v;
   wait_for_warp();
@@ -84,7 +100,8 @@ typedef void* cudaStream_t;
 typedef int cudaMemPool_t;
 enum {
   cudaSuccess, cudaMemPoolAttrReleaseThreshold, cudaDevAttrMultiProcessorCount,
-  cudaFuncAttributeMaxDynamicSharedMemorySize
+  cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cudaLaunchAttributeCooperative
 };
 inline int cudaGetDevice(int*) { return cudaSuccess; }
 inline int cudaDeviceGetDefaultMemPool(int*, int) { return cudaSuccess; }
@@ -97,19 +114,38 @@ inline int cudaFreeAsync(void* p, cudaStream_t) { std::free(p); return cudaSucce
 
 template <class F> void emulate(dim3 grid, dim3 block, F kernel) {
   const unsigned threads = block.x * block.y * block.z;
-  std::barrier<> barrier(threads);
-  block_barrier = &barrier, blockDim = block, gridDim = grid;
-  warp_barriers.clear();
-  for (unsigned t = 0; t < threads; t += 32) warp_barriers.emplace_back(std::min(32u, threads - t));
+  Barriers shared(threads);
+  blockDim = block, gridDim = grid;
   std::vector<std::thread> team;
   for (unsigned t = 0; t < threads; ++t)
     team.emplace_back([&, t] {
+      barriers = &shared;
       threadIdx = dim3(t % block.x, t / block.x % block.y, t / block.x / block.y);
       for (unsigned b = 0; b < grid.x; ++b) {
         blockIdx = dim3(b, 0, 0);
         kernel();
-        barrier.arrive_and_wait();
+        __syncthreads();
       }
     });
   for (auto& thread : team) thread.join();
+}
+
+// A cooperative launch: all blocks at once.
+struct cudaLaunchAttribute { int id; struct { int cooperative; } val; };
+struct cudaLaunchConfig_t { dim3 gridDim, blockDim; cudaStream_t stream; cudaLaunchAttribute* attrs; int numAttrs; };
+template <class F> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, F, int, int) { return *n = 1, cudaSuccess; }
+template <class... P, class... A> int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {
+  std::deque<Barriers> shared;
+  blockDim = config->blockDim, gridDim = config->gridDim;
+  std::vector<std::thread> all;
+  for (unsigned b = 0; b < gridDim.x; ++b) {
+    shared.emplace_back(blockDim.x);
+    for (unsigned t = 0; t < blockDim.x; ++t)
+      all.emplace_back([&, b, t, mine = &shared.back()] {
+        barriers = mine, threadIdx = dim3(t, 0, 0), blockIdx = dim3(b, 0, 0);
+        kernel(P(args)...);
+      });
+  }
+  for (auto& thread : all) thread.join();
+  return cudaSuccess;
 }

@@ -14,7 +14,7 @@ from rag_kernels.offline import cuda_region
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cuda import CudaParameters
 
-SMALL = CudaParameters(threads=64, long_threads=128, team=4)
+SMALL = CudaParameters(threads=64, long_threads=128, team=4, spread=0)
 
 # What a case is about must stand in the text, so that it cannot come to test something else.
 CASES = {
@@ -37,6 +37,37 @@ CASES = {
     "team columns": ("column_reduce", Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)",
                                            "torch.randn(40)")),
 }  # fmt: skip
+
+
+SHARED = {
+    "softmax": ("top", Case("return x.softmax(-1) * y, x.log_softmax(-1)", "torch.randn(3, 20000)",
+                            "torch.randn(20000)")),
+    "exponentials in place": ("// in its place", Case("return x.softmax(-1) * y", "torch.randn(3, 20000)",
+                                                      "torch.randn(20000)")),
+    "masked": ("top", Case("return torch.where(y > 0, x, -torch.inf).softmax(-1)", "torch.randn(2, 20000)",
+                           "torch.arange(20000.0) - 15000")),
+    "odd": ("float1", Case("return F.layer_norm(x, (20001,)) + y, x / x.abs().sum(1, keepdim=True)",
+                           "torch.randn(3, 20001)", "torch.randn(20001)")),
+    "two to keep": ("y_v2_kept", Case("return F.group_norm(x + y, 2), (x * y).sum((1, 2))", "torch.randn(2, 4, 5000)",
+                                     "torch.randn(2, 4, 5000)")),
+    "two levels": ("team.look(met, 1", Case("x = x - x.mean(-1, True); return x / x.abs().max(-1)[0][:, None] + y",
+                                         "torch.randn(5, 9000)", "torch.randn(1)")),
+    "one long row": ("_spread", Case("return x.log_softmax(0) * y, x / x.norm()", "torch.randn(50000)",
+                                     "torch.randn(50000)")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_rows_shared_by_blocks_are_as_exact_as_pytorch(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    about, case = SHARED[name]
+    fp = functional(name.replace(" ", "_"), case)
+    plan = write(fp, CudaParameters())
+    assert plan is not None and plan.candidate.tier == "kernel"
+    assert about in plan.candidate.source and "team.meet(met)" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -147,7 +147,7 @@ def test_the_same_problem_gives_the_same_source() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("name", ["norms", "scans", "chain", "conv_relu_pool"])
+@pytest.mark.parametrize("name", ["norms", "scans", "chain", "conv_relu_pool", "long_rows"])
 def test_cuda_compiles(name: str, tmp_path: Path) -> None:
     draft = OfflineWriter().propose(brief(functional(name, CASES[name]), backend="cuda"))[-1]
     source = draft.candidate.source

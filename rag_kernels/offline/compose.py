@@ -14,6 +14,7 @@ from eval.records import Value as Argument
 from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.cuda_spread import LONGEST
 from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS
 from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
@@ -46,8 +47,7 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     if backend == "cuda":
         lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
-    split = Split(8) if isinstance(parameters, CpuParameters) else Split(1024, tiles=264)
-    steps = Planner(split, specs).run(lowered)
+    steps = Planner(split_of(parameters), specs).run(lowered)
     steps = used(steps, lowered.results)
     regions = [s for s in steps if isinstance(s, Region)]
     if not regions:
@@ -60,6 +60,12 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
         return Plan(Candidate(text, "kernel", backend), _schedules(text), len(regions), (), ())
     text = composed_source(fp, lowered, steps, specs, parameters)
     return Plan(Candidate(text, "composed", backend), _schedules(text), len(regions), library, lowered.stopped)
+
+
+def split_of(parameters: Parameters) -> Split:
+    if isinstance(parameters, CpuParameters):
+        return Split(8)
+    return Split(1024, tiles=264, whole=LONGEST if parameters.spread else 0)
 
 
 def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:

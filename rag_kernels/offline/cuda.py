@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from rag_kernels.offline import contract_cuda_text, contract_tensor_text
 from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
-from rag_kernels.offline.cuda_text import HEAD, LAUNCH, TEAMS
+from rag_kernels.offline.cuda_spread import spread_region, uses_teams
+from rag_kernels.offline.cuda_text import HEAD, LAUNCH, SPREAD, TEAMS
 from rag_kernels.offline.cuda_wide import wide_region
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Names
@@ -22,14 +23,16 @@ __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 def constants(p: CudaParameters) -> str:
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
-        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products};  // tuning parameters\n{TEAMS}{LAUNCH}"
+        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SPREAD = {p.spread};  // tuning parameters\n"
+        f"{TEAMS}{LAUNCH}"
     )
 
 
 def parts_used(bodies: str) -> str:
-    """The fixed text that these functions need for products."""
+    """The fixed text that these functions need for products and for rows shared by blocks."""
     tensor = contract_tensor_text.HEAD if "put_quad(" in bodies else ""
-    return (contract_cuda_text.HEAD if " tiles(" in bodies else "") + tensor
+    teams = SPREAD if uses_teams(bodies) else ""
+    return (contract_cuda_text.HEAD if " tiles(" in bodies else "") + tensor + teams
 
 
 def function_text(f: Function, parameters: CudaParameters) -> str:
@@ -42,11 +45,13 @@ def function_text(f: Function, parameters: CudaParameters) -> str:
         product = kernel.product(name, f)
         text, launch = product or kernel.text(name, f)
         texts += [*text, ""]
-        wide = None if product else wide_region(region, f, sizes, parameters)
+        spread = None if product else spread_region(region, f, sizes, parameters)
+        wide = spread or (None if product else wide_region(region, f, sizes, parameters))
         if wide:
-            text, other = wide.text(f"{name}_wide", f)
+            other_name = f"{name}_spread" if spread else f"{name}_wide"
+            text, other = wide.text(other_name, f)
             texts += [*text, ""]
-            launches += [f"if ({wide.condition}) {{", *indent(other), "} else {", *indent(launch), "}"]
+            launches += [f"if ({wide.condition(other_name)}) {{", *indent(other), "} else {", *indent(launch), "}"]
         else:
             launches += ["{", *indent(launch), "}"] if len(launch) > 1 else launch
     lines = [f"void {f.name}_kernel({f.parameters()}) {{"]

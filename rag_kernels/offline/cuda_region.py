@@ -45,6 +45,7 @@ class CudaParameters:
     tile: int = 0  # rows of a block of a product: 64 or 128, or 0 for what fits
     tensor: int = 1  # products on tensor cores, as three TF32 products each
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
+    spread: int = 1  # rows that no block can hold are shared by several
 
 
 @dataclass(slots=True)
@@ -93,11 +94,15 @@ class CudaRegion(Passes):
         shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
         reduced = " x ".join(loop.size for loop in nest.reduced)
         note = f"// {', '.join(self.stores)}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
-        head = f"{self.template}__global__ void {name}({', '.join(parameters)}) {{"
+        head = f"{self.template}__global__ void {self.bounds}{name}({', '.join(parameters)}) {{"
         return [note, head, *indent(body), "}"], self.launch(name, arguments)
 
     @property
     def template(self) -> str:
+        return ""
+
+    @property
+    def bounds(self) -> str:
         return ""
 
     def parameters_of(self, body: str, f: Function) -> tuple[list[str], list[str]]:
@@ -284,7 +289,7 @@ class CudaRegion(Passes):
         inner = self.open_inner(scope)
         scanning = self.scans(roots, scope, inner, kind)
         tail = Scope(inner)
-        after: list[str] = []
+        joined: list[tuple[str, str, str]] = []
         for v in found:
             name = self.printer.name("acc")
             ctype = CTYPES[v.dtype]
@@ -293,15 +298,24 @@ class CudaRegion(Passes):
             scope.lines.append(f"{wide} {name} = {start};")
             guard = " && ".join(self.printer.emit(g, tail) for g in v.guards)
             block = Scope(tail)
-            text = self.printer.emit(v.arg, block)
-            lines = [*block.lines, STEP[v.kind].format(a=self.added_to(name, v, wide), v=text)]
+            line = self.step(v, name, wide, scope, block)
+            lines = [*block.lines, line]
             tail.lines += [f"if ({guard}) {{", *indent(lines), "}"] if guard else lines
             if not guard:
                 tail.known |= block.known
             if kind == "row" or not self.solo():
-                after.append(f"{name} = {kind}_reduce({name}, {FUNCTORS[v.kind]}(), {wide}({start}));")
+                joined.append((name, f"{FUNCTORS[v.kind]}()", f"{wide}({start})"))
             scope.known[id(v)] = name if wide == ctype else f"{ctype}({name})"
-        scope.lines += [*self.sweep(inner.lines, tail.lines, kind, active, scanning), *after]
+        scope.lines += self.sweep(inner.lines, tail.lines, kind, active, scanning)
+        scope.lines += self.join(joined, kind) if joined else []
+
+    def step(self, v: ir.Reduce, name: str, wide: str, scope: Scope, block: Scope) -> str:
+        """The statement that takes one more element; what it needs goes to the block, declarations to the scope."""
+        return STEP[v.kind].format(a=self.added_to(name, v, wide), v=self.printer.emit(v.arg, block))
+
+    def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
+        """What the threads of a team have, joined: variable, functor and start of each reduction."""
+        return [f"{name} = {kind}_reduce({name}, {functor}, {start});" for name, functor, start in found]
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
         """Running totals: a block scans a stretch of the row at a time; a column thread simply runs."""

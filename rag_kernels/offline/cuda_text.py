@@ -3,6 +3,7 @@
 HEAD = """#include <cuda_runtime.h>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include "rag_kernel.h"
 """
@@ -135,5 +136,91 @@ inline dim3 quad_block(int64_t quads) {
 inline dim3 row_block(int64_t length) {
   if (length <= 1024) return dim3(32, THREADS / 32);
   return dim3(length <= 8 * THREADS ? THREADS : LONG_THREADS, 1);
+}
+"""
+
+SPREAD = """
+// Blocks that share a row. All teams are resident at once, so that a block may wait for the others of its team.
+constexpr int SPREAD_THREADS = 256;
+#ifdef __CUDACC__
+__device__ inline void arrive(int* count) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" :: "l"(count) : "memory");
+}
+__device__ inline int seen(const int* count) {
+  int n;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(n) : "l"(count) : "memory");
+  return n;
+}
+#endif
+struct Team {
+  int* arrived;  // for each team, a line apart, how often its blocks have come to a meeting
+  ulonglong2* board;  // [teams][2][shown][parts]: what the blocks show, for this meeting and the next
+  int count, parts, shown;  // teams, and blocks of each
+  __device__ unsigned number() const { return blockIdx.x / parts; }
+  __device__ unsigned part() const { return blockIdx.x % parts; }
+  __device__ ulonglong2* slot(int meeting, int which, int block) const {
+    return board + ((int(number()) * 2 + meeting % 2) * shown + which) * parts + block;
+  }
+  template <class T> __device__ void show(int meeting, int which, T v) const {
+    static_assert(sizeof(T) <= sizeof(ulonglong2), "a slot has sixteen bytes");
+    ulonglong2 words = {0, 0};
+    memcpy(&words, &v, sizeof v);
+    if (threadIdx.x == 0) __stcg(slot(meeting, which, part()), words);
+  }
+  __device__ void meet(int meeting) const {
+    if (threadIdx.x == 0) {
+      arrive(arrived + 32 * number());
+      while (seen(arrived + 32 * number()) < parts * (meeting + 1)) __nanosleep(20);
+    }
+    __syncthreads();
+  }
+  // This thread's share of what the blocks have shown, combined in an order that does not change.
+  template <class T, class F> __device__ T look(int meeting, int which, F f, T start) const {
+    T v = start;
+    const int step = parts <= 32 ? 32 : blockDim.x;  // so few that each warp combines them by itself
+    for (int i = threadIdx.x % step; i < parts; i += step) {
+      const ulonglong2 words = __ldcg(slot(meeting, which, i));
+      T other = start;
+      memcpy(&other, &words, sizeof other);
+      v = f(v, other);
+    }
+    return v;
+  }
+  // Combine what the threads have looked up. All threads get it.
+  template <class T, class F> __device__ T agree(T v, F f, T start) const {
+    if (parts > 32) return row_reduce(v, f, start);
+    for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+    return v;
+  }
+};
+template <class K> int64_t resident(K kernel) {
+  int device = 0, processors = 0, blocks = 0;
+  RK_CHECK(cudaGetDevice(&device) == cudaSuccess, "no device");
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, SPREAD_THREADS, 0);
+  return int64_t(processors) * blocks;
+}
+// Whether the blocks that a row takes can be resident together.
+template <class K> bool fits(K kernel, int64_t quads, int items) {
+  return quads <= resident(kernel) * items * SPREAD_THREADS;
+}
+// As many teams as the device holds, each for every `teams`th row.
+template <class... P, class... A>
+void spread(void (*kernel)(Team, P...), int64_t rows, int64_t quads, int items, int shown, cudaStream_t stream,
+            A... args) {
+  const int64_t parts = (quads + items * SPREAD_THREADS - 1) / (items * SPREAD_THREADS);
+  const int64_t held = resident(kernel) / parts, teams = held < rows ? held : rows;
+  if (!teams) return;
+  int* memory = scratch<int>(teams * 32 + teams * parts * shown * 8, stream);
+  RK_CHECK(cudaMemsetAsync(memory, 0, sizeof(int) * teams * 32, stream) == cudaSuccess, "cannot clear device memory");
+  const Team team{memory, reinterpret_cast<ulonglong2*>(memory + teams * 32), int(teams), int(parts), shown};
+  cudaLaunchAttribute together[1];
+  together[0].id = cudaLaunchAttributeCooperative;
+  together[0].val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks(teams * parts)), config.blockDim = dim3(SPREAD_THREADS), config.stream = stream;
+  config.attrs = together, config.numAttrs = 1;
+  RK_CHECK(cudaLaunchKernelEx(&config, kernel, team, P(args)...) == cudaSuccess, "cannot launch all blocks at once");
+  cudaFreeAsync(memory, stream);
 }
 """

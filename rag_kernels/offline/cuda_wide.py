@@ -31,6 +31,7 @@ class WideRegion(CudaRegion):
     """`axis` is the loop along which elements lie side by side; a `float4` is named by what it was loaded from."""
 
     axis: Loop | None = None
+    width: int = 4  # elements of a load
     addresses: dict[str, str] = field(default_factory=dict)  # name -> address
     strides: dict[str, None] = field(default_factory=dict)  # that must be multiples of four, as C
     loads: dict[str, str] = field(default_factory=dict)  # text of a scalar load -> name
@@ -42,12 +43,23 @@ class WideRegion(CudaRegion):
     @property
     def quad(self) -> Loop:
         assert self.axis
-        return Loop(self.axis.leaves, f"{self.axis.var}_q", f"({self.axis.size} / 4)", self.axis.count // 4)
+        size = f"({self.axis.size} / {self.width})" if self.width > 1 else self.axis.size
+        return Loop(self.axis.leaves, f"{self.axis.var}_q", size, self.axis.count // self.width)
 
     @property
-    def condition(self) -> str:
-        """When this kernel may run, as C."""
+    def vector(self) -> str:
+        return f"float{self.width}"
+
+    @property
+    def element(self) -> str:
+        """The index of element `u` of a quad."""
+        return f"{self.width} * {self.quad.var} + u" if self.width > 1 else self.quad.var
+
+    def condition(self, name: str) -> str:
+        """When the kernel of this name may run, as C."""
         assert self.axis
+        if self.width == 1:
+            return ""
         buffers = dict.fromkeys(text.split(" + ")[0][:-2] for text in self.addresses.values())
         data = ", ".join(f"{b}_data" if b in self.scratch else f"{b}.data" for b in buffers)
         sizes = " && ".join(f"({size}) % 4 == 0" for size in dict.fromkeys([self.axis.size, *self.strides]))
@@ -58,7 +70,8 @@ class WideRegion(CudaRegion):
         assert self.axis
         pointer = self.printer.pointers[buffer]
         name = f"{pointer[:-2]}_v{len(self.addresses) or ''}"
-        offset = re.sub(rf"\b{self.axis.var}\b", f"4 * {self.quad.var}", self.nest.offset(access))
+        place = self.element.removesuffix(" + u")
+        offset = re.sub(rf"\b{self.axis.var}\b", place, self.nest.offset(access))
         self.addresses[name] = f"{pointer} + {offset}"
         inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
         for loop in others(self.axis, self.nest):
@@ -89,8 +102,8 @@ class WideRegion(CudaRegion):
     def each(self, lines: list[str]) -> list[str]:
         """The lines for each element of a quad."""
         assert self.axis
-        head = f"  const int64_t {self.axis.var} = 4 * {self.quad.var} + u;"
-        return ["#pragma unroll", "for (int u = 0; u < 4; ++u) {", head, *indent(lines), "}"]
+        head = f"  const int64_t {self.axis.var} = {self.element};"
+        return ["#pragma unroll", f"for (int u = 0; u < {self.width}; ++u) {{", head, *indent(lines), "}"]
 
     def quad_lines(self, lines: list[str], before: list[str] | None = None) -> list[str]:
         """Load what the lines use, run them for each of the four, store what they made.
@@ -103,26 +116,29 @@ class WideRegion(CudaRegion):
         for name in used:
             self.uses[name] = self.uses.get(name, 0) + 1
         sums, self.partials = self.partials, []
-        inside = "inside ? @{0}@ : float4{{}}" if before is not None else "@{0}@"
+        inside = "inside ? @{0}@ : " + self.vector + "{{}}" if before is not None else "@{0}@"
         rest = [
-            *(f"float4 {n};" for n in made),
+            *(f"{self.vector} {n};" for n in made),
             *(f"float {n}_f = 0;" for n in sums),
             *self.each(lines),
             *(f"{n} += {n}_f;" for n in sums),
-            *(f"*reinterpret_cast<float4*>({self.addresses[n]}) = {n};" for n in made),
+            *(f"*reinterpret_cast<{self.vector}*>({self.addresses[n]}) = {n};" for n in made),
         ]
         if before is not None:
             rest = [*before, "if (inside) {", *indent(rest), "}"]
-        return [*(f"const float4 {n} = {inside.format(n)};" for n in used), *rest]
+        return [*(f"const {self.vector} {n} = {inside.format(n)};" for n in used), *rest]
 
     def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
         """The marks of `quad_lines` replaced by loads from memory or from what the thread keeps."""
 
         def load(name: str) -> str:
-            text = f"*reinterpret_cast<const float4*>({self.addresses[name]})"
-            return f"ITEMS ? {name}_kept[ITEMS ? j : 0] : {text}" if name in kept else text
+            text = f"*reinterpret_cast<const {self.vector}*>({self.addresses[name]})"
+            return self.kept_or(name, text) if name in kept else text
 
         return [re.sub(r"@(\w+)@", lambda m: load(m.group(1)), line) for line in lines]
+
+    def kept_or(self, name: str, load: str) -> str:
+        return f"ITEMS ? {name}_kept[ITEMS ? j : 0] : {load}"
 
     # Point ----------------------------------------------------------------------------------------------------
 
@@ -141,23 +157,32 @@ class WideRegion(CudaRegion):
 
     def row(self) -> list[str]:
         lines = CudaRegion.row(self)
-        kept = {name for name, count in self.uses.items() if count > 1}
+        kept = self.kept_names()
         first = next((i for i, line in enumerate(lines) if "auto sweep" in line), len(lines))
-        return self.loaded([*lines[:first], *self.keep(sorted(kept)), *lines[first:]], kept)
+        return self.loaded([*lines[:first], *self.keep(kept), *lines[first:]], set(kept))
+
+    def kept_names(self) -> list[str]:
+        return sorted(name for name, count in self.uses.items() if count > 1)
+
+    @property
+    def mine(self) -> str:
+        """Which quad of the row is number `j` of a thread."""
+        return "threadIdx.x + j * blockDim.x"
+
+    @property
+    def is_mine(self) -> str:
+        """Whether the row has that quad."""
+        return f"k < {self.quads}"
 
     def keep(self, names: list[str]) -> list[str]:
         if not names:
             return []
-        loads = [f"{n}_kept[ITEMS ? j : 0] = *reinterpret_cast<const float4*>({self.addresses[n]});" for n in names]
+        wide = f"*reinterpret_cast<const {self.vector}*>"
+        loads = [f"{n}_kept[ITEMS ? j : 0] = {wide}({self.addresses[n]});" for n in names]
+        inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads]
         return [
-            *(f"float4 {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
-            "#pragma unroll",
-            "for (int j = 0; j < ITEMS; ++j) {",
-            "  const int64_t k = threadIdx.x + j * blockDim.x;",
-            f"  if (k < {self.quads}) {{",
-            *indent(indent([*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads])),
-            "  }",
-            "}",
+            *(f"{self.vector} {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
+            *self.each_item([f"if ({self.is_mine}) {{", *indent(inside), "}"]),
         ]
 
     @property
@@ -197,23 +222,25 @@ class WideRegion(CudaRegion):
     def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
         if scanning:
             return self.scan_sweep(body, tail)
-        lines = [
-            *self.indices([*self.nest.reduced[:-1], self.quad], "k"), *self.quad_lines([*body, *tail])
-        ]  # fmt: skip
+        indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
+        lines = [*indices, *self.quad_lines([*body, *tail])]
         number = self.printer.name("sweep")
+        return [f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};", *self.each_quad(number)]
+
+    def each_quad(self, sweep: str) -> list[str]:
+        """Call a sweep for each quad of the row that this thread has."""
         return [
-            f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};",
             "if constexpr (ITEMS > 0) {",
-            "  #pragma unroll",
-            "  for (int j = 0; j < ITEMS; ++j) {",
-            "    const int64_t k = threadIdx.x + j * blockDim.x;",
-            f"    if (k < {self.quads}) {number}(k, j);",
-            "  }",
+            *indent(self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])),
             "} else {",
             f"  #pragma unroll {UNROLL}",
-            f"  for (int64_t k = threadIdx.x; k < {self.quads}; k += blockDim.x) {number}(k, 0);",
+            f"  for (int64_t k = threadIdx.x; k < {self.quads}; k += blockDim.x) {sweep}(k, 0);",
             "}",
-        ]  # fmt: skip
+        ]
+
+    def each_item(self, lines: list[str]) -> list[str]:
+        head = ["#pragma unroll", "for (int j = 0; j < ITEMS; ++j) {", f"  const int64_t k = {self.mine};"]
+        return [*head, *indent(lines), "}"]
 
     # Launch ---------------------------------------------------------------------------------------------------
 
@@ -251,27 +278,32 @@ def wide_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParam
     if parameters.vector == 1:
         return None
     found = WideRegion.of(region, f, sizes, parameters)
-    nest = found.nest
+    return found if find_quads(found) else None
+
+
+def find_quads(found: WideRegion) -> bool:
+    """Note the loads and stores that can be taken `width` at a time; whether there are any."""
+    nest, width = found.nest, found.width
     axis = nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None
-    if axis is None or axis.count % 4:
-        return None
+    if axis is None or axis.count % width:
+        return False
     found.axis = axis
     for buffer, access in nest.stores.items():
-        if region.stores[buffer].dtype == "float32" and neighbours(access, axis, nest):
+        if nest.region.stores[buffer].dtype == "float32" and neighbours(access, axis, nest, width):
             found.targets[buffer] = found.name_of(buffer, access)
-    for v in ir.walk(*region.stores.values()):
-        if isinstance(v, ir.Load) and v.dtype == "float32" and neighbours(nest.accesses[id(v)], axis, nest):
+    for v in ir.walk(*nest.region.stores.values()):
+        if isinstance(v, ir.Load) and v.dtype == "float32" and neighbours(nest.accesses[id(v)], axis, nest, width):
             text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[id(v)])}]"
             if text not in found.loads:
                 found.loads[text] = found.name_of(v.buffer, nest.accesses[id(v)])
-    return found if found.loads or found.targets else None
+    return bool(found.loads or found.targets)
 
 
-def neighbours(access: Access, axis: Loop, nest: Nest) -> bool:
-    """Whether elements along the axis lie side by side, each quad at a multiple of sixteen bytes."""
+def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
+    """Whether elements along the axis lie side by side, each quad at a multiple of its size."""
     if access.steps.get(axis.leaves[-1]) != {(): 1} or access.values or access.constant:
         return False
-    return all(access.stride(loop.leaves[-1]) % 4 == 0 for loop in others(axis, nest))
+    return all(access.stride(loop.leaves[-1]) % width == 0 for loop in others(axis, nest))
 
 
 def others(axis: Loop, nest: Nest) -> list[Loop]:

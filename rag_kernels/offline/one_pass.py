@@ -18,6 +18,7 @@ from rag_kernels.offline.rules_reduce import HIT
 
 CENTRED, MEAN, EXPONENTIAL = "({0} - {1}) * ({0} - {1})", "{0} / {1}", "rk_exp({0} - {1})"
 ABOUT_MEAN = "{T}({0} < {1} * {1} / {2} ? 0.0 : {0} - {1} * {1} / {2})"
+WIDE, SQUARE = "double({0})", "double({0}) * double({0})"
 PAIR, PLACE = "maxsum", "place"
 
 Row = tuple[int, frozenset[ir.Atom]]  # what is reduced, by identity, and over which loops
@@ -74,7 +75,7 @@ class _OnePass:
             return None
         row = row_of(v)
         if v.kind == "sum" and row in self.counts:
-            return ir.Op(v.dims, v.dtype, "{T}({0})", (self.total(v, v.arg, "double({0})"),))
+            return ir.Op(v.dims, v.dtype, "{T}({0})", (self.total(v, v.arg, WIDE),))
         if v.kind == "fastmax" and row in self.tops:
             return ir.Op(v.dims, v.dtype, "{0}.top", (self.pair(v, v.arg),))
         if v.kind == "min" and isinstance(v.arg, ir.Op) and v.arg.template == HIT:
@@ -86,7 +87,7 @@ class _OnePass:
         if v.arg.template == EXPONENTIAL and below in self.tops:
             return ir.Op(v.dims, v.dtype, "{T}({0}.sum)", (self.pair(v, x),))
         if v.arg.template == CENTRED and below in self.counts:
-            parts = (self.total(v, x, "double({0}) * double({0})"), self.total(v, x, "double({0})"))
+            parts = (self.total(v, x, SQUARE), self.total(v, x, WIDE))
             return ir.Op(v.dims, v.dtype, ABOUT_MEAN, (*parts, ir.Size((), "float64", self.counts[below])))
         return None
 

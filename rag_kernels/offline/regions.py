@@ -38,6 +38,7 @@ class Split:
 
     rows: int
     length: int = 1 << 15
+    whole: int = 0  # rows that are swept again, and no longer than this, stay as they are
     tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
     edge: int = 64  # rows and columns of such a tile
     depth: int = 2048  # shortest depth that is split
@@ -51,12 +52,14 @@ class Planner:
     stored: dict[int, ir.Value] = field(default_factory=dict)  # reductions already written, by identity
     alive: list[ir.Value] = field(default_factory=list)  # identities stay unique while their objects live
     halves: dict[int, ir.Reduce] = field(default_factory=dict)
+    swept: set[ir.Atom] = field(default_factory=set)  # loops of what is being stored
 
     def run(self, lowered: Lowered) -> list[Region | Library]:
         for step in lowered.steps:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
+                self.swept = {a for group in step.value.dims for a in ir.leaves(group)}
                 self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
         return self.regions
 
@@ -130,6 +133,8 @@ class Planner:
         outer, reduced = key_of(value)
         length, tile = ir.size_of(reduced), tile_of(value)
         if not tile:
+            if length <= self.split.whole and reduced <= self.swept:
+                return 1
             rows = ir.size_of(outer)
             return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
         batches, rows, columns = tile

@@ -29,6 +29,7 @@ CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("depth", "product", (128, 512)),
 )
 CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("spread", "row", (0,)),
     ("threads", "", (512, 128, 1024)),
     ("long_threads", "row", (512, 256)),
     ("team", "column", (8, 32, 4)),
