@@ -118,27 +118,31 @@ class Loaded:
         self.bound[at].draws.append([t.to(self.device).reshape(-1).view(torch.uint8) for t in draw])
         return {"done": True}
 
-    def load(self, *, at: int, recipe: Any, poison: int, cold: bool, fds: Sequence[int]) -> dict[str, Any]:
-        """GPU only: compose the content of the next call on the device, poison the outputs, empty the caches."""
-        bound = self.bound[at]
-        for index, (tensor, part) in enumerate(zip(bound.tensors, codec.decode(recipe), strict=True)):
-            draws = [draw[index] for draw in bound.draws]
-            compose(tensor.reshape(-1).view(torch.uint8), draws, part, bound.specs[index])
-        for result in bound.results:
-            if type(result) is torch.Tensor and result.is_contiguous():
-                result.reshape(-1).view(torch.uint8).fill_(poison)
+    def load(
+        self, *, at: Sequence[int], recipes: Any, poisons: Sequence[int], cold: bool, fds: Sequence[int]
+    ) -> dict[str, Any]:
+        """GPU only: compose the content of the next calls on the device, poison the outputs, empty the caches."""
+        for place, recipe, poison in zip(at, codec.decode(recipes), poisons, strict=True):
+            bound = self.bound[place]
+            for index, (tensor, part) in enumerate(zip(bound.tensors, recipe, strict=True)):
+                draws = [draw[index] for draw in bound.draws]
+                compose(tensor.reshape(-1).view(torch.uint8), draws, part, bound.specs[index])
+            for result in bound.results:
+                if type(result) is torch.Tensor and result.is_contiguous():
+                    result.reshape(-1).view(torch.uint8).fill_(poison)
         dirty_shared_memory()
         if cold:
             flush_caches()
         torch.cuda.synchronize()
         return {"done": True}
 
-    def ready(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
-        """Before a call, outside the clock: no result of an earlier call is held."""
-        bound = self.bound[at]
-        bound.fresh()
-        if bound.keeps and self.on_cpu:
-            bound.results = []
+    def ready(self, *, at: Sequence[int], fds: Sequence[int]) -> dict[str, Any]:
+        """Before calls, outside the clock: no result of an earlier call is held."""
+        for place in at:
+            bound = self.bound[place]
+            bound.fresh()
+            if bound.keeps and self.on_cpu:
+                bound.results = []
         return {"done": True}
 
     def call(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:

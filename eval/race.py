@@ -6,6 +6,7 @@ checked. Order within a pair is random, every call has fresh content, and which 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,8 @@ from eval.records import Ratio
 from eval.session import Session
 from eval.subject import Place, Subject
 from eval.timing import Paired, orders, pairs_for
+
+MODULES = 8  # calls of a burst where each set of buffers takes a module of its own
 
 
 @dataclass
@@ -52,7 +55,8 @@ class Race:
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
         # Buffers of their own for each call of a burst: their contents differ, as those of single calls do.
-        self.burst = [subject.bind(self.session) for _ in range(self.session.calls)] if self.session.calls > 1 else []
+        self.calls = min(self.session.calls, MODULES) if subject.is_module else self.session.calls
+        self.burst = [subject.bind(self.session) for _ in range(self.calls)] if self.calls > 1 else []
 
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
         """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few."""
@@ -70,6 +74,13 @@ class Race:
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
         return times.at_full_speed()
 
+    def asking(self, times: Times) -> float:
+        """How long asking for a burst takes beside the burst; 0 for single calls."""
+        if not self.burst:
+            return 0.0
+        shortest = min(statistics.median(times.seconds[name]) for name in ("candidate", "eager"))
+        return statistics.median(self.session.round_trips) / (self.calls * shortest)
+
     def _pair(self, times: Times, *, keep: bool, cold: bool) -> None:
         session, subject = self.session, self.subject
         recipe = session.random_recipe()
@@ -77,7 +88,7 @@ class Race:
         for variant in times.orders[-1]:
             if variant != "candidate":
                 with subject.frozen():
-                    times.seconds[variant].append(session.timed_call(variant, cold=cold, calls=session.calls))
+                    times.seconds[variant].append(session.timed_call(variant, cold=cold, calls=self.calls))
                 continue
             place, checked, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
             times.seconds[variant].append(seconds)
@@ -92,8 +103,7 @@ class Race:
     def _burst(self, cold: bool) -> tuple[Place, Recipe, float]:
         """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
         recipes = [self.session.random_recipe() for _ in self.burst]
-        for place, recipe in zip(self.burst, recipes, strict=True):
-            self.subject.prepare(place, recipe, cold=cold and place is self.burst[-1])
+        self.subject.prepare_all(self.burst, recipes, cold=cold)
         seconds = self.subject.call_all(self.session.rng.sample(self.burst, len(self.burst)))
         chosen = self.session.rng.randrange(len(self.burst))
         return self.burst[chosen], recipes[chosen], seconds / len(self.burst)

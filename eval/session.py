@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +29,7 @@ from eval.workers import Worker, WorkerFailed, Workers
 
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
-BURST, BURST_S, BURST_BYTES = 8, 4e-3, 8 << 30  # calls, seconds to aim at, memory of a side's buffers at most
+BURST, BURST_S, BURST_BYTES = 64, 4e-3, 8 << 30  # calls, seconds to aim at, memory of a side's buffers at most
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
 VARIANTS = {
     "eager": "eager", "compile": "torch.compile", "graph": "a CUDA graph of eager",
@@ -69,6 +70,7 @@ class Session:
         self.odd: Session | None = None  # this problem at sizes that no tile divides
         self.oracle_kind = "fp64"
         self.eager_s: list[float] = []
+        self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
         self.best_speedup = 0.0  # over eager, of the best candidate so far (low end of its interval)
         self.compile_note = "torch.compile was not asked for"
         self.variants: list[str] = []  # baselines beside eager that have been prepared
@@ -268,11 +270,20 @@ class Session:
         """Seconds of one reference call on the current content, on the judge's clock; the mean of several in a row."""
         if cold and not self.on_gpu:
             self.empty_caches()
-        self.ask("ready", cold=cold and self.on_gpu)  # after it, as for a candidate: it wakes the worker
-        limit = max(self.limits.open_s, self.call_limit_s)
+        self.ask("ready", cold=cold and self.on_gpu, calls=calls)  # after it, as for a candidate: it wakes the worker
+        if calls > 1:
+            self.round_trips.append(self._asked_s(variant, 0))
+        seconds = self._asked_s(variant, calls)
+        return (seconds - self.round_trip_s(seconds) if calls > 1 else seconds) / calls
+
+    def _asked_s(self, variant: str, calls: int) -> float:
         start = time.perf_counter()
-        self.ask("call", variant=variant, calls=calls, deadline_s=limit)
-        return (time.perf_counter() - start) / calls
+        self.ask("call", variant=variant, calls=calls, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        return time.perf_counter() - start
+
+    def round_trip_s(self, burst_s: float) -> float:
+        """Of a burst's seconds, what asking and answering took: the median of requests for no call at all."""
+        return min(statistics.median(self.round_trips), burst_s / 2) if self.round_trips else 0.0
 
     def empty_caches(self) -> None:
         """CPU: write through more memory than the last-level cache holds, where the content might be in it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -77,6 +78,7 @@ class Subject:
         self.places: list[Place] = []
         self.is_module = candidate.tier == "module"
         self._requests = 0
+        self.round_trips: list[float] = []  # seconds of requests for no call
         role = "eval.candidate:serve_cuda" if session.on_gpu else "eval.candidate:serve"
         memory = None if session.on_gpu else session.memory_bytes
         limited, workers = not (session.on_gpu or self.is_module), session.candidate_workers
@@ -164,18 +166,28 @@ class Subject:
 
         `written` says that the session has this content in place already (CPU); `cold` empties the caches.
         """
-        place.poison = POISONS[place.poison == POISONS[0]]
-        if place.session.on_gpu:
-            self._hold_draws(place)
-            self._do("load", at=place.number, recipe=codec.encode(recipe), poison=place.poison, cold=cold)
+        self.prepare_all([place], [recipe], cold=cold, written=written)
+
+    def prepare_all(
+        self, places: Sequence[Place], recipes: Sequence[Recipe], *, cold: bool = False, written: bool = False
+    ) -> None:
+        """The same for a burst of calls, in one request: of places that share a content (CPU) the last recipe holds."""
+        session, numbers = places[0].session, [place.number for place in places]
+        for place in places:
+            place.poison = POISONS[place.poison == POISONS[0]]
+        if session.on_gpu:
+            self._hold_draws(places[0])
+            poisons = [place.poison for place in places]
+            self._do("load", at=numbers, recipes=codec.encode(list(recipes)), poisons=poisons, cold=cold)
         else:
-            if not written or place.content is not place.session.content:
-                place.session.write(recipe, place.content)
-            if "poison" not in self.limits.without:
-                place.outputs.whole()[:] = place.poison
+            for place, recipe in zip(places, recipes, strict=True):
+                if not written or place.content is not session.content:
+                    session.write(recipe, place.content)
+                if "poison" not in self.limits.without:
+                    place.outputs.whole()[:] = place.poison
             if cold:
-                place.session.empty_caches()
-        self._do("ready", at=place.number)
+                session.empty_caches()
+        self._do("ready", at=numbers)
 
     def call(self, place: Place) -> float:
         """One timed call: seconds on the judge's clock."""
@@ -185,8 +197,17 @@ class Subject:
         return perf_counter() - start
 
     def call_all(self, places: Sequence[Place]) -> float:
-        """One timed burst of calls, with one wait at the end: seconds in all."""
-        limit_s = self.session.call_limit_s * len(places)
+        """One timed burst of calls, with one wait at the end: seconds in all, without the way there and back.
+
+        That takes as long as in a request for no call, and at most as long as the reference's: a candidate that makes
+        its answers slow does not become the faster for it.
+        """
+        self.round_trips.append(self._burst_s([]))
+        seconds = self._burst_s(places)
+        return seconds - min(statistics.median(self.round_trips), places[0].session.round_trip_s(seconds))
+
+    def _burst_s(self, places: Sequence[Place]) -> float:
+        limit_s = self.session.call_limit_s * max(1, len(places))
         start = perf_counter()
         self._do("burst", order=[p.number for p in places], deadline_s=limit_s)
         return perf_counter() - start

@@ -25,6 +25,7 @@ from eval.workers import Workers
 
 T = TypeVar("T")
 QUIET = 0.02  # what eager against itself may be off by
+MOST_ASKING = 0.25  # of a burst's time: beyond, the way there and back may decide a race
 PRUNED = 1.5  # times the floor of its products: beyond Winograd's and Strassen's gains at these sizes
 
 
@@ -202,6 +203,9 @@ class Trial:
         checks.done_means_done()
         if session.calls > 1:
             self.found.label("burst-timed")
+        if race.asking(times) > MOST_ASKING:
+            self.found.label("suspicious: too short to time")
+            self.found.notes.append(f"asking for {race.calls} calls takes {race.asking(times):.0%} as long as they do")
         warm = race.run(cold=False, pairs=session.limits.warm_pairs) if self.thorough else None
         if "rechecks" not in self.without:
             for recipe, outputs in times.kept:

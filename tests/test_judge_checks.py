@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from eval.build import Built, build, toolchain
 from eval.judge import LocalJudge, open_judge
 from eval.limits import Limits
 from eval.outcome import codes
 from eval.problem import problem_from_source
 from eval.records import Candidate, FunctionalProblem, Passed, Tier, Verdict
+from eval.session import Session
+from eval.subject import Library, Subject
 from ingest.functionalize import functionalize
 from ingest.sizes import at_other_sizes
 
@@ -245,3 +248,36 @@ def test_a_decoy_kernel_makes_no_custom_kernel(judge: LocalJudge, softmax: Funct
 
 def test_torch_alone_is_a_library_rewrite(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     assert "label:library rewrite" in codes(verdict(judge, softmax, LIBRARY, "module"))
+
+
+def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    """And a candidate that is slow to answer is not the faster for it. (Bursts are for GPUs; here one asks.)"""
+    candidate = Candidate(altered(), "kernel", "cpu")
+    (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
+    assert isinstance(built, Built)
+    with (
+        Session(softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
+                limits=judge.limits) as session,
+        Subject(session, candidate, Library(built.library)) as subject,
+    ):  # fmt: skip
+        assert session.timed_call("eager", calls=8) > 0 and len(session.round_trips) == 1
+        places = [subject.bind(session) for _ in range(8)]
+        recipe = session.random_recipe()
+        subject.prepare_all(places, [recipe] * 8)
+        honest = min(subject.call_all(places) for _ in range(5))
+        assert len(subject.round_trips) == 5
+        for place in places:
+            assert all(row["ok"] for row in session.check(subject.outputs(place), recipe))
+        session.round_trips, subject.round_trips = [1e-6] * 9, [honest] * 99
+        assert min(subject.call_all(places) for _ in range(5)) > honest / 2
+
+
+def test_what_is_shorter_than_asking_for_it_claims_no_speed(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "calls", 2)
+    limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
+    monkeypatch.setattr(judge, "limits", limits)
+    for rows, claims in ((3, False), (8192, True)):
+        problem = problem_from_source(f"rows_{rows}", SOFTMAX.replace("128, 256", f"{rows}, 256"))
+        found = verdict(judge, functionalize(problem, workers=judge.workers), altered())
+        assert isinstance(found, Passed) and "burst-timed" in found.labels
+        assert found.claims_speed is claims, (found.labels, found.measurement)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -76,7 +77,7 @@ def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]
     return libraries
 
 
-def race(session: Session, sides: list[Place], subjects: list[Subject], pairs: int) -> Ratio:
+def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pairs: int) -> Ratio:
     """Two kernels on the same content in random order, as `eval.race` times a kernel against eager."""
     names = ["one", "other"]
     times = Paired({name: [] for name in names}, orders(names, pairs, session.rng))
@@ -87,8 +88,11 @@ def race(session: Session, sides: list[Place], subjects: list[Subject], pairs: i
         for name in order:
             side = names.index(name)
             with subjects[1 - side].frozen():
-                subjects[side].prepare(sides[side], recipe, cold=cold, written=True)
-                times.seconds[name].append(subjects[side].call(sides[side]))
+                recipes = [recipe] * len(sides[side])
+                subjects[side].prepare_all(sides[side], recipes, cold=cold, written=True)
+                burst = len(sides[side]) > 1
+                run = subjects[side].call_all if burst else lambda places, s=side: subjects[s].call(places[0])
+                times.seconds[name].append(run(sides[side]))
     return times.speedup("one", "other")
 
 
@@ -105,7 +109,7 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             stack.enter_context(Subject(session, Candidate(text, "kernel", judge.device.backend), library))
             for library, text in copies(judge, fp)
         ]
-        sides = [subject.bind(session) for subject in subjects]
+        sides = [[subject.bind(session) for _ in range(session.calls)] for subject in subjects]
         itself = Candidate(re.sub(r"\bModel\b", "ModelNew", fp.problem.source), "module", judge.device.backend)
         module = stack.enter_context(Subject(session, itself, None))
         against_eager = Race(module, module.bind(session), ["eager"])
@@ -122,7 +126,9 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             found = counts[kinds_of[number % len(kinds)]]
             found.ratios.append(kinds[number % len(kinds)]())
             found.pairs = pairs
-        print(f"{path.stem}: {trials} trials of {pairs} pairs", file=sys.stderr, flush=True)
+        asking = [statistics.median(s.round_trips or [0.0]) * 1e6 for s in (session, module, *subjects)]
+        notes = f"{session.calls} calls a burst, eager {session.eager_estimate_s() * 1e6:.0f} us, round trips in us"
+        print(f"{path.stem}: {trials} trials of {pairs} pairs, {notes} {[round(t) for t in asking]}", file=sys.stderr)
     return counts
 
 
