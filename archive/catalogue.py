@@ -7,7 +7,8 @@ that no judge ever ran, retracted ones, suspicious ones and stale measurements a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -160,15 +161,36 @@ EVALUATION_COLUMNS = """
 """
 
 
-def read_catalogue(con: DuckDBPyConnection, model: str, device_key: str = "") -> Catalogue:
-    """Read everything that ranking needs, in the transaction of the connection."""
+def read_catalogue(
+    con: DuckDBPyConnection,
+    model: str,
+    device_key: str = "",
+    meanwhile: Callable[[FunctionalRow], object] | None = None,
+) -> Catalogue:
+    """Read everything that ranking needs, in the transaction of the connection.
+
+    Functional problems come first; `meanwhile` sees each in another thread while DuckDB reads the rest.
+    """
+    functionals = _functionals(con)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        seen = beside.submit(lambda: [meanwhile(row) for row in functionals] if meanwhile else [])
+        catalogue = _read_rest(functionals, con, model, device_key)
+        seen.result()
+    return catalogue
+
+
+def _read_rest(
+    functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, model: str, device_key: str
+) -> Catalogue:
+    """The kernels, and of the functional problems those that they solve."""
     found = con.execute(KERNELS.format(device=literal(device_key))).fetchnumpy()
     functional_id, functional = np.unique(np.asarray(found["functional_id"], dtype=np.bytes_), return_inverse=True)
     pairs = con.execute(SOLVERS).fetchnumpy()
     texts, text = _numbered(found["text"])
     devices, device = _numbered(found["device_name"])
+    wanted = {name.decode() for name in functional_id.tolist()}
     return Catalogue(
-        functionals=_functionals(con, functional_id),
+        functionals=tuple(row for row in functionals if row.id in wanted),
         texts=texts,
         devices=devices,
         vectors=_vectors(con, model, functional_id),
@@ -197,9 +219,8 @@ def _numbered(values: Iterable[str]) -> tuple[tuple[str, ...], Ints]:
     return tuple(numbers), found
 
 
-def _functionals(con: DuckDBPyConnection, ids: Names) -> tuple[FunctionalRow, ...]:
-    """In the order of their ids, which is that of the numbers."""
-    wanted = {name.decode() for name in ids.tolist()}
+def _functionals(con: DuckDBPyConnection) -> tuple[FunctionalRow, ...]:
+    """All of them, in the order of their ids."""
     found = con.execute(
         "SELECT id, graph_key, source, operators, ranks, dtypes, shapes, "
         "(record->>['$.features.flops', '$.features.bytes_moved'])::DOUBLE[] FROM functionals ORDER BY id"
@@ -210,7 +231,6 @@ def _functionals(con: DuckDBPyConnection, ids: Names) -> tuple[FunctionalRow, ..
             *(amount or 0.0 for amount in work),
         )
         for name, key, source, ops, ranks, dtypes, shapes, work in found
-        if name in wanted
     )
 
 

@@ -7,13 +7,14 @@ Comes in: records. Goes out: records. Each method is one transaction. Similarity
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from archive import rows
 from archive.catalogue import (
     Catalogue,
+    FunctionalRow,
     read_catalogue,
     read_evaluation,
     read_kernels,
@@ -193,10 +194,12 @@ class DuckArchive:
             found = rows.query(con, "SELECT child, source, relation FROM lineage_of(?)", [kernel_id])
         return [Edge(**row) for row in found]
 
-    def catalogue(self, model: str, device_key: str = "") -> Catalogue:
+    def catalogue(
+        self, model: str, device_key: str = "", meanwhile: Callable[[FunctionalRow], object] | None = None
+    ) -> Catalogue:
         """What ranking reads of every kernel that may be shown, with the vectors of this embedding model."""
         with self.database.read(stay=True) as con:
-            return read_catalogue(con, model, device_key)
+            return read_catalogue(con, model, device_key, meanwhile)
 
     def chosen(self, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
         """Whole kernels for rows of a catalogue, in this order."""

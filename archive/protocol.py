@@ -3,10 +3,10 @@ Chroma; `archive.memory.MemoryArchive` keeps it in memory, for tests and for `--
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from archive.catalogue import Catalogue
+from archive.catalogue import Catalogue, FunctionalRow
 from archive.records import ArchivedKernel, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
 from eval.records import FunctionalProblem, Judged
 
@@ -79,10 +79,13 @@ class Archive(Protocol):
         """A text that changes with every write of any process."""
         ...
 
-    def catalogue(self, model: str, device_key: str = "") -> Catalogue:
+    def catalogue(
+        self, model: str, device_key: str = "", meanwhile: Callable[[FunctionalRow], object] | None = None
+    ) -> Catalogue:
         """What ranking reads of every kernel that may be shown: columns, and the vectors of this embedding model.
 
-        A kernel stands with its evaluation on the device of that key, where it has one.
+        A kernel stands with its evaluation on the device of that key, where it has one. `meanwhile` sees each
+        functional problem in another thread, while the kernels are read.
         """
         ...
 

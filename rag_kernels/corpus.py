@@ -36,7 +36,6 @@ class Corpus:
 
     catalogue: Catalogue
     words: Postings  # of descriptions and functional sources
-    graphs: Postings  # of operator graphs
     family: NDArray[np.str_]
     rank: NDArray[np.int32]
     dtypes: NDArray[np.str_]
@@ -45,6 +44,11 @@ class Corpus:
     intensity: NDArray[np.float64]  # floating-point operations of its products per byte that must move
     start: NDArray[np.int64]
     backends: dict[bool, NDArray[np.bool_]] = field(repr=False)  # has it a kernel for CUDA, for the CPU?
+
+    @cached_property
+    def graphs(self) -> Postings:
+        """Of operator graphs. Searches in words do without."""
+        return Postings([graph_words(row.source, row.operators) for row in self.catalogue.functionals])
 
     @cached_property
     def texts(self) -> Postings:
@@ -64,7 +68,6 @@ class Corpus:
 def make_corpus(catalogue: Catalogue) -> Corpus:
     rows = catalogue.functionals
     texts = [describe_row(row) for row in rows]
-    graphs = [graph_words(row.source, row.operators) for row in rows]
     on = {
         cuda: np.bincount(catalogue.functional[catalogue.on_cuda == cuda], minlength=len(rows)) > 0
         for cuda in (True, False)
@@ -72,7 +75,6 @@ def make_corpus(catalogue: Catalogue) -> Corpus:
     return Corpus(
         catalogue=catalogue,
         words=Postings([keywords(text, row.source) for text, row in zip(texts, rows, strict=True)]),
-        graphs=Postings(graphs),
         family=np.array([told_family(text) for text in texts], dtype=np.str_),
         rank=np.array([max(row.ranks, default=0) for row in rows], dtype=np.int32),
         dtypes=np.array([" ".join(row.dtypes) for row in rows], dtype=np.str_),

@@ -21,7 +21,7 @@ from archive.records import ArchivedKernel, Exemplar
 from eval.records import Backend, FunctionalProblem
 from ingest.embedder import Embedder
 from rag_kernels.bottleneck import Bottleneck
-from rag_kernels.corpus import Corpus, make_corpus
+from rag_kernels.corpus import Corpus, describe_row, make_corpus
 from rag_kernels.options import RetrievalMode
 from rag_kernels.ranking import diversify, fuse, jaccard
 from rag_kernels.reasons import Reasons, tell
@@ -126,7 +126,8 @@ class Retriever:
         version = "" if self._fixed else self.archive.version()
         if self._read is None or self._read[0] != version:
             self._read = None  # two of them may be more than fits
-            self._read = version, make_corpus(self.archive.catalogue(self.embedder.name, self._device_key))
+            catalogue = self.archive.catalogue(self.embedder.name, self._device_key, describe_row)  # which is cached
+            self._read = version, make_corpus(catalogue)
         return self._read[1]
 
     def _open(self, corpus: Corpus, query: Query, limits: Limits) -> NDArray[np.bool_]:

@@ -98,7 +98,7 @@ def chromium() -> Iterator[Any]:
 def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, list[float]]]:
     """Name, goal, and the seconds of each repeat."""
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-    yield "first page, server just started", "2 s", [timed(lambda: go(page, url, "Latest kernels"))]
+    yield "first page, server just started", "", [timed(lambda: go(page, url, "Latest kernels"))]
     yield "first page", "2 s", [timed(lambda: go(page, url, "Latest kernels")) for _ in range(repeats)]
     filters, words, meanings, back = [], [], [], []
     for number in range(repeats):
