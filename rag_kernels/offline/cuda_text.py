@@ -210,7 +210,8 @@ void spread(void (*kernel)(Team, P...), int64_t rows, int64_t quads, int items, 
             A... args) {
   const int64_t parts = (quads + items * SPREAD_THREADS - 1) / (items * SPREAD_THREADS);
   const int64_t held = resident(kernel) / parts, teams = held < rows ? held : rows;
-  if (!teams) return;
+  if (!rows) return;
+  RK_CHECK(held > 0, "a row takes more blocks than the device holds");
   int* memory = scratch<int>(teams * 32 + teams * parts * shown * 8, stream);
   RK_CHECK(cudaMemsetAsync(memory, 0, sizeof(int) * teams * 32, stream) == cudaSuccess, "cannot clear device memory");
   const Team team{memory, reinterpret_cast<ulonglong2*>(memory + teams * 32), int(teams), int(parts), shown};
