@@ -166,7 +166,7 @@ def test_two_generates_at_once(home: Path, tmp_path: Path) -> None:
     assert (stats["confirmed"], stats["runs"], stats["embeddings"] - starter_kernels()) == (2, 2, 2)
 
 
-def test_what_generate_kept_is_found_shown_and_handed_on(generated: Done, home: Path) -> None:
+def test_what_generate_kept_is_found_shown_and_handed_on(generated: Done, home: Path, tmp_path: Path) -> None:
     kernel_id = generated.rows[-1]["kernel_id"]
     stats = run(home, "archive", "stats", "--json").rows[0]
     assert stats["kernels"] >= 1 and stats["llm_calls"] >= 3
@@ -181,7 +181,7 @@ def test_what_generate_kept_is_found_shown_and_handed_on(generated: Done, home: 
     assert run(home, "archive", "export", "kernels.zip", "--json").rows[0]["kernels"] == 1
     here = run(home, "archive", "reverify", kernel_id, "--device", "cpu")
     assert (here.code, here.out) == (0, "0 kernels: all up to date.\n")
-    other = ("--archive", home / "other")
+    other = ("--archive", tmp_path / "other")  # a new one when the test is run again
     assert run(home, "archive", "import", "kernels.zip", *other, "--json").rows[0]["kernels"] >= 1
     assert run(home, "archive", "reindex", *other, "--json").rows[0] == {"indexed": 1, "embedded": 0}
     assert run(home, "archive", "show", kernel_id, *other, "--json").rows[0]["trust"] == "claimed"
