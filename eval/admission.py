@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -168,16 +169,20 @@ def admission_file(fp: FunctionalProblem, device: Device, *, cache: Path) -> Pat
 
 
 def open_admission(
-    file: Path, fp: FunctionalProblem, device: Device, workers: Workers, *, budget_s: float = BUDGET_S
-) -> Admission:
-    """The cached admission, or one examined now. An examination that fails costs a note, never the problem."""
+    file: Path, fp: FunctionalProblem, device: Device, workers: Workers, *, budget_s: float = BUDGET_S,
+    units: Sequence[str] = (), locks: Path = Path(),
+) -> Admission:  # fmt: skip
+    """The cached admission, or one examined now. An examination that fails costs a note, never the problem.
+
+    It takes turns (`eval.turns`) on `units`, with locks under the folder `locks`; the caller must hold none meanwhile.
+    """
     if fp.uses_random:
         raise ProblemError(
             f"{fp.problem.name} draws random numbers in its forward (dropout in train mode?), so no kernel can be "
             "compared with it; set p=0 or leave the random operator out."
         )
     if not file.is_file():
-        admission = admit(_examine(fp, device, workers, budget_s))
+        admission = admit(_examine(fp, device, workers, budget_s, (list(units), str(locks))))
         if not admission.examination.outputs:
             return admission  # nothing was measured: the next one may have more memory
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -189,10 +194,12 @@ def open_admission(
     return admission
 
 
-def _examine(fp: FunctionalProblem, device: Device, workers: Workers, budget_s: float) -> Examination:
+def _examine(
+    fp: FunctionalProblem, device: Device, workers: Workers, budget_s: float, turns: tuple[list[str], str]
+) -> Examination:
     payload = {
         "problem": fp, "device": device.backend, "threads": threads(), "budget_s": budget_s,
-        "seed": random.SystemRandom().getrandbits(40),
+        "seed": random.SystemRandom().getrandbits(40), "turns": turns,
     }  # fmt: skip
     memory_bytes = None if device.backend == "cuda" else int(MEMORY_SHARE * _available_bytes())
     try:

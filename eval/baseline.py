@@ -63,10 +63,11 @@ def _measure(session: Session) -> Baseline:
     names = ["eager", *session.variants]
     paired = Paired({variant: [] for variant in names}, orders(names, pairs, session.rng))
     times = paired.seconds
-    for order in paired.orders:
-        session.write(session.random_recipe())
-        for variant in order:
-            times[variant].append(session.timed_call(variant, cold=session.on_gpu, calls=session.calls))
+    with session.turns.alone():
+        for order in paired.orders:
+            session.write(session.random_recipe())
+            for variant in order:
+                times[variant].append(session.timed_call(variant, cold=session.on_gpu, calls=session.calls))
     eager_us = median_us(times["eager"])
     if not session.variants:
         return Baseline(eager_us, None, None, session.compile_note)

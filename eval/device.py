@@ -6,21 +6,19 @@ physical floor of a problem follows from it: no implementation is faster than it
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.ids import content_id
 from eval.records import Backend, Device, Features, MachineError
+from eval.turns import Turns
 
 if TYPE_CHECKING:
     from eval.workers import Workers
@@ -76,18 +74,6 @@ def units(backend: Backend) -> list[str]:
     return [f"{platform.node()}-core{number}" for number in sorted(os.sched_getaffinity(0))]
 
 
-@contextmanager
-def alone_on(names: Sequence[str], cache: Path) -> Iterator[None]:
-    """Wait until no other process times anything on these units, and keep them until the end."""
-    folder = cache / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        for name in names:  # in an order that all keep to
-            file = held.enter_context((folder / f"{name}.lock").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def cpu_name() -> str:
     with open("/proc/cpuinfo") as f:
         model = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), platform.machine())
@@ -103,7 +89,7 @@ def open_device(backend: Backend, workers: Workers, cache: Path) -> Device:
     arch = f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else _cpu_arch()
     file = cache / "devices" / f"{content_id('d', backend, name, arch, CEILINGS_VERSION)}.json"
     if not file.is_file():
-        with alone_on(units(backend), cache):
+        with Turns(units(backend), cache).alone():
             if not file.is_file():  # another process may have measured it meanwhile
                 asked = {"backend": backend, "threads": threads()}
                 ceilings = workers.call("eval.device:measure", asked, deadline_s=MEASURE_LIMIT_S)

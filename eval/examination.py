@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from eval.oracle import double_factories, doubled, strict_precision, tensors, va
 from eval.panel import Sample, panel
 from eval.problem import load_module
 from eval.records import FunctionalProblem, TensorArgument
+from eval.turns import Turns
 
 TINY = 1e-300
 SLOW_SHARE = 0.25  # of the budget; beyond it only one kind of inputs is calibrated
@@ -29,13 +31,15 @@ Values = dict[str, torch.Tensor]
 
 
 def examine(payload: dict[str, Any]) -> Examination:
-    """Everything about one problem. `payload`: problem, device, threads, seed, budget_s."""
+    """Everything about one problem. `payload`: problem, device, threads, seed, budget_s, turns."""
     torch.set_num_threads(payload["threads"])
     strict_precision()
     started = time.monotonic()
-    with torch.no_grad():
+    units, locks = payload["turns"]
+    turns = Turns(units, Path(locks))
+    with turns.shared(), torch.no_grad():
         subject = Subject(payload["problem"], torch.device(payload["device"]), payload["seed"])
-        return Examiner(subject, started, payload["budget_s"]).examine()
+        return Examiner(subject, started, payload["budget_s"], turns).examine()
 
 
 class Subject:
@@ -117,12 +121,16 @@ class Subject:
 class Examiner:
     """Runs the parts one after the other; each may fail or be left out without harm to the others."""
 
-    def __init__(self, subject: Subject, started: float, budget_s: float) -> None:
-        self.subject, self.started, self.budget_s = subject, started, budget_s
+    def __init__(self, subject: Subject, started: float, budget_s: float, turns: Turns) -> None:
+        self.subject, self.started, self.budget_s, self.turns = subject, started, budget_s, turns
         self.notes: list[str] = []
         self.oracle_kind = "fp64"
 
     def out_of_time(self) -> bool:
+        """Asked between steps, so that it is also where others may time."""
+        if self.subject.device.type != "cpu":
+            torch.cuda.synchronize()
+        self.turns.give_way()
         return time.monotonic() > self.started + self.budget_s
 
     def attempt(self, what: str, work: Callable[[], Any]) -> Any:

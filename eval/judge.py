@@ -2,7 +2,7 @@
 
 Three roles in separate processes: the judge (here: seeds, clock, expected outputs, verdicts), a reference worker
 (`eval.reference`) and a candidate worker (`eval.candidate`), both forked from warm parents. Builds of a round run
-together in one ninja graph; judging is one at a time per device, under a lock that other processes respect.
+together in one ninja graph. Judges of other processes may use the device meanwhile, but not while one of them times.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Protocol
@@ -18,7 +17,7 @@ from typing import Any, Literal, Protocol
 from eval.admission import Admission, admission_file, open_admission
 from eval.baseline import baseline_file, open_baseline
 from eval.build import BuildError, Built, Flavour, Toolchain, build, builds_boxed, checked, default_cache, toolchain
-from eval.device import absent_gpu, alone_on, gpu_name, open_device, threads, units
+from eval.device import absent_gpu, gpu_name, open_device, threads, units
 from eval.hardware import hardware
 from eval.limits import Limits
 from eval.nvrtc import build_device, host_text, is_split
@@ -40,6 +39,7 @@ from eval.session import Session
 from eval.subject import Library, Subject
 from eval.tiers import Forbidden, check_composed, kernels_text
 from eval.trial import Trial
+from eval.turns import Turns
 from eval.workers import Workers
 
 JUDGE_VERSION = "2"
@@ -92,7 +92,7 @@ class LocalJudge:
         self._tool_workers: Workers | None = None
         self._loading: dict[Candidate, Future[Subject]] = {}
         self._session: Session | None = None
-        self._units = units(device.backend)
+        self._turns = Turns(units(device.backend), cache)
         self.environment = Environment(
             python=platform.python_version(), torch=_torch_version(), compiler=tools.version, threads=threads(),
             sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()), judge_version=JUDGE_VERSION,
@@ -127,7 +127,7 @@ class LocalJudge:
             started = perf_counter()
             running = {c: pool.submit(self._build, [c]) for c in to_build}
             if self.can_run:
-                with self._device_lock():
+                with self._turns.shared():
                     session = self._open_session(fp)  # meanwhile
                 # Modules compile themselves when they are loaded: that is done ahead, each in its own worker.
                 modules = [c for c, verdict in triaged if verdict is None and c.tier == "module"]
@@ -166,7 +166,7 @@ class LocalJudge:
         source = _kernels(candidate)
         built = build([(source, candidate.backend)], tools=self._tools, cache=self.cache)[0] if source else None
         library = Library(built.library) if isinstance(built, Built) else None
-        with self._device_lock(), self._new_session(fp, self._compile_workers()) as session:
+        with self._turns.shared(), self._new_session(fp, self._compile_workers()) as session:
             self._complete(session, thorough=True)
             if self.limits.measure_compile:
                 session.prepare_baselines()
@@ -213,7 +213,7 @@ class LocalJudge:
             verdict = Compiled("It compiles; there is no GPU here to verify it on.")
         if verdict is None:
             library = built if isinstance(built, Library) else None
-            with self._device_lock():
+            with self._turns.shared():
                 started = perf_counter()
                 session = self._open_session(fp)
                 baseline = open_baseline(
@@ -240,7 +240,9 @@ class LocalJudge:
 
     def _new_session(self, fp: FunctionalProblem, reference_workers: Workers) -> Session:
         ours, theirs = reference_workers, self._candidate_workers
-        return Session(fp, workers=ours, candidate_workers=theirs, device=self.device, limits=self.limits)
+        return Session(
+            fp, workers=ours, candidate_workers=theirs, device=self.device, limits=self.limits, turns=self._turns
+        )
 
     def _compile_workers(self) -> Workers:
         """A warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
@@ -269,18 +271,25 @@ class LocalJudge:
                 if self.device.backend == "cuda":
                     ahead = [pool.submit(self.admission, fp), pool.submit(self._other_size, fp, "small")]
                 self._session = self._new_session(fp, self.workers)
-                wait(ahead)
+                with self._turns.away():
+                    wait(ahead)
             self._complete(self._session, thorough=self.limits.thorough)
         return self._session
 
     def admission(self, fp: FunctionalProblem) -> Admission:
         """What is known of the problem itself: examined once, kept in the cache."""
-        return open_admission(admission_file(fp, self.device, cache=self.cache), fp, self.device, self.workers)
+        file, turns = admission_file(fp, self.device, cache=self.cache), self._turns
+        return open_admission(file, fp, self.device, self.workers, units=turns.names, locks=turns.cache)
+
+    def _admitted(self, fp: FunctionalProblem) -> Admission:
+        """The same in the middle of a turn, which is given up meanwhile."""
+        with self._turns.away():
+            return self.admission(fp)
 
     def _complete(self, session: Session, *, thorough: bool) -> None:
         """The problem's admission, and the problem at other sizes: small for special values, odd for tails."""
         if session.admission is None and "admission" not in self.limits.without:
-            session.admission = self.admission(session.fp)
+            session.admission = self._admitted(session.fp)
         if session.takes_special:
             session.small = session
         elif session.small is None:
@@ -294,7 +303,7 @@ class LocalJudge:
             return None
         session = self._new_session(found, self.workers)
         if self.limits.precision != "strict":  # how far a lower precision may be off is known at the own sizes
-            session.admission = self.admission(fp)
+            session.admission = self._admitted(fp)
         return session
 
     def _other_size(self, fp: FunctionalProblem, sizes: Sizes) -> FunctionalProblem | None:
@@ -303,10 +312,6 @@ class LocalJudge:
             find = self._at_other_sizes
             self._other_sizes[key] = find(fp, sizes, self.workers) if find is not None else None
         return self._other_sizes[key]
-
-    def _device_lock(self) -> AbstractContextManager[None]:
-        """One timing at a time on a GPU, or on any core, across processes."""
-        return alone_on(self._units, self.cache)
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Build many candidates ahead, in one go; a judgement then finds them in the cache."""

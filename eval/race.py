@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ from eval.session import Session
 from eval.subject import Place, Subject
 from eval.timing import Paired, orders, pairs_for
 
-MODULES = 8  # calls of a burst where each set of buffers takes a module of its own
+BIND_S = 1.5  # for the buffers of a burst: modules, which each of them takes anew, may be slow to make
+LEAST_CALLS = 8
 
 
 @dataclass
@@ -54,9 +56,16 @@ class Race:
         self.subject, self.place, self.session = subject, place, place.session
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
-        # Buffers of their own for each call of a burst: their contents differ, as those of single calls do.
-        self.calls = min(self.session.calls, MODULES) if subject.is_module else self.session.calls
-        self.burst = [subject.bind(self.session) for _ in range(self.calls)] if self.calls > 1 else []
+        self.burst = self._places(self.session.calls) if self.session.calls > 1 else []
+        self.calls = max(1, len(self.burst))
+
+    def _places(self, wanted: int) -> list[Place]:
+        """Buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
+        places: list[Place] = []
+        end = perf_counter() + BIND_S
+        while len(places) < wanted and (len(places) < LEAST_CALLS or perf_counter() < end):
+            places.append(self.subject.bind(self.session))
+        return places
 
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
         """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few."""
@@ -64,13 +73,14 @@ class Race:
         times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs(session.eager_estimate_s(), limits)
         chosen = set(session.rng.sample(range(count), min(limits.rechecked, count)))
-        for number, order in enumerate(orders(self.variants, count, session.rng)):
-            times.orders.append(order)
-            self._pair(times, keep=number in chosen, cold=cold)
-            times.slowed.append(clocks.slowed())
-            if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
-                times.stopped_early = True
-                break
+        with session.turns.alone(), session.on_one_core():
+            for number, order in enumerate(orders(self.variants, count, session.rng)):
+                times.orders.append(order)
+                self._pair(times, keep=number in chosen, cold=cold)
+                times.slowed.append(clocks.slowed())
+                if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
+                    times.stopped_early = True
+                    break
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
         return times.at_full_speed()
 
@@ -146,8 +156,9 @@ def self_check(session: Session, pairs: int) -> Ratio:
     """Eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
     names = ["one", "other"]
     times = Paired({name: [] for name in names}, orders(names, pairs, session.rng))
-    for order in times.orders:
-        session.write(session.random_recipe())
-        for name in order:
-            times.seconds[name].append(session.timed_call("eager"))
+    with session.turns.alone():
+        for order in times.orders:
+            session.write(session.random_recipe())
+            for name in order:
+                times.seconds[name].append(session.timed_call("eager"))
     return times.speedup("one", "other")

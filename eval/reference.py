@@ -97,7 +97,7 @@ class Reference:
         self.variants: dict[str, Any] = {"eager": self.model}
         self.copies: list[list[Any]] = []  # of the input leaves, for the further calls of a burst
         self.inputs: list[Any] = []  # of the calls that come next
-        self.last: Any = None
+        self.kept: list[Any] = []  # the results of a burst, as a candidate's are kept
 
     def describe(self) -> dict[str, Any]:
         """What the judge asks once: plain constructor inputs, for `ModelNew` candidates."""
@@ -189,7 +189,7 @@ class Reference:
     def ready(self, *, cold: bool, calls: int, fds: Sequence[int]) -> dict[str, Any]:
         """Before a call, or a burst of calls that each have inputs of their own, as a candidate's have."""
         self._restore()
-        self.last = None
+        self.kept.clear()
         while len(self.copies) < calls - 1:
             self.copies.append([v.clone() if isinstance(v, torch.Tensor) else v for v in self.leaves])
         for copy in self.copies[: calls - 1]:
@@ -207,7 +207,7 @@ class Reference:
         run = self.variants[variant]
         with timed_precision(tf32=True) if self.tf32 else contextlib.nullcontext():
             for inputs in self.inputs[:calls]:
-                self.last = run(*inputs)
+                self.kept.append(run(*inputs))
         self._synchronize()
         return {"done": True}
 

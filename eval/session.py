@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from eval.device import cache_bytes, floor_us, threads
 from eval.kinds import SPECIAL, STRICT
 from eval.limits import Limits
 from eval.records import Device, FunctionalProblem, Measurement, ProblemError, TensorArgument, TensorSpec
+from eval.turns import Turns
 from eval.workers import Worker, WorkerFailed, Workers
 
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
@@ -46,8 +50,9 @@ class Session:
     """Open with a problem, close when done; a context manager. `rng` is seeded from the operating system."""
 
     def __init__(
-        self, fp: FunctionalProblem, *, workers: Workers, candidate_workers: Workers, device: Device, limits: Limits
-    ) -> None:
+        self, fp: FunctionalProblem, *, workers: Workers, candidate_workers: Workers, device: Device, limits: Limits,
+        turns: Turns | None = None,
+    ) -> None:  # fmt: skip
         if fp.uses_random:
             raise ProblemError(
                 f"{fp.problem.name} draws random numbers in its forward (dropout in train mode?), so no kernel can be "
@@ -55,6 +60,7 @@ class Session:
             )
         self.fp, self.device, self.limits = fp, device, limits
         self.workers, self.candidate_workers = workers, candidate_workers
+        self.turns = turns or Turns((), Path())  # without names everything is one's own
         self.rng = random.SystemRandom()
         self.specs = [a.spec for a in fp.tensors]
         self.content = Arena(self.specs, readers_only="read-only inputs" not in limits.without)
@@ -71,6 +77,7 @@ class Session:
         self.oracle_kind = "fp64"
         self.eager_s: list[float] = []
         self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
+        self.core = self.rng.choice(sorted(os.sched_getaffinity(0)))  # from which work is sent to a GPU, on either side
         self.best_speedup = 0.0  # over eager, of the best candidate so far (low end of its interval)
         self.compile_note = "torch.compile was not asked for"
         self.variants: list[str] = []  # baselines beside eager that have been prepared
@@ -110,6 +117,7 @@ class Session:
 
     def ask(self, do: str, *, deadline_s: float | None = None, fds: tuple[int, ...] = (), **arguments: Any) -> Any:
         """One request to the reference worker; its failure is the problem's fault, not a candidate's."""
+        self.turns.give_way()
         try:
             return self.worker.request({"do": do, **arguments}, deadline_s=deadline_s or self.limits.open_s, fds=fds)
         except WorkerFailed as failure:
@@ -276,6 +284,18 @@ class Session:
         seconds = self._asked_s(variant, calls)
         return (seconds - self.round_trip_s(seconds) if calls > 1 else seconds) / calls
 
+    @contextmanager
+    def on_one_core(self) -> Iterator[None]:
+        """GPU: the reference sends its work from the candidate's core, since one core may be a fifth faster."""
+        if not self.on_gpu:
+            yield
+            return
+        self.worker.keep_to([self.core])
+        try:
+            yield
+        finally:
+            self.worker.keep_to(os.sched_getaffinity(0))
+
     def _asked_s(self, variant: str, calls: int) -> float:
         start = time.perf_counter()
         self.ask("call", variant=variant, calls=calls, deadline_s=max(self.limits.open_s, self.call_limit_s))
@@ -308,8 +328,9 @@ class Session:
     def eager_estimate_s(self) -> float:
         """The best of three eager calls, measured once per session."""
         if not self.eager_s:
-            self.write(self.random_recipe())
-            self.eager_s = [self.timed_call("eager") for _ in range(3)]
+            with self.turns.alone():
+                self.write(self.random_recipe())
+                self.eager_s = [self.timed_call("eager") for _ in range(3)]
         return min(self.eager_s)
 
     def prepare_baselines(self) -> None:

@@ -113,6 +113,7 @@ class Subject:
         fds: Sequence[int] = (), **arguments: Any,
     ) -> Any:  # fmt: skip
         """One numbered request; its reply has this number and the keys of `answer`, or it is not our worker's."""
+        self.session.turns.give_way()
         self._requests += 1
         message = {"do": do, "number": self._requests, **arguments}
         reply = self._ask(message, stage=stage, deadline_s=deadline_s or self.limits.open_s, fds=fds)
@@ -141,6 +142,8 @@ class Subject:
         fds = [content.fd, place.outputs.fd]
         self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
         self.places.append(place)
+        if session.on_gpu and len(self.places) == 1:  # what it builds for itself has been built
+            self.worker.keep_to([self.session.core])
         return place
 
     def _hold_draws(self, place: Place) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -79,6 +79,10 @@ class Worker:
 
     def thaw(self) -> None:
         self._workers._ask({"thaw": self.pid})
+
+    def keep_to(self, cores: Collection[int]) -> None:
+        """Let its main thread run on these cores only; other threads, and what it has started, stay where they are."""
+        self._workers._ask({"keep": self.pid, "cores": sorted(cores)})
 
     def activity(self) -> Activity:
         """CPU time, threads and processes of the tree now; also of a worker that stands still."""

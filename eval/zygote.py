@@ -138,6 +138,9 @@ def _serve(
         child.frozen = False
         signal_all(_members(child, children), signal.SIGCONT)
         control.send({"thawed": True})
+    elif "keep" in request:
+        os.sched_setaffinity(children[request["keep"]].pid, request["cores"])
+        control.send({"kept": True})
     elif "activity" in request:
         control.send(_activity(children[request["activity"]], children))
     elif "reap" in request:

@@ -139,3 +139,12 @@ def test_two_threads_may_call_at_once(workers: Workers) -> None:
     with ThreadPoolExecutor(4) as pool:
         results = pool.map(lambda n: workers.call("math:sqrt", float(n * n), deadline_s=30), range(8))
     assert list(results) == [float(n) for n in range(8)]
+
+
+def test_a_worker_keeps_to_the_cores_it_is_told(workers: Workers) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    worker = workers.spawn("eval.zygote:one_shot", memory_bytes=None)
+    worker.keep_to(cores[-1:])
+    asked = {"target": "builtins:eval", "payload": "sorted(__import__('os').sched_getaffinity(0))"}
+    assert worker.request(asked, deadline_s=20)["result"] == cores[-1:]
+    worker.close()

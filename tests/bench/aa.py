@@ -5,8 +5,8 @@
 Three kinds of trial, by turns over the problems: eager against itself (`eval.race.self_check`); a kernel against a copy
 of its source with another comment, each built and loaded in a worker of its own; and the module itself as a candidate,
 raced against eager as a confirmation does it, with cold caches. The pairs are as many as a trial's. A win is claimed by
-the rule for published results: the interval's lower end above 1.00 and the median above 1.02. Prints a Markdown table
-of the rates with Wilson's 95 % interval; a loss is the same rule turned round.
+the rule for published results: not too short to time, the interval's lower end above 1.00 and the median above 1.02.
+Prints a Markdown table of the rates with Wilson's 95 % interval; a loss is the same rule turned round.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from eval.sandbox import Sandbox
 from eval.session import Session
 from eval.subject import Library, Place, Subject
 from eval.timing import Paired, orders, pairs_for
+from eval.trial import MOST_ASKING
 from eval.workers import Workers
 from ingest.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
@@ -45,15 +46,20 @@ class Counts:
     """What came of one kind of trial on one problem."""
 
     ratios: list[Ratio] = field(default_factory=list)
-    pairs: int = 0
+    asking: list[float] = field(default_factory=list)  # how long asking takes beside a burst
 
     @property
     def wins(self) -> int:
-        return sum(r.low > 1.0 and r.median > LEAST_MEDIAN for r in self.ratios)
+        return sum(r.low > 1.0 and r.median > LEAST_MEDIAN for r in self.claiming)
 
     @property
     def losses(self) -> int:
-        return sum(r.high < 1.0 and r.median < 1 / LEAST_MEDIAN for r in self.ratios)
+        return sum(r.high < 1.0 and r.median < 1 / LEAST_MEDIAN for r in self.claiming)
+
+    @property
+    def claiming(self) -> list[Ratio]:
+        """Without what is too short to time."""
+        return [ratio for ratio, asking in zip(self.ratios, self.asking, strict=True) if asking <= MOST_ASKING]
 
 
 def wilson(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
@@ -77,7 +83,7 @@ def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]
     return libraries
 
 
-def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pairs: int) -> Ratio:
+def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pairs: int) -> tuple[Ratio, float]:
     """Two kernels on the same content in random order, as `eval.race` times a kernel against eager."""
     names = ["one", "other"]
     times = Paired({name: [] for name in names}, orders(names, pairs, session.rng))
@@ -93,7 +99,14 @@ def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pa
                 burst = len(sides[side]) > 1
                 run = subjects[side].call_all if burst else lambda places, s=side: subjects[s].call(places[0])
                 times.seconds[name].append(run(sides[side]))
-    return times.speedup("one", "other")
+    shortest = min(statistics.median(taken) for taken in times.seconds.values())
+    asking = statistics.median(subjects[0].round_trips) / shortest if subjects[0].round_trips else 0.0
+    return times.speedup("one", "other"), asking
+
+
+def against(race: Race, pairs: int) -> tuple[Ratio, float]:
+    times = race.run(cold=True, pairs=pairs)
+    return times.speedup("candidate", "eager"), race.asking(times)
 
 
 def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[str, Counts]:
@@ -116,27 +129,34 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
         limits = judge.limits
         pairs = pairs_for(2 * session.eager_estimate_s(), least=limits.pairs, most=limits.max_pairs,
                           target_s=limits.timed_s, limit_s=limits.max_timed_s)  # fmt: skip
-        kinds: list[Callable[[], Ratio]] = [
-            lambda: self_check(session, pairs), lambda: race(session, sides, subjects, pairs),
-            lambda: against_eager.run(cold=True, pairs=pairs).speedup("candidate", "eager"),
+        kinds: list[Callable[[], tuple[Ratio, float]]] = [
+            lambda: (self_check(session, pairs), 0.0), lambda: race(session, sides, subjects, pairs),
+            lambda: against(against_eager, pairs),
         ]  # fmt: skip
         for kind in kinds:
             kind()  # warm: not counted
         for number in range(trials):
             found = counts[kinds_of[number % len(kinds)]]
-            found.ratios.append(kinds[number % len(kinds)]())
-            found.pairs = pairs
-        asking = [statistics.median(s.round_trips or [0.0]) * 1e6 for s in (session, module, *subjects)]
-        notes = f"{session.calls} calls a burst, eager {session.eager_estimate_s() * 1e6:.0f} us, round trips in us"
-        print(f"{path.stem}: {trials} trials of {pairs} pairs, {notes} {[round(t) for t in asking]}", file=sys.stderr)
+            ratio, asking = kinds[number % len(kinds)]()
+            found.ratios.append(ratio)
+            found.asking.append(asking)
+        trips = [statistics.median(s.round_trips or [0.0]) * 1e6 for s in (session, module, *subjects)]
+        notes = f"{session.calls} calls a burst ({against_eager.calls} of the module)"
+        notes += f", single calls {session.eager_estimate_s() * 1e6:.0f} us, round trips {[round(t) for t in trips]} us"
+        asked = {kind: round(statistics.median(found.asking), 2) for kind, found in counts.items()}
+        print(f"{path.stem}: {trials} trials of {pairs} pairs, {notes}, asking {asked}", file=sys.stderr)
+        medians = {kind: [round(r.median, 3) for r in found.ratios] for kind, found in counts.items()}
+        print(f"{path.stem}: medians {medians}", file=sys.stderr)
     return counts
 
 
 def row(problem: str, kind: str, found: Counts) -> str:
-    low, high = wilson(found.wins, len(found.ratios))
-    off = sorted(abs(r.median - 1) for r in found.ratios)[int(0.95 * len(found.ratios))]
-    rate = f"{100 * found.wins / len(found.ratios):.1f} % ({100 * low:.1f} to {100 * high:.1f})"
-    return f"| {problem} | {kind} | {len(found.ratios)} | {found.wins} | {rate} | {found.losses} | {100 * off:.1f} % |"
+    count = len(found.ratios)
+    low, high = wilson(found.wins, count)
+    off = sorted(abs(r.median - 1) for r in found.ratios)[int(0.95 * count)]
+    rate = f"{100 * found.wins / count:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    short = count - len(found.claiming)
+    return f"| {problem} | {kind} | {count} | {short} | {found.wins} | {rate} | {found.losses} | {100 * off:.1f} % |"
 
 
 def main() -> None:
@@ -153,11 +173,12 @@ def main() -> None:
         for path in asked.problems:
             for kind, found in measure(judge, own, path, each).items():
                 everything.ratios += found.ratios
+                everything.asking += found.asking
                 lines.append(row(path.stem, kind, found))
         machine = judge.device.name
     print(f"Machine: {machine}.\n")
-    print("| problem | trial | trials | false wins | rate (95 % interval) | false losses | 95 % of medians within |")
-    print("|---|---|---:|---:|---:|---:|---:|")
+    print("| problem | trial | trials | too short | false wins | rate (95 % interval) | false losses | 95 % within |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
     print("\n".join([*lines, row("all", "all", everything)]))
 
 

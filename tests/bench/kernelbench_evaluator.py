@@ -9,6 +9,9 @@ for correctness and 100 for time, where the function's own defaults are 1 and 10
 at level 1, composed at level 2, compiled by nvcc), `split` (the same texts with device code by NVRTC) and `module`
 (the very `ModelNew` files that KernelBench gets).
 
+--judges 4 has four of our judges share the GPU: each takes every fourth problem, and they compute side by side while
+none of them times (`eval.turns`); verdicts an hour are then by the clock on the wall.
+
 Rows are appended to --out as they come; candidates that are in it already are skipped, so that a run which was cut
 off goes on. --part 2/5 takes the second fifth of the problems, --limit the first so many candidates of the share.
 Builds are never reused from an earlier run. Our judge measures no torch.compile baseline here unless
@@ -21,7 +24,6 @@ import argparse
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -152,8 +154,40 @@ def _child(run: Run, texts: Texts, mode: str, folder: str) -> dict[str, Any]:
 
 
 def ours(run: Run, arm: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="rag-kernels-bench-", ignore_cleanup_errors=True) as folder:
+        if run.asked.judges > 1:
+            _several(run, arm, Path(folder))
+        else:
+            _judge_all(run, arm, run.asked.cache or Path(folder))
+
+
+def _several(run: Run, arm: str, cache: Path) -> None:
+    """Judges in processes of their own, each with every so-manieth problem, on one GPU and with one cache."""
+    asked, started = run.asked, time.perf_counter()
+    files = [asked.out.with_suffix(f".{arm}{number}.jsonl") for number in range(asked.judges)]
+    same = ["--kernelbench", asked.kernelbench, "--arms", arm, "--cache", cache / "cache", "--batch", asked.batch]
+    same += ["--compile-baseline"] * asked.compile_baseline
+    if asked.stop_after < 1e8:
+        same += ["--stop-after", asked.stop_after]
+    begun = [
+        subprocess.Popen(
+            [sys.executable, __file__, *map(str, same), "--part", f"{n}/{len(files)}", "--out", str(file)],
+            stdout=subprocess.DEVNULL,
+        )
+        for n, file in enumerate(files, start=1)
+    ]
+    for process in begun:
+        process.wait()
+    wall_s = time.perf_counter() - started
+    for line in (line for file in files for line in file.read_text().splitlines()):
+        row = json.loads(line)
+        if row["kind"] == "candidate":
+            run.log.write(**row)
+    run.log.write("together", arm=arm, seconds=wall_s, judges=asked.judges)
+
+
+def _judge_all(run: Run, arm: str, cache: Path) -> None:
     """A fault of ours ends one problem, not the run: its candidates get a row that says so."""
-    cache = Path(tempfile.mkdtemp(prefix="rag-kernels-bench-"))
     judge: LocalJudge | None = None
     try:
         for problem, group in itertools.groupby(run.todo(arm), key=lambda t: t.problem):
@@ -172,7 +206,6 @@ def ours(run: Run, arm: str) -> None:
     finally:
         if judge is not None:
             judge.close()
-        shutil.rmtree(cache, ignore_errors=True)
 
 
 def _open(run: Run, arm: str, cache: Path) -> LocalJudge:
@@ -222,6 +255,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("kernelbench_rows.jsonl"))
     parser.add_argument("--table", type=Path, nargs="+", help="only make the tables, from these files")
     parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--judges", type=int, default=1, help="of ours that share the GPU")
+    parser.add_argument("--cache", type=Path, help="of our judge, instead of an empty one")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--part", default="1/1", metavar="I/N")
     parser.add_argument("--only", default="", help="problems whose name contains this")

@@ -37,11 +37,14 @@ def _speed(rows: Sequence[Row], by_arm: dict[str, list[Row]]) -> str:
     first = 0.0
     for arm, found in by_arm.items():
         once = sum(r["seconds"] for r in rows if r["kind"] == "once" and r["arm"] == arm)
-        an_hour = 3600 * len(found) / max(1e-9, once + sum(r["seconds"] for r in found))
+        together = [r for r in rows if r["kind"] == "together" and r["arm"] == arm]
+        total_s = sum(r["seconds"] for r in together) or once + sum(r["seconds"] for r in found)
+        an_hour = 3600 * len(found) / max(1e-9, total_s)
         first = first or an_hour
         own = [r["seconds"] - r["stages"].get("prepare", 0.0) for r in found]
         once += sum(r["stages"].get("prepare", 0.0) for r in found)
-        lines.append((TITLES[arm], len(found), an_hour, an_hour / first, statistics.median(own), _p95(own), once))
+        title = TITLES[arm] + (f", {together[0]['judges']} judges side by side" if together else "")
+        lines.append((title, len(found), an_hour, an_hour / first, statistics.median(own), _p95(own), once))
         walls = [r for r in rows if r["kind"] == "precompile"] if arm == "kernelbench" else []
         if walls:
             rest = sum(r["seconds"] - r["stages"].get("compile", 0.0) for r in found)
