@@ -88,10 +88,12 @@ class Arena:
         os.close(self.fd)  # the mapping goes when the last numpy view of it is gone
 
 
-def attach(fd: int, description: dict[str, Any], *, writable: bool, guarded: bool = False) -> list[torch.Tensor]:
+def attach(
+    fd: int, description: dict[str, Any], *, writable: bool, guarded: bool = False, lazily: bool = False
+) -> list[torch.Tensor]:
     """In a worker: torch views over the arena, in order. Writing to a read-only one is a segmentation fault.
 
-    `guarded` maps each tensor between two pages that nobody may touch.
+    `guarded` maps each tensor between two pages that nobody may touch; `lazily` takes no memory until it is used.
     """
     import warnings
 
@@ -101,7 +103,8 @@ def attach(fd: int, description: dict[str, Any], *, writable: bool, guarded: boo
     specs = [TensorSpec(tuple(shape), dtype) for shape, dtype in pairs]
     offsets, size = layout(specs, tight=description["tight"])
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    mapped = None if guarded else mmap.mmap(fd, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, protection)
+    how = mmap.MAP_SHARED | (0 if lazily else mmap.MAP_POPULATE)
+    mapped = None if guarded else mmap.mmap(fd, size, how, protection)
     views = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a read-only buffer is not writable: that is the point

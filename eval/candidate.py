@@ -70,8 +70,9 @@ class Bound:
 
     def __init__(self, message: dict[str, Any], fds: Sequence[int], device: torch.device, *, writes: bool) -> None:
         on_cpu = device.type == "cpu"
-        content = attach(fds[0], message["content"], writable=message["writable"], guarded=on_cpu)
-        self.outputs = attach(fds[1], message["outputs"], writable=True, guarded=on_cpu)
+        how = {"guarded": on_cpu, "lazily": not on_cpu}  # a GPU's content is made there, and few outputs are pulled
+        content = attach(fds[0], message["content"], writable=message["writable"], **how)
+        self.outputs = attach(fds[1], message["outputs"], writable=True, **how)
         self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
         self.banded = [] if on_cpu else [Banded(t, device) for t in content]
         self.tensors = content if on_cpu else [b.tensor for b in self.banded]

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, Literal, Protocol
 
 from eval.admission import Admission, admission_file, open_admission
-from eval.baseline import baseline_file, open_baseline
+from eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
 from eval.build import BuildError, Built, Flavour, Toolchain, build, builds_boxed, checked, default_cache, toolchain
 from eval.device import absent_gpu, gpu_name, open_device, threads, units
 from eval.hardware import hardware
@@ -216,9 +216,7 @@ class LocalJudge:
             with self._turns.shared():
                 started = perf_counter()
                 session = self._open_session(fp)
-                baseline = open_baseline(
-                    self._baseline_file(fp), lambda: self._new_session(fp, self._compile_workers())
-                )
+                baseline = self._baseline(fp)
                 session.eager_estimate_s()
                 stages["prepare"] = perf_counter() - started
                 loading = self._loading.pop(candidate, None)
@@ -229,6 +227,11 @@ class LocalJudge:
                 verdict = trial.run(baseline)
                 stages |= trial.stage_s
         return Judged(verdict, self.device, self.environment, stages)
+
+    def _baseline(self, fp: FunctionalProblem) -> Baseline:
+        if not self.limits.measure_compile:
+            return NOT_ASKED
+        return open_baseline(self._baseline_file(fp), lambda: self._new_session(fp, self._compile_workers()))
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
         limits = self.limits
@@ -352,10 +355,9 @@ def open_judge(
     cache = cache_dir or default_cache()
     gpu = gpu_name() if backend == "cuda" else None
     tools = toolchain(f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else "sm_90")
-    tracer = ("torch._dynamo",) if backend == "cpu" else ()  # most problems need it; it may touch a GPU
     builds = cache / "builds"
     builds.mkdir(parents=True, exist_ok=True)
-    workers = Workers(inductor_env(cache), preload=tracer)
+    workers = Workers(inductor_env(cache), preload=("torch._dynamo",))  # which most problems need: seconds
     boxed = limits is None or "sandbox" not in limits.without
     candidate_workers = Workers(sandbox=Sandbox((builds,), gpu=backend == "cuda") if boxed else None)
     try:
@@ -373,8 +375,11 @@ def open_judge(
 
 
 def inductor_env(cache: Path) -> dict[str, str]:
-    """torch.compile keeps what it has compiled under our cache; candidates' workers do not hear of it."""
-    return {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
+    """torch.compile keeps what it has compiled under our cache; candidates' workers do not hear of it.
+
+    Torch looks for GPUs by NVML, which leaves the warm parent fit to be forked.
+    """
+    return {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def _kernels(candidate: Candidate) -> str:

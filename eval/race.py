@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from eval.clocks import Clocks
 from eval.content import Recipe
-from eval.limits import Limits
 from eval.records import Ratio
-from eval.session import Session
+from eval.session import ASKING_S, Session
 from eval.subject import Place, Subject
 from eval.timing import Paired, orders, pairs_for
 
@@ -56,8 +55,20 @@ class Race:
         self.subject, self.place, self.session = subject, place, place.session
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
-        self.burst = self._places(self.session.calls) if self.session.calls > 1 else []
+        self.first_s = self._first_s()
+        wanted = self.session.calls_for(min(self.first_s, self.session.eager_estimate_s()))
+        self.burst = self._places(wanted) if wanted > 1 else []
         self.calls = max(1, len(self.burst))
+
+    def _first_s(self) -> float:
+        """About what a call of the candidate takes."""
+        self.session.write(recipe := self.session.random_recipe())
+        taken = []
+        with self.session.turns.alone():
+            for _ in range(2):
+                self.subject.prepare(self.place, recipe)
+                taken.append(self.subject.call(self.place))
+        return min(taken)
 
     def _places(self, wanted: int) -> list[Place]:
         """Buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
@@ -71,7 +82,7 @@ class Race:
         """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few."""
         session, limits = self.session, self.session.limits
         times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
-        count = pairs or self._pairs(session.eager_estimate_s(), limits)
+        count = pairs or self._pairs()
         chosen = set(session.rng.sample(range(count), min(limits.rechecked, count)))
         with session.turns.alone(), session.on_one_core():
             for number, order in enumerate(orders(self.variants, count, session.rng)):
@@ -118,17 +129,14 @@ class Race:
         chosen = self.session.rng.randrange(len(self.burst))
         return self.burst[chosen], recipes[chosen], seconds / len(self.burst)
 
-    def _pairs(self, eager_s: float, limits: Limits) -> int:
+    def _pairs(self) -> int:
         """The number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
-        self.session.write(recipe := self.session.random_recipe())
-        first_s = float("inf")
-        for _ in range(2):
-            self.subject.prepare(self.place, recipe)
-            first_s = min(first_s, self.subject.call(self.place))
-        if first_s > limits.slow_factor * eager_s:
+        limits, eager_s = self.session.limits, self.session.eager_estimate_s()
+        if self.first_s > limits.slow_factor * eager_s:
             return limits.few_pairs
+        pair_s = 2 * eager_s if self.calls == 1 else 2 * self.calls * max(eager_s - ASKING_S, 0.0)
         return pairs_for(
-            2 * eager_s, least=limits.pairs, most=limits.max_pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
+            pair_s, least=limits.pairs, most=limits.max_pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
         )
 
     def _is_behind(self, times: Times) -> bool:

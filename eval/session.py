@@ -33,7 +33,9 @@ from eval.workers import Worker, WorkerFailed, Workers
 
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
-BURST, BURST_S, BURST_BYTES = 64, 4e-3, 8 << 30  # calls, seconds to aim at, memory of a side's buffers at most
+# Calls of a burst and memory of a side's buffers at most, seconds to aim at; beyond LONG_S a call is timed by itself.
+BURST, BURST_BYTES, BURST_S, LONG_S = 64, 8 << 30, 1.5e-3, 4e-3
+ASKING_S = 1e-4  # about what asking for a call, and waiting for a GPU, takes
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
 VARIANTS = {
     "eager": "eager", "compile": "torch.compile", "graph": "a CUDA graph of eager",
@@ -316,14 +318,13 @@ class Session:
         cache = 64 << 20 if self.on_gpu else cache_bytes()
         return self.content_bytes + self.output_bytes > 4 * cache
 
-    @property
-    def calls(self) -> int:
-        """Calls that are timed together: several where one may be short, since waiting for a GPU takes some 100 us."""
-        if not self.on_gpu:
+    def calls_for(self, call_s: float) -> int:
+        """How many calls to time together where one takes so long by itself: waiting for a GPU takes some 100 us."""
+        alone_s = max(call_s - ASKING_S, floor_us(self.fp.features, self.device) * 1e-6)
+        if not self.on_gpu or alone_s > LONG_S:
             return 1
-        fastest = max(floor_us(self.fp.features, self.device) * 1e-6, self.eager_estimate_s() / BURST)
-        wanted = math.ceil(BURST_S / fastest)
-        return max(1, min(BURST, wanted, BURST_BYTES // (self.content_bytes + self.output_bytes)))
+        room = BURST_BYTES // (self.content_bytes + self.output_bytes)
+        return max(1, min(BURST, max(2, math.ceil(BURST_S / alone_s)), room))
 
     def eager_estimate_s(self) -> float:
         """The best of three eager calls, measured once per session."""

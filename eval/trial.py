@@ -201,7 +201,7 @@ class Trial:
                 self.found.label("noisy machine")
         self._clocks(times)
         checks.done_means_done()
-        if session.calls > 1:
+        if race.calls > 1:
             self.found.label("burst-timed")
         if race.asking(times) > MOST_ASKING:
             self.found.label("suspicious: too short to time")

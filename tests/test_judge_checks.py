@@ -273,7 +273,7 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
 
 
 def test_what_is_shorter_than_asking_for_it_claims_no_speed(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "calls", 2)
+    monkeypatch.setattr(Session, "calls_for", lambda session, call_s: 2)
     limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
     monkeypatch.setattr(judge, "limits", limits)
     for rows, claims in ((3, False), (8192, True)):

@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eval.baseline import FASTER
 from eval.build import BuildError, build, default_cache, toolchain
 from eval.judge import LocalJudge, open_judge
 from eval.problem import load_problem
@@ -122,7 +123,8 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             stack.enter_context(Subject(session, Candidate(text, "kernel", judge.device.backend), library))
             for library, text in copies(judge, fp)
         ]
-        sides = [[subject.bind(session) for _ in range(session.calls)] for subject in subjects]
+        calls = session.calls_for(session.eager_estimate_s() / FASTER)
+        sides = [[subject.bind(session) for _ in range(calls)] for subject in subjects]
         itself = Candidate(re.sub(r"\bModel\b", "ModelNew", fp.problem.source), "module", judge.device.backend)
         module = stack.enter_context(Subject(session, itself, None))
         against_eager = Race(module, module.bind(session), ["eager"])
@@ -141,7 +143,7 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             found.ratios.append(ratio)
             found.asking.append(asking)
         trips = [statistics.median(s.round_trips or [0.0]) * 1e6 for s in (session, module, *subjects)]
-        notes = f"{session.calls} calls a burst ({against_eager.calls} of the module)"
+        notes = f"{calls} calls a burst ({against_eager.calls} of the module)"
         notes += f", single calls {session.eager_estimate_s() * 1e6:.0f} us, round trips {[round(t) for t in trips]} us"
         asked = {kind: round(statistics.median(found.asking), 2) for kind, found in counts.items()}
         print(f"{path.stem}: {trials} trials of {pairs} pairs, {notes}, asking {asked}", file=sys.stderr)
