@@ -86,7 +86,7 @@ def normed(eps: str = "1e-6", then: str = "return torch.sort(F.gelu(h))[0] + y",
 
 
 def archived(
-    pattern: FunctionalProblem, source: str = RMS, *, name: str = "k_old", backend: Backend = "cpu", **changes: str
+    pattern: FunctionalProblem, source: str = RMS, *, name: str = "k_old", backend: Backend = "cpu", **changes: object
 ) -> Shown:
     values = {f.name: "" for f in dataclasses.fields(ArchivedKernel)} | {
         "id": name, "source": source, "tier": "kernel", "backend": backend, "graph_key": pattern.graph_key,
@@ -221,14 +221,17 @@ def test_sizes_may_differ_and_numbers_of_groups_may_not() -> None:
 
 
 @pytest.mark.parametrize("changes", [
-    {"tier": "composed"}, {"retracted": "wrong"}, {"source": RMS.replace("forward,", "other,")},
-    {"source": RMS + "\n// '''"}, {"source": RMS + "\nnamespace rk { int more; }\n"},
+    {"tier": "composed"}, {"labels": ("shape-specialised",)}, {"retracted": "wrong"},
+    {"source": RMS.replace("forward,", "other,")}, {"source": RMS + "\n// '''"},
+    {"source": RMS + "\nnamespace rk { int more; }\n"},
 ])  # fmt: skip
-def test_kernels_that_cannot_serve_are_passed_over(rms: FunctionalProblem, changes: dict[str, str]) -> None:
+def test_kernels_that_cannot_serve_are_passed_over(rms: FunctionalProblem, changes: dict[str, object]) -> None:
     fp = target(normed())
-    assert planted(fp, archived(rms, **changes)) == []
+    assert planted(fp, archived(rms, **changes)) == []  # type: ignore[arg-type]
     assert planted(fp, archived(rms), backend="cuda") == []
     assert planted(fp, dataclasses.replace(archived(rms), problem=None)) == []
+    as_large = functional("rms", dataclasses.replace(PATTERN, x="torch.randn(33, 64)", y="torch.randn(64)"))
+    assert len(planted(fp, archived(as_large, labels=("shape-specialised",)))) == 1
 
 
 def test_the_largest_come_first_then_the_same_without_them(rms: FunctionalProblem) -> None:
@@ -245,6 +248,16 @@ def test_the_largest_come_first_then_the_same_without_them(rms: FunctionalProble
         "Transplant k_rms (archived for older) for pow, mean, add, rsqrt, mul, mul; "
         "k_soft (archived for older) for mul, softmax."
     )
+
+
+def test_one_place_gets_one_kernel() -> None:
+    """A call bears the name of what it replaced, which must not be replaced again."""
+    soft = functional("soft", Case("return torch.softmax(x, -1) @ y", "torch.randn(9, 8)", "torch.randn(8, 3)"))
+    soft = dataclasses.replace(soft, nodes=soft.nodes[:1], results=("softmax",), arguments=soft.arguments[:1])
+    shown = (archived(soft, name="k_one"), archived(soft, RMS + "//", name="k_two"))
+    made = planted(target("return torch.sort(self.l(x).softmax(-1))[0] + y"), *shown)
+    assert [[s.kernel.id for s in m.shown] for m in made] == [["k_one"], ["k_two"]]
+    assert [len(calls(m)) for m in made] == [1, 1] and all(plan_of(m) for m in made)
 
 
 def test_drafts_come_after_the_first_fused_one_and_are_tuned(rms: FunctionalProblem) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from eval.records import Backend, FunctionalProblem, Node, Ref
+from eval.records import Backend, FunctionalProblem, Node, Ref, TensorArgument
 from rag_kernels.offline.foreign import Foreign, foreign
 from rag_kernels.offline.lower import VIEWS, base_name
-from rag_kernels.offline.matching import Match, matches, refs_of, stands_free
+from rag_kernels.offline.matching import Match, matches, refs_of, specs_of, stands_free
 from rag_kernels.offline.rewrite import simplified
 from rag_kernels.offline.table import POINTWISE
 from rag_kernels.records import Shown
@@ -60,10 +60,19 @@ def _places(shown: Shown, fp: FunctionalProblem) -> Iterator[_Place]:
     assert shown.problem is not None
     pattern, _ = simplified(shown.problem)
     own = [name for n in pattern.nodes if (name := base_name(n.op)) not in VIEWS and n.op != "getitem"]
-    if not own or (len(own) == 1 and own[0] in LIGHT):
-        return  # one pointwise operator costs less in the loops around it
+    if LIGHT.issuperset(own):
+        return  # pointwise operators cost less in the loops around them
     for match in matches(pattern, fp):
-        yield _Place(shown, match, tuple(own))
+        if "shape-specialised" not in shown.kernel.labels or _same_sizes(pattern, match, fp):
+            yield _Place(shown, match, tuple(own))
+
+
+def _same_sizes(pattern: FunctionalProblem, match: Match, fp: FunctionalProblem) -> bool:
+    """Whether the kernel would be called with tensors as large as those that it was made for."""
+    specs = specs_of(fp)
+    pairs = zip(pattern.arguments, match.arguments, strict=False)  # numbers follow
+    bound = [(a.spec, v.name) for a, v in pairs if isinstance(a, TensorArgument) and isinstance(v, Ref)]
+    return all(specs[name] == spec for spec, name in bound)
 
 
 def _planted(fp: FunctionalProblem, places: Sequence[_Place]) -> Transplant | None:
@@ -74,8 +83,8 @@ def _planted(fp: FunctionalProblem, places: Sequence[_Place]) -> Transplant | No
         of = place.shown.kernel
         known = kernels.get(of.id)
         kernel = known[0] if known else foreign(of.source, f"transplant_{len(kernels)}", of.id)
-        there = {n.name for n in fp.nodes}
-        if kernel is None or not place.match.nodes <= there or not stands_free(fp, place.match.nodes):
+        taken = {name for other in done for name in other.match.nodes}
+        if kernel is None or not place.match.nodes.isdisjoint(taken) or not stands_free(fp, place.match.nodes):
             continue
         fp = _with_call(fp, place.match, kernel.op)
         kernels[of.id] = kernel, place.shown
