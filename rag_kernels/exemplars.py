@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from archive.duck import DuckArchive
 from archive.recheck import due
@@ -47,9 +47,16 @@ class Exemplars:
             shown = self._find(fp, attempts, known | refused)
             foreign = [] if self.prove is None else [s.kernel for s in shown if not is_from(s.kernel, self.device)]
             if not foreign:
-                return shown
+                return shown if self.prove else [self._with_problem(s, fp) for s in shown]
             refused |= {kernel.id for kernel in foreign if self.prove is not None and not self.prove(kernel)}
         return [s for s in self._find(fp, attempts, known | refused) if is_from(s.kernel, self.device)]
+
+    def _with_problem(self, shown: Shown, fp: FunctionalProblem) -> Shown:
+        """The offline writer looks for the graphs of other problems' kernels in the one at hand."""
+        kernel = shown.kernel
+        if kernel.graph_key == fp.graph_key or kernel.tier != "kernel" or kernel.trust == "claimed":
+            return shown
+        return replace(shown, problem=self.retriever.archive.evaluation(kernel.id)[0])
 
     def _find(self, fp: FunctionalProblem, attempts: Sequence[Attempt], hidden: set[str]) -> list[Shown]:
         options = self.options

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from archive.records import ArchivedKernel, Attempt, Exemplar, Relation
 from eval import codec
-from eval.records import Candidate, Device, FunctionalProblem
+from eval.records import LATER, Candidate, Device, FunctionalProblem
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An exemplar with the kernel it names."""
+    """An exemplar with the kernel it names, and for writers that work on graphs the problem that it solves."""
 
     exemplar: Exemplar
     kernel: ArchivedKernel
+    problem: FunctionalProblem | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

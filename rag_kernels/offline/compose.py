@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from eval.records import Backend, Candidate, FunctionalProblem, Ref, TensorArgument, TensorSpec
+from eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 from eval.records import Value as Argument
 from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters
 from rag_kernels.offline.cuda_spread import LONGEST
 from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS
+from rag_kernels.offline.foreign import MARK, Foreign, is_foreign
 from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
 from rag_kernels.offline.one_pass import one_pass
@@ -38,8 +39,13 @@ class Plan:
     stopped: tuple[str, ...]
 
 
-def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
-    """Fuse what can be fused; None when no kernel of our own would be left."""
+def write(
+    fp: FunctionalProblem, parameters: Parameters, *, foreign: Sequence[Foreign] = (), bare: bool = False
+) -> Plan | None:
+    """Fuse what can be fused; None when no kernel would be left, unless a `bare` row of library calls is wanted.
+
+    `foreign` are the kernels that the problem's graph calls by their names.
+    """
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
@@ -50,7 +56,7 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = used(steps, lowered.results)
     regions = [s for s in steps if isinstance(s, Region)]
-    if not regions:
+    if not regions and not foreign and not bare:
         return None
     library = library_operators(steps)
     whole = len(regions) == len(steps) and set(lowered.results) <= {b for r in regions for b in r.stores}
@@ -58,8 +64,10 @@ def write(fp: FunctionalProblem, parameters: Parameters) -> Plan | None:
         function = whole_function(fp, regions, lowered.results, specs)
         text = kernels_source([function], parameters, f"{fp.problem.name}: {summary(regions, ())}")
         return Plan(Candidate(text, "kernel", backend), _schedules(text), len(regions), (), ())
-    text = composed_source(fp, lowered, steps, specs, parameters)
-    return Plan(Candidate(text, "composed", backend), _schedules(text), len(regions), library, lowered.stopped)
+    text = composed_source(fp, lowered, steps, specs, parameters, foreign)
+    stopped = tuple(name for name in lowered.stopped if name not in {k.function for k in foreign})
+    ours = text.partition(MARK)[0]
+    return Plan(Candidate(text, "composed", backend), _schedules(ours), len(regions), library, stopped)
 
 
 def split_of(parameters: Parameters) -> Split:
@@ -68,19 +76,21 @@ def split_of(parameters: Parameters) -> Split:
     return Split(1024, tiles=264, whole=LONGEST if parameters.spread else 0)
 
 
-def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
-    """What round one offers: products where ours are likely better, then all of them ours, then all the library's.
+def choices(start: Parameters) -> list[Parameters]:
+    """Whose products: ours where they are likely better, then all of them ours, then all the library's.
 
     On a GPU first all of them ours, on tensor cores; without these last: what is better depends on sizes.
     """
-    variants: list[Parameters] = []
     if isinstance(start, CudaParameters):
-        choices = ((2, 1), (0, 1), (1, 1), (2, 0))
-        variants += [replace(start, products=products, tensor=tensor) for products, tensor in choices]
-    else:
-        variants += [replace(start, products=products) for products in (1, 2, 0)]
+        pairs = ((2, 1), (0, 1), (1, 1), (2, 0))
+        return [replace(start, products=products, tensor=tensor) for products, tensor in pairs]
+    return [replace(start, products=products) for products in (1, 2, 0)]
+
+
+def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
+    """What round one offers: a plan for each choice that makes a difference."""
     seen: set[tuple[object, ...]] = set()
-    for variant in variants:
+    for variant in choices(start):
         plan = write(fp, variant)
         if plan:
             plain = isinstance(variant, CudaParameters) and not variant.tensor and "product" in plan.schedules
@@ -105,7 +115,7 @@ def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Regi
 
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
     """Names of the operators that stay with PyTorch; views cost nothing and are not counted."""
-    names = [base_name(s.node.op) for s in steps if isinstance(s, Library)]
+    names = [base_name(s.node.op) for s in steps if isinstance(s, Library) and not is_foreign(s.node)]
     return tuple(name for name in names if name not in VIEWS and name != "getitem")
 
 
@@ -141,16 +151,17 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
 
 def composed_source(
     fp: FunctionalProblem, lowered: Lowered, steps: list[Region | Library], specs: dict[str, TensorSpec],
-    parameters: Parameters,
+    parameters: Parameters, foreign: Sequence[Foreign] = (),
 ) -> str:  # fmt: skip
-    """KERNELS and a `forward` that calls library operators and our functions in turn."""
+    """KERNELS and a `forward` that calls library operators, our functions and those of others in turn."""
     functions: list[Function] = []
     lines: list[str] = []
     made: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
     for run in grouped(steps):
         if isinstance(run, Library):
+            call = foreign_call(run.node, fp, made) if is_foreign(run.node) else [library_call(run, fp)]
+            lines += [f"{run.node.name} = {call[0]}", *call[1:]]
             made.add(run.node.name)
-            lines.append(f"{run.node.name} = {library_call(run, fp)}")
             continue
         needed = needed_after(run, steps, lowered.results)
         f = part_function(fp, f"part_{len(functions)}", run, needed, specs)
@@ -164,7 +175,10 @@ def composed_source(
     header = ", ".join([*names, *(["*", *keywords] if keywords else [])])
     library = library_operators(steps)
     regions = [s for s in steps if isinstance(s, Region)]
-    text = kernels_source(functions, parameters, f"{fp.problem.name}: {summary(regions, library)}")
+    text = '#include "rag_kernel.h"\n'
+    if functions:
+        text = kernels_source(functions, parameters, f"{fp.problem.name}: {summary(regions, library)}")
+    text += "".join(f"\n{kernel.text}" for kernel in foreign)
     body = "\n".join("    " + line for line in lines)
     return f"KERNELS = r'''\n{text}'''\n\n\ndef forward({header}):\n{body}\n"
 
@@ -197,6 +211,15 @@ def allocate(spec: TensorSpec, fp: FunctionalProblem) -> str:
     device = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
     where = f", device={device}.device" if device else ""
     return f"torch.empty({list(spec.shape)}, dtype=torch.{spec.dtype}{where})"
+
+
+def foreign_call(node: Node, fp: FunctionalProblem, made: set[str]) -> list[str]:
+    """Room for the outputs of a kernel of another hand, and the call of it."""
+    outputs = [allocate(spec, fp) for spec in node.outputs]
+    names = [f"{node.name}[{i}]" for i in range(len(outputs))] if len(outputs) > 1 else [node.name]
+    inputs = [f"{python(v)}.contiguous()" if isinstance(v, Ref) and v.name in made else python(v) for v in node.args]
+    room = f"({', '.join(outputs)})" if len(outputs) > 1 else outputs[0]
+    return [room, f"kernels.{base_name(node.op)}({', '.join([*inputs, *names])})"]
 
 
 def library_call(step: Library, fp: FunctionalProblem) -> str:

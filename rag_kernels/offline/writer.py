@@ -1,19 +1,24 @@
-"""The offline writer: reuse, fuse, tune. It needs no key and no network, and never presents itself as an LLM.
+"""The offline writer: reuse, fuse, transplant, rewrite, tune. It needs no key and no network, and never presents itself
+as an LLM.
 
-Comes in: a Brief. Goes out: Drafts. Round one offers archived kernels of the same graph and the fused candidate;
-later rounds turn one tuning parameter of the best candidate so far at a time. A source that was tried is never
-drafted again, and an empty list says that nothing new is left.
+Comes in: a Brief. Goes out: Drafts, in this order: archived kernels of the same graph, the fused candidate, archived
+kernels in parts of it, other choices of what is fused, rewritten graphs; from the second round on, the best so far with
+one tuning parameter changed. A source that was tried is never drafted again; an empty list says that nothing is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from archive.records import Attempt
-from eval.records import Candidate, Passed
-from rag_kernels.offline.compose import Plan, first_plans, write
+from archive.records import Attempt, Relation
+from eval.records import Candidate, FunctionalProblem, Passed
+from rag_kernels.offline.compose import Plan, choices, first_plans, write
+from rag_kernels.offline.foreign import MARK, Foreign
+from rag_kernels.offline.rewrite import rewrites, simplified
+from rag_kernels.offline.transplant import transplants
 from rag_kernels.offline.tune import Parameters, describe, neighbours, parameters_in, starting_parameters
-from rag_kernels.records import Brief, Draft
+from rag_kernels.records import Brief, Draft, Shown
 
 
 class OfflineWriter:
@@ -35,22 +40,52 @@ class OfflineWriter:
 
     def _ideas(self, brief: Brief) -> Iterator[Draft]:
         yield from _reused(brief)
-        backend = brief.device.backend
-        plans = list(first_plans(brief.problem, starting_parameters(backend)))
-        for plan in plans:
-            yield Draft(plan.candidate, idea=_idea(plan), note=_note(plan))
-        best = _best(brief.attempts)
-        if best is None or brief.round == 1 or not plans:
-            return
-        base = parameters_in(best.candidate.source, backend)
-        if base is None:  # a kernel of another hand leads: its parameters are unknown, so tune our own
-            ours = {plan.candidate.id for plan in plans}
-            own = _best([a for a in brief.attempts if a.candidate.id in ours])
-            best, base = (own or best), starting_parameters(backend)
-            base = (own and parameters_in(own.candidate.source, backend)) or base
-        leading = write(brief.problem, base)
-        for parameters in neighbours(base, leading.schedules if leading else ()):
-            yield from _tuned(brief, best, base, parameters)
+        start = starting_parameters(brief.device.backend)
+        fp, done = simplified(brief.problem)
+        plain = Variant(fp, note=_rewritten(*done))
+        planted, rewritten = list(_transplanted(brief, plain)), list(_rewrites(plain))
+        fused = [plain.draft(plan) for plan in first_plans(fp, start)]
+        yield from fused[:1]
+        for variant in planted:
+            yield from variant.drafts(choices(start)[0])
+        yield from fused[1:]
+        for variant in rewritten:
+            yield from variant.drafts(replace(start, products=0))
+        if brief.round > 1:
+            yield from _tuned(brief, [plain, *planted, *rewritten], fused)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A form of the problem's graph that candidates are written for."""
+
+    problem: FunctionalProblem
+    foreign: tuple[Foreign, ...] = ()
+    around: str = ""  # the operator that the library must keep for the form to make a difference
+    idea: str = ""
+    note: str = ""
+    shown: tuple[Shown, ...] = ()
+
+    def write(self, parameters: Parameters) -> Plan | None:
+        plan = write(self.problem, parameters, foreign=self.foreign, bare=bool(self.around))
+        return plan if plan and (not self.around or self.around in plan.library) else None
+
+    def drafts(self, parameters: Parameters) -> Iterator[Draft]:
+        plan = self.write(parameters)
+        if plan is not None:
+            yield self.draft(plan)
+
+    def draft(self, plan: Plan, idea: str = "", parent: str = "") -> Draft:
+        idea = idea or " ".join(text for text in (self.idea, _idea(plan)) if text)
+        parents: list[tuple[str, Relation]] = [(s.kernel.id, "transplanted") for s in self.shown]
+        note = "; ".join(text for text in (self.note, _note(plan)) if text)
+        return Draft(
+            plan.candidate,
+            idea=idea,
+            parents=((parent, "parent"), *parents) if parent else tuple(parents),
+            exemplars=tuple(s.exemplar for s in self.shown),
+            note=note,
+        )
 
 
 def _reused(brief: Brief) -> Iterator[Draft]:
@@ -67,15 +102,36 @@ def _reused(brief: Brief) -> Iterator[Draft]:
             )
 
 
-def _tuned(brief: Brief, best: Attempt, base: Parameters, parameters: Parameters) -> Iterator[Draft]:
-    plan = write(brief.problem, parameters)
-    if plan is not None:
-        yield Draft(
-            plan.candidate,
-            idea=f"Tune: {describe(base, parameters)}.",
-            parents=((best.candidate.id, "parent"),),
-            note=_note(plan),
-        )
+def _transplanted(brief: Brief, plain: Variant) -> Iterator[Variant]:
+    """Forms in which archived kernels compute parts of the problem."""
+    for made in transplants(plain.problem, brief.exemplars, brief.device.backend):
+        yield replace(plain, problem=made.problem, foreign=made.kernels, idea=made.idea, shown=made.shown)
+
+
+def _rewrites(plain: Variant) -> Iterator[Variant]:
+    for made in rewrites(plain.problem):
+        note = "; ".join(text for text in (plain.note, _rewritten(made.label)) if text)
+        yield replace(plain, problem=made.problem, around=made.around, idea=f"Rewrite: {made.label}.", note=note)
+
+
+def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) -> Iterator[Draft]:
+    """The fastest candidate so far, in the form of the graph that it was written for, with one parameter changed."""
+    best, backend = _best(brief.attempts), brief.device.backend
+    if best is None:
+        return
+    base = parameters_in(best.candidate.source.partition(MARK)[0], backend)
+    if base is None:  # a kernel of another hand leads: its parameters are unknown, so tune our own
+        ours = {draft.candidate.id for draft in fused}
+        own = _best([a for a in brief.attempts if a.candidate.id in ours])
+        best, base = (own or best), starting_parameters(backend)
+        base = (own and parameters_in(own.candidate.source, backend)) or base
+    written = [(variant, variant.write(base)) for variant in variants]
+    same = [(variant, plan) for variant, plan in written if plan and plan.candidate.id == best.candidate.id]
+    variant, leading = (same or written)[0]
+    for parameters in neighbours(base, leading.schedules if leading else ()):
+        plan = variant.write(parameters)
+        if plan is not None:
+            yield variant.draft(plan, f"Tune: {describe(base, parameters)}.", best.candidate.id)
 
 
 def _best(attempts: Sequence[Attempt]) -> Attempt | None:
@@ -86,9 +142,15 @@ def _best(attempts: Sequence[Attempt]) -> Attempt | None:
 
 def _idea(plan: Plan) -> str:
     kernels = f"{plan.regions} loop nest{'s' if plan.regions > 1 else ''} of our own"
+    if not plan.regions:
+        return "No loop nest of our own is left."
     if plan.library:
         return f"Fuse everything around {', '.join(dict.fromkeys(plan.library))} into {kernels}."
     return f"Fuse the whole graph into {kernels}, without temporaries where one pass can do."
+
+
+def _rewritten(*labels: str) -> str:
+    return f"rewritten: {', '.join(labels)}" if labels else ""
 
 
 def _note(plan: Plan) -> str:
