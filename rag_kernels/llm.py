@@ -48,7 +48,7 @@ class Reply:
 
 
 class Completer(Protocol):
-    """What the LLM writer asks of a model. `LLM` is the real one, `scripted.ScriptedLLM` the stand-in."""
+    """What the LLM writer asks of a model. `LLM` is the real one, tests have a scripted one."""
 
     def complete(
         self,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import factories
 import pytest
+from scripted import Scripted, ScriptedLLM, ScriptedWriter
 
 from rag_kernels import llm_reply
 from rag_kernels.llm_plan import Explore, Rework, plan
 from rag_kernels.llm_request import prompt_text
 from rag_kernels.records import Brief, WriterError
-from rag_kernels.scripted import Scripted, ScriptedLLM, ScriptedWriter
 
 KERNEL = '#include "rag_kernel.h"\nvoid f(rk::Tensor<float> out) {}\nRK_EXPORT(forward, f)\n'
 COMPOSED = "KERNELS = r'''\n" + KERNEL + "'''\n\ndef forward(x):\n    return x\n"
@@ -132,42 +129,6 @@ def test_lessons_are_read_apart_from_ideas() -> None:
 
 def brief(width: int) -> Brief:
     return Brief("run1", factories.problem(), factories.device(), (), (), "", 1, width)
-
-
-def test_a_script_from_a_file_is_handed_out_by_width(tmp_path: Path) -> None:
-    path = tmp_path / "script.jsonl"
-    lines = [
-        {"source": KERNEL, "idea": "first", "note": "kept"},
-        {"reply": "no code here"},
-        {"reply": f"Idea: second\n```python\n{COMPOSED}```"},
-        {"source": factories.candidate().source},
-    ]
-    path.write_text("\n\n".join(map(json.dumps, lines)))
-    writer = ScriptedWriter.from_file(path)
-    first = writer.propose(brief(2))
-    assert [(d.idea, d.note, d.candidate.tier) for d in first] == [
-        ("first", "kept", "kernel"),
-        ("second", "", "composed"),
-    ]
-    assert [d.candidate for d in writer.propose(brief(2))] == [factories.candidate()]
-    assert writer.propose(brief(2)) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"source": "x"}\n{broken', "Line 2 of .* is no JSON"),
-        ('{"idea": "x"}', "Line 1"),
-        ('{"source": "x", "y": 1}', "idea"),
-    ],
-)
-def test_a_broken_script_names_its_line(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "script.jsonl"
-    path.write_text(text)
-    with pytest.raises(WriterError, match=says):
-        ScriptedWriter.from_file(path)
-    with pytest.raises(WriterError, match="cannot be read"):
-        ScriptedWriter.from_file(tmp_path / "none.jsonl")
 
 
 def test_plain_sources_make_a_script() -> None:

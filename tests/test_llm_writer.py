@@ -9,6 +9,7 @@ from pathlib import Path
 import factories
 import pytest
 from fake_openai import Answer, Body, FakeOpenAI, Say, Status
+from scripted import ScriptedLLM
 
 from archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall
 from eval.records import BuildFailed, FunctionalProblem
@@ -17,7 +18,6 @@ from rag_kernels.llm import LLM
 from rag_kernels.llm_branch import IDEA_ONLY
 from rag_kernels.llm_writer import LLMWriter
 from rag_kernels.records import Brief, Budget, Shown, WriterError
-from rag_kernels.scripted import ScriptedLLM
 
 IDEAS = (
     "1. **Fuse** both loops into one pass.\n2. Use streaming stores,\n   so that caches stay clean.\n3. Unroll by four."

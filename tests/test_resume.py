@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from factories import candidate, device, llm_call
 from killed_run import HERE, RELU, REPLIES, outcome, session
+from scripted import ScriptedLLM
 
 from archive.memory import MemoryArchive
 from archive.records import LLMCall
@@ -17,7 +18,6 @@ from rag_kernels.journal import Journal, read_journal, replies_at_hand
 from rag_kernels.llm_request import prompt_text
 from rag_kernels.recall import Recalling, Recorded
 from rag_kernels.records import Brief, Draft
-from rag_kernels.scripted import ScriptedLLM
 
 SECONDS = "0.02"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from factories import candidate, compiled, llm_call, passed, problem, wrong
+from scripted import ScriptedWriter
 from scripted_judge import ScriptedJudge
 
 from archive.bundle import export
@@ -21,7 +22,6 @@ from rag_kernels.journal import spent_before
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, Writer, WriterError
 from rag_kernels.rows import result_row
-from rag_kernels.scripted import ScriptedWriter
 from rag_kernels.search import winner
 from rag_kernels.session import Session
 from rag_kernels.starter import stock

@@ -1,17 +1,13 @@
 """The scripted stand-ins: a writer that replays sources, and a model that replays replies. No network, no cost.
 
-Comes in: a list, or a JSON-lines file with an object a line. Goes out: drafts, or replies, in the recorded order.
-For tests, for demonstrations, and for replaying a run.
+Comes in: a list. Goes out: drafts, or replies, in the order of the list.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from archive.records import LLMCall
 from eval.records import Backend, Candidate
@@ -40,11 +36,6 @@ class ScriptedWriter:
 
     def __init__(self, script: Iterable[Scripted | str]) -> None:
         self._left = [Scripted(source=s) if isinstance(s, str) else s for s in script]
-
-    @classmethod
-    def from_file(cls, path: Path) -> ScriptedWriter:
-        """Read a JSON-lines file with the fields of `Scripted`; raises WriterError that names the line."""
-        return cls(_scripted(entry, path, number) for number, entry in _json_lines(path))
 
     def propose(self, brief: Brief) -> list[Draft]:
         """The next drafts. A recorded reply without code is passed over, as the LLM writer does."""
@@ -96,27 +87,3 @@ def _candidate(scripted: Scripted, backend: Backend) -> Candidate | None:
     if scripted.reply:
         return llm_reply.candidate(scripted.reply, backend)
     return Candidate(scripted.source, tier_of(scripted.source), backend)
-
-
-def _json_lines(path: Path) -> list[tuple[int, Any]]:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise WriterError(f"The script {path} cannot be read ({error.strerror}); check the path.") from None
-    entries = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                entries.append((number, json.loads(line)))
-            except json.JSONDecodeError as error:
-                raise WriterError(f"Line {number} of {path} is no JSON: {error.msg}.") from None
-    return entries
-
-
-def _scripted(entry: Any, path: Path, number: int) -> Scripted:
-    fields = set(Scripted.__dataclass_fields__)
-    if not isinstance(entry, dict) or not set(entry) <= fields or not (entry.get("source") or entry.get("reply")):
-        raise WriterError(
-            f"Line {number} of {path} must be an object with `source` or `reply`, and no fields but {sorted(fields)}."
-        )
-    return Scripted(**entry)
