@@ -36,13 +36,11 @@ from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
 from rag_kernels.cluster import open_cluster
 from rag_kernels.exemplars import Exemplars, Prover
-from rag_kernels.journal import replies_at_hand
 from rag_kernels.llm import LLM, Completer
 from rag_kernels.llm_writer import LLMWriter, Style
 from rag_kernels.novelty import Embed
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
-from rag_kernels.recall import Recalling
 from rag_kernels.records import Shown, Writer
 from rag_kernels.retrieval import Retriever
 from rag_kernels.sampling import Sampler
@@ -243,7 +241,7 @@ def open_writer(
         reasoning_effort=options.reasoning_effort,
     )
     llm.require_prices(options.models)
-    return LLMWriter(Recalling(llm, partial(replies_at_hand, archive)), options.models, style)
+    return LLMWriter(llm, options.models, style)
 
 
 def target_backend(options: Options) -> Backend:

@@ -14,7 +14,7 @@ from test_search import RELU, draft, run_all, session
 
 from eval.records import Candidate
 from rag_kernels.budget import BudgetExhaustedError
-from rag_kernels.records import Brief, Draft, Learnt, WriterError
+from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, WriterError
 from rag_kernels.search import winner
 
 Reply = Draft | Exception
@@ -30,6 +30,12 @@ class Streaming:
         self._reply, self._ready = reply, ready
         self._lock = threading.Lock()
         self.briefs: list[Brief] = []
+
+    def gained(self, brief: Brief) -> Gained:
+        return Gained()
+
+    def go_on(self, past: Past) -> None:
+        """It keeps nothing in mind."""
 
     def propose(self, brief: Brief) -> list[Draft]:
         return list(self.stream(brief))
