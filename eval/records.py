@@ -221,6 +221,24 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """What ncu counted of the longest kernel of a call. Shares, of what the device can do, are from 0 to 1."""
+
+    kernel: str
+    kernels: int  # launches of the call
+    time_share: float  # of theirs
+    dram: float  # throughput
+    sm: float  # throughput
+    occupancy: float
+    held_by: str  # what lets no more blocks on a multiprocessor: "registers", "shared memory", "warps" or "blocks"
+    registers: int  # a thread
+    l2_hits: float
+    waves: float  # of blocks: below 1 there are places without any
+    stall: str  # what most warps wait for when none is issued: "long scoreboard"...
+    stall_share: float  # of all that wait
+
+
+@dataclass(frozen=True, slots=True)
 class Passed:
     """Right on every check, and timed."""
 
@@ -232,6 +250,7 @@ class Passed:
     notes: tuple[str, ...] = ()
     # beside `label`: "shape-specialised", "fragile: shifted", "degenerate problem"...
     labels: tuple[str, ...] = field(default=(), metadata=LATER)
+    counters: Counters | None = field(default=None, metadata=LATER)
 
     @property
     def claims_speed(self) -> bool:

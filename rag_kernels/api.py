@@ -129,7 +129,7 @@ class Bench:
 @contextmanager
 def open_bench(options: Options, backend: Backend | None = None) -> Iterator[Bench]:
     """The judge that the options ask for. `backend` overrides their device."""
-    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
     if options.cluster:
         chosen = backend or (None if options.device == "auto" else options.device)
         with open_cluster(
@@ -195,7 +195,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     embedder, device = load_embedder(options.embedder), target_backend(options)
     stock(source, embedder)
     cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
-    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
