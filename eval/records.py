@@ -6,6 +6,7 @@ of these and returns the next: file -> Problem -> FunctionalProblem; text -> Can
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -153,7 +154,13 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        return content_id("k", self.backend, self.tier, self.source)
+        return _kernel_id(self.backend, self.tier, self.source)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernel_id(backend: Backend, tier: Tier, source: str) -> str:
+    """Asked for all attempts of a run again and again."""
+    return content_id("k", backend, tier, source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ from rag_kernels.starter import stock
 
 log = logging.getLogger(__name__)
 
+STALE_S = 60.0  # a run hides its own kernels from retrieval, and those of others may come a little later
+
 
 def generate(problem: str | Path, *, resume: str | None = None, **options: Any) -> Iterator[Attempt]:
     """Write, prove, time and archive kernels for a problem file; yields each attempt as it is judged.
@@ -92,7 +94,7 @@ def open_session(
         prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
         if options.models and bench.can_run:
             prove = Prover(archive, judge, functionalize)
-        retriever = Retriever(archive, embedder, device_key=judge.device.key)
+        retriever = Retriever(archive, embedder, device_key=judge.device.key, stale_s=STALE_S)
         facts = bench.facts() if options.models else ()
         exemplars, alone = Exemplars(retriever, options, judge.device, prove), Lock()
 

@@ -27,6 +27,11 @@ class Told:
     drafts: tuple[Draft, ...] | None = None
     gained: Gained = field(default=Gained(), metadata=LATER)
 
+    @property
+    def failed(self) -> bool:
+        """Whether a model gave no answer, which says nothing about what could be written."""
+        return any(not trial.answered for trial in self.gained.learnt.lost)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
