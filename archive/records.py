@@ -16,6 +16,8 @@ from eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier
 Trust = Literal["claimed", "compiled", "verified", "confirmed"]
 Relation = Literal["parent", "crossover", "retrieved", "transplanted", "imported"]
 
+GIVEN_UP = " (given up)"
+
 # Licences of texts that may be used here and are not handed on: bundles leave their kernels out.
 KEPT_AT_HOME = ("LicenseRef-June-9-Researcher-Reciprocity-1.0", "LicenseRef-unstated")
 
@@ -41,7 +43,10 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class LLMCall:
-    """One request to a model, prompt and reply exactly as sent. `error` is empty when it succeeded."""
+    """One request to a model, prompt and reply exactly as sent.
+
+    `error` is empty when it succeeded, and ends in GIVEN_UP when it failed and was not tried again.
+    """
 
     id: str
     run_id: str
@@ -55,6 +60,10 @@ class LLMCall:
     seconds: float
     error: str
     created_at: str
+
+    @property
+    def given_up(self) -> bool:
+        return self.error.endswith(GIVEN_UP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,20 @@ def insert(con: DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
         add(con, table, row)
 
 
+def insert_all(con: DuckDBPyConnection, new: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Add rows of several tables unless their keys are there already: one query looks for all of them."""
+    wanted = {(table, *(row[name] for name in KEYS[table])): row for table, row in new}
+    looks = [
+        f"SELECT {number} FROM {key[0]} WHERE {' AND '.join(f'{name} = ?' for name in KEYS[key[0]])}"
+        for number, key in enumerate(wanted)
+    ]
+    found = con.execute(" UNION ALL ".join(looks), [value for key in wanted for value in key[1:]]).fetchall()
+    there = {number for (number,) in found}
+    for number, (key, row) in enumerate(wanted.items()):
+        if number not in there:
+            add(con, key[0], row)
+
+
 def add(con: DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
     """Add a row that is known to be new."""
     names = ", ".join(f'"{name}"' for name in row)
@@ -147,9 +161,9 @@ def problem_row(functional: FunctionalProblem, created_at: str) -> Row:
 
 
 def functional_row(functional: FunctionalProblem) -> Row:
-    features = functional.features
+    features, record = functional.features, codec.dumps(functional)
     return {
-        "id": functional_id(functional),
+        "id": content_id("f", record),
         "problem_id": functional.problem.id,
         "graph_key": functional.graph_key,
         "source": functional.source,
@@ -157,7 +171,7 @@ def functional_row(functional: FunctionalProblem) -> Row:
         "ranks": list(features.ranks),
         "dtypes": list(features.dtypes),
         "shapes": [list(tensor.spec.shape) for tensor in functional.tensors],
-        "record": codec.dumps(functional),
+        "record": record,
     }
 
 
@@ -228,10 +242,11 @@ def _measurement_columns(measured: Measurement) -> Row:
     }
 
 
-def kernel_row(attempt: Attempt) -> Row:
+def kernel_row(attempt: Attempt, functional: str) -> Row:
+    """`functional` is a functionals.id, here and below."""
     return {
         "id": attempt.candidate.id,
-        "functional_id": functional_id(attempt.problem),
+        "functional_id": functional,
         "idea_id": idea_id(attempt.problem.problem.id, attempt.idea),
         "writer": attempt.writer,
         "model": attempt.model,
@@ -241,14 +256,14 @@ def kernel_row(attempt: Attempt) -> Row:
     }
 
 
-def attempt_row(attempt: Attempt, evaluation: str | None) -> Row:
+def attempt_row(attempt: Attempt, functional: str, evaluation: str | None) -> Row:
     verdict = attempt.judged.verdict
     return {
         "id": attempt.id,
         "run_id": attempt.run_id,
         "number": attempt.number,
         "round": attempt.round,
-        "functional_id": functional_id(attempt.problem),
+        "functional_id": functional,
         "candidate_id": attempt.candidate.id,
         "idea_id": idea_id(attempt.problem.problem.id, attempt.idea),
         "evaluation_id": evaluation,
@@ -282,17 +297,22 @@ def insert_attempt(con: DuckDBPyConnection, attempt: Attempt) -> None:
         "text": attempt.idea,
         "created_at": attempt.created_at,
     }
-    evaluation = evaluation_row(attempt.candidate.id, problem, attempt.judged, attempt.created_at)
-    insert(con, "problems", problem_row(problem, attempt.created_at))
-    insert(con, "functionals", functional_row(problem))
-    insert(con, "candidates", candidate_row(attempt.candidate))
-    insert(con, "ideas", idea)
+    functional = functional_row(problem)
+    evaluation = evaluation_columns(
+        attempt.candidate.id, functional["id"], problem.problem.id, attempt.judged, attempt.created_at
+    )
+    new = [
+        ("problems", problem_row(problem, attempt.created_at)),
+        ("functionals", functional),
+        ("candidates", candidate_row(attempt.candidate)),
+        ("ideas", idea),
+        *(("edges", _struct(edge)) for edge in attempt.parents),
+    ]
     if evaluation is not None:
-        insert(con, "kernels", kernel_row(attempt))
-        insert(con, "evaluations", evaluation)
-    for edge in attempt.parents:
-        insert(con, "edges", _struct(edge))
-    add(con, "attempts", attempt_row(attempt, None if evaluation is None else evaluation["id"]))
+        new += [("kernels", kernel_row(attempt, functional["id"])), ("evaluations", evaluation)]
+    insert_all(con, new)
+    evaluated = None if evaluation is None else evaluation["id"]
+    add(con, "attempts", attempt_row(attempt, functional["id"], evaluated))
 
 
 def to_attempt(row: Row) -> Attempt:

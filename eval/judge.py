@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from eval.admission import Admission, admission_file, open_admission
 from eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
 from eval.build import BuildError, Built, Flavour, Toolchain, build, builds_boxed, checked, default_cache, toolchain
+from eval.counters import Profiler
 from eval.device import absent_gpu, gpu_name, open_device, threads, units
 from eval.hardware import hardware
 from eval.limits import Limits
@@ -93,6 +94,7 @@ class LocalJudge:
         self._loading: dict[Candidate, Future[Subject]] = {}
         self._session: Session | None = None
         self._turns = Turns(units(device.backend), cache)
+        self._profiler = Profiler(self._checked, wanted=limits.ncu and device.backend == "cuda")
         self.environment = Environment(
             python=platform.python_version(), torch=_torch_version(), compiler=tools.version, threads=threads(),
             sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()), judge_version=JUDGE_VERSION,
@@ -171,7 +173,7 @@ class LocalJudge:
             if self.limits.measure_compile:
                 session.prepare_baselines()
             trial = Trial(session, candidate, library, thorough=True, checked=lambda: self._checked(candidate))
-            verdict = trial.run(None)
+            verdict = self._profiler.look(trial.run(None), session, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
 
     def _checked(self, candidate: Candidate) -> tuple[Programs, Workers]:
@@ -226,6 +228,9 @@ class LocalJudge:
                 )  # fmt: skip
                 verdict = trial.run(baseline)
                 stages |= trial.stage_s
+                started = perf_counter()
+                verdict = self._profiler.look(verdict, session, candidate)
+                stages |= {"counters": perf_counter() - started} if self.limits.ncu else {}
         return Judged(verdict, self.device, self.environment, stages)
 
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
@@ -250,8 +255,7 @@ class LocalJudge:
     def _compile_workers(self) -> Workers:
         """A warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
 
-        Not on a GPU: those imports look for devices, and a process that has touched CUDA cannot be forked. Nor where
-        torch.compile is not measured.
+        Not on a GPU, where it has not been tried, nor where torch.compile is not measured.
         """
         if self.device.backend == "cuda" or not self.limits.measure_compile:
             return self.workers

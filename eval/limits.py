@@ -37,4 +37,5 @@ class Limits:
     repeats: int = 10  # thorough: calls on the same content
     warm_pairs: int = 11  # thorough: pairs with inputs left in the cache
     self_pairs: int = 30  # thorough: pairs of eager against itself
+    ncu: bool = False  # ask Nsight Compute about the kernels that lead
     without: frozenset[str] = frozenset()  # defences left out, to see what each is worth (`rag-kernels zoo --ablate`)

@@ -6,6 +6,7 @@ of these and returns the next: file -> Problem -> FunctionalProblem; text -> Can
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -153,7 +154,13 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        return content_id("k", self.backend, self.tier, self.source)
+        return _kernel_id(self.backend, self.tier, self.source)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kernel_id(backend: Backend, tier: Tier, source: str) -> str:
+    """Asked for all attempts of a run again and again."""
+    return content_id("k", backend, tier, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +228,24 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """What ncu counted of the longest kernel of a call. Shares, of what the device can do, are from 0 to 1."""
+
+    kernel: str
+    kernels: int  # launches of the call
+    time_share: float  # of theirs
+    dram: float  # throughput
+    sm: float  # throughput
+    occupancy: float
+    held_by: str  # what lets no more blocks on a multiprocessor: "registers", "shared memory", "warps" or "blocks"
+    registers: int  # a thread
+    l2_hits: float
+    waves: float  # of blocks: below 1 there are places without any
+    stall: str  # what most warps wait for when none is issued: "long scoreboard"...
+    stall_share: float  # of all that wait
+
+
+@dataclass(frozen=True, slots=True)
 class Passed:
     """Right on every check, and timed."""
 
@@ -232,6 +257,7 @@ class Passed:
     notes: tuple[str, ...] = ()
     # beside `label`: "shape-specialised", "fragile: shifted", "degenerate problem"...
     labels: tuple[str, ...] = field(default=(), metadata=LATER)
+    counters: Counters | None = field(default=None, metadata=LATER)
 
     @property
     def claims_speed(self) -> bool:

@@ -52,16 +52,22 @@ _FOUND = (
 _LINE = re.compile(r"kernel\d+\.(?:cpp|cu):(\d+)")
 
 
-def call_file(session: Session) -> bytes:
-    """The arguments of one call on the session's first draw, as `rag_driver.h` reads them."""
+def call_file(session: Session, most_bytes: int | None = None) -> bytes:
+    """The arguments of one call on the session's first draw, as `rag_driver.h` reads them.
+
+    A tensor of more than `most_bytes` repeats its first ones.
+    """
     position = {a.name: i for i, a in enumerate(session.fp.tensors)}
     parts = []
     for argument in session.fp.arguments:
         if isinstance(argument, ScalarArgument):
             parts.append(_number(argument.value))
         else:
-            content = session.draws[0].bytes(position[argument.name]).tobytes()
-            parts.append(_tensor(argument.spec, 3) + content)
+            content = session.draws[0].bytes(position[argument.name])
+            if most_bytes is None or len(content) <= most_bytes:
+                parts.append(_tensor(argument.spec, 3) + content.tobytes())
+            else:
+                parts.append(_tensor(argument.spec, 5) + struct.pack("<q", most_bytes) + content[:most_bytes].tobytes())
     parts += [_number(value) for _, value in session.fp.abi_constants]
     parts += [_tensor(spec, 4) for spec in session.fp.outputs]
     return b"".join(parts)

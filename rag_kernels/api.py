@@ -36,13 +36,11 @@ from ingest.sizes import at_other_sizes
 from rag_kernels.budget import Ledger
 from rag_kernels.cluster import open_cluster
 from rag_kernels.exemplars import Exemplars, Prover
-from rag_kernels.journal import replies_at_hand
 from rag_kernels.llm import LLM, Completer
 from rag_kernels.llm_writer import LLMWriter, Style
 from rag_kernels.novelty import Embed
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
-from rag_kernels.recall import Recalling
 from rag_kernels.records import Shown, Writer
 from rag_kernels.retrieval import Retriever
 from rag_kernels.sampling import Sampler
@@ -50,6 +48,8 @@ from rag_kernels.session import Session
 from rag_kernels.starter import stock
 
 log = logging.getLogger(__name__)
+
+STALE_S = 60.0  # a run hides its own kernels from retrieval, and those of others may come a little later
 
 
 def generate(problem: str | Path, *, resume: str | None = None, **options: Any) -> Iterator[Attempt]:
@@ -94,7 +94,7 @@ def open_session(
         prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
         if options.models and bench.can_run:
             prove = Prover(archive, judge, functionalize)
-        retriever = Retriever(archive, embedder, device_key=judge.device.key)
+        retriever = Retriever(archive, embedder, device_key=judge.device.key, stale_s=STALE_S)
         facts = bench.facts() if options.models else ()
         exemplars, alone = Exemplars(retriever, options, judge.device, prove), Lock()
 
@@ -131,7 +131,7 @@ class Bench:
 @contextmanager
 def open_bench(options: Options, backend: Backend | None = None) -> Iterator[Bench]:
     """The judge that the options ask for. `backend` overrides their device."""
-    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
     if options.cluster:
         chosen = backend or (None if options.device == "auto" else options.device)
         with open_cluster(
@@ -197,7 +197,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     embedder, device = load_embedder(options.embedder), target_backend(options)
     stock(source, embedder)
     cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
-    limits = Limits(precision=options.precision, max_autotune=options.max_autotune)
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
         functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
@@ -243,7 +243,7 @@ def open_writer(
         reasoning_effort=options.reasoning_effort,
     )
     llm.require_prices(options.models)
-    return LLMWriter(Recalling(llm, partial(replies_at_hand, archive)), options.models, style)
+    return LLMWriter(llm, options.models, style)
 
 
 def target_backend(options: Options) -> Backend:

@@ -7,26 +7,13 @@ history gives the same choice, in any process. Knows nothing of prompts and pric
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
 from archive.records import Attempt
 from rag_kernels.feedback import latest, speed
+from rag_kernels.records import Trial
 
 FREE = 20.0  # a model that costs nothing counts as this much cheaper than the dearest one: time has its price too
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One draft that was asked for. `reward` is from 0 to 1; a `cost_usd` of `None` is unknown.
-
-    A request that was refused or never answered says nothing about the model's price.
-    """
-
-    model: str
-    reward: float
-    cost_usd: float | None
-    answered: bool = True
 
 
 def trials(attempts: Sequence[Attempt]) -> list[Trial]:

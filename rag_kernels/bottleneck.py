@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eval.device import floor_us
-from eval.records import Device, Features, Measurement, Passed
+from eval.records import Counters, Device, Features, Measurement, Passed
 
 Kind = Literal["memory", "arithmetic", "library", "overhead"]
 SHORT_US = 20.0  # a call this short is mostly launch, threads waking up, and arguments
 FAR = 0.2  # of the floor
 NEAR = 0.8
+BUSY = 0.6  # of a throughput: beyond, it is what holds the kernel back, and below latency is
+FEW_WARPS = 0.3  # of those that fit
+FILLED = 0.75  # waves of blocks
 
 # What people write about the remedies, in ideas and labels.
 REMEDIES: dict[Kind, str] = {
@@ -27,6 +30,32 @@ REMEDIES: dict[Kind, str] = {
     " custom kernel",
     "overhead": "launch launches single kernel persistent fuse fused batch threads overhead graph cooperative one call",
 }
+
+
+HOLDS: dict[str, tuple[str, str]] = {
+    "registers": ("{registers} registers a thread", "keep less in registers (smaller tiles a thread, "
+                  "__launch_bounds__), or have more independent loads in flight in each thread"),
+    "shared memory": ("its shared memory", "use smaller tiles or fewer stages, so that more blocks fit on an SM"),
+    "blocks": ("the number of blocks an SM takes", "use larger blocks"),
+    "warps": ("blocks that end at different times", "even out the work of blocks, or let each fetch its next part"),
+}  # fmt: skip
+# What warps wait for: in words, what bounds it, and what to do.
+WAITS: dict[str, tuple[str, Kind, str]] = {
+    "long scoreboard": ("global memory", "memory", "have more loads in flight: unroll, load 16 bytes at a time, copy "
+                        "the next tile while this one is worked on"),
+    "lg throttle": ("the queue of loads and stores", "memory", "make them fewer and wider (float4), and keep what is "
+                    "read often in shared memory or registers"),
+    "drain": ("stores to finish", "memory", "store contiguous runs of 16 bytes a thread"),
+    "short scoreboard": ("shared memory", "arithmetic", "pad or swizzle tiles against bank conflicts, and keep more "
+                         "of the operands in registers"),
+    "mio throttle": ("the queue of shared memory", "arithmetic", "read it 16 bytes at a time, and keep more of the "
+                     "operands in registers"),
+    "math pipe throttle": ("an arithmetic unit", "arithmetic", "use tensor cores, or cheaper operations"),
+    "barrier": ("__syncthreads", "arithmetic", "use fewer barriers: warp shuffles, more stages, smaller blocks"),
+    "wait": ("the result of the instruction before", "arithmetic", "give each thread independent work: several "
+             "accumulators, unrolled loops"),
+    "no instruction": ("instructions to be fetched", "arithmetic", "make the loop's code shorter: unroll less"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +72,8 @@ class Bottleneck:
 
 
 def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottleneck:
-    """The first of: a call too short to matter, a library that does the work, and the ceiling that makes the floor."""
+    """The first of: a call too short to matter, a library that does the work, what ncu counted, and the ceiling that
+    makes the floor."""
     measured = verdict.measurement
     ridge = device.fp32_gflops / device.bandwidth_gbs
     reached = f"at {measured.floor_fraction:.0%} of its floor"
@@ -52,6 +82,9 @@ def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottle
     if verdict.label in ("library rewrite", "fused + library"):
         seen = next((note for note in verdict.notes if "of the time in its own code" in note), verdict.label)
         return Bottleneck("library", f"{seen}, {reached}", ridge)
+    if verdict.counters is not None:
+        kind, figure, _ = counted(verdict.counters)
+        return Bottleneck(kind, f"{figure}, {reached}", ridge)
     if bound(features, device) == "arithmetic":
         return Bottleneck("arithmetic", f"arithmetic, {reached}", ridge)
     return Bottleneck("memory", f"memory bandwidth, {reached}", ridge)
@@ -79,6 +112,9 @@ def recommendation(verdict: Passed, features: Features, device: Device) -> str:
             f"The profiler: {held.told}. What is left to the library is the bottleneck: fuse more around it, save the "
             "passes over its inputs and outputs, or replace it where its shape is an unusual one."
         )
+    if verdict.counters is not None:
+        _, figure, direction = counted(verdict.counters)
+        return f"ncu, {_kernel(verdict.counters)}: {figure}: {direction}."
     if held.kind == "arithmetic":
         return _arithmetic(measured, features, device)
     moved = measured.candidate_us * device.bandwidth_gbs * 1e3 / max(features.bytes_moved, 1)
@@ -86,6 +122,35 @@ def recommendation(verdict: Passed, features: Features, device: Device) -> str:
         f"Memory bandwidth is the ceiling; in its time the machine could move the unavoidable bytes {moved:.1f} "
         "times, so look for repeated passes over the data, strided or scalar access, and idle cores."
     )
+
+
+def counted(c: Counters) -> tuple[Kind, str, str]:
+    """What the GPU's counters point at: its kind, the figure, and what to do."""
+    if c.dram >= BUSY and c.dram >= c.sm:
+        again = f"; {c.l2_hits:.0%} of accesses hit the L2 cache" if c.l2_hits >= 0.1 else ""
+        return "memory", f"{c.dram:.0%} of DRAM throughput{again}", (
+            "memory is busy, so that only fewer bytes help: fuse passes, and keep on the chip what is read twice"
+        )  # fmt: skip
+    if c.sm >= BUSY:
+        return "arithmetic", f"{c.sm:.0%} of SM throughput", (
+            "the SMs are busy, so that only fewer instructions an element help: tensor cores, wider loads, cheaper "
+            "functions, no index arithmetic in the loop"
+        )  # fmt: skip
+    reached = f"{c.dram:.0%} of DRAM throughput, {c.sm:.0%} of SM throughput"
+    if 0 < c.waves < FILLED:
+        return "memory", f"{reached}, and its blocks fill {c.waves:.0%} of their places", (
+            "split the work over more blocks (parts of rows or of the inner dimension, put together at the end)"
+        )  # fmt: skip
+    if c.occupancy < FEW_WARPS:
+        by, direction = HOLDS[c.held_by]
+        kind: Kind = "memory" if c.dram >= c.sm else "arithmetic"
+        return kind, f"{reached}, occupancy {c.occupancy:.0%} held by {by.format(registers=c.registers)}", direction
+    awaited, kind, direction = WAITS[c.stall]
+    return kind, f"{reached}, and {c.stall_share:.0%} of waiting warps wait for {awaited}", direction
+
+
+def _kernel(c: Counters) -> str:
+    return c.kernel if c.kernels == 1 else f"{c.kernel} ({c.time_share:.0%} of the time of {c.kernels} kernels)"
 
 
 def _arithmetic(measured: Measurement, features: Features, device: Device) -> str:

@@ -49,6 +49,7 @@ class Exemplars:
             if not foreign:
                 return shown if self.prove else [self._with_problem(s, fp) for s in shown]
             refused |= {kernel.id for kernel in foreign if self.prove is not None and not self.prove(kernel)}
+            self.retriever.look_again()  # what was proved is in the archive
         return [s for s in self._find(fp, attempts, known | refused) if is_from(s.kernel, self.device)]
 
     def _with_problem(self, shown: Shown, fp: FunctionalProblem) -> Shown:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eval.records import Candidate
 from rag_kernels.budget import BudgetExhaustedError, Ledger
 from rag_kernels.history import History, new_drafts
 from rag_kernels.journal import Journal, Told
-from rag_kernels.records import Brief, Draft, StreamingWriter, Writer, WriterError
+from rag_kernels.records import Brief, Draft, Gained, StreamingWriter, Writer, WriterError
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ class Arrived:
 class Done:
     """The end of one request: `lost` drafts did not come, `barren` of them because the writer had none."""
 
+    told: Told
+    drafts: tuple[Draft, ...]
     lost: int
     barren: int
     error: BaseException | None
@@ -73,9 +75,11 @@ class Flow:
             ledger.start_round()
         self._open = 0  # asked for, and neither judged nor lost
         self._requests = 0
-        self._barren = 0  # drafts lost in a row
+        self._barren = self._lost_before() if journal.cut_short else 0  # drafts lost in a row
         self._handed: dict[str, Arrived] = {}
         self.stopped = ""
+        if self._barren >= width:
+            self._give_up(None)
         for told in journal.left():
             self._go_on(told)
 
@@ -173,11 +177,15 @@ class Flow:
                 self._prepare(draft.candidate)
                 came += 1
                 inbox.put(Arrived(draft, told.brief.round))
-            self._journal.answer(told, drafts)
+            self._answer(told, drafts)
         except BaseException as caught:  # raised again by the thread that iterates
             error = caught
         lost = told.brief.width - came
-        inbox.put(Done(lost, lost - repeated if self._streams or not drafts else 0, error))
+        inbox.put(Done(told, tuple(drafts), lost, lost - repeated if self._streams or not drafts else 0, error))
+
+    def _answer(self, told: Told, drafts: Sequence[Draft]) -> None:
+        gained = self._writer.gained(told.brief) if isinstance(self._writer, StreamingWriter) else Gained()
+        self._journal.answer(told, drafts, gained)
 
     def _drafts(self, brief: Brief) -> Iterator[Draft]:
         """What the writer has that its brief does not know."""
@@ -212,8 +220,19 @@ class Flow:
             self.stopped = self.stopped or ("" if self._open else str(done.error))
         elif self._barren >= self._width:
             self._give_up(done.error)
-        elif done.error is not None:
+        elif done.error is not None:  # the run goes on without it, also when it is resumed
             log.warning("%s", done.error)
+            self._answer(done.told, done.drafts)
+
+    def _lost_before(self) -> int:
+        """How many drafts in a row had not come when the run was cut short."""
+        lost = 0
+        for told in reversed([told for told in self._journal.told if told.drafts is not None]):
+            drafts = told.drafts or ()
+            lost += told.brief.width - len(drafts) if self._streams or not drafts else 0
+            if drafts:
+                break
+        return lost
 
     def _lose(self, count: int, *, barren: int) -> None:
         self._open -= count

@@ -236,7 +236,7 @@ def _after(entry: Entry, session: Session, night: Night, outcome: Outcome | None
     return history(
         entry.path, entry.problem, entry.floor_fraction, attempts, calls,
         turns=len(whole),
-        barren=any(not any(told.drafts for told in asked) for asked in whole),
+        barren=any(not any(told.drafts or told.failed for told in asked) for asked in whole),
         failures=failures,
     )  # fmt: skip
 

@@ -8,13 +8,14 @@ Knows nothing of how kernels are written and judged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from archive.protocol import Archive
 from archive.records import Attempt, BriefRecord, LLMCall
 from eval import codec
+from eval.records import LATER
 from rag_kernels.budget import Spent
-from rag_kernels.records import Brief, Draft
+from rag_kernels.records import Brief, Draft, Gained, Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,33 @@ class Told:
     number: int
     brief: Brief
     drafts: tuple[Draft, ...] | None = None
+    gained: Gained = field(default=Gained(), metadata=LATER)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a model gave no answer, which says nothing about what could be written."""
+        return any(not trial.answered for trial in self.gained.learnt.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All that came of a brief."""
+
+    drafts: tuple[Draft, ...]
+    gained: Gained
 
 
 class Journal:
-    """Writes down what one run asks and hears. Numbers are given in one thread; all else may be in others."""
+    """Writes down what one run asks and hears. Numbers are given in one thread; all else may be in others.
 
-    def __init__(self, archive: Archive, run_id: str) -> None:
+    `cut_short`: the run did not end by itself. Then what had failed by then has failed; else it is asked for again,
+    since whoever goes on with a run that ended may have mended what it ended for.
+    """
+
+    def __init__(self, archive: Archive, run_id: str, *, cut_short: bool = False) -> None:
         self._archive = archive
         self._run_id = run_id
+        self.cut_short = cut_short
         self.told = read_journal(archive, run_id)
         self._last = max((told.number for told in self.told), default=0)
 
@@ -45,6 +65,18 @@ class Journal:
         judged = {attempt.candidate.id for attempt in self._archive.attempts(self._run_id)}
         return [t for t in self.told if t.drafts is None or any(d.candidate.id not in judged for d in t.drafts)]
 
+    def past(self) -> Past:
+        """What a writer needs to go on as if nothing had happened."""
+        gained, drafts = Gained(), list[Draft]()
+        for told in self.told:
+            gained = gained.plus(told.gained)
+            drafts += told.drafts or ()
+        known = {draft.candidate.id for draft in drafts}
+        judged = [a for a in self._archive.attempts(self._run_id) if a.candidate.id not in known]
+        calls = replies_at_hand(self._archive, self._run_id)
+        left = [call for call in calls if self.cut_short or not call.given_up]
+        return Past(gained, tuple(drafts), tuple(judged), tuple(left))
+
     def number(self, brief: Brief) -> Told:
         self._last += 1
         return Told(self._last, brief)
@@ -54,10 +86,10 @@ class Journal:
         text = codec.dumps(replace(told.brief, attempts=()))
         self._archive.record_brief(BriefRecord(self._run_id, told.number, text, len(told.brief.attempts)))
 
-    def answer(self, told: Told, drafts: Sequence[Draft]) -> Told:
-        """Note all that the writer drafted."""
-        self._archive.record_drafts(self._run_id, told.number, codec.dumps(tuple(drafts)))
-        return replace(told, drafts=tuple(drafts))
+    def answer(self, told: Told, drafts: Sequence[Draft], gained: Gained = Gained()) -> Told:  # noqa: B008
+        """Note all that the writer drafted, and what else came of it."""
+        self._archive.record_drafts(self._run_id, told.number, codec.dumps(Answer(tuple(drafts), gained)))
+        return replace(told, drafts=tuple(drafts), gained=gained)
 
 
 def read_journal(archive: Archive, run_id: str) -> list[Told]:
@@ -68,7 +100,16 @@ def read_journal(archive: Archive, run_id: str) -> list[Told]:
 
 def _read(row: BriefRecord, attempts: Sequence[Attempt]) -> Told:
     brief: Brief = replace(codec.loads(row.brief), attempts=tuple(attempts[: row.attempts_seen]))
-    return Told(row.number, brief, None if row.drafts is None else codec.loads(row.drafts))
+    if row.drafts is None:
+        return Told(row.number, brief)
+    answer = read_answer(row.drafts)
+    return Told(row.number, brief, answer.drafts, answer.gained)
+
+
+def read_answer(text: str) -> Answer:
+    """Older archives hold the drafts alone."""
+    found = codec.loads(text)
+    return found if isinstance(found, Answer) else Answer(found, Gained())
 
 
 def replies_at_hand(archive: Archive, run_id: str) -> list[LLMCall]:
@@ -77,8 +118,9 @@ def replies_at_hand(archive: Archive, run_id: str) -> list[LLMCall]:
     open_since = [row.calls_seen for row in told if row.drafts is None]
     if not open_since:
         return []
-    answered = [draft for row in told if row.drafts is not None for draft in codec.loads(row.drafts)]
-    used = {call_id for draft in answered for call_id in draft.call_ids}
+    answers = [read_answer(row.drafts) for row in told if row.drafts is not None]
+    used = {call_id for answer in answers for draft in answer.drafts for call_id in draft.call_ids}
+    used |= {call_id for answer in answers for call_id in answer.gained.calls}
     return [call for call in archive.calls(run_id)[min(open_since) :] if call.id not in used]
 
 
@@ -94,3 +136,6 @@ def spent_before(archive: Archive, run_id: str) -> Spent:
         calls=len(calls),
         unpriced_calls=sum(c.cost_usd is None for c in calls),
     )
+
+
+codec.register(Answer)

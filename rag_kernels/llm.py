@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from archive.records import LLMCall
+from archive.records import GIVEN_UP, LLMCall
 from rag_kernels.budget import Hold, Ledger
 from rag_kernels.llm_request import PROGRAM_PREFIX, Answer, Message, RequestError, estimate_tokens, price, prompt_text
 from rag_kernels.llm_request import request as ask_once
@@ -122,14 +122,21 @@ class LLM:
             limit_s = min(timeout_s, self._seconds_left(timeout_s))
             tokens = estimate_tokens(prompt)
             with self._ledger.hold(*self._estimate(model, tokens)) as hold:
-                outcome, call = self._try(
-                    model, safe, prompt, run_id=run_id, purpose=purpose, temperature=temperature, timeout_s=limit_s
-                )
+                outcome, call, pause_s = self._try(
+                    model, safe, prompt, run_id=run_id, purpose=purpose, temperature=temperature, timeout_s=limit_s,
+                    tries=len(calls) + 1,
+                )  # fmt: skip
                 self._settle(hold, call, outcome)
             calls.append(call)
             if isinstance(outcome, Answer):
                 return _reply(outcome, calls, time.monotonic() - started)
-            self._wait(model, outcome, tries=len(calls))
+            if pause_s is None:
+                times = f" after {len(calls)} tries" if len(calls) > 1 else ""
+                reason = outcome.reason.rstrip(".")
+                raise WriterError(f"{_shown(model)} gave no answer{times}: {reason}. {outcome.advice}")
+            if pause_s:
+                log.info("%s: %s; trying again in %.1f s.", _shown(model), outcome.reason, pause_s)
+                self._sleep(pause_s)
 
     def _try(
         self,
@@ -141,8 +148,9 @@ class LLM:
         purpose: str,
         temperature: float | None,
         timeout_s: float,
-    ) -> tuple[Answer | RequestError, LLMCall]:
-        """Send one request and record it, whatever came of it."""
+        tries: int,
+    ) -> tuple[Answer | RequestError, LLMCall, float | None]:
+        """Send one request and record it, whatever came of it; with the pause before the next try, if there is one."""
         created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         started = time.monotonic()
         outcome: Answer | RequestError
@@ -154,6 +162,11 @@ class LLM:
         except RequestError as error:
             outcome = error
         answer = outcome if isinstance(outcome, Answer) else None
+        reason = ""
+        pause_s: float | None = None
+        if isinstance(outcome, RequestError):
+            pause_s = self._pause_s(outcome, tries)
+            reason = outcome.reason + (GIVEN_UP if pause_s is None else "")
         call = LLMCall(
             id=f"c_{uuid.uuid4().hex[:20]}",
             run_id=run_id,
@@ -165,12 +178,12 @@ class LLM:
             completion_tokens=answer.completion_tokens if answer else 0,
             cost_usd=_cost(outcome),
             seconds=time.monotonic() - started,
-            error=outcome.reason if isinstance(outcome, RequestError) else "",
+            error=reason,
             created_at=created_at,
         )
         with self._lock:
             self._record_call(call)
-        return outcome, call
+        return outcome, call, pause_s
 
     def _settle(self, hold: Hold, call: LLMCall, outcome: Answer | RequestError) -> None:
         hold.charge(call.prompt_tokens + call.completion_tokens, call.cost_usd)
@@ -183,20 +196,16 @@ class LLM:
         if not said:
             log.warning("The price of %s is unknown: costs of this run are shown as unknown.", _shown(call.model))
 
-    def _wait(self, model: str, error: RequestError, *, tries: int) -> None:
-        """Pause before the next try, or give up with a sentence."""
+    def _pause_s(self, error: RequestError, tries: int) -> float | None:
+        """How long to wait before the next try; None when there is to be none."""
         wait_s = self._backoff_s * 2 ** (tries - 1) * random.uniform(0.75, 1.25)
         if error.retry_after_s is not None:
             wait_s = error.retry_after_s
         left_s = self._ledger.seconds_left()
         if left_s == 0:
-            return  # the ledger refuses the next try, with its own reason
+            return 0.0  # the ledger refuses the next try, with its own reason
         in_time = wait_s <= MAX_WAIT_S and (left_s is None or wait_s < left_s)
-        if not error.retry or tries > self._retries or not in_time:
-            times = f" after {tries} tries" if tries > 1 else ""
-            raise WriterError(f"{_shown(model)} gave no answer{times}: {error.reason.rstrip('.')}. {error.advice}")
-        log.info("%s: %s; trying again in %.1f s.", _shown(model), error.reason, wait_s)
-        self._sleep(wait_s)
+        return wait_s if error.retry and tries <= self._retries and in_time else None
 
     def _estimate(self, model: str, prompt_tokens: int) -> tuple[int, float | None]:
         """Tokens and dollars that the next call is expected to take."""

@@ -2,8 +2,9 @@
 
 Comes in: a `Brief`. Goes out: drafts, each as soon as its reply is there. New ideas are asked for in one call and
 implemented in parallel branches; as soon as there are attempts, other branches repair, improve, recombine or look
-again at them. What repeats an earlier idea or kernel is dropped before it is paid for again, and the models are told.
-Knows nothing of the judge, and of models only the seam `Completer`. `stream` may be called from several threads.
+again at them. What repeats an earlier idea or kernel (`memory`) is dropped before it is paid for again, and the models
+are told. Knows nothing of the judge, and of models only the seam `Completer`. `stream` may be called from several
+threads.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from rag_kernels import describe, llm_branch, llm_reply
-from rag_kernels.bandit import Trial, choose, trials
+from rag_kernels.bandit import choose, trials
 from rag_kernels.budget import BudgetExhaustedError
 from rag_kernels.llm import Completer, Reply
 from rag_kernels.llm_branch import Branch, NewIdea, NoCode
 from rag_kernels.llm_plan import Rework, plan
 from rag_kernels.llm_request import Message
-from rag_kernels.novelty import Embed, repeated_idea, repeated_source
+from rag_kernels.memory import Memory
+from rag_kernels.novelty import Embed
 from rag_kernels.prompts import render
-from rag_kernels.records import Brief, Draft, Learnt, Shown, WriterError
+from rag_kernels.recall import Recorded
+from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, Shown, Trial, WriterError
 
 log = logging.getLogger(__name__)
-
-REPEATS_TOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Outcome:
 class LLMWriter:
     """Writes with one or several models, chosen by what they win per dollar.
 
-    What it asks follows from the brief; what it keeps in memory is only what was lost and what would be a repeat.
+    What it asks follows from the brief alone. A run that goes on gets the replies that are there first, in the order
+    in which they came, so that what is dropped as a repeat is what was dropped before.
     """
 
     name = "llm"
@@ -65,15 +68,18 @@ class LLMWriter:
         if not models:
             raise WriterError("The LLM writer needs a model: name one with --model, or use the offline writer.")
         self._llm, self._models, self._style = llm, tuple(models), style or Style()
-        self._lock = threading.Lock()
-        self._ideas: dict[str, str] = {}  # that were taken up, by what the models know them as
-        self._sources: dict[str, str] = {}  # of drafts, likewise
-        self._fruitless: list[Trial] = []
-        self._learnt = Learnt()
+        self._memory, self._recorded = Memory(self._style.embed), Recorded()
 
     @property
     def learnt(self) -> Learnt:
-        return self._learnt
+        return self._memory.learnt
+
+    def gained(self, brief: Brief) -> Gained:
+        return self._memory.gained(brief)
+
+    def go_on(self, past: Past) -> None:
+        self._memory.go_on(past)
+        self._recorded = Recorded(past.calls)
 
     def propose(self, brief: Brief) -> list[Draft]:
         """All drafts of a round at once, in the order of their tasks, whichever reply came first."""
@@ -89,28 +95,29 @@ class LLMWriter:
         outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         tasks = plan(brief.attempts, brief.width, brief.asked)
         reworks = [task for task in tasks if isinstance(task, Rework)]
-        self._start(brief, reworks, brief.asked, outcomes)
+        there = self._start(brief, reworks, brief.asked, outcomes)
         errors: list[WriterError] = []
         ideas: list[NewIdea] = []
         try:
             ideas = self._new_ideas(brief, len(tasks) - len(reworks)) if len(tasks) > len(reworks) else []
         except WriterError as error:
             errors.append(error)
-        self._start(brief, ideas, brief.asked + len(reworks), outcomes)
+        there += self._start(brief, ideas, brief.asked + len(reworks), outcomes)
+        there.sort(key=itemgetter(0))
         drafted = 0
         empty: list[NoCode] = []
-        for _ in [*reworks, *ideas]:
-            outcome = outcomes.get()
+        for number in range(len(reworks) + len(ideas)):
+            outcome = there[number][1] if number < len(there) else outcomes.get()
             match outcome.result:
                 case Draft() as draft:
                     drafted += 1
-                    if self._is_new(brief, draft):
+                    if self._memory.takes_draft(brief, draft):
                         yield outcome.branch.number, draft
                 case NoCode() as nothing:
-                    self._lost(Trial(nothing.model, 0.0, nothing.cost_usd))
+                    self._memory.lose(brief, Trial(nothing.model, 0.0, nothing.cost_usd))
                     empty.append(nothing)
                 case WriterError() as refusal:
-                    self._lost(Trial(outcome.branch.model, 0.0, None, answered=False))
+                    self._memory.lose(brief, Trial(outcome.branch.model, 0.0, None, answered=False))
                     errors.append(refusal)
                 case fault:
                     raise fault
@@ -127,25 +134,43 @@ class LLMWriter:
 
     def _start(
         self, brief: Brief, tasks: Sequence[NewIdea | Rework], first: int, outcomes: queue.SimpleQueue[Outcome]
-    ) -> None:
-        """Begin a branch for each task, as numbers `first` and following of the run."""
+    ) -> list[tuple[int, Outcome]]:
+        """Begin a branch for each task, as numbers `first` and following of the run. Returns what came of those that
+        were answered before a kill, each with its place in the order of answers."""
         temperatures = self._style.temperatures or (None,)
+        there = []
         for number, task in enumerate(tasks, start=first):
             temperature = temperatures[number % len(temperatures)]
             branch = Branch(number, task, self._model(brief, number), temperature, self._exemplars(brief, number))
+            messages = self._messages(brief, llm_branch.prompt(brief, branch, self._style.hardware))
+            place = self._recorded.place(branch.model, messages)
+            if place is not None:
+                there.append((place, self._outcome(brief, branch, messages)))
+                continue
             # A daemon: unlike a pool's thread, it does not hold up Ctrl-C until the slowest model has answered.
-            threading.Thread(target=self._run, args=(brief, branch, outcomes), daemon=True, name="llm-branch").start()
+            asked = (brief, branch, messages, outcomes)
+            threading.Thread(target=self._run, args=asked, daemon=True, name="llm-branch").start()
+        return there
 
-    def _run(self, brief: Brief, branch: Branch, outcomes: queue.SimpleQueue[Outcome]) -> None:
+    def _run(
+        self, brief: Brief, branch: Branch, messages: list[Message], outcomes: queue.SimpleQueue[Outcome]
+    ) -> None:
+        outcomes.put(self._outcome(brief, branch, messages))
+
+    def _outcome(self, brief: Brief, branch: Branch, messages: list[Message]) -> Outcome:
         try:
-            outcomes.put(Outcome(branch, self._write(brief, branch)))
+            reply = self._ask(brief, branch.model, messages, branch.purpose, branch.temperature)
+            return Outcome(branch, llm_branch.read(brief, branch, reply))
         except BaseException as error:  # raised again by the thread that asked
-            outcomes.put(Outcome(branch, error))
+            return Outcome(branch, error)
 
     def _model(self, brief: Brief, number: int) -> str:
-        with self._lock:
-            known = [*trials(brief.attempts), *self._fruitless]
+        known = [*trials(brief.attempts), *self._so_far(brief).learnt.lost]
         return choose(self._models, known, number=number, seed=self._style.seed)
+
+    def _so_far(self, brief: Brief) -> Brief:
+        """The brief with what has come of its call for ideas."""
+        return replace(brief, learnt=brief.learnt.plus(self._memory.gained(brief).learnt))
 
     def _exemplars(self, brief: Brief, number: int) -> tuple[Shown, ...]:
         """A branch sees half of the exemplars (at least one), another half than its neighbours."""
@@ -156,18 +181,17 @@ class LLMWriter:
         turned = [shown[(number + i) % len(shown)] for i in range(count)]
         return describe.within(turned, self._style.exemplar_tokens)
 
-    def _write(self, brief: Brief, branch: Branch) -> Draft | NoCode:
-        """One branch: prompt, reply, draft."""
-        prompt = llm_branch.prompt(brief, branch, self._style.hardware)
-        reply = self._ask(brief, branch.model, prompt, purpose=branch.purpose, temperature=branch.temperature)
-        return llm_branch.read(brief, branch, reply)
-
-    def _ask(self, brief: Brief, model: str, prompt: str, *, purpose: str, temperature: float | None) -> Reply:
-        messages: list[Message] = [
+    def _messages(self, brief: Brief, prompt: str) -> list[Message]:
+        return [
             {"role": "system", "content": render("system", backend=brief.device.backend, device=brief.device)},
             {"role": "user", "content": prompt},
         ]
-        return self._llm.complete(
+
+    def _ask(
+        self, brief: Brief, model: str, messages: list[Message], purpose: str, temperature: float | None
+    ) -> Reply:
+        """The reply on record, if nothing was made of it yet, or the model's."""
+        reply = self._recorded.take(model, messages) or self._llm.complete(
             model,
             messages,
             run_id=brief.run_id,
@@ -175,6 +199,8 @@ class LLMWriter:
             temperature=temperature,
             timeout_s=self._style.timeout_s,
         )
+        self._memory.hear(brief, reply.call_ids, llm_reply.lessons(reply.text) if purpose == "ideas" else "")
+        return reply
 
     def _new_ideas(self, brief: Brief, branches: int) -> list[NewIdea]:
         """Ideas dealt out to so many branches. When all were heard before, they are asked for once more."""
@@ -182,8 +208,7 @@ class LLMWriter:
         count = -(-branches // each)
         for _ in range(2):
             texts, reply = self._call_for_ideas(brief, count)
-            new = [text for text in texts if self._is_news(brief, text)]
-            brief = replace(brief, learnt=self._learnt)
+            new = [text for text in texts if self._memory.takes_idea(brief, text)]
             if new:
                 break
         share = None if reply.cost_usd is None else reply.cost_usd / branches
@@ -191,30 +216,26 @@ class LLMWriter:
         return dealt[:branches]
 
     def _call_for_ideas(self, brief: Brief, count: int) -> tuple[list[str], Reply]:
-        values = describe.problem_values(brief, self._style.hardware)
+        values = describe.problem_values(self._so_far(brief), self._style.hardware)
         prompt = render("ideas", **values, count=count, exemplars=describe.exemplar_values(brief.exemplars))
-        reply = self._first_reply(brief, prompt)
+        reply = self._first_reply(brief, self._messages(brief, prompt))
         texts = llm_reply.ideas(reply.text, count)
         if not texts:
             raise WriterError("The model answered the request for ideas with nothing; try another model with --model.")
-        lessons = llm_reply.lessons(reply.text)
-        if lessons:
-            with self._lock:
-                self._learnt = replace(self._learnt, lessons=lessons)
         return texts, reply
 
-    def _first_reply(self, brief: Brief, prompt: str) -> Reply:
+    def _first_reply(self, brief: Brief, messages: list[Message]) -> Reply:
         """A model that cannot answer hands over to the next."""
         first = self._model(brief, brief.asked)
         errors: list[WriterError] = []
         for model in [first, *(m for m in self._models if m != first)]:
             try:
-                return self._ask(brief, model, prompt, purpose="ideas", temperature=self._warmest)
+                return self._ask(brief, model, messages, "ideas", self._warmest)
             except BudgetExhaustedError:
                 raise
             except WriterError as error:
                 errors.append(error)
-                self._lost(Trial(model, 0.0, None, answered=False))
+                self._memory.lose(brief, Trial(model, 0.0, None, answered=False))
         for other in errors[1:]:
             log.warning("%s", other)
         raise errors[0]
@@ -222,37 +243,3 @@ class LLMWriter:
     @property
     def _warmest(self) -> float | None:
         return max(self._style.temperatures, default=None)
-
-    def _is_news(self, brief: Brief, idea: str) -> bool:
-        """Whether nothing like this idea was taken up before; it counts as taken up from now on."""
-        told = ""
-        with self._lock:
-            if self._style.embed is not None:
-                earlier = {f"the idea of attempt {a.number}": a.idea for a in brief.attempts if a.idea} | self._ideas
-                told = repeated_idea(idea, earlier, self._style.embed)
-            if told:
-                self._tell(told)
-            else:
-                self._ideas[f"idea {len(self._ideas) + 1} of this run"] = idea
-        return not told
-
-    def _is_new(self, brief: Brief, draft: Draft) -> bool:
-        """Whether this run has not had that kernel yet, under other names or the same."""
-        with self._lock:
-            judged = {f"attempt {a.number}": a.candidate.source for a in brief.attempts}
-            told = repeated_source(draft.candidate.source, judged | self._sources, draft.idea)
-            if told:
-                self._tell(told)
-                self._fruitless.append(Trial(draft.model, 0.0, draft.cost_usd))
-            else:
-                self._sources[f"a draft of this run ({draft.idea[:60]})"] = draft.candidate.source
-        return not told
-
-    def _tell(self, repeat: str) -> None:
-        log.info("%s", repeat)
-        self._learnt = replace(self._learnt, repeats=(*self._learnt.repeats, repeat)[-REPEATS_TOLD:])
-
-    def _lost(self, trial: Trial) -> None:
-        """A branch that brought nothing counts against its model."""
-        with self._lock:
-            self._fruitless.append(trial)

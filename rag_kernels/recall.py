@@ -1,4 +1,4 @@
-"""Replies that are paid for already: recorded calls in the place of a model, or in front of one.
+"""Replies that are paid for already: recorded calls, in the place of a model.
 
 Comes in: the calls that an archive recorded. Goes out: their replies, each once, to the very prompt that they answered.
 Knows nothing of rounds and kernels.
@@ -7,78 +7,68 @@ Knows nothing of rounds and kernels.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from archive.records import LLMCall
-from rag_kernels.llm import Completer, Reply
+from rag_kernels.llm import Reply
 from rag_kernels.llm_request import Message, prompt_text
+from rag_kernels.records import WriterError
 from rag_kernels.redact import redact
 
 
 class Recorded:
-    """Recorded calls, each handed out once. Thread-safe."""
+    """Recorded calls in the order in which they came, each handed out once. Thread-safe."""
 
     def __init__(self, calls: Iterable[LLMCall] = ()) -> None:
-        self._left = list(calls)
+        self._left = dict(enumerate(calls))
         self._lock = threading.Lock()
 
-    def take(self, model: str, messages: Sequence[Message]) -> Reply | None:
-        """The oldest reply to this prompt by this model that is left, with the tries that failed before it."""
+    def place(self, model: str, messages: Sequence[Message]) -> int | None:
+        """Where in the order the answer to this prompt stands (or word that it was given up); None without one."""
         with self._lock:
-            same = [call for call in self._left if _is_for(call, model, messages)]
-            answered = next((n for n, call in enumerate(same) if not call.error), None)
-            if answered is None:
-                return None
-            used = same[: answered + 1]
-            self._left = [call for call in self._left if call not in used]
-        return _reply(used)
+            return max(self._asked(model, messages), default=None)
+
+    def take(self, model: str, messages: Sequence[Message]) -> Reply | None:
+        """The oldest reply to this prompt by this model that is left, with the tries that failed before it.
+
+        Raises WriterError when the request was given up.
+        """
+        with self._lock:
+            used = [self._left.pop(place) for place in self._asked(model, messages)]
+        if used and used[-1].given_up:
+            raise WriterError(f"{used[-1].model.split()[0]} had given no answer: {used[-1].error}")
+        return _reply(used) if used else None
 
     def take_next(self, model: str, purpose: str) -> Reply | None:
         """The oldest reply of this model for a purpose that is left, whatever its prompt was."""
         with self._lock:
-            for call in self._left:
+            for place, call in self._left.items():
                 if (call.model, call.purpose, call.error) == (redact(model), purpose, ""):
-                    self._left.remove(call)
-                    return _reply([call])
+                    return _reply([self._left.pop(place)])
         return None
 
     def failed(self, model: str, messages: Sequence[Message]) -> bool:
         """Whether this prompt was asked, and what is left of its tries all failed."""
         with self._lock:
-            return any(_is_for(call, model, messages) for call in self._left)
+            prompt = _sent(model, messages)
+            return any((call.model, call.prompt) == prompt for call in self._left.values())
+
+    def _asked(self, model: str, messages: Sequence[Message]) -> list[int]:
+        """The tries of one request, up to the one that ended it; none when it has not ended."""
+        tries: list[int] = []
+        prompt = _sent(model, messages) if self._left else None
+        for place, call in self._left.items():
+            if (call.model, call.prompt) == prompt:
+                tries.append(place)
+                if not call.error or call.given_up:
+                    return tries
+        return []
 
 
-class Recalling:
-    """A model that is asked only for what the archive does not hold. `at_hand` gives a run's unused calls."""
-
-    def __init__(self, model: Completer, at_hand: Callable[[str], Iterable[LLMCall]]) -> None:
-        self._model = model
-        self._at_hand = at_hand
-        self._recorded: dict[str, Recorded] = {}
-        self._lock = threading.Lock()
-
-    def complete(
-        self,
-        model: str,
-        messages: Sequence[Message],
-        *,
-        run_id: str,
-        purpose: str,
-        temperature: float | None,
-        timeout_s: float,
-    ) -> Reply:
-        with self._lock:
-            if run_id not in self._recorded:  # before the first call of this process, so none of its own is in it
-                self._recorded[run_id] = Recorded(self._at_hand(run_id))
-            recorded = self._recorded[run_id]
-        return recorded.take(model, messages) or self._model.complete(
-            model, messages, run_id=run_id, purpose=purpose, temperature=temperature, timeout_s=timeout_s
-        )
-
-
-def _is_for(call: LLMCall, model: str, messages: Sequence[Message]) -> bool:
+def _sent(model: str, messages: Sequence[Message]) -> tuple[str, str]:
+    """Model and prompt as they are recorded."""
     safe = [{**message, "content": redact(message["content"])} for message in messages]
-    return call.model == redact(model) and call.prompt == prompt_text(safe, model)
+    return redact(model), prompt_text(safe, model)
 
 
 def _reply(calls: Sequence[LLMCall]) -> Reply:

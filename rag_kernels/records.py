@@ -1,4 +1,4 @@
-"""The nouns of driving: what a writer is asked, what it drafts, and what a run may spend."""
+"""The nouns of driving: what a writer is asked, what it drafts, what it learns, and what a run may spend."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from archive.records import ArchivedKernel, Attempt, Exemplar, Relation
+from archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall, Relation
 from eval import codec
 from eval.records import LATER, Candidate, Device, FunctionalProblem
+
+REPEATS_TOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +23,41 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """One draft that was asked for. `reward` is from 0 to 1; a `cost_usd` of `None` is unknown.
+
+    A request that was refused or never answered says nothing about the model's price.
+    """
+
+    model: str
+    reward: float
+    cost_usd: float | None
+    answered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Learnt:
-    """What a writer has said of the run so far: its lessons, and what it was told was no news."""
+    """What a writer knows of a run beside its attempts: its lessons, what it was told was no news, and what it lost."""
 
     lessons: str = ""
     repeats: tuple[str, ...] = ()
+    lost: tuple[Trial, ...] = field(default=(), metadata=LATER)  # drafts of which there is no attempt
+
+    def plus(self, more: Learnt) -> Learnt:
+        repeats = (*self.repeats, *more.repeats)[-REPEATS_TOLD:]
+        return Learnt(more.lessons or self.lessons, repeats, self.lost + more.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """What came of one brief beside its drafts: what was learnt, the ideas that were taken up, the calls it took."""
+
+    learnt: Learnt = Learnt()
+    ideas: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()  # that were answered, by their ids
+
+    def plus(self, more: Gained) -> Gained:
+        return Gained(self.learnt.plus(more.learnt), self.ideas + more.ideas, self.calls + more.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +90,17 @@ class Draft:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a run had when it was cut short: what came of the briefs that were answered whole, and of the others the
+    drafts that were judged, and calls that nothing was made of yet, in the order in which they came."""
+
+    gained: Gained = Gained()
+    drafts: tuple[Draft, ...] = ()
+    judged: tuple[Attempt, ...] = ()
+    calls: tuple[LLMCall, ...] = ()
+
+
 class Writer(Protocol):
     """The seam for whatever writes kernels: an LLM, the offline writer, a recorded script."""
 
@@ -80,6 +123,14 @@ class StreamingWriter(Writer, Protocol):
         """What the next brief should pass on."""
         ...
 
+    def gained(self, brief: Brief) -> Gained:
+        """What has come of this brief beside drafts."""
+        ...
+
+    def go_on(self, past: Past) -> None:
+        """Know what the run knew when it was cut short; called before anything is asked."""
+        ...
+
     def stream(self, brief: Brief) -> Iterator[Draft]:
         """Draft up to `brief.width` candidates, each as soon as it is there."""
         ...
@@ -99,4 +150,4 @@ class WriterError(Exception):
     """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""
 
 
-codec.register(Shown, Learnt, Brief, Draft)
+codec.register(Shown, Trial, Learnt, Gained, Brief, Draft)

@@ -8,6 +8,7 @@ they achieved and how well they fit, made diverse, and cut to a token budget. Kn
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -69,13 +70,16 @@ class _Place:
 
 class Retriever:
     """Retrieval over one archive, seen from one device. What it reads is kept until the archive changes, or for good
-    when it is `fixed`: then kernels that come later are not found."""
+    when it is `fixed`: then kernels that come later are not found. With `stale_s` they are found so much later."""
 
-    def __init__(self, archive: Archive, embedder: Embedder, *, device_key: str = "", fixed: bool = False) -> None:
+    def __init__(
+        self, archive: Archive, embedder: Embedder, *, device_key: str = "", fixed: bool = False, stale_s: float = 0.0
+    ) -> None:
         self.archive = archive
         self.embedder = embedder
         self._device_key = device_key
-        self._fixed = fixed
+        self._fixed, self._stale_s = fixed, stale_s
+        self._read_at = 0.0
         self._read: tuple[str, Corpus] | None = None
 
     def exemplars(
@@ -123,12 +127,19 @@ class Retriever:
 
     def corpus(self) -> Corpus:
         """The archive as it is now, or was at the first query."""
+        if self._read is not None and time.monotonic() - self._read_at < self._stale_s:
+            return self._read[1]
         version = "" if self._fixed else self.archive.version()
         if self._read is None or self._read[0] != version:
             self._read = None  # two of them may be more than fits
             catalogue = self.archive.catalogue(self.embedder.name, self._device_key, describe_row)  # which is cached
             self._read = version, make_corpus(catalogue)
+            self._read_at = time.monotonic()
         return self._read[1]
+
+    def look_again(self) -> None:
+        """What is read now is out of date."""
+        self._read_at = -math.inf
 
     def _open(self, corpus: Corpus, query: Query, limits: Limits) -> NDArray[np.bool_]:
         """Which functional problems have kernels that may be shown."""

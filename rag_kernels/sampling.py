@@ -21,9 +21,9 @@ from eval.records import Candidate, Device, Problem, ProblemError
 from rag_kernels import search
 from rag_kernels.budget import Ledger
 from rag_kernels.history import new_drafts
-from rag_kernels.journal import Journal, Told, read_journal, spent_before
+from rag_kernels.journal import Answer, Journal, Told, read_journal, spent_before
 from rag_kernels.options import Options
-from rag_kernels.records import Brief, Budget, Draft, Shown, Writer
+from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
 from rag_kernels.session import Session, new_run, run_setting
 from rag_kernels.together import Ended, together
 
@@ -78,7 +78,10 @@ class Sampler:
                 journal.ask(left[0])
             for told in left:
                 if told.drafts is None:
-                    journal.answer(told, new_drafts(self.make_writer(ledger).propose(told.brief), told.brief))
+                    writer = self.make_writer(ledger)
+                    if isinstance(writer, StreamingWriter):
+                        writer.go_on(journal.past())
+                    journal.answer(told, new_drafts(writer.propose(told.brief), told.brief))
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)
@@ -176,7 +179,7 @@ def merge(sampled: Sampled, archive: DuckArchive) -> None:
     for told in sampled.told:
         text = codec.dumps(replace(told.brief, attempts=()))
         archive.record_brief(BriefRecord(sampled.run.id, told.number, text, 0))
-        archive.record_drafts(sampled.run.id, told.number, codec.dumps(told.drafts or ()))
+        archive.record_drafts(sampled.run.id, told.number, codec.dumps(Answer(told.drafts or (), told.gained)))
 
 
 def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -> Iterator[Attempt]:

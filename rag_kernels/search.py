@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_CONFIRMATIONS = 3
+CUT_SHORT = ("running", "interrupted")  # how a run stands that did not end by itself
 
 
 Functionalize = Callable[[Problem], FunctionalProblem]
@@ -69,8 +70,11 @@ def generate(
     """
     functional = functionalize(problem)
     require_verifiable(functional)
+    cut_short = archive.run_status(run.id) in CUT_SHORT
     archive.start_run(run)
-    history, journal, later = History(archive.attempts(run.id)), Journal(archive, run.id), Later()
+    history, journal, later = History(archive.attempts(run.id)), Journal(archive, run.id, cut_short=cut_short), Later()
+    if isinstance(writer, StreamingWriter):
+        writer.go_on(journal.past())
     shelf = Shelf(lambda: retrieve(functional, history.attempts))
     shelf.remember([shown for told in journal.told for shown in told.brief.exemplars])
 

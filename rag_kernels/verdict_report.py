@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from eval.counters import in_a_line
 from eval.records import BuildFailed, Crashed, Judged, Measurement, Passed, Ratio, Rejected, Wrong, verdict_name
 
 LOG_LINES = 12
@@ -33,6 +34,8 @@ def report(judged: Judged) -> RenderableType:
     exactness = f"{verdict.error_ratio:.2g} times PyTorch's own error at worst"
     parts.append(Text(f"  checked   {', '.join(verdict.checks)}; {exactness}"))
     parts += [Text(f"  note      {note}") for note in verdict.notes]
+    if verdict.counters is not None:
+        parts.append(Text(f"  ncu       {in_a_line(verdict.counters)}"))
     return Group(*parts, *_where(judged))
 
 

@@ -1,4 +1,6 @@
-"""A run in a process of its own, to be killed and started again: `python killed_run.py FOLDER SECONDS PLACES ROUNDS`.
+"""A run in a process of its own, to be killed and started again.
+
+    python killed_run.py FOLDER SECONDS PLACES ROUNDS [careless]
 
 The archive in the folder, the LLM writer and the loop are the real ones; the model is `prompted_model.py`, and the
 judge decides by the candidate's id. With several places and rounds, what a prompt tells depends on which verdicts are
@@ -22,6 +24,7 @@ from archive.store import open_archive
 from eval.judge import More, nothing_more
 from eval.records import Candidate, FunctionalProblem, Judged
 from rag_kernels.api import open_writer
+from rag_kernels.journal import read_journal
 from rag_kernels.options import Options
 from rag_kernels.session import Session
 
@@ -47,8 +50,9 @@ class DecidingJudge(ScriptedJudge):
             yield candidate, self._judged(verdict)
 
 
-def session(folder: Path, seconds: float, **options: object) -> Session:
+def session(folder: Path, seconds: float, *, careless: bool = False, **options: object) -> Session:
     model = f"cmd:{sys.executable} -S -E {HERE / 'prompted_model.py'} {folder / REPLIES} {seconds}"
+    model += " careless" * careless
     chosen = Options(models=(model,), **{"effort": 2, "rounds": 2} | options)  # type: ignore[arg-type]
     archive = open_archive(folder / "archive")
     return Session(
@@ -62,8 +66,8 @@ def session(folder: Path, seconds: float, **options: object) -> Session:
     )
 
 
-def run_or_resume(folder: Path, seconds: float, places: int, rounds: int) -> None:
-    made = session(folder, seconds, drafts=places, rounds=rounds)
+def run_or_resume(folder: Path, seconds: float, places: int, rounds: int, *, careless: bool = False) -> None:
+    made = session(folder, seconds, drafts=places, rounds=rounds, careless=careless)
     known = made.archive.runs()
     run = known[0] if known else made.new_run("generate", RELU.problem)
     for _ in made.generate(RELU.problem, run):
@@ -79,5 +83,16 @@ def outcome(folder: Path) -> tuple[set[str], Counter[str]]:
     return {a.candidate.id for a in archive.attempts(run.id)}, Counter(call.prompt for call in answered)
 
 
+def losses(folder: Path) -> Counter[str]:
+    """What the run asked for in vain, and what it knows of that at its end."""
+    archive = open_archive(folder / "archive")
+    [run] = archive.runs()
+    known = [told.gained.learnt for told in read_journal(archive, run.id)]
+    found = Counter(f"failed: {call.prompt}" for call in archive.calls(run.id) if call.error)
+    found["repeats"] = sum(len(one.repeats) for one in known)
+    found["lost"] = sum(len(one.lost) for one in known)
+    return found
+
+
 if __name__ == "__main__":
-    run_or_resume(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    run_or_resume(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), careless=len(sys.argv) > 5)

@@ -1,7 +1,8 @@
 """A model as a program, whose reply follows from its prompt alone: the same prompt has the same reply, always.
 
 Standard input is the prompt, standard output the reply. Each reply is a line in the file that the first argument
-names; the second one is how many seconds it takes. Sources are right for `factories.problem()`.
+names; the second one is how many seconds it takes. Sources are right for `factories.problem()`. With a third argument
+it is careless: of five replies one has a source that it had before, one no code, and one is an error.
 """
 
 import sys
@@ -25,10 +26,15 @@ def main() -> None:
     if "numbered list" in prompt:
         reply = "\n".join(f"{n}. Way {number + n}." for n in range(1, 9))
     else:
-        reply = f"Idea: the way {number}\n```cpp\n{SOURCE.format(number=number)}```"
+        fault = number % 5 if len(sys.argv) > 3 else -1
+        source = SOURCE.format(number=0 if fault == 0 else number)
+        reply = "I would rather not." if fault == 1 else f"Idea: the way {number}\n```cpp\n{source}```"
     with open(log, "a") as file:
         file.write(f"{number}\n")
     print(reply, flush=True)
+    if len(sys.argv) > 3 and "numbered list" not in prompt and number % 5 == 2:
+        sys.exit("I do not know how.")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,8 @@ from random import Random
 
 import factories
 
-from rag_kernels.bandit import Trial, choose, mean_costs, trials
+from rag_kernels.bandit import choose, mean_costs, trials
+from rag_kernels.records import Trial
 
 
 def test_every_model_is_asked_once_before_any_is_asked_twice() -> None:

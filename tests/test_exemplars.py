@@ -123,6 +123,18 @@ def test_what_was_measured_elsewhere_is_judged_here_before_it_is_shown(shop: Sho
     assert told.status == "finished" and len(shop.archive.attempts(told.id)) == 2  # and its confirmation
 
 
+def test_a_proof_is_seen_at_once_also_where_the_archive_is_looked_at_now_and_then(shop: Shop) -> None:
+    shop.retriever = Retriever(shop.archive, EMBEDDER, device_key=device().key, stale_s=1000.0)
+    foreign = shop.add(problem("tanh"), on=ELSEWHERE, speedup=9.0)
+    judge = ScriptedJudge()
+    find = Exemplars(shop.retriever, OPTIONS, judge.device, shop.prover(judge))
+    assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [foreign]
+    later = shop.add(problem("exp"))
+    assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [foreign]
+    shop.retriever.look_again()
+    assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [foreign, later]
+
+
 def test_what_fails_here_makes_room_for_the_next_and_is_not_tried_again(shop: Shop) -> None:
     foreign = shop.add(problem("tanh"), on=ELSEWHERE, speedup=9.0)
     here = shop.add(problem("exp"))

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from factories import candidate, device, llm_call
 from killed_run import HERE, RELU, REPLIES, outcome, session
-from scripted import ScriptedLLM
 
 from archive.memory import MemoryArchive
-from archive.records import LLMCall
+from archive.records import GIVEN_UP, LLMCall
 from rag_kernels.journal import Journal, read_journal, replies_at_hand
 from rag_kernels.llm_request import prompt_text
-from rag_kernels.recall import Recalling, Recorded
-from rag_kernels.records import Brief, Draft
+from rag_kernels.recall import Recorded
+from rag_kernels.records import Brief, Draft, WriterError
 
 SECONDS = "0.02"
 
@@ -86,15 +85,16 @@ def test_a_recorded_reply_is_used_once_with_the_tries_before_it() -> None:
     assert Recorded(calls).take("other", messages) is None
 
 
-def test_what_is_not_at_hand_is_asked_for() -> None:
-    model = Recalling(ScriptedLLM(texts={"implement": ["new"]}), lambda run_id: [recorded("a", "old")])
-    asked = [
-        model.complete(
-            "m", [{"role": "user", "content": "a"}], run_id="run1", purpose="implement", temperature=None, timeout_s=1
-        ).text
-        for _ in range(2)
-    ]
-    assert asked == ["old", "new"]
+def test_a_request_that_was_given_up_fails_again_without_being_asked() -> None:
+    calls = [recorded("a", "", error="429"), recorded("a", "", error=f"429{GIVEN_UP}"), recorded("a", "two")]
+    kept, messages = Recorded(calls), [{"role": "user", "content": "a"}]
+    assert kept.place("m", messages) == 1
+    with pytest.raises(WriterError, match="429"):
+        kept.take("m", messages)
+    reply = kept.take("m", messages)
+    assert reply is not None and reply.call_ids == (calls[2].id,) and kept.place("m", messages) is None
+    under_way = Recorded(calls[:1])  # between two tries
+    assert under_way.place("m", messages) is None and under_way.take("m", messages) is None
 
 
 def brief_of(run_id: str, number: int) -> Brief:

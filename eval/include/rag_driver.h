@@ -3,8 +3,8 @@
 //   program CALL_FILE
 //
 // The file holds the arguments in order: a tag, then an int64 (tag 0), a double (1), a bool (2), or a tensor: tag 3
-// (read) or 4 (written), dtype code and bits, rank, sizes, number of bytes, and for tag 3 the bytes. All integers are
-// int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after a call, with 3 when
+// (read) or 4 (written), dtype code and bits, rank, sizes, number of bytes, and for tag 3 the bytes; tag 5 is read as
+// well, and has the number of the bytes that follow and are repeated. All integers are int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after a call, with 3 when
 // the kernel refused it.
 #pragma once
 #include <cstdio>
@@ -35,17 +35,27 @@ struct Reader {
   double real() { double v; std::memcpy(&v, at, 8); at += 8; return v; }
 };
 
-inline void* allocate(const char* content, size_t bytes) {
+inline void copy(void* to, const void* from, size_t bytes) {
 #ifdef __CUDACC__
-  void* place = nullptr;
-  if (cudaMalloc(&place, bytes ? bytes : 1) != cudaSuccess) std::exit(5);
-  if (content) cudaMemcpy(place, content, bytes, cudaMemcpyHostToDevice);
-  return place;
+  cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
 #else
-  char* place = static_cast<char*>(std::malloc(bytes ? bytes : 1));
-  if (content) std::memcpy(place, content, bytes);
-  return place;
+  std::memcpy(to, from, bytes);
 #endif
+}
+
+// `bytes` that begin with the `given` ones of `content` and repeat them.
+inline void* allocate(const char* content, size_t given, size_t bytes) {
+  void* place = nullptr;
+#ifdef __CUDACC__
+  if (cudaMalloc(&place, bytes ? bytes : 1) != cudaSuccess) std::exit(5);
+#else
+  place = std::malloc(bytes ? bytes : 1);
+#endif
+  char* start = static_cast<char*>(place);
+  if (given) copy(start, content, given);
+  for (size_t have = given; have && have < bytes; have *= 2)
+    copy(start + have, start, have < bytes - have ? have : bytes - have);
+  return place;
 }
 
 struct Argument { std::vector<int64_t> shape, strides; DLTensor tensor; };
@@ -72,8 +82,9 @@ int main(int count, char** arguments) {
       a->strides.assign(rank, 1);
       for (int64_t i = rank - 2; i >= 0; --i) a->strides[i] = a->strides[i + 1] * a->shape[i + 1];
       const int64_t size = in.integer();
-      void* place = allocate(tag == 3 ? in.at : nullptr, size);
-      if (tag == 3) in.at += size;
+      const int64_t given = tag == 5 ? in.integer() : tag == 3 ? size : 0;
+      void* place = allocate(in.at, given, size);
+      in.at += given;
 #ifdef __CUDACC__
       const DLDevice device{kDLCUDA, 0};
 #else

@@ -145,11 +145,12 @@ def rows_of(attempt: Attempt) -> Iterator[tuple[str, Any, rows.Row]]:
     yield "candidates", candidate.id, rows.candidate_row(candidate)
     yield "ideas", idea_id, idea
     if evaluation is not None:
-        yield "kernels", candidate.id, rows.kernel_row(attempt)
+        yield "kernels", candidate.id, rows.kernel_row(attempt, rows.functional_id(problem))
         yield "evaluations", evaluation["id"], evaluation
     for edge in attempt.parents:
         yield "edges", edge, {"child": edge.child, "source": edge.source, "relation": edge.relation}
-    yield "attempts", attempt.id, rows.attempt_row(attempt, None if evaluation is None else evaluation["id"])
+    evaluated = None if evaluation is None else evaluation["id"]
+    yield "attempts", attempt.id, rows.attempt_row(attempt, rows.functional_id(problem), evaluated)
 
 
 def ask(root: Path, code: str, repeats: int) -> tuple[float, ...]:

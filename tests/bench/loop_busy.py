@@ -38,10 +38,10 @@ from eval.problem import load_problem
 from eval.records import verdict_name
 from ingest.embedder import load_embedder
 from rag_kernels import flow, llm_branch
-from rag_kernels.api import open_session
+from rag_kernels.api import STALE_S, open_session
 from rag_kernels.exemplars import Exemplars
 from rag_kernels.llm import LLM
-from rag_kernels.llm_writer import LLMWriter
+from rag_kernels.memory import Memory
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Brief
@@ -148,7 +148,7 @@ def main() -> None:
     os.environ.setdefault("OPENAI_API_KEY", "sk-test-0123456789abcdef")
     own: list[float] = []
     client: list[float] = []
-    for owner, name in ((llm_branch, "prompt"), (llm_branch, "read"), (LLMWriter, "_is_new")):
+    for owner, name in ((llm_branch, "prompt"), (llm_branch, "read"), (Memory, "takes_draft")):
         stopwatch(owner, name, own)
     stopwatch(LLM, "complete", client)
     rows: list[float] = []
@@ -170,7 +170,8 @@ def main() -> None:
             list(session.judge.judge(functional, [first.candidate]))  # baselines and admission: once a problem
             watched = Watched(session.judge)  # type: ignore[arg-type]
             device = session.judge.device
-            retriever = Retriever(session.archive, load_embedder(options.embedder), device_key=device.key)
+            embedder = load_embedder(options.embedder)
+            retriever = Retriever(session.archive, embedder, device_key=device.key, stale_s=STALE_S)
             unproved = Exemplars(retriever, options, device)
             session = replace(session, judge=watched, retrieve=unproved)
             attempts = list(session.generate(problem, session.new_run("bench", problem)))
