@@ -16,12 +16,12 @@ from typing import Any, Literal, Protocol
 
 from eval.admission import Admission, admission_file, open_admission
 from eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
-from eval.build import BuildError, Built, Flavour, Toolchain, build, builds_boxed, checked, default_cache, toolchain
+from eval.build import BuildError, Toolchain, builds_boxed, default_cache, toolchain
+from eval.builder import Builder, kernels_of
 from eval.counters import Profiler
 from eval.device import absent_gpu, gpu_name, open_device, threads, units
 from eval.hardware import hardware
 from eval.limits import Limits
-from eval.nvrtc import build_device, host_text, is_split
 from eval.records import (
     Backend,
     BuildFailed,
@@ -35,10 +35,9 @@ from eval.records import (
     Verdict,
 )
 from eval.sandbox import Sandbox, layers
-from eval.sanitize import Programs, can_show_races
 from eval.session import Session
 from eval.subject import Library, Subject
-from eval.tiers import Forbidden, check_composed, kernels_text
+from eval.tiers import Forbidden, check_composed
 from eval.trial import Trial
 from eval.turns import Turns
 from eval.workers import Workers
@@ -88,13 +87,16 @@ class LocalJudge:
         self._at_other_sizes = at_other_sizes
         self._other_sizes: dict[tuple[str, Sizes], FunctionalProblem | None] = {}
         self.device, self.workers, self.limits, self.cache = device, workers, limits, cache
-        self._candidate_workers, self._tools = candidate_workers, tools
+        self._candidate_workers = candidate_workers
         self._with_inductor: Workers | None = None
-        self._tool_workers: Workers | None = None
         self._loading: dict[Candidate, Future[Subject]] = {}
         self._session: Session | None = None
         self._turns = Turns(units(device.backend), cache)
-        self._profiler = Profiler(self._checked, wanted=limits.ncu and device.backend == "cuda")
+        self._builder = Builder(
+            tools, candidate_workers, cache, thorough=limits.thorough, can_run=self.can_run,
+            on_gpu=device.backend == "cuda",
+        )  # fmt: skip
+        self._profiler = Profiler(self._builder.checked, wanted=limits.ncu and device.backend == "cuda")
         self.environment = Environment(
             python=platform.python_version(), torch=_torch_version(), compiler=tools.version, threads=threads(),
             sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()), judge_version=JUDGE_VERSION,
@@ -111,12 +113,12 @@ class LocalJudge:
         triaged = [(candidate, self._static_verdict(candidate)) for candidate in candidates]
         if self.can_run and self.limits.measure_compile and not self._baseline_file(fp).is_file():
             self._compile_workers()  # they start while the candidates are built
-        to_build = [c for c, verdict in triaged if verdict is None and _kernels(c)]
+        to_build = [c for c, verdict in triaged if verdict is None and kernels_of(c)]
         if self.device.backend == "cuda":
             yield from self._judge_while_building(fp, triaged, to_build)
             return
         started = perf_counter()
-        built = self._build(to_build)
+        built = self._builder.build(to_build)
         build_s = perf_counter() - started
         for candidate, verdict in triaged:
             yield candidate, self._judged(fp, candidate, verdict, built.get(candidate), build_s)
@@ -127,7 +129,7 @@ class LocalJudge:
         """GPU: compilers run on the CPU's cores while earlier candidates are judged (on a CPU they would disturb)."""
         with ThreadPoolExecutor(max_workers=threads()) as pool:
             started = perf_counter()
-            running = {c: pool.submit(self._build, [c]) for c in to_build}
+            running = {c: pool.submit(self._builder.build, [c]) for c in to_build}
             if self.can_run:
                 with self._turns.shared():
                     session = self._open_session(fp)  # meanwhile
@@ -139,58 +141,16 @@ class LocalJudge:
                 yield candidate, self._judged(fp, candidate, verdict, built, perf_counter() - started)
                 started = perf_counter()
 
-    def _build(self, candidates: Sequence[Candidate]) -> dict[Candidate, Library | BuildError]:
-        """Everything in one ninja graph; the device parts of split CUDA sources by NVRTC meanwhile."""
-        split = {c for c in candidates if c.backend == "cuda" and is_split(_kernels(c)) and not self.limits.thorough}
-        cubins = {c: self._device_part(c) for c in split} if self.can_run else {}
-        split = {c for c, cubin in cubins.items() if cubin is not None}
-        sources: list[tuple[str, Flavour]] = [
-            (host_text(_kernels(c)), "cuda-host") if c in split else (_kernels(c), c.backend) for c in candidates
-        ]
-        if self.limits.thorough and self.can_run:
-            sources += [edge for c in candidates if c.tier == "kernel" for edge in _checked_sources(c)]
-        built = build(sources, tools=self._tools, cache=self.cache)[: len(candidates)]
-        results: dict[Candidate, Library | BuildError] = {}
-        for candidate, host in zip(candidates, built, strict=True):
-            cubin = cubins.get(candidate)
-            if isinstance(host, BuildError) or isinstance(cubin, BuildError):
-                results[candidate] = cubin if isinstance(cubin, BuildError) else host  # type: ignore[assignment]
-            else:
-                results[candidate] = Library(host.library, cubin)
-        return results
-
-    def _device_part(self, candidate: Candidate) -> Path | BuildError | None:
-        arch, workers = self._tools.cuda_arch, self._candidate_workers
-        return build_device(_kernels(candidate), arch=arch, workers=workers, cache=self.cache)
-
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         started = perf_counter()
-        source = _kernels(candidate)
-        built = build([(source, candidate.backend)], tools=self._tools, cache=self.cache)[0] if source else None
-        library = Library(built.library) if isinstance(built, Built) else None
+        library = self._builder.whole(candidate)
         with self._turns.shared(), self._new_session(fp, self._compile_workers()) as session:
             self._complete(session, thorough=True)
             if self.limits.measure_compile:
                 session.prepare_baselines()
-            trial = Trial(session, candidate, library, thorough=True, checked=lambda: self._checked(candidate))
+            trial = Trial(session, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))
             verdict = self._profiler.look(trial.run(None), session, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
-
-    def _checked(self, candidate: Candidate) -> tuple[Programs, Workers]:
-        """The programs for sanitizers, built when they are first asked for, and the workers to run them in."""
-        built = build(_checked_sources(candidate), tools=self._tools, cache=self.cache)
-        paths = [one.library if isinstance(one, Built) else None for one in built]
-        if self._tool_workers is None:
-            self._tool_workers = self._candidate_workers
-            if self.device.backend == "cuda":  # compute-sanitizer attaches to what it runs
-                self._tool_workers = Workers(sandbox=Sandbox((self.cache / "builds",), gpu=True, filtered=False))
-        if self.device.backend == "cuda":
-            return Programs(paths[0]), self._tool_workers
-        if len(paths) < 2:
-            why = "its threads are ordered by fences, flushes or assembly, which that does not see"
-            return Programs(paths[0], None, why), self._tool_workers
-        why = f"it does not build with it ({built[1].reason[:160]})" if isinstance(built[1], BuildError) else ""
-        return Programs(paths[0], paths[1], why), self._tool_workers
 
     def _static_verdict(self, candidate: Candidate) -> Verdict | None:
         """What can be said before anything is built."""
@@ -223,7 +183,7 @@ class LocalJudge:
                 stages["prepare"] = perf_counter() - started
                 loading = self._loading.pop(candidate, None)
                 trial = Trial(
-                    session, candidate, library, checked=lambda: self._checked(candidate),
+                    session, candidate, library, checked=lambda: self._builder.checked(candidate),
                     loaded=loading.result if loading else None,
                 )  # fmt: skip
                 verdict = trial.run(baseline)
@@ -322,7 +282,7 @@ class LocalJudge:
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Build many candidates ahead, in one go; a judgement then finds them in the cache."""
-        self._build([c for c in candidates if self._static_verdict(c) is None and _kernels(c)])
+        self._builder.build([c for c in candidates if self._static_verdict(c) is None and kernels_of(c)])
 
     def build_ahead(self, candidate: Candidate) -> None:
         """On a GPU's host; on a CPU, compilers would take the cores from what is being timed."""
@@ -337,7 +297,8 @@ class LocalJudge:
 
     def close(self) -> None:
         self.reopen()
-        for workers in {self.workers, self._candidate_workers, self._with_inductor, self._tool_workers}:
+        self._builder.close()
+        for workers in {self.workers, self._candidate_workers, self._with_inductor}:
             if workers is not None:
                 workers.close()
 
@@ -384,21 +345,6 @@ def inductor_env(cache: Path) -> dict[str, str]:
     Torch looks for GPUs by NVML, which leaves the warm parent fit to be forked.
     """
     return {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-
-
-def _kernels(candidate: Candidate) -> str:
-    """The text that the compiler gets: the whole source, the KERNELS of a composed one, nothing for a module."""
-    if candidate.tier == "kernel":
-        return candidate.source
-    return kernels_text(candidate.source) if candidate.tier == "composed" else ""
-
-
-def _checked_sources(candidate: Candidate) -> list[tuple[str, Flavour]]:
-    """The programs for sanitizers: one, and on a CPU a second one that shows races."""
-    text = checked(candidate.source)
-    if candidate.backend == "cuda":
-        return [(text, "cuda-checked")]
-    return [(text, "cpu-checked"), *([(text, "cpu-raced")] if can_show_races(candidate.source) else [])]  # type: ignore[list-item]
 
 
 def _torch_version() -> str:
