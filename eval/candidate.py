@@ -25,7 +25,7 @@ from eval.arena import attach
 from eval.channel import Channel
 from eval.content import compose
 from eval.gpu import Banded, dirty_shared_memory, flush_caches
-from eval.loading import KernelCode, leaves, load
+from eval.loading import KernelCode, load
 from eval.records import TensorSpec
 
 
@@ -80,7 +80,6 @@ class Bound:
             self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.tensors]
         self.draws: list[list[torch.Tensor]] = []
         self.results: list[torch.Tensor] = []
-        self.returned: Any = None  # by the last call, of code that returns its results
         if writes and on_cpu:
             self.results = self.outputs
         elif writes:
@@ -89,12 +88,6 @@ class Bound:
             self.results = [b.tensor for b in places]
         self.keeps = not writes
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
-
-    def settle(self) -> list[torch.Tensor]:
-        """The results of the last call."""
-        if self.returned is not None:
-            self.results, self.returned = leaves(self.returned), None
-        return self.results
 
 
 class Loaded:
@@ -135,7 +128,7 @@ class Loaded:
             for index, (tensor, part) in enumerate(zip(bound.tensors, recipe, strict=True)):
                 draws = [draw[index] for draw in bound.draws]
                 compose(tensor.reshape(-1).view(torch.uint8), draws, part, bound.specs[index])
-            for result in bound.settle():
+            for result in bound.results:
                 if type(result) is torch.Tensor and result.is_contiguous():
                     result.reshape(-1).view(torch.uint8).fill_(poison)
         dirty_shared_memory()
@@ -150,7 +143,7 @@ class Loaded:
             bound = self.bound[place]
             bound.fresh()
             if bound.keeps and self.on_cpu:
-                bound.results, bound.returned = [], None
+                bound.results = []
         return {"done": True}
 
     def call(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
@@ -171,7 +164,7 @@ class Loaded:
     def pull(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """Copy the outputs into the judge's memory (where they are not already) and say what form they have."""
         bound = self.bound[at]
-        kinds = [type(t) is torch.Tensor or type(t) is torch.nn.Parameter for t in bound.settle()]
+        kinds = [type(t) is torch.Tensor or type(t) is torch.nn.Parameter for t in bound.results]
         if not all(kinds):
             return {"raised": "TypeError: the candidate returned something that is not a plain tensor"}
         form = [_form(t, t.device.type) for t in bound.results]
@@ -184,7 +177,7 @@ class Loaded:
 
     def digest(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """A fingerprint of the outputs where they are (the judge takes its own where it can)."""
-        return {"hash": _digest(self.bound[at].settle())}
+        return {"hash": _digest(self.bound[at].results)}
 
     def input_hash(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """GPU only: a hash of the inputs as they are on the device now."""

@@ -28,7 +28,6 @@ class Buffers(Protocol):
 
     tensors: list[torch.Tensor]
     results: list[torch.Tensor]
-    returned: Any
     fresh: Callable[[], None]
 
 
@@ -175,13 +174,14 @@ def keeping(buffers: Buffers, run: Callable[[], Any]) -> Callable[[], Any]:
     """For code that returns its results: keep them for the judge to pull."""
 
     def call() -> None:
-        buffers.returned = run()
+        returned = run()
+        buffers.results = [returned] if type(returned) is torch.Tensor else leaves(returned)
 
     return call
 
 
 def leaves(returned: Any) -> list[Any]:
-    """Results in order, outside the clock: of plain tuples, lists and dicts, so that no candidate code runs here."""
+    """Results in order, of tuples, lists and dicts. Inside the clock: a list could be filled later."""
     if isinstance(returned, tuple):
         return [leaf for part in tuple.__iter__(returned) for leaf in leaves(part)]
     if type(returned) is list:
