@@ -14,7 +14,7 @@ os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
 
 import tvm_ffi
 from factories import attempt, candidate, linear_problem, problem, wrong
-from test_offline_numbers import CASES, functional
+from test_offline_numbers import CASES, Case, functional
 
 from archive.records import ArchivedKernel, Attempt, Exemplar
 from eval.records import Backend, Candidate, Device, FunctionalProblem, Measurement, Passed
@@ -75,6 +75,36 @@ def test_a_kernel_of_another_graph_or_backend_is_not_reused(other: dict[str, str
     drafts = OfflineWriter().propose(brief(fp, exemplars=(shown(fp, "// archived", **other),)))  # type: ignore[arg-type]
     assert [d.candidate.tier for d in drafts] == ["kernel"]
     assert "// archived" not in drafts[0].candidate.source
+
+
+@pytest.mark.parametrize(("rows", "reused"), [(64, True), (32, False)])
+def test_a_kernel_for_its_own_sizes_alone_is_reused_at_those(rows: int, reused: bool) -> None:
+    asked, then = (
+        functional(name, Case("return torch.softmax(x, 1) + y", f"torch.rand({n}, 8)", f"torch.rand({n}, 8)"))
+        for name, n in (("asked", 64), ("archived", rows))
+    )
+    old = shown(asked, "// archived")
+    kernel = dataclasses.replace(old.kernel, labels=("shape-specialised",))
+    drafts = OfflineWriter().propose(
+        brief(asked, exemplars=(dataclasses.replace(old, kernel=kernel, problem=then),))
+    )
+    assert (drafts[0].candidate.source == "// archived") is reused
+
+
+def test_a_loop_that_no_tensor_tells_the_size_of_is_right_at_its_own_sizes_only() -> None:
+    """Windows and flips that are summed within the kernel: it refuses other sizes, and does not sum too few of them."""
+    for body in ("return F.avg_pool1d(x, 4, 4).sum(-1) + y", "return x.flip(-1).cumsum(-1)[:, 0] + y"):
+        plan = write(functional("summed", Case(body, "torch.rand(6, 32)", "torch.rand(6)")), CpuParameters())
+        assert plan is not None and 'RK_CHECK(x.size(1) == 32, "' in plan.candidate.source, plan
+    plan = write(functional("sum", Case("return x.sum(-1) + y", "torch.rand(6, 32)", "torch.rand(6)")), CpuParameters())
+    assert plan is not None and "== 32" not in plan.candidate.source
+
+
+def test_room_for_a_result_is_as_large_as_what_it_is_made_of() -> None:
+    case = Case("return torch.relu(torch.sort(x)[0]) * 2", "torch.rand(6, 32)", "torch.rand(6)", tier="composed")
+    plan = write(functional("sorted", case), CpuParameters())
+    assert plan is not None and ".shape, dtype=torch.float32" in plan.candidate.source
+    check_composed(plan.candidate.source)
 
 
 def test_a_wrong_attempt_is_never_drafted_again() -> None:

@@ -6,8 +6,9 @@ The composed tier is Python of the judge's subset: library calls in graph order,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 from eval.records import Value as Argument
@@ -166,7 +167,7 @@ def composed_source(
         needed = needed_after(run, steps, lowered.results)
         f = part_function(fp, f"part_{len(functions)}", run, needed, specs)
         functions.append(f)
-        lines += [f"{b} = {allocate(specs[b], fp)}" for b in f.outputs]
+        lines += [f"{b} = {allocate(specs[b], fp, {i: specs[i] for i in f.inputs})}" for b in f.outputs]
         arguments = [i.python if isinstance(i, Number) else f"{i}.contiguous()" if i in made else i for i in f.order]
         lines.append(f"kernels.{f.name}({', '.join(arguments)})")
     lines.append(f"return {', '.join(lowered.results)}")
@@ -207,10 +208,12 @@ def needed_after(run: list[Region], steps: list[Region | Library], results: tupl
     return needed
 
 
-def allocate(spec: TensorSpec, fp: FunctionalProblem) -> str:
+def allocate(spec: TensorSpec, fp: FunctionalProblem, near: Mapping[str, TensorSpec] = MappingProxyType({})) -> str:
+    """Room for a tensor, as large as one of `near` where it can be: that serves other sizes too."""
     device = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
     where = f", device={device}.device" if device else ""
-    return f"torch.empty({list(spec.shape)}, dtype=torch.{spec.dtype}{where})"
+    shape = next((f"{name}.shape" for name, other in near.items() if other.shape == spec.shape), list(spec.shape))
+    return f"torch.empty({shape}, dtype=torch.{spec.dtype}{where})"
 
 
 def foreign_call(node: Node, fp: FunctionalProblem, made: set[str]) -> list[str]:

@@ -102,7 +102,12 @@ class Sizes:
             unknown = [leaf for _, group in pending for leaf in group if leaf not in self.known]
             if unknown:
                 self.declare(unknown[0], str(unknown[0].size))
-        for leaf in [leaf for left, right in internal for leaf in (*ir.leaves(left), *ir.leaves(right))]:
+        tied = {leaf for _, group in external for leaf in ir.leaves(group)}
+        rest = [leaf for left, right in internal for leaf in (*ir.leaves(left), *ir.leaves(right))]
+        if any(leaf not in self.known | tied and not leaf.fixed for leaf in rest):
+            # A loop that no tensor tells the size of (windows or a slice that are summed): right at these sizes only.
+            self.checks += [f"{text} == {ir.size_of(group)}" for text, group in dict.fromkeys(external)]
+        for leaf in rest:
             self.declare(leaf, str(leaf.size))
 
     def equations(self, f: Function) -> tuple[list[tuple[str, ir.Group]], list[tuple[ir.Group, ir.Group]]]:

@@ -93,13 +93,20 @@ def _reused(brief: Brief) -> Iterator[Draft]:
     wanted = (brief.problem.graph_key, brief.device.backend)
     for shown in brief.exemplars:
         kernel = shown.kernel
-        if (kernel.graph_key, kernel.backend) == wanted and not kernel.retracted:
+        if (kernel.graph_key, kernel.backend) == wanted and not kernel.retracted and _serves(shown, brief.problem):
             yield Draft(
                 Candidate(kernel.source, kernel.tier, kernel.backend),
                 idea=f"Reuse {kernel.id}, archived for {kernel.problem_name}, which has the same graph.",
                 parents=((kernel.id, "retrieved"),),
                 exemplars=(shown.exemplar,),
             )
+
+
+def _serves(shown: Shown, fp: FunctionalProblem) -> bool:
+    """Whether sizes are no reason against it: the judge has seen it at others, or they are its own."""
+    if "shape-specialised" not in shown.kernel.labels:
+        return True
+    return shown.problem is not None and [a.spec for a in shown.problem.tensors] == [a.spec for a in fp.tensors]
 
 
 def _transplanted(brief: Brief, plain: Variant) -> Iterator[Variant]:
