@@ -62,11 +62,13 @@ def shown(fp: FunctionalProblem, source: str, *, graph_key: str = "", backend: B
     return Shown(Exemplar("k_old", 1, 0.9, ("same graph",)), ArchivedKernel(**values))  # type: ignore[arg-type]
 
 
-def test_the_archived_kernel_of_the_same_graph_comes_first() -> None:
+@pytest.mark.parametrize(("known", "first"), [(True, True), (False, False)])
+def test_the_archived_kernel_of_the_same_graph_comes_first_at_its_own_sizes(known: bool, first: bool) -> None:
     fp = problem()
-    drafts = OfflineWriter().propose(brief(fp, exemplars=(shown(fp, "// archived"),)))
-    assert [d.candidate.source == "// archived" for d in drafts] == [True, False]
-    assert drafts[0].parents == (("k_old", "retrieved"),)
+    old = dataclasses.replace(shown(fp, "// archived"), problem=fp if known else None)
+    drafts = OfflineWriter().propose(brief(fp, exemplars=(old,)))
+    assert [d.candidate.source == "// archived" for d in drafts] == [first, not first]
+    assert drafts[0 if first else 1].parents == (("k_old", "retrieved"),)
 
 
 @pytest.mark.parametrize("other", [{"graph_key": "g_other"}, {"backend": "cuda"}])

@@ -1,9 +1,10 @@
 """The offline writer: reuse, fuse, transplant, rewrite, tune. It needs no key and no network, and never presents itself
 as an LLM.
 
-Comes in: a Brief. Goes out: Drafts, in this order: archived kernels of the same graph, the fused candidate, archived
-kernels in parts of it, other choices of what is fused, rewritten graphs; from the second round on, the best so far with
-one tuning parameter changed. A source that was tried is never drafted again; an empty list says that nothing is left.
+Comes in: a Brief. Goes out: Drafts, in this order: archived kernels of the same graph and sizes, the fused candidate,
+archived kernels of the same graph at other sizes, those in parts of it, other choices of what is fused, rewritten
+graphs; from the second round on, the best so far with one tuning parameter changed. A source that was tried is never
+drafted again; an empty list says that nothing is left.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from archive.records import Attempt, Relation
-from eval.records import Candidate, FunctionalProblem, Passed
+from eval.records import Candidate, FunctionalProblem, Passed, TensorSpec
 from rag_kernels.offline.compose import Plan, choices, first_plans, write
 from rag_kernels.offline.foreign import MARK, Foreign
 from rag_kernels.offline.rewrite import rewrites, simplified
@@ -39,13 +40,15 @@ class OfflineWriter:
         return drafts
 
     def _ideas(self, brief: Brief) -> Iterator[Draft]:
-        yield from _reused(brief)
+        reused = list(_reused(brief))
+        yield from (draft for proven, draft in reused if proven)
         start = starting_parameters(brief.device.backend)
         fp, done = simplified(brief.problem)
         plain = Variant(fp, note=_rewritten(*done))
         planted, rewritten = list(_transplanted(brief, plain)), list(_rewrites(plain))
         fused = [plain.draft(plan) for plan in first_plans(fp, start)]
         yield from fused[:1]
+        yield from (draft for proven, draft in reused if not proven)
         for variant in planted:
             yield from variant.drafts(choices(start)[0])
         yield from fused[1:]
@@ -88,13 +91,19 @@ class Variant:
         )
 
 
-def _reused(brief: Brief) -> Iterator[Draft]:
-    """Archived kernels of the very same graph, as they are; the judge proves them on this problem again."""
+def _reused(brief: Brief) -> Iterator[tuple[bool, Draft]]:
+    """Archived kernels of the very same graph, as they are, and whether they were proven at these very sizes.
+
+    The judge proves them on this problem again. At other sizes a kernel may refuse to work, which costs its draft.
+    """
     wanted = (brief.problem.graph_key, brief.device.backend)
     for shown in brief.exemplars:
         kernel = shown.kernel
-        if (kernel.graph_key, kernel.backend) == wanted and not kernel.retracted and _serves(shown, brief.problem):
-            yield Draft(
+        proven = shown.problem is not None and _sizes(shown.problem) == _sizes(brief.problem)
+        if (kernel.graph_key, kernel.backend) != wanted or kernel.retracted:
+            continue
+        if proven or "shape-specialised" not in kernel.labels:
+            yield proven, Draft(
                 Candidate(kernel.source, kernel.tier, kernel.backend),
                 idea=f"Reuse {kernel.id}, archived for {kernel.problem_name}, which has the same graph.",
                 parents=((kernel.id, "retrieved"),),
@@ -102,11 +111,8 @@ def _reused(brief: Brief) -> Iterator[Draft]:
             )
 
 
-def _serves(shown: Shown, fp: FunctionalProblem) -> bool:
-    """Whether sizes are no reason against it: the judge has seen it at others, or they are its own."""
-    if "shape-specialised" not in shown.kernel.labels:
-        return True
-    return shown.problem is not None and [a.spec for a in shown.problem.tensors] == [a.spec for a in fp.tensors]
+def _sizes(fp: FunctionalProblem) -> list[TensorSpec]:
+    return [argument.spec for argument in fp.tensors]
 
 
 def _transplanted(brief: Brief, plain: Variant) -> Iterator[Variant]:
