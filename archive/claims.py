@@ -60,7 +60,7 @@ def without_functional(archive: DuckArchive) -> list[Problem]:
 
 def written_for(archive: DuckArchive, kernel_id: str) -> FunctionalProblem:
     """The functional problem that a kernel was first written for."""
-    with archive.database.read() as con:
+    with archive.database.read(stay=True) as con:
         found = con.execute(
             "SELECT f.record FROM kernels AS k JOIN functionals AS f ON f.id = k.functional_id WHERE k.id = ?",
             [kernel_id],

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from archive.claims import written_for
 from archive.duck import DuckArchive
 from archive.recheck import due
 from archive.records import ArchivedKernel, Attempt
@@ -53,11 +54,12 @@ class Exemplars:
         return [s for s in self._find(fp, attempts, known | refused) if is_from(s.kernel, self.device)]
 
     def _with_problem(self, shown: Shown, fp: FunctionalProblem) -> Shown:
-        """The offline writer looks for the graphs of other problems' kernels in the one at hand."""
-        kernel = shown.kernel
-        if kernel.graph_key == fp.graph_key or kernel.tier != "kernel" or kernel.trust == "claimed":
+        """The offline writer compares the sizes of equal graphs, and looks for other kernels' graphs in this one."""
+        archive = self.retriever.archive
+        assert isinstance(archive, DuckArchive)
+        if shown.kernel.graph_key != fp.graph_key and shown.kernel.tier != "kernel":
             return shown
-        return replace(shown, problem=self.retriever.archive.evaluation(kernel.id)[0])
+        return replace(shown, problem=written_for(archive, shown.kernel.id))
 
     def _find(self, fp: FunctionalProblem, attempts: Sequence[Attempt], hidden: set[str]) -> list[Shown]:
         options = self.options

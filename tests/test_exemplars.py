@@ -15,7 +15,9 @@ from ingest.pipeline import index_attempt
 from rag_kernels.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.exemplars import Exemplars, Prover, holding_back
 from rag_kernels.hits import hit_text
+from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
+from rag_kernels.records import Brief
 from rag_kernels.retrieval import Limits, Retriever
 from rag_kernels.rows import hit_row
 
@@ -133,6 +135,27 @@ def test_a_proof_is_seen_at_once_also_where_the_archive_is_looked_at_now_and_the
     assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [foreign]
     shop.retriever.look_again()
     assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [foreign, later]
+
+
+def test_the_offline_writer_gets_what_a_kernel_was_proven_on(shop: Shop) -> None:
+    """So that what it reuses comes first at its own sizes, and after its own work at others."""
+    asked, other = problem("tanh"), problem("tanh", shape=(8, 96))
+    assert asked.graph_key == other.graph_key and asked.arguments != other.arguments
+    for known, first in ((asked, True), (other, False)):
+        kept, place = shop.add(known, speedup=3.0), Exemplars(shop.retriever, OPTIONS, device())
+        (shown, *_) = [s for s in place(asked, []) if s.kernel.id == kept]
+        assert shown.problem == known
+        drafts = OfflineWriter().propose(Brief("r", asked, device(), (shown,), (), "", 1, 2))
+        assert [draft.candidate.id == kept for draft in drafts] == [first, not first]
+
+
+def test_claims_are_handed_over_with_what_they_were_written_for(shop: Shop) -> None:
+    """As the kernels of the starter archive are, which may be transplanted too."""
+    kept = shop.add(problem("tanh"))
+    with shop.archive.database.write() as con:
+        con.execute("UPDATE evaluations SET trust = 'claimed' WHERE kernel_id = ?", [kept])
+    (shown,) = Exemplars(shop.retriever, OPTIONS, device())(problem("sigmoid"), [])
+    assert shown.kernel.trust == "claimed" and shown.problem == problem("tanh")
 
 
 def test_what_fails_here_makes_room_for_the_next_and_is_not_tried_again(shop: Shop) -> None:

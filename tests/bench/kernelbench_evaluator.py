@@ -162,7 +162,7 @@ def ours(run: Run, arm: str) -> None:
 
 
 def _several(run: Run, arm: str, cache: Path) -> None:
-    """Judges in processes of their own, each with every so-manieth problem, on one GPU and with one cache."""
+    """Judges in processes of their own, each with its share of the problems, on one GPU and with one cache."""
     asked, started = run.asked, time.perf_counter()
     files = [asked.out.with_suffix(f".{arm}{number}.jsonl") for number in range(asked.judges)]
     same = ["--kernelbench", asked.kernelbench, "--arms", arm, "--cache", cache / "cache", "--batch", asked.batch]
