@@ -32,6 +32,7 @@ FUNCTORS = {
 
 
 KEPT_COLUMN, MANY_COLUMNS = 64, 1 << 17
+SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +150,24 @@ class CudaRegion(Passes):
                 return [*checks, f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
             case _:
                 grid = f"blocks(({outer}) * (({lane} + 31) / 32))"
-                return [f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
+                depth = f"small({self.total(self.nest.reduced)});  // of a column"
+                return [depth, f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
 
     def solo(self) -> bool:
         """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
-        return self.has_scan() or self.reduced_count() <= 32 or self.keeps_columns()
+        return self.has_scan() or self.reduced_count() <= SHORT_COLUMN or self.has_windows() or self.keeps_columns()
+
+    def has_windows(self) -> bool:
+        """Whether columns are windows, and many: their elements lie together, which a team would not profit from."""
+        nest = self.nest
+        windows = all(leaf.window for loop in nest.reduced for leaf in loop.leaves)
+        many = count_of([*nest.outer, *([nest.lane] if nest.lane else [])]) >= MANY_COLUMNS
+        return nest.schedule == "column" and windows and many and self.reduced_count() <= LONG_WINDOW
 
     def stepped(self) -> Loop | None:
         """The outer loop of which a thread takes several steps, for windows (`cuda_windows.py`)."""
-        return None if self.has_scan() or self.swept() or self.keeps_columns() else stepped_loop(self.nest)
+        alone = self.has_scan() or self.swept() or self.keeps_columns() or self.reduced_count() > SHORT_COLUMN
+        return None if alone else stepped_loop(self.nest)
 
     def keeps_columns(self) -> bool:
         """Whether a thread can hold a column in registers: a short one of known length, and columns enough."""
@@ -352,8 +362,19 @@ class CudaRegion(Passes):
             return [f"for (int64_t k0 = 0; k0 < {total}; k0 += blockDim.x) {{", *indent(lines), "}"]
         lines = [*self.indices(self.nest.reduced, "k"), *body, *tail]
         limit = total if active == "true" else f"(active ? {total} : 0)"
-        start = f"for (int64_t k = threadIdx.{axis}; k < {limit}; k += blockDim.{axis}) {{"
-        return ["#pragma unroll 4", start, *indent(lines), "}"]
+        return strided(limit, axis, lines)
+
+
+def strided(count: str, axis: str, lines: list[str]) -> list[str]:
+    """A team's loop over so many elements; those of a thread are known before, so that several loads are under way."""
+    number = f"share({count}, threadIdx.{axis}, blockDim.{axis})"
+    return [
+        "#pragma unroll 4",
+        f"for (uint32_t j = 0, own = {number}; j < own; ++j) {{",
+        f"  const int64_t k = threadIdx.{axis} + int64_t(j) * blockDim.{axis};",
+        *indent(lines),
+        "}",
+    ]
 
 
 def count_of(loops: list[Loop]) -> int:

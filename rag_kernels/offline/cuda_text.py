@@ -46,6 +46,12 @@ template <class T> __device__ T lane_xor(T v, int d) { return __shfl_xor_sync(0x
 __device__ inline MaxSum lane_xor(MaxSum v, int d) { return {lane_xor(v.top, d), lane_xor(v.sum, d)}; }
 __device__ inline Place lane_xor(Place v, int d) { return {lane_xor(v.value, d), lane_xor(v.at, d)}; }
 
+// How many of n elements a thread has that takes every step-th from its first. Loops count to it, since the compiler
+// loads ahead only where it knows how often a loop runs, not where an index passes a limit in steps of a run-time size.
+__device__ inline uint32_t share(int64_t n, uint32_t first, uint32_t step) {
+  return first < n ? (uint32_t(n) - first - 1) / step + 1 : 0;
+}
+
 // Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
 template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
   for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));

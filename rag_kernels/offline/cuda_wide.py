@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 from rag_kernels.offline import ir
-from rag_kernels.offline.cuda_region import FUNCTORS, CudaParameters, CudaRegion
+from rag_kernels.offline.cuda_region import FUNCTORS, CudaParameters, CudaRegion, strided
 from rag_kernels.offline.expressions import Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Access, Loop, Nest, text_of
@@ -23,7 +23,6 @@ from rag_kernels.offline.table import CTYPES
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
 KEPT_ELEMENTS = 4 * KEPT * MOST_THREADS  # of a row at most
-UNROLL = 4
 
 
 @dataclass(slots=True)
@@ -233,8 +232,7 @@ class WideRegion(CudaRegion):
             "if constexpr (ITEMS > 0) {",
             *indent(self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])),
             "} else {",
-            f"  #pragma unroll {UNROLL}",
-            f"  for (int64_t k = threadIdx.x; k < {self.quads}; k += blockDim.x) {sweep}(k, 0);",
+            *indent(strided(self.quads, "x", [f"{sweep}(k, 0);"])),
             "}",
         ]
 
