@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -68,17 +69,23 @@ def _sentence(error: Exception) -> str:
 class Bound:
     """One set of buffers that the code is bound to: arguments, where results go, and on a GPU the held draws."""
 
-    def __init__(self, message: dict[str, Any], fds: Sequence[int], device: torch.device, *, writes: bool) -> None:
+    def __init__(
+        self, message: dict[str, Any], fds: Sequence[int], device: torch.device, *, writes: bool, like: Bound | None
+    ) -> None:
         on_cpu = device.type == "cpu"
         how = {"guarded": on_cpu, "lazily": not on_cpu}  # a GPU's content is made there, and few outputs are pulled
         content = attach(fds[0], message["content"], writable=message["writable"], **how)
-        self.outputs = attach(fds[1], message["outputs"], writable=True, **how)
+        if like is None or on_cpu:
+            self.outputs = attach(fds[1], message["outputs"], writable=True, **how)
+        else:  # the judge brings outputs of all places of a problem to the same memory, one after the other
+            os.close(fds[1])
+            self.outputs = like.outputs
         self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
         self.banded = [] if on_cpu else [Banded(t, device) for t in content]
         self.tensors = content if on_cpu else [b.tensor for b in self.banded]
         if message["strided"]:
             self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.tensors]
-        self.draws: list[list[torch.Tensor]] = []
+        self.draws: list[list[torch.Tensor]] = like.draws if like else []
         self.results: list[torch.Tensor] = []
         if writes and on_cpu:
             self.results = self.outputs
@@ -106,9 +113,8 @@ class Loaded:
 
     def bind(self, *, fds: Sequence[int], like: int | None, **message: Any) -> dict[str, Any]:
         """Bind the code to one more set of buffers (`fds`: content, outputs); `like` shares its held draws."""
-        bound = Bound(message, fds, self.device, writes=isinstance(self.code, KernelCode))
-        if like is not None:
-            bound.draws = self.bound[like].draws
+        other = None if like is None else self.bound[like]
+        bound = Bound(message, fds, self.device, writes=isinstance(self.code, KernelCode), like=other)
         self.runs.append(self.code.bind(bound, message))
         self.bound.append(bound)
         return {"done": True}

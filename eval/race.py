@@ -115,7 +115,7 @@ class Race:
             times.seconds[variant].append(seconds)
             repeated = self._repeats(place, checked)
             if keep or (repeated and len(times.kept) < 2 * session.limits.rechecked):
-                times.kept.append((checked, subject.outputs(place)))
+                times.kept.append((checked, subject.outputs(place, keep=True)))
 
     def _single(self, recipe: Recipe, cold: bool) -> tuple[Place, Recipe, float]:
         self.subject.prepare(self.place, recipe, cold=cold, written=True)

@@ -24,6 +24,7 @@ from eval import codec
 from eval.admission import Admission
 from eval.arena import Arena, tensor_bytes
 from eval.content import Recipe, compose, is_structured, plain, random_recipe, whole_draw
+from eval.copying import copied, copy_bytes
 from eval.device import cache_bytes, floor_us, threads
 from eval.kinds import SPECIAL, STRICT
 from eval.limits import Limits
@@ -67,6 +68,7 @@ class Session:
         self.specs = [a.spec for a in fp.tensors]
         self.content = Arena(self.specs, readers_only="read-only inputs" not in limits.without)
         self.submitted = Arena(fp.outputs, readers_only=True)
+        self.lendable: list[Arena] = []  # see `lend`
         self.content_bytes = sum(tensor_bytes(s) for s in self.specs)
         self.output_bytes = sum(tensor_bytes(s) for s in fp.outputs)
         self.draws: list[Arena] = []
@@ -134,11 +136,14 @@ class Session:
             self._draw("own")
         self.movable = [self._movable(i, a) for i, a in enumerate(self.fp.tensors)]
         self.normal: int | None = None
-        if self.content_bytes < LARGE_BYTES and self._accepts_normal():
+        wanted = self.content_bytes < LARGE_BYTES and "zero-mean draw" not in self.limits.without
+        if wanted and self._accepts_normal():
             self.normal = len(self.draws) - 1
 
     def _draw(self, kind: str) -> None:
         arena = Arena(self.specs)
+        if self.on_gpu:
+            copy_bytes(arena.whole(), 0)  # its pages are made by several threads
         self.ask("draw", seed=self.rng.getrandbits(40), kind=kind, layout=arena.describe(), fds=(arena.fd,))
         self.draws.append(arena)
 
@@ -235,18 +240,36 @@ class Session:
         draw = whole_draw(recipe)
         if draw is None:
             self.write(recipe)
-        for index, raw in enumerate(outputs):
-            self.submitted.bytes(index)[:] = raw
+        self._submit(outputs)
         a = self.admission
         ordinary = draw is None or draw not in self.kinds.values()  # on special ones the noise there sets the limit
         limits = a.limits(self.limits.precision) if a and ordinary else None
         reply = self.ask("check", key=draw, limits=limits, deadline_s=max(self.limits.open_s, self.call_limit_s))
         return list(reply["results"])
 
+    def _submit(self, outputs: Sequence[NDArray[np.uint8]]) -> None:
+        for index, raw in enumerate(outputs):
+            if not np.may_share_memory(raw, self.submitted.bytes(index)):
+                copy_bytes(self.submitted.bytes(index), raw)
+
+    def take(self, outputs: Arena, *, keep: bool) -> list[NDArray[np.uint8]]:
+        """The judge's own copy of what a candidate wrote. On a GPU, unless it is to be kept, where it is checked: it is
+        good until the next call's outputs are taken."""
+        raw = [outputs.bytes(index) for index in range(len(self.fp.outputs))]
+        if keep or not self.on_gpu:
+            return [copied(part) for part in raw]
+        self._submit(raw)
+        return [self.submitted.bytes(index) for index in range(len(raw))]
+
+    def lend(self) -> Arena:
+        """GPU: memory that a candidate's outputs are brought to, empty; an earlier candidate's where there is one."""
+        arena = self.lendable.pop() if self.lendable else Arena(self.fp.outputs)
+        copy_bytes(arena.whole(), 0)
+        return arena
+
     def precision(self, outputs: Sequence[NDArray[np.uint8]], draw: int) -> tuple[str, float]:
         """The precision class that the outputs on the probe's draw show, and their relative error."""
-        for index, raw in enumerate(outputs):
-            self.submitted.bytes(index)[:] = raw
+        self._submit(outputs)
         reply = self.ask("precision", key=draw)
         return str(reply["class"]), float(reply["error"])
 
@@ -336,6 +359,8 @@ class Session:
 
     def prepare_baselines(self) -> None:
         """Prepare what candidates race beside eager; `compile_note` says why torch.compile is not among it."""
+        if self.variants:
+            return
         self.compile_note = self._prepare("compile")
         if self.on_gpu:
             self._prepare("graph")
@@ -358,7 +383,7 @@ class Session:
             if other is not None and other is not self:
                 other.close()
         self.worker.close()
-        for arena in [self.content, self.submitted, *self.draws]:
+        for arena in [self.content, self.submitted, *self.lendable, *self.draws]:
             arena.close()
 
     def __enter__(self) -> Session:

@@ -132,19 +132,31 @@ class Subject:
         content = session.content
         if tight:
             content = Arena(session.specs, readers_only="read-only inputs" not in self.limits.without, tight=True)
-        place = Place(session, len(self.places), content, Arena(session.fp.outputs, tight=tight))
+        like = next((p for p in self.places if p.session is session), None)
+        place = Place(session, len(self.places), content, self._room(session, like, tight=tight))
         session.write(plain(0, len(session.specs)), place.content)  # a constructor sees inputs that no call will use
         message = binding(session.fp, self.candidate, session.reply) | {
             "content": content.describe(), "outputs": place.outputs.describe(), "seed": session.rng.getrandbits(40),
             "writable": "read-only inputs" in self.limits.without,
-            "like": next((p.number for p in self.places if p.session is session), None), "strided": strided,
+            "like": like.number if like else None, "strided": strided,
         }  # fmt: skip
         fds = [content.fd, place.outputs.fd]
-        self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
+        try:
+            self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
+        except Stopped:
+            self._give_back(place)
+            raise
         self.places.append(place)
         if session.on_gpu and len(self.places) == 1:  # what it builds for itself has been built
             self.worker.keep_to([self.session.core])
         return place
+
+    @staticmethod
+    def _room(session: Session, like: Place | None, *, tight: bool) -> Arena:
+        """Where outputs are brought to: on a GPU one after the other, so that all places of a session share it."""
+        if not session.on_gpu:
+            return Arena(session.fp.outputs, tight=tight)
+        return like.outputs if like else session.lend()
 
     def _hold_draws(self, place: Place) -> None:
         """GPU only: whole draws on the device, put there by our own code: a failure is not the candidate's."""
@@ -215,8 +227,11 @@ class Subject:
         self._do("burst", order=[p.number for p in places], deadline_s=limit_s)
         return perf_counter() - start
 
-    def outputs(self, place: Place) -> list[NDArray[np.uint8]]:
-        """The judge's own copy of what the last call wrote, after its form and surroundings were checked."""
+    def outputs(self, place: Place, *, keep: bool = False) -> list[NDArray[np.uint8]]:
+        """The judge's own copy of what the last call wrote, after its form and surroundings were checked.
+
+        On a GPU it is good until the next one, unless it is to be kept.
+        """
         reply = self._do("pull", {"form": list, "intact": bool, "arithmetic": bool}, at=place.number)
         expected = [[list(s.shape), s.dtype, place.session.device.backend] for s in place.session.fp.outputs]
         if reply["form"] != expected:
@@ -228,7 +243,7 @@ class Subject:
             why = "The candidate left the thread flushing subnormals or rounding in another direction."
             raise Stopped(Rejected("floating_point_state", why))
         with self.frozen():
-            copies = [place.outputs.bytes(i).copy() for i in range(len(expected))]
+            copies = place.session.take(place.outputs, keep=keep)
         if not reply["intact"] or self._wrote_beside(place):
             raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
         return copies
@@ -292,9 +307,16 @@ class Subject:
     def close(self) -> None:
         self.worker.close()
         for place in self.places:
+            self._give_back(place)
+
+    def _give_back(self, place: Place) -> None:
+        session = place.session
+        if not session.on_gpu:
             place.outputs.close()
-            if place.content is not place.session.content:
-                place.content.close()
+        elif place.outputs not in session.lendable:
+            session.lendable.append(place.outputs)
+        if place.content is not session.content:
+            place.content.close()
 
     def __enter__(self) -> Subject:
         return self
