@@ -10,12 +10,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
 from eval.admission import Admission, admission_file, open_admission
-from eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
+from eval.baseline import NOT_ASKED, Baseline, BaselineSessions, baseline_file, open_baseline
 from eval.build import BuildError, Toolchain, builds_boxed, default_cache, toolchain
 from eval.builder import Builder, kernels_of
 from eval.counters import Profiler
@@ -92,6 +93,8 @@ class LocalJudge:
         self._loading: dict[Candidate, Future[Subject]] = {}
         self._session: Session | None = None
         self._turns = Turns(units(device.backend), cache)
+        self._at_once = device.backend == "cuda"  # what a problem needs is made ready side by side
+        self._baselines = BaselineSessions(self._baseline_session, self._turns)
         self._builder = Builder(
             tools, candidate_workers, cache, thorough=limits.thorough, can_run=self.can_run,
             on_gpu=device.backend == "cuda",
@@ -196,7 +199,7 @@ class LocalJudge:
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
         if not self.limits.measure_compile:
             return NOT_ASKED
-        return open_baseline(self._baseline_file(fp), lambda: self._new_session(fp, self._compile_workers()))
+        return open_baseline(self._baseline_file(fp), lambda: self._baselines.take(fp))
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
         limits = self.limits
@@ -211,6 +214,12 @@ class LocalJudge:
         return Session(
             fp, workers=ours, candidate_workers=theirs, device=self.device, limits=self.limits, turns=self._turns
         )
+
+    def _baseline_session(self, fp: FunctionalProblem, turns: Turns) -> Session:
+        """One draw will do: no answer is checked."""
+        limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
+        ours, theirs = self._compile_workers(), self._candidate_workers
+        return Session(fp, workers=ours, candidate_workers=theirs, device=self.device, limits=limits, turns=turns)
 
     def _compile_workers(self) -> Workers:
         """A warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
@@ -232,11 +241,14 @@ class LocalJudge:
         if self._session is not None and self._session.fp.problem.id != fp.problem.id:
             self._session.close()
             self._session = None
+            self._baselines.drop()
         if self._session is None:
             with ThreadPoolExecutor(max_workers=2) as pool:
                 ahead: list[Future[Any]] = []
-                if self.device.backend == "cuda":
+                if self._at_once:
                     ahead = [pool.submit(self.admission, fp), pool.submit(self._other_size, fp, "small")]
+                    if self.limits.measure_compile and not self._baseline_file(fp).is_file():
+                        self._baselines.begin(fp)
                 self._session = self._new_session(fp, self.workers)
                 with self._turns.away():
                     wait(ahead)
@@ -291,6 +303,7 @@ class LocalJudge:
 
     def reopen(self) -> None:
         """Give up the warm session: the next judgement starts with fresh processes."""
+        self._baselines.drop()
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -301,6 +314,7 @@ class LocalJudge:
         for workers in {self.workers, self._candidate_workers, self._with_inductor}:
             if workers is not None:
                 workers.close()
+        self._baselines.close()
 
     def __enter__(self) -> LocalJudge:
         return self

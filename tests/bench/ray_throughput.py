@@ -155,6 +155,8 @@ def main() -> None:
     expected = sum(map(len, todo.values()))
     machine = f"{gpu_name() if backend == 'cuda' else cpu_name()}, {os.cpu_count()} cores"
     print(f"{expected} candidates of {len(todo)} problems; {machine}.", flush=True)
+    problem, candidates = next(iter(todo.items()))
+    run(backend, 1, {problem: candidates[:1]}, asked)  # compilers and libraries are read from disk before any arm
     arms: list[Arm] = []
     for count in asked.counts:
         arms.append(run(backend, count, todo, asked))
