@@ -16,7 +16,8 @@ from pathlib import Path
 
 from eval.ids import content_id
 from eval.records import Device, FunctionalProblem, Ratio
-from eval.session import VARIANTS, Session
+from eval.reference_times import VARIANTS
+from eval.session import Session
 from eval.timing import Paired, median_us, orders, pairs_for
 from eval.turns import Turns
 
@@ -74,7 +75,7 @@ class BaselineSessions:
         with turns.shared():
             session = self._open(fp, turns)
             try:
-                session.prepare_baselines()
+                session.timed.prepare_baselines()
             except Exception:
                 session.close()
                 raise
@@ -109,22 +110,22 @@ def _close(done: Future[Session]) -> None:
 
 def _measure(session: Session) -> Baseline:
     limits = session.limits
-    session.prepare_baselines()
-    if not session.variants:
-        return Baseline(None, None, session.compile_note)
-    pair_s = 2 * session.eager_estimate_s()
+    session.timed.prepare_baselines()
+    if not session.timed.variants:
+        return Baseline(None, None, session.timed.compile_note)
+    pair_s = 2 * session.timed.eager_estimate_s()
     pairs = pairs_for(
         pair_s, least=limits.pairs // 2, most=limits.pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
     )
-    calls = session.calls_for(session.eager_estimate_s() / FASTER)
-    names = ["eager", *session.variants]
+    calls = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
+    names = ["eager", *session.timed.variants]
     paired = Paired({variant: [] for variant in names}, orders(names, pairs, session.rng))
     times = paired.seconds
     with session.turns.alone():
         for order in paired.orders:
             session.write(session.random_recipe())
             for variant in order:
-                times[variant].append(session.timed_call(variant, cold=session.on_gpu, calls=calls))
-    best = min(session.variants, key=lambda v: median_us(times[v]))
+                times[variant].append(session.timed.call(variant, cold=session.on_gpu, calls=calls))
+    best = min(session.timed.variants, key=lambda v: median_us(times[v]))
     note = "" if best == "compile" else f"the better baseline is {VARIANTS[best]}"
     return Baseline(median_us(times[best]), paired.speedup("eager", best), note)

@@ -150,7 +150,7 @@ class LocalJudge:
         with self._turns.shared(), self._new_session(fp, self._compile_workers()) as session:
             self._complete(session, thorough=True)
             if self.limits.measure_compile:
-                session.prepare_baselines()
+                session.timed.prepare_baselines()
             trial = Trial(session, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))
             verdict = self._profiler.look(trial.run(None), session, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
@@ -182,7 +182,7 @@ class LocalJudge:
                 started = perf_counter()
                 session = self._open_session(fp)
                 baseline = self._baseline(fp)
-                session.eager_estimate_s()
+                session.timed.eager_estimate_s()
                 stages["prepare"] = perf_counter() - started
                 loading = self._loading.pop(candidate, None)
                 trial = Trial(

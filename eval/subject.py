@@ -201,7 +201,7 @@ class Subject:
                 if "poison" not in self.limits.without:
                     place.outputs.whole()[:] = place.poison
             if cold:
-                session.empty_caches()
+                session.timed.empty_caches()
         self._do("ready", at=numbers)
 
     def call(self, place: Place) -> float:
@@ -219,7 +219,7 @@ class Subject:
         """
         self.round_trips.append(self._burst_s([]))
         seconds = self._burst_s(places)
-        return seconds - min(statistics.median(self.round_trips), places[0].session.round_trip_s(seconds))
+        return seconds - min(statistics.median(self.round_trips), places[0].session.timed.round_trip_s(seconds))
 
     def _burst_s(self, places: Sequence[Place]) -> float:
         limit_s = self.session.call_limit_s * max(1, len(places))

@@ -171,10 +171,10 @@ def test_a_module_that_was_compiled_for_nobody_is_let_go(
         time.sleep(0.01)
     baselines.begin(problem)  # the first is not wanted any more
     with baselines.take(problem) as taken:
-        assert taken is opened[1] and "compile" in taken.variants
+        assert taken is opened[1] and "compile" in taken.timed.variants
     baselines.close()
     with pytest.raises((ProblemError, OSError, ValueError)):
-        opened[0].timed_call("compile")
+        opened[0].timed.call("compile")
 
 
 def test_a_build_failure_keeps_the_compilers_words(judge: LocalJudge, problem: FunctionalProblem) -> None:
