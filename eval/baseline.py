@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from eval.records import Device, FunctionalProblem, Ratio
 from eval.reference_times import VARIANTS
 from eval.session import Session
 from eval.timing import Paired, median_us, orders, pairs_for
-from eval.turns import Turns
 
 BASELINE_VERSION = "4"
 FASTER = 8  # times that another baseline may be as fast as eager
@@ -56,56 +54,6 @@ def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
     ratio = Ratio(**kept.pop("compile_over_eager")) if kept["compile_over_eager"] else None
     kept.pop("compile_over_eager", None)
     return Baseline(compile_over_eager=ratio, **kept)
-
-
-class BaselineSessions:
-    """Sessions for baselines; one may be opened, and its module compiled, beside what else a problem needs."""
-
-    def __init__(self, opened: Callable[[FunctionalProblem, Turns], Session], turns: Turns) -> None:
-        self._open, self._turns = opened, turns
-        self._pool = ThreadPoolExecutor(1, "compiling")  # its thread starts with the first one
-        self._coming: dict[str, Future[Session]] = {}
-
-    def begin(self, fp: FunctionalProblem) -> None:
-        self.drop()
-        self._coming = {fp.problem.id: self._pool.submit(self._compiled, fp)}
-
-    def _compiled(self, fp: FunctionalProblem) -> Session:
-        turns = Turns(self._turns.names, self._turns.cache)  # a thread's own
-        with turns.shared():
-            session = self._open(fp, turns)
-            try:
-                session.timed.prepare_baselines()
-            except Exception:
-                session.close()
-                raise
-        return session
-
-    def take(self, fp: FunctionalProblem) -> Session:
-        """The one that was begun for this problem, once it is ready, or a new one."""
-        coming = self._coming.pop(fp.problem.id, None)
-        if coming is None:
-            return self._open(fp, self._turns)
-        with self._turns.away():
-            session = coming.result()
-        session.turns = self._turns
-        return session
-
-    def drop(self) -> None:
-        """Nobody will take what was begun."""
-        for coming in self._coming.values():
-            if not coming.cancel():
-                coming.add_done_callback(_close)
-        self._coming = {}
-
-    def close(self) -> None:
-        self.drop()
-        self._pool.shutdown()
-
-
-def _close(done: Future[Session]) -> None:
-    if done.exception() is None:
-        done.result().close()
 
 
 def _measure(session: Session) -> Baseline:

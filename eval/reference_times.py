@@ -106,8 +106,6 @@ class ReferenceTimes:
 
     def prepare_baselines(self) -> None:
         """Prepare what candidates race beside eager; `compile_note` says why torch.compile is not among it."""
-        if self.variants:
-            return
         self.compile_note = self._prepare("compile")
         if self._session.on_gpu:
             self._prepare("graph")
