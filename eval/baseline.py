@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from eval.ids import content_id
 from eval.records import Device, FunctionalProblem, Ratio
-from eval.session import VARIANTS, Session
+from eval.reference_times import VARIANTS
+from eval.session import Session
 from eval.timing import Paired, median_us, orders, pairs_for
-from eval.turns import Turns
 
 BASELINE_VERSION = "4"
 FASTER = 8  # times that another baseline may be as fast as eager
@@ -47,6 +46,8 @@ def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
     if not file.is_file():
         with open_session() as own:
             baseline = _measure(own)
+        if "OutOfMemoryError" in own.timed.compile_note:  # for other programs on the device, perhaps
+            return baseline
         file.parent.mkdir(parents=True, exist_ok=True)
         staged = file.with_suffix(f".{os.getpid()}.tmp")
         staged.write_text(json.dumps(asdict(baseline)))
@@ -57,74 +58,24 @@ def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
     return Baseline(compile_over_eager=ratio, **kept)
 
 
-class BaselineSessions:
-    """Sessions for baselines; one may be opened, and its module compiled, beside what else a problem needs."""
-
-    def __init__(self, opened: Callable[[FunctionalProblem, Turns], Session], turns: Turns) -> None:
-        self._open, self._turns = opened, turns
-        self._pool = ThreadPoolExecutor(1, "compiling")  # its thread starts with the first one
-        self._coming: dict[str, Future[Session]] = {}
-
-    def begin(self, fp: FunctionalProblem) -> None:
-        self.drop()
-        self._coming = {fp.problem.id: self._pool.submit(self._compiled, fp)}
-
-    def _compiled(self, fp: FunctionalProblem) -> Session:
-        turns = Turns(self._turns.names, self._turns.cache)  # a thread's own
-        with turns.shared():
-            session = self._open(fp, turns)
-            try:
-                session.prepare_baselines()
-            except Exception:
-                session.close()
-                raise
-        return session
-
-    def take(self, fp: FunctionalProblem) -> Session:
-        """The one that was begun for this problem, once it is ready, or a new one."""
-        coming = self._coming.pop(fp.problem.id, None)
-        if coming is None:
-            return self._open(fp, self._turns)
-        with self._turns.away():
-            session = coming.result()
-        session.turns = self._turns
-        return session
-
-    def drop(self) -> None:
-        """Nobody will take what was begun."""
-        for coming in self._coming.values():
-            if not coming.cancel():
-                coming.add_done_callback(_close)
-        self._coming = {}
-
-    def close(self) -> None:
-        self.drop()
-        self._pool.shutdown()
-
-
-def _close(done: Future[Session]) -> None:
-    if done.exception() is None:
-        done.result().close()
-
-
 def _measure(session: Session) -> Baseline:
     limits = session.limits
-    session.prepare_baselines()
-    if not session.variants:
-        return Baseline(None, None, session.compile_note)
-    pair_s = 2 * session.eager_estimate_s()
+    session.timed.prepare_baselines()
+    if not session.timed.variants:
+        return Baseline(None, None, session.timed.compile_note)
+    pair_s = 2 * session.timed.eager_estimate_s()
     pairs = pairs_for(
         pair_s, least=limits.pairs // 2, most=limits.pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
     )
-    calls = session.calls_for(session.eager_estimate_s() / FASTER)
-    names = ["eager", *session.variants]
+    calls = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
+    names = ["eager", *session.timed.variants]
     paired = Paired({variant: [] for variant in names}, orders(names, pairs, session.rng))
     times = paired.seconds
     with session.turns.alone():
         for order in paired.orders:
             session.write(session.random_recipe())
             for variant in order:
-                times[variant].append(session.timed_call(variant, cold=session.on_gpu, calls=calls))
-    best = min(session.variants, key=lambda v: median_us(times[v]))
+                times[variant].append(session.timed.call(variant, cold=session.on_gpu, calls=calls))
+    best = min(session.timed.variants, key=lambda v: median_us(times[v]))
     note = "" if best == "compile" else f"the better baseline is {VARIANTS[best]}"
     return Baseline(median_us(times[best]), paired.speedup("eager", best), note)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ def _once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache
     if not (folder / result).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-        staged = folder / f"{os.getpid()}.tmp"
+        staged = folder / f"{os.getpid()}.{threading.get_ident()}.tmp"
         command = [tools.cxx, *flags.split(), str(folder / name), "-o", str(staged)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_LIMIT_S)
         if done.returncode != 0:
@@ -292,7 +293,7 @@ def _keep(folder: Path, library: Path) -> None:
     text = log.read_text(errors="replace") if log.is_file() else "ninja did not run this edge"
     (folder / "log.txt").write_text(_clean(text))
     if library.is_file() and not code.is_file():
-        staged = folder / f"kernel.{os.getpid()}.tmp"
+        staged = folder / f"kernel.{os.getpid()}.{threading.get_ident()}.tmp"  # others may build the same
         shutil.copy(library, staged)
         staged.rename(folder / "kernel.so")
     else:

@@ -142,7 +142,7 @@ class Checks:
     @property
     def _little_s(self) -> float:
         """CPU seconds that a worker may use after its answer: some for waking up, little beside the problem's own."""
-        return max(LITTLE_S, 0.3 * min(self.place.session.eager_estimate_s(), IDLE_S))
+        return max(LITTLE_S, 0.3 * min(self.place.session.timed.eager_estimate_s(), IDLE_S))
 
     def _after_a_call(self) -> tuple[float, float]:
         """One call: CPU seconds used after it, and by how many the first collection took more than another."""

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, Literal, Protocol
 
 from eval.admission import Admission, admission_file, open_admission
-from eval.baseline import NOT_ASKED, Baseline, BaselineSessions, baseline_file, open_baseline
+from eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
 from eval.build import BuildError, Toolchain, builds_boxed, default_cache, toolchain
 from eval.builder import Builder, kernels_of
 from eval.counters import Profiler
@@ -93,8 +93,6 @@ class LocalJudge:
         self._loading: dict[Candidate, Future[Subject]] = {}
         self._session: Session | None = None
         self._turns = Turns(units(device.backend), cache)
-        self._at_once = device.backend == "cuda"  # what a problem needs is made ready side by side
-        self._baselines = BaselineSessions(self._baseline_session, self._turns)
         self._builder = Builder(
             tools, candidate_workers, cache, thorough=limits.thorough, can_run=self.can_run,
             on_gpu=device.backend == "cuda",
@@ -150,7 +148,7 @@ class LocalJudge:
         with self._turns.shared(), self._new_session(fp, self._compile_workers()) as session:
             self._complete(session, thorough=True)
             if self.limits.measure_compile:
-                session.prepare_baselines()
+                session.timed.prepare_baselines()
             trial = Trial(session, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))
             verdict = self._profiler.look(trial.run(None), session, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
@@ -182,7 +180,7 @@ class LocalJudge:
                 started = perf_counter()
                 session = self._open_session(fp)
                 baseline = self._baseline(fp)
-                session.eager_estimate_s()
+                session.timed.eager_estimate_s()
                 stages["prepare"] = perf_counter() - started
                 loading = self._loading.pop(candidate, None)
                 trial = Trial(
@@ -199,7 +197,7 @@ class LocalJudge:
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
         if not self.limits.measure_compile:
             return NOT_ASKED
-        return open_baseline(self._baseline_file(fp), lambda: self._baselines.take(fp))
+        return open_baseline(self._baseline_file(fp), lambda: self._baseline_session(fp))
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
         limits = self.limits
@@ -215,11 +213,11 @@ class LocalJudge:
             fp, workers=ours, candidate_workers=theirs, device=self.device, limits=self.limits, turns=self._turns
         )
 
-    def _baseline_session(self, fp: FunctionalProblem, turns: Turns) -> Session:
-        """One draw will do: no answer is checked."""
+    def _baseline_session(self, fp: FunctionalProblem) -> Session:
+        """One draw will do: no answer is checked. Not opened beside others: torch.compile times kernels to choose."""
         limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
         ours, theirs = self._compile_workers(), self._candidate_workers
-        return Session(fp, workers=ours, candidate_workers=theirs, device=self.device, limits=limits, turns=turns)
+        return Session(fp, workers=ours, candidate_workers=theirs, device=self.device, limits=limits, turns=self._turns)
 
     def _compile_workers(self) -> Workers:
         """A warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
@@ -241,14 +239,11 @@ class LocalJudge:
         if self._session is not None and self._session.fp.problem.id != fp.problem.id:
             self._session.close()
             self._session = None
-            self._baselines.drop()
         if self._session is None:
             with ThreadPoolExecutor(max_workers=2) as pool:
                 ahead: list[Future[Any]] = []
-                if self._at_once:
+                if self.device.backend == "cuda":
                     ahead = [pool.submit(self.admission, fp), pool.submit(self._other_size, fp, "small")]
-                    if self.limits.measure_compile and not self._baseline_file(fp).is_file():
-                        self._baselines.begin(fp)
                 self._session = self._new_session(fp, self.workers)
                 with self._turns.away():
                     wait(ahead)
@@ -303,7 +298,6 @@ class LocalJudge:
 
     def reopen(self) -> None:
         """Give up the warm session: the next judgement starts with fresh processes."""
-        self._baselines.drop()
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -314,7 +308,6 @@ class LocalJudge:
         for workers in {self.workers, self._candidate_workers, self._with_inductor}:
             if workers is not None:
                 workers.close()
-        self._baselines.close()
 
     def __enter__(self) -> LocalJudge:
         return self

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from eval.clocks import Clocks
 from eval.content import Recipe
 from eval.records import Ratio
-from eval.session import ASKING_S, Session
+from eval.reference_times import ASKING_S
+from eval.session import Session
 from eval.subject import Place, Subject
 from eval.timing import Paired, orders, pairs_for
 
@@ -56,7 +57,7 @@ class Race:
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
         self.first_s = self._first_s()
-        wanted = self.session.calls_for(min(self.first_s, self.session.eager_estimate_s()))
+        wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
         self.burst = self._places(wanted) if wanted > 1 else []
         self.calls = max(1, len(self.burst))
 
@@ -84,7 +85,7 @@ class Race:
         times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs()
         chosen = set(session.rng.sample(range(count), min(limits.rechecked, count)))
-        with session.turns.alone(), session.on_one_core():
+        with session.turns.alone(), session.timed.on_one_core():
             for number, order in enumerate(orders(self.variants, count, session.rng)):
                 times.orders.append(order)
                 self._pair(times, keep=number in chosen, cold=cold)
@@ -100,7 +101,7 @@ class Race:
         if not self.burst:
             return 0.0
         shortest = min(statistics.median(times.seconds[name]) for name in ("candidate", "eager"))
-        return statistics.median(self.session.round_trips) / (self.calls * shortest)
+        return statistics.median(self.session.timed.round_trips) / (self.calls * shortest)
 
     def _pair(self, times: Times, *, keep: bool, cold: bool) -> None:
         session, subject = self.session, self.subject
@@ -109,7 +110,7 @@ class Race:
         for variant in times.orders[-1]:
             if variant != "candidate":
                 with subject.frozen():
-                    times.seconds[variant].append(session.timed_call(variant, cold=cold, calls=self.calls))
+                    times.seconds[variant].append(session.timed.call(variant, cold=cold, calls=self.calls))
                 continue
             place, checked, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
             times.seconds[variant].append(seconds)
@@ -131,7 +132,7 @@ class Race:
 
     def _pairs(self) -> int:
         """The number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
-        limits, eager_s = self.session.limits, self.session.eager_estimate_s()
+        limits, eager_s = self.session.limits, self.session.timed.eager_estimate_s()
         if self.first_s > limits.slow_factor * eager_s:
             return limits.few_pairs
         pair_s = 2 * eager_s if self.calls == 1 else 2 * self.calls * max(eager_s - ASKING_S, 0.0)
@@ -168,5 +169,5 @@ def self_check(session: Session, pairs: int) -> Ratio:
         for order in times.orders:
             session.write(session.random_recipe())
             for name in order:
-                times.seconds[name].append(session.timed_call("eager"))
+                times.seconds[name].append(session.timed.call("eager"))
     return times.speedup("one", "other")

@@ -1,19 +1,14 @@
-"""One problem, ready to judge candidates against: its reference worker, draws, oracle answers and baselines.
+"""One problem, ready to judge candidates against: its reference worker, draws and oracle answers.
 
-Comes in: a FunctionalProblem. Goes out: expected outputs for any content, timed reference calls, baselines.
+Comes in: a FunctionalProblem. Goes out: expected outputs for any content; how long the reference takes (`timed`).
 Seeds come from the operating system and stay here. Nothing of a candidate is known in this module.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 import os
 import random
-import statistics
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +20,17 @@ from eval.admission import Admission
 from eval.arena import Arena, tensor_bytes
 from eval.content import Recipe, compose, is_structured, plain, random_recipe, whole_draw
 from eval.copying import copied, copy_bytes
-from eval.device import cache_bytes, floor_us, threads
+from eval.device import threads
 from eval.kinds import SPECIAL, STRICT
 from eval.limits import Limits
 from eval.records import Device, FunctionalProblem, Measurement, ProblemError, TensorArgument, TensorSpec
+from eval.reference_times import ReferenceTimes
 from eval.turns import Turns
 from eval.workers import Worker, WorkerFailed, Workers
 
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
-# Calls of a burst and memory of a side's buffers at most, seconds to aim at; beyond LONG_S a call is timed by itself.
-BURST, BURST_BYTES, BURST_S, LONG_S = 64, 8 << 30, 1.5e-3, 4e-3
-ASKING_S = 1e-4  # about what asking for a call, and waiting for a GPU, takes
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
-VARIANTS = {
-    "eager": "eager", "compile": "torch.compile", "graph": "a CUDA graph of eager",
-    "autotune": 'torch.compile(mode="max-autotune")',
-}  # fmt: skip
 PARTIAL_READS = frozenset(
     "gather index_select embedding index take take_along_dim select slice narrow masked_select scatter topk triu tril "
     "argmax argmin max_pool1d max_pool2d max_pool3d getitem split chunk unbind".split()
@@ -79,12 +68,9 @@ class Session:
         self.small: Session | None = None  # this problem at sizes where special values are cheap; may be this one
         self.odd: Session | None = None  # this problem at sizes that no tile divides
         self.oracle_kind = "fp64"
-        self.eager_s: list[float] = []
-        self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
         self.core = self.rng.choice(sorted(os.sched_getaffinity(0)))  # from which work is sent to a GPU, on either side
         self.best_speedup = 0.0  # over eager, of the best candidate so far (low end of its interval)
-        self.compile_note = "torch.compile was not asked for"
-        self.variants: list[str] = []  # baselines beside eager that have been prepared
+        self.timed = ReferenceTimes(self)
         self.worker = self._open_worker()
         self._make_draws()
 
@@ -98,7 +84,7 @@ class Session:
 
     @property
     def call_limit_s(self) -> float:
-        return max(self.limits.call_s, 30 * min(self.eager_s, default=0.0))
+        return max(self.limits.call_s, 30 * min(self.timed.eager_s, default=0.0))
 
     def _open_worker(self) -> Worker:
         memory = None if self.on_gpu else 3 * self.memory_bytes
@@ -113,10 +99,10 @@ class Session:
             self.reply = worker.request(message, deadline_s=self.limits.open_s, fds=fds)
         except WorkerFailed as failure:
             worker.close()
-            raise self._problem_error("could not be set up", failure) from failure
+            raise self.problem_error("could not be set up", failure) from failure
         return worker
 
-    def _problem_error(self, what: str, failure: WorkerFailed) -> ProblemError:
+    def problem_error(self, what: str, failure: WorkerFailed) -> ProblemError:
         return ProblemError(f"The problem {self.fp.problem.name} {what}: {failure.message}.")
 
     def ask(self, do: str, *, deadline_s: float | None = None, fds: tuple[int, ...] = (), **arguments: Any) -> Any:
@@ -125,7 +111,7 @@ class Session:
         try:
             return self.worker.request({"do": do, **arguments}, deadline_s=deadline_s or self.limits.open_s, fds=fds)
         except WorkerFailed as failure:
-            raise self._problem_error(f"failed in `{do}`", failure) from failure
+            raise self.problem_error(f"failed in `{do}`", failure) from failure
 
     # Content
 
@@ -297,87 +283,6 @@ class Session:
             notes.append(self.fp.notice)
         return notes
 
-    # Reference times
-
-    def timed_call(self, variant: str, *, cold: bool = False, calls: int = 1) -> float:
-        """Seconds of one reference call on the current content, on the judge's clock; the mean of several in a row."""
-        if cold and not self.on_gpu:
-            self.empty_caches()
-        self.ask("ready", cold=cold and self.on_gpu, calls=calls)  # after it, as for a candidate: it wakes the worker
-        if calls > 1:
-            self.round_trips.append(self._asked_s(variant, 0))
-        seconds = self._asked_s(variant, calls)
-        return (seconds - self.round_trip_s(seconds) if calls > 1 else seconds) / calls
-
-    @contextmanager
-    def on_one_core(self) -> Iterator[None]:
-        """GPU: the reference sends its work from the candidate's core, since one core may be a fifth faster."""
-        if not self.on_gpu:
-            yield
-            return
-        self.worker.keep_to([self.core])
-        try:
-            yield
-        finally:
-            self.worker.keep_to(os.sched_getaffinity(0))
-
-    def _asked_s(self, variant: str, calls: int) -> float:
-        start = time.perf_counter()
-        self.ask("call", variant=variant, calls=calls, deadline_s=max(self.limits.open_s, self.call_limit_s))
-        return time.perf_counter() - start
-
-    def round_trip_s(self, burst_s: float) -> float:
-        """Of a burst's seconds, what asking and answering took: the median of requests for no call at all."""
-        return min(statistics.median(self.round_trips), burst_s / 2) if self.round_trips else 0.0
-
-    def empty_caches(self) -> None:
-        """CPU: write through more memory than the last-level cache holds, where the content might be in it."""
-        if not self.exceeds_cache:
-            _flush_buffer(2 * cache_bytes()).fill(1)
-
-    @property
-    def exceeds_cache(self) -> bool:
-        """Whether arguments and outputs are several times the last-level cache (a GPU's L2 is taken as 64 MiB)."""
-        cache = 64 << 20 if self.on_gpu else cache_bytes()
-        return self.content_bytes + self.output_bytes > 4 * cache
-
-    def calls_for(self, call_s: float) -> int:
-        """How many calls to time together where one takes so long by itself: waiting for a GPU takes some 100 us."""
-        alone_s = max(call_s - ASKING_S, floor_us(self.fp.features, self.device) * 1e-6)
-        if not self.on_gpu or alone_s > LONG_S:
-            return 1
-        room = BURST_BYTES // (self.content_bytes + self.output_bytes)
-        return max(1, min(BURST, max(2, math.ceil(BURST_S / alone_s)), room))
-
-    def eager_estimate_s(self) -> float:
-        """The best of three eager calls, measured once per session."""
-        if not self.eager_s:
-            with self.turns.alone():
-                self.write(self.random_recipe())
-                self.eager_s = [self.timed_call("eager") for _ in range(3)]
-        return min(self.eager_s)
-
-    def prepare_baselines(self) -> None:
-        """Prepare what candidates race beside eager; `compile_note` says why torch.compile is not among it."""
-        if self.variants:
-            return
-        self.compile_note = self._prepare("compile")
-        if self.on_gpu:
-            self._prepare("graph")
-        if self.limits.max_autotune and not self.compile_note:
-            self._prepare("autotune")
-
-    def _prepare(self, variant: str) -> str:
-        """Make a variant callable; returns "" or why it is not."""
-        try:
-            self.worker.request({"do": "prepare", "variant": variant}, deadline_s=self.limits.compile_s)
-        except WorkerFailed as failure:
-            if failure.kind != "raised":
-                raise self._problem_error(f"broke off under {VARIANTS[variant]}", failure) from failure
-            return f"{VARIANTS[variant]} failed: {failure.message}"[:300]
-        self.variants.append(variant)
-        return ""
-
     def close(self) -> None:
         for other in (self.small, self.odd):
             if other is not None and other is not self:
@@ -391,11 +296,6 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@functools.cache
-def _flush_buffer(size: int) -> NDArray[np.uint8]:
-    return np.zeros(size, np.uint8)
 
 
 def _numbers(raw: NDArray[np.uint8], spec: TensorSpec) -> NDArray[Any]:

@@ -76,6 +76,7 @@ class Subject:
     def __init__(self, session: Session, candidate: Candidate, library: Library | None) -> None:
         self.session, self.candidate, self.limits = session, candidate, session.limits
         self.places: list[Place] = []
+        self.unbound: list[Place] = []  # where binding has not come to its end
         self.is_module = candidate.tier == "module"
         self._requests = 0
         self.round_trips: list[float] = []  # seconds of requests for no call
@@ -141,12 +142,9 @@ class Subject:
             "like": like.number if like else None, "strided": strided,
         }  # fmt: skip
         fds = [content.fd, place.outputs.fd]
-        try:
-            self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
-        except Stopped:
-            self._give_back(place)
-            raise
-        self.places.append(place)
+        self.unbound.append(place)
+        self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
+        self.places.append(self.unbound.pop())
         if session.on_gpu and len(self.places) == 1:  # what it builds for itself has been built
             self.worker.keep_to([self.session.core])
         return place
@@ -201,7 +199,7 @@ class Subject:
                 if "poison" not in self.limits.without:
                     place.outputs.whole()[:] = place.poison
             if cold:
-                session.empty_caches()
+                session.timed.empty_caches()
         self._do("ready", at=numbers)
 
     def call(self, place: Place) -> float:
@@ -219,7 +217,7 @@ class Subject:
         """
         self.round_trips.append(self._burst_s([]))
         seconds = self._burst_s(places)
-        return seconds - min(statistics.median(self.round_trips), places[0].session.round_trip_s(seconds))
+        return seconds - min(statistics.median(self.round_trips), places[0].session.timed.round_trip_s(seconds))
 
     def _burst_s(self, places: Sequence[Place]) -> float:
         limit_s = self.session.call_limit_s * max(1, len(places))
@@ -306,17 +304,13 @@ class Subject:
 
     def close(self) -> None:
         self.worker.close()
-        for place in self.places:
-            self._give_back(place)
-
-    def _give_back(self, place: Place) -> None:
-        session = place.session
-        if not session.on_gpu:
-            place.outputs.close()
-        elif place.outputs not in session.lendable:
-            session.lendable.append(place.outputs)
-        if place.content is not session.content:
-            place.content.close()
+        for place in (*self.places, *self.unbound):
+            if not place.session.on_gpu:
+                place.outputs.close()
+            elif place.outputs not in place.session.lendable:  # nobody writes to it any more
+                place.session.lendable.append(place.outputs)
+            if place.content is not place.session.content:
+                place.content.close()
 
     def __enter__(self) -> Subject:
         return self

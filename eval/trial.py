@@ -193,7 +193,7 @@ class Trial:
         self, subject: Subject, place: Place, checks: Checks, baseline: Baseline | None
     ) -> tuple[Times, Times | None]:
         session = self.session
-        race = Race(subject, place, ["eager", *(session.variants if baseline is None else [])])
+        race = Race(subject, place, ["eager", *(session.timed.variants if baseline is None else [])])
         times = race.run(cold=self._cold)
         if self.thorough and not self._is_quiet():
             times = race.run(cold=self._cold)
@@ -249,7 +249,7 @@ class Trial:
             candidate_us=median_us(candidate), eager_us=median_us(eager), compile_us=compile_us,
             speedup_eager=against_eager, speedup_compile=against_compile, pairs=len(candidate),
             floor_us=floor_us(session.fp.features, session.device), confirmed=baseline is None,
-            compile_note=note or session.compile_note, cold=self._cold,
+            compile_note=note or session.timed.compile_note, cold=self._cold,
             speedup_warm=warm.speedup("candidate", "eager") if warm else None,
         )  # fmt: skip
         if "physical floor" not in self.without:
@@ -272,7 +272,7 @@ class Trial:
         if self.found.precision == "strict" and products_us > PRUNED * measurement.candidate_us:
             self.found.label("algebraic pruning")
             self.found.notes.append("faster than this device multiplies: it computes less than the problem spells out")
-        if not session.exceeds_cache or session.reads_in_part:
+        if not session.timed.exceeds_cache or session.reads_in_part:
             return
         if measurement.floor_fraction > 2.0:
             why = f"It takes {measurement.candidate_us:.1f} us where memory alone needs {measurement.floor_us:.1f} us."

@@ -59,7 +59,9 @@ class Exemplars:
         assert isinstance(archive, DuckArchive)
         if shown.kernel.graph_key != fp.graph_key and shown.kernel.tier != "kernel":
             return shown
-        return replace(shown, problem=written_for(archive, shown.kernel.id))
+        claimed = shown.kernel.trust == "claimed"
+        problem = written_for(archive, shown.kernel.id) if claimed else archive.evaluation(shown.kernel.id)[0]
+        return replace(shown, problem=problem)
 
     def _find(self, fp: FunctionalProblem, attempts: Sequence[Attempt], hidden: set[str]) -> list[Shown]:
         options = self.options

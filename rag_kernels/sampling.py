@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from archive.claims import take, written_for
 from archive.duck import DuckArchive
 from archive.records import Attempt, BriefRecord, Claim, Imported, LLMCall, Run
 from eval import codec
+from eval.judge import Judge
 from eval.records import Candidate, Device, Problem, ProblemError
 from rag_kernels import search
 from rag_kernels.budget import Ledger
@@ -29,6 +32,7 @@ from rag_kernels.together import Ended, together
 
 COMMAND = "sample"
 IMPORTER = "sample"
+BUILDS = 4  # at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +206,19 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
         width=sum(told.brief.width for told in sampled.told),
         confirm=confirm,
     )
+
+
+@contextmanager
+def built_ahead(sampled: Sequence[Sampled], judge: Judge) -> Iterator[None]:
+    """Meanwhile what was drafted for later problems is built, a few at a time, where that disturbs no measurement."""
+    candidates = (d.candidate for one in sampled[1:] for told in one.told for d in told.drafts or ())
+    with ThreadPoolExecutor(BUILDS, "building") as pool:
+        for candidate in candidates:
+            pool.submit(judge.build_ahead, candidate)
+        try:
+            yield
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def judge_together(sampled: Sequence[Sampled], session: Session, *, confirm: bool = True) -> Iterator[Attempt]:

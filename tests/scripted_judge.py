@@ -23,6 +23,7 @@ class ScriptedJudge:
     ) -> None:
         self.device = on or device()
         self.asked: list[str] = []
+        self.built: list[str] = []
         self.confirmed: list[str] = []
         self._verdicts = verdicts or {}
         self._confirmations = confirmations or {}
@@ -37,7 +38,7 @@ class ScriptedJudge:
             yield candidate, self._judged(self._verdicts.get(candidate.id, passed(2.0, confirmed=False)))
 
     def build_ahead(self, candidate: Candidate) -> None:
-        """Nothing is built."""
+        self.built.append(candidate.id)
 
     def confirm(self, problem: FunctionalProblem, candidate: Candidate) -> Judged:
         self.confirmed.append(candidate.id)

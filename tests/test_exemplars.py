@@ -156,6 +156,9 @@ def test_claims_are_handed_over_with_what_they_were_written_for(shop: Shop) -> N
         con.execute("UPDATE evaluations SET trust = 'claimed' WHERE kernel_id = ?", [kept])
     (shown,) = Exemplars(shop.retriever, OPTIONS, device())(problem("sigmoid"), [])
     assert shown.kernel.trust == "claimed" and shown.problem == problem("tanh")
+    brief = Brief("r", problem("tanh"), device(), (shown,), (), "", 1, 2)
+    own, claimed = OfflineWriter().propose(brief)  # nobody has proven it here, at whatever sizes
+    assert claimed.candidate.id == kept and own.candidate.id != kept
 
 
 def test_what_fails_here_makes_room_for_the_next_and_is_not_tried_again(shop: Shop) -> None:

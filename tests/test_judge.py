@@ -1,6 +1,5 @@
 """The judge from source to verdict, on a CPU with real compilers and processes: every kind of verdict."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from eval.baseline import BaselineSessions
 from eval.judge import LocalJudge, open_judge
 from eval.limits import Limits
 from eval.problem import problem_from_source
@@ -25,9 +23,7 @@ from eval.records import (
     Verdict,
     Wrong,
 )
-from eval.session import Session
 from eval.tiers import Forbidden, check_composed, tier_of
-from eval.turns import Turns
 from ingest.functionalize import functionalize
 
 PROBLEM = """
@@ -145,36 +141,6 @@ def test_a_confirmation_is_a_fresh_run_against_live_torch_compile(tmp_path: Path
     assert confirmed.measurement.confirmed
     assert confirmed.measurement.speedup_compile is not None, confirmed.measurement.compile_note
     assert confirmed.measurement.compile_us
-
-
-def test_the_module_is_compiled_beside_what_else_a_problem_needs(tmp_path: Path, problem: FunctionalProblem) -> None:
-    asked = replace(QUICK, measure_compile=True)
-    with open_judge("cpu", limits=asked, cache_dir=tmp_path) as own:
-        own._at_once = True  # as on a GPU
-        passed = verdict(own, problem, altered())
-        assert isinstance(passed, Passed), passed
-        assert passed.measurement.speedup_compile is not None, passed.measurement.compile_note
-
-
-def test_a_module_that_was_compiled_for_nobody_is_let_go(
-    tmp_path: Path, judge: LocalJudge, problem: FunctionalProblem
-) -> None:
-    opened: list[Session] = []
-
-    def open_one(fp: FunctionalProblem, turns: Turns) -> Session:
-        opened.append(judge._baseline_session(fp, turns))
-        return opened[-1]
-
-    baselines = BaselineSessions(open_one, Turns(["device"], tmp_path))
-    baselines.begin(problem)
-    while not opened:
-        time.sleep(0.01)
-    baselines.begin(problem)  # the first is not wanted any more
-    with baselines.take(problem) as taken:
-        assert taken is opened[1] and "compile" in taken.variants
-    baselines.close()
-    with pytest.raises((ProblemError, OSError, ValueError)):
-        opened[0].timed_call("compile")
 
 
 def test_a_build_failure_keeps_the_compilers_words(judge: LocalJudge, problem: FunctionalProblem) -> None:

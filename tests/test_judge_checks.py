@@ -12,6 +12,7 @@ from eval.limits import Limits
 from eval.outcome import codes
 from eval.problem import problem_from_source
 from eval.records import Candidate, FunctionalProblem, Passed, Tier, Verdict
+from eval.reference_times import ReferenceTimes
 from eval.session import Session
 from eval.subject import Library, Subject
 from ingest.functionalize import functionalize
@@ -260,7 +261,7 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
                 limits=judge.limits) as session,
         Subject(session, candidate, Library(built.library)) as subject,
     ):  # fmt: skip
-        assert session.timed_call("eager", calls=8) > 0 and len(session.round_trips) == 1
+        assert session.timed.call("eager", calls=8) > 0 and len(session.timed.round_trips) == 1
         places = [subject.bind(session) for _ in range(8)]
         recipe = session.random_recipe()
         subject.prepare_all(places, [recipe] * 8)
@@ -268,12 +269,12 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
         assert len(subject.round_trips) == 5
         for place in places:
             assert all(row["ok"] for row in session.check(subject.outputs(place), recipe))
-        session.round_trips, subject.round_trips = [1e-6] * 9, [honest] * 99
+        session.timed.round_trips, subject.round_trips = [1e-6] * 9, [honest] * 99
         assert min(subject.call_all(places) for _ in range(5)) > honest / 2
 
 
 def test_what_is_shorter_than_asking_for_it_claims_no_speed(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "calls_for", lambda session, call_s: 2)
+    monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, call_s: 2)
     limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
     monkeypatch.setattr(judge, "limits", limits)
     for rows, claims in ((3, False), (8192, True)):

@@ -34,6 +34,11 @@ CASES = {
                             "torch.randn(640)")),
     "kept columns": ("kept", Case("return x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt(), x.softmax(1) * y",
                                   "torch.randn(3, 40, 50)", "torch.randn(1)")),
+    "windows, a thread each": ("for (int64_t r0 = 0", Case("return F.avg_pool2d(x, 7) + y, F.max_pool2d(x, 7, 6)",
+                                                           "torch.randn(2, 3, 40, 44)", "torch.randn(1)")),
+    "names like ours": ("own_arg", Case("return (x * self.own + self.share).abs().sum(1), (x * self.own).amax(0) + y",
+                                        "torch.randn(130, 41)", "torch.randn(41)",
+                                        init="self.own, self.share = 0.37, 1.5")),
     "team columns": ("column_reduce", Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)",
                                            "torch.randn(40)")),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from rag_kernels.api import device_for, open_writer
 from rag_kernels.budget import Ledger
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Shown, WriterError
-from rag_kernels.sampling import Sampler, judge_sampled, judge_together, mend, read_lines, write_line
+from rag_kernels.sampling import Sampler, built_ahead, judge_sampled, judge_together, mend, read_lines, write_line
 
 
 def sampler(folder: Path, archive: MemoryArchive, **changes: object) -> Sampler:
@@ -59,6 +60,19 @@ def test_what_was_sampled_is_judged_elsewhere_with_its_whole_lineage(tmp_path: P
     assert verify(there) == []
     assert list(judge_sampled(sampled, elsewhere)) == []  # the same file again
     assert there.runs()[0].status == "finished"
+
+
+def test_later_problems_of_a_batch_are_built_ahead(tmp_path: Path) -> None:
+    made, judge = sampler(tmp_path, MemoryArchive()), ScriptedJudge()
+    problems = [replace(RELU.problem, source=f"{RELU.problem.source}# {number}\n") for number in range(3)]
+    sampled = [made.sample(one, 2, Ledger(Budget())) for one in problems]
+    with built_ahead(sampled, judge):
+        pass
+    later = {d.candidate.id for one in sampled[1:] for told in one.told for d in told.drafts or ()}
+    assert later and set(judge.built) <= later
+    with built_ahead(sampled, judge):
+        while set(judge.built) != later:
+            time.sleep(0.01)
 
 
 def test_several_runs_of_a_batch_are_judged_side_by_side(tmp_path: Path) -> None:

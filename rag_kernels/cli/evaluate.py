@@ -94,13 +94,13 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
     what was judged before is not again."""
     from rag_kernels.api import open_session
     from rag_kernels.rows import result_row
-    from rag_kernels.sampling import judge_sampled, judge_together, read_lines
+    from rag_kernels.sampling import built_ahead, judge_sampled, judge_together, read_lines
     from rag_kernels.search import winner
 
     sampled = read_lines(batch)
     solved, finished = 0, True
     end_politely()
-    with open_session(options) as session:
+    with open_session(options) as session, built_ahead(sampled, session.judge):
         if session.at_once > 1:
             together = judge_together(sampled, session, confirm=confirm)
             _, finished = watch(together, f"{len(sampled)} problems", as_json=as_json)

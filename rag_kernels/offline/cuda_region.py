@@ -129,13 +129,14 @@ class CudaRegion(Passes):
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"
         lane = self.nest.lane.size if self.nest.lane else "1"
+        depth = f"small({self.total(self.nest.reduced)});  // of a row or column"
         match self.nest.schedule:
             case "point":
                 count = f"({outer}) * ({lane})" if not self.nest.outer else f"small(({outer}) * ({lane}))"
                 return [f"{name}<<<blocks(({count} + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
             case "row":
                 if self.has_scan():
-                    return [f"{name}<<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
+                    return [depth, f"{name}<<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
                 block = f"row_block(small({self.total(self.nest.reduced)}))"
                 return [
                     f"const dim3 block = {block};",
@@ -150,7 +151,6 @@ class CudaRegion(Passes):
                 return [*checks, f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
             case _:
                 grid = f"blocks(({outer}) * (({lane} + 31) / 32))"
-                depth = f"small({self.total(self.nest.reduced)});  // of a column"
                 return [depth, f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
 
     def solo(self) -> bool:

@@ -253,7 +253,7 @@ class WideRegion(CudaRegion):
             return [f"{name}<<<blocks((small({count}) + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
         outer = self.total(self.nest.outer)
         if self.has_scan():
-            return [f"{name}<0><<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
+            return [f"small({self.quads});", f"{name}<0><<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
         items = self.items()
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
         lines = [f"const int64_t quads = small({self.quads});", "const dim3 block = quad_block(quads);"]

@@ -99,11 +99,11 @@ def _reused(brief: Brief) -> Iterator[tuple[bool, Draft]]:
     wanted = (brief.problem.graph_key, brief.device.backend)
     for shown in brief.exemplars:
         kernel = shown.kernel
-        proven = shown.problem is not None and _sizes(shown.problem) == _sizes(brief.problem)
+        same = shown.problem is not None and _sizes(shown.problem) == _sizes(brief.problem)
         if (kernel.graph_key, kernel.backend) != wanted or kernel.retracted:
             continue
-        if proven or "shape-specialised" not in kernel.labels:
-            yield proven, Draft(
+        if same or "shape-specialised" not in kernel.labels:
+            yield same and kernel.trust != "claimed", Draft(
                 Candidate(kernel.source, kernel.tier, kernel.backend),
                 idea=f"Reuse {kernel.id}, archived for {kernel.problem_name}, which has the same graph.",
                 parents=((kernel.id, "retrieved"),),

@@ -123,13 +123,13 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             stack.enter_context(Subject(session, Candidate(text, "kernel", judge.device.backend), library))
             for library, text in copies(judge, fp)
         ]
-        calls = session.calls_for(session.eager_estimate_s() / FASTER)
+        calls = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
         sides = [[subject.bind(session) for _ in range(calls)] for subject in subjects]
         itself = Candidate(re.sub(r"\bModel\b", "ModelNew", fp.problem.source), "module", judge.device.backend)
         module = stack.enter_context(Subject(session, itself, None))
         against_eager = Race(module, module.bind(session), ["eager"])
         limits = judge.limits
-        pairs = pairs_for(2 * session.eager_estimate_s(), least=limits.pairs, most=limits.max_pairs,
+        pairs = pairs_for(2 * session.timed.eager_estimate_s(), least=limits.pairs, most=limits.max_pairs,
                           target_s=limits.timed_s, limit_s=limits.max_timed_s)  # fmt: skip
         kinds: list[Callable[[], tuple[Ratio, float]]] = [
             lambda: (self_check(session, pairs), 0.0), lambda: race(session, sides, subjects, pairs),
@@ -142,9 +142,10 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             ratio, asking = kinds[number % len(kinds)]()
             found.ratios.append(ratio)
             found.asking.append(asking)
-        trips = [statistics.median(s.round_trips or [0.0]) * 1e6 for s in (session, module, *subjects)]
+        timers = (session.timed, module, *subjects)
+        trips = [round(statistics.median(s.round_trips or [0.0]) * 1e6) for s in timers]
         notes = f"{calls} calls a burst ({against_eager.calls} of the module)"
-        notes += f", single calls {session.eager_estimate_s() * 1e6:.0f} us, round trips {[round(t) for t in trips]} us"
+        notes += f", single calls {session.timed.eager_estimate_s() * 1e6:.0f} us, round trips {trips} us"
         asked = {kind: round(statistics.median(found.asking), 2) for kind, found in counts.items()}
         print(f"{path.stem}: {trials} trials of {pairs} pairs, {notes}, asking {asked}", file=sys.stderr)
         medians = {kind: [round(r.median, 3) for r in found.ratios] for kind, found in counts.items()}

@@ -189,11 +189,16 @@ def _several(run: Run, arm: str, cache: Path) -> None:
 def _judge_all(run: Run, arm: str, cache: Path) -> None:
     """A fault of ours ends one problem, not the run: its candidates get a row that says so."""
     judge: LocalJudge | None = None
+    todo = run.todo(arm)
+    ahead = ThreadPoolExecutor(4)  # what comes after the first problem is built meanwhile
     try:
-        for problem, group in itertools.groupby(run.todo(arm), key=lambda t: t.problem):
+        for problem, group in itertools.groupby(todo, key=lambda t: t.problem):
             left = list(group)
             try:
-                judge = judge or _open(run, arm, cache)
+                if judge is None:
+                    judge = _open(run, arm, cache)
+                    for texts in (t for t in todo[todo.index(left[0]) :] if t.problem != problem):
+                        ahead.submit(judge.build_ahead, _candidate(arm, texts))
                 _one_problem(run, arm, judge, problem, left)
             except Exception as error:
                 for texts in left:
@@ -204,6 +209,7 @@ def _judge_all(run: Run, arm: str, cache: Path) -> None:
             if run.over:
                 return
     finally:
+        ahead.shutdown(cancel_futures=True)
         if judge is not None:
             judge.close()
 
