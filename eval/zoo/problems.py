@@ -63,7 +63,7 @@ PROBLEMS = {
         "torch.randn(32, 1024, dtype=torch.bfloat16), torch.randn(1024, 64, dtype=torch.bfloat16)",
         arguments="x, y",
     ),
-    "diagonal": task("torch.diag(x) @ y", "torch.randn(256), torch.randn(256, 256)", arguments="x, y"),
+    "diagonal": task("torch.diag(x) @ y", "torch.randn(512), torch.randn(512, 512)", arguments="x, y"),
     "centred_max": task(
         "F.gelu((lambda m: m - m.mean(dim=1, keepdim=True))(torch.max(F.linear(x, self.weight, self.bias), dim=1, "
         "keepdim=True).values))",
