@@ -243,7 +243,7 @@ def _form(tensor: torch.Tensor, device: str) -> list[Any]:
 
 
 def _digest(tensors: Sequence[Any]) -> str:
-    """As `eval.subject.digest` makes it of the bytes, where the tensors are."""
+    """As `eval.fingerprint.digest` makes it of the bytes, where the tensors are."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():

@@ -6,7 +6,6 @@ in the worker ends the trial as a verdict (`Stopped`). What a call is for is nev
 
 from __future__ import annotations
 
-import hashlib
 import math
 import statistics
 import time
@@ -25,6 +24,7 @@ from eval.arena import Arena
 from eval.classify import Profile
 from eval.content import Recipe, plain
 from eval.device import threads
+from eval.fingerprint import digest, image
 from eval.records import (
     Candidate,
     Crashed,
@@ -317,24 +317,6 @@ class Subject:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def image(raw: NDArray[np.uint8]) -> bytes:
-    """A sum of all bytes and a sample of them."""
-    words, rest = raw[: len(raw) // 8 * 8].view(np.uint64), raw[len(raw) // 8 * 8 :]
-    return int(words.sum()).to_bytes(8, "little") + words[:: max(1, len(words) // 64)].tobytes() + rest.tobytes()
-
-
-def digest(outputs: Sequence[NDArray[np.uint8]]) -> bytes:
-    """The fingerprint that a worker gives of tensors where they are, made of bytes that it handed over."""
-    made = hashlib.blake2b(digest_size=16)
-    for raw in outputs:
-        words = raw[: len(raw) // 8 * 8].view(np.int64)
-        if len(raw):
-            made.update(int(words.sum()).to_bytes(8, "little", signed=True))
-            made.update(raw[8 * len(words) :].tobytes())
-            made.update(raw[:: max(1, len(raw) // 64)][:64].tobytes())
-    return made.hexdigest().encode()
 
 
 def binding(fp: FunctionalProblem, candidate: Candidate, reply: dict[str, Any]) -> dict[str, Any]:
