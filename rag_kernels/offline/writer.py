@@ -48,10 +48,10 @@ class OfflineWriter:
         planted, rewritten = list(_transplanted(brief, plain)), list(_rewrites(plain))
         fused = [plain.draft(plan) for plan in first_plans(fp, start)]
         yield from fused[:1]
-        yield from (draft for proven, draft in reused if not proven)
         for variant in planted:
             yield from variant.drafts(choices(start)[0])
         yield from fused[1:]
+        yield from (draft for proven, draft in reused if not proven)
         for variant in rewritten:
             yield from variant.drafts(replace(start, products=0))
         if brief.round > 1:
