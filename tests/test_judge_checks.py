@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from eval.build import Built, build, toolchain
+from eval.copying import CHUNK, copied, copy_bytes
 from eval.judge import LocalJudge, open_judge
 from eval.limits import Limits
 from eval.outcome import codes
@@ -271,6 +273,26 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
             assert all(row["ok"] for row in session.check(subject.outputs(place), recipe))
         session.timed.round_trips, subject.round_trips = [1e-6] * 9, [honest] * 99
         assert min(subject.call_all(places) for _ in range(5)) > honest / 2
+
+
+def test_memory_that_is_lent_again_is_empty(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    """As outputs of a GPU's candidates are brought to it: none sees what another has written."""
+    with Session(softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
+                 limits=judge.limits) as session:  # fmt: skip
+        first = session.lend()
+        first.whole()[:] = 7
+        kept = session.take(first, keep=True)
+        assert session.lend() is not first
+        session.lendable.append(first)
+        assert session.lend() is first and not first.whole().any() and all((part == 7).all() for part in kept)
+
+
+def test_large_copies_are_whole() -> None:
+    source = np.arange(2 * CHUNK + 5, dtype=np.uint32).view(np.uint8)[: 2 * CHUNK + 5]
+    assert np.array_equal(copied(source), source)
+    target = copied(source)
+    copy_bytes(target, 3)
+    assert (target == 3).all() and not (source == 3).all()
 
 
 def test_what_is_shorter_than_asking_for_it_claims_no_speed(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:

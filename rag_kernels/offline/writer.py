@@ -1,10 +1,10 @@
 """The offline writer: reuse, fuse, transplant, rewrite, tune. It needs no key and no network, and never presents itself
 as an LLM.
 
-Comes in: a Brief. Goes out: Drafts, in this order: archived kernels of the same graph and sizes, the fused candidate,
-archived kernels of the same graph at other sizes, those in parts of it, other choices of what is fused, rewritten
-graphs; from the second round on, the best so far with one tuning parameter changed. A source that was tried is never
-drafted again; an empty list says that nothing is left.
+Comes in: a Brief. Goes out: Drafts, in this order: archived kernels proven here on the same graph and sizes, the fused
+candidate, archived kernels in parts of the graph, other choices of what is fused, other archived kernels of the same
+graph, rewritten graphs; from the second round on, the best so far with one tuning parameter changed. A source that was
+tried is never drafted again; an empty list says that nothing is left.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Variant:
 def _reused(brief: Brief) -> Iterator[tuple[bool, Draft]]:
     """Archived kernels of the very same graph, as they are, and whether they were proven at these very sizes.
 
-    The judge proves them on this problem again. At other sizes a kernel may refuse to work, which costs its draft.
+    A claim is no proof. The judge proves them on this problem again; at other sizes a kernel may refuse to work, which
+    costs its draft.
     """
     wanted = (brief.problem.graph_key, brief.device.backend)
     for shown in brief.exemplars:

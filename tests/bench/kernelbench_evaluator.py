@@ -14,8 +14,9 @@ none of them times (`eval.turns`); verdicts an hour are then by the clock on the
 
 Rows are appended to --out as they come; candidates that are in it already are skipped, so that a run which was cut
 off goes on. --part 2/5 takes the second fifth of the problems, --limit the first so many candidates of the share.
-Builds are never reused from an earlier run. Our judge measures no torch.compile baseline here unless
---compile-baseline is given, because KernelBench's evaluator measures none.
+Builds are never reused from an earlier run; those of later problems are made beside the judging, as `eval --batch`
+does it. Our judge measures no torch.compile baseline here unless --compile-baseline is given, because KernelBench's
+evaluator measures none.
 """
 
 from __future__ import annotations

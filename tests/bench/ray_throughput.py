@@ -5,9 +5,10 @@
 
 The candidates are honest kernels of the zoo, each in several spellings: a comment that differs, so that each is built
 for itself. Each arm starts a Ray of its own and finds an empty cache: builds, admissions, baselines and sessions are
-paid for again. A judge has the same share of the host's cores in every arm. Measured from the first candidate that is
-handed in, with all judges open, to the last verdict; with --arm-seconds N an arm ends at the latest N seconds after it
-began, and its rate is that of the verdicts until then. Needs no archive and no model: torch, apache-tvm-ffi and ray.
+paid for again. A judge has the same share of the host's cores in every arm, and one candidate is judged before the
+first, so that compilers and libraries have been read from disk. Measured from the first candidate that is handed in,
+with all judges open, to the last verdict; with --arm-seconds N an arm ends at the latest N seconds after it began, and
+its rate is that of the verdicts until then. Needs no archive and no model: torch, apache-tvm-ffi and ray.
 """
 
 from __future__ import annotations
