@@ -36,6 +36,14 @@ def serve_cuda(channel: Channel) -> None:
     serve(channel)
 
 
+def serve_cuda_module(channel: Channel) -> None:
+    """The same with the profiler set up, which takes seconds: what a module runs is told by its help."""
+    from eval.profiling import profile
+
+    profile(lambda: torch.empty(1, device="cuda").zero_(), on_gpu=True)
+    serve_cuda(channel)
+
+
 def serve(channel: Channel) -> None:
     """Load the candidate, then answer calls until the judge hangs up."""
     import tvm_ffi  # noqa: F401  (installs a slow handler for SIGSEGV, which is put back here)

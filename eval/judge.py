@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
-from eval.admission import Admission, admission_file, open_admission
 from eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
 from eval.build import BuildError, Toolchain, builds_boxed, default_cache, toolchain
 from eval.builder import Builder, kernels_of
@@ -36,7 +34,7 @@ from eval.records import (
     Verdict,
 )
 from eval.sandbox import Sandbox, layers
-from eval.session import Session
+from eval.sessions import AtOtherSizes, Sessions
 from eval.subject import Library, Subject
 from eval.tiers import Forbidden, check_composed
 from eval.trial import Trial
@@ -71,13 +69,13 @@ class Judge(Protocol):
         """Build what will be judged soon, where that disturbs no measurement; from any thread."""
         ...
 
+    def examine_ahead(self, fp: FunctionalProblem) -> None:
+        """Examine a problem that will be judged on soon, where that disturbs no measurement; from any thread."""
+        ...
+
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         """Judge again in fresh processes with fresh seeds, against live eager and torch.compile."""
         ...
-
-
-Sizes = Literal["small", "odd"]
-AtOtherSizes = Callable[[FunctionalProblem, Sizes, Workers], FunctionalProblem | None]
 
 
 class LocalJudge:
@@ -85,14 +83,12 @@ class LocalJudge:
 
     def __init__(self, device: Device, workers: Workers, candidate_workers: Workers, tools: Toolchain,
                  limits: Limits, cache: Path, at_other_sizes: AtOtherSizes | None) -> None:  # fmt: skip
-        self._at_other_sizes = at_other_sizes
-        self._other_sizes: dict[tuple[str, Sizes], FunctionalProblem | None] = {}
         self.device, self.workers, self.limits, self.cache = device, workers, limits, cache
         self._candidate_workers = candidate_workers
         self._with_inductor: Workers | None = None
         self._loading: dict[Candidate, Future[Subject]] = {}
-        self._session: Session | None = None
         self._turns = Turns(units(device.backend), cache)
+        self.sessions = Sessions(device, limits, workers, candidate_workers, cache, self._turns, at_other_sizes)
         self._builder = Builder(
             tools, candidate_workers, cache, thorough=limits.thorough, can_run=self.can_run,
             on_gpu=device.backend == "cuda",
@@ -133,7 +129,7 @@ class LocalJudge:
             running = {c: pool.submit(self._builder.build, [c]) for c in to_build}
             if self.can_run:
                 with self._turns.shared():
-                    session = self._open_session(fp)  # meanwhile
+                    session = self.sessions.open(fp)  # meanwhile
                 # Modules compile themselves when they are loaded: that is done ahead, each in its own worker.
                 modules = [c for c, verdict in triaged if verdict is None and c.tier == "module"]
                 self._loading = {c: pool.submit(Subject, session, c, None) for c in modules}
@@ -145,8 +141,8 @@ class LocalJudge:
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         started = perf_counter()
         library = self._builder.whole(candidate)
-        with self._turns.shared(), self._new_session(fp, self._compile_workers()) as session:
-            self._complete(session, thorough=True)
+        with self._turns.shared(), self.sessions.new(fp, workers=self._compile_workers()) as session:
+            self.sessions.complete(session, thorough=True)
             if self.limits.measure_compile:
                 session.timed.prepare_baselines()
             trial = Trial(session, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))
@@ -178,7 +174,7 @@ class LocalJudge:
             library = built if isinstance(built, Library) else None
             with self._turns.shared():
                 started = perf_counter()
-                session = self._open_session(fp)
+                session = self.sessions.open(fp)
                 baseline = self._baseline(fp)
                 session.timed.eager_estimate_s()
                 stages["prepare"] = perf_counter() - started
@@ -197,7 +193,9 @@ class LocalJudge:
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
         if not self.limits.measure_compile:
             return NOT_ASKED
-        return open_baseline(self._baseline_file(fp), lambda: self._baseline_session(fp))
+        return open_baseline(
+            self._baseline_file(fp), lambda: self.sessions.for_baselines(fp, self._compile_workers())
+        )
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
         limits = self.limits
@@ -206,18 +204,6 @@ class LocalJudge:
         asked += " autotune" if limits.max_autotune else ""
         environment = f"{self.environment.torch} {threads()} {asked}"
         return baseline_file(fp, self.device, environment=environment, cache=self.cache)
-
-    def _new_session(self, fp: FunctionalProblem, reference_workers: Workers) -> Session:
-        ours, theirs = reference_workers, self._candidate_workers
-        return Session(
-            fp, workers=ours, candidate_workers=theirs, device=self.device, limits=self.limits, turns=self._turns
-        )
-
-    def _baseline_session(self, fp: FunctionalProblem) -> Session:
-        """One draw will do: no answer is checked. Not opened beside others: torch.compile times kernels to choose."""
-        limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
-        ours, theirs = self._compile_workers(), self._candidate_workers
-        return Session(fp, workers=ours, candidate_workers=theirs, device=self.device, limits=limits, turns=self._turns)
 
     def _compile_workers(self) -> Workers:
         """A warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
@@ -231,62 +217,6 @@ class LocalJudge:
             self._with_inductor = Workers(inductor_env(self.cache), preload=heavy)
         return self._with_inductor
 
-    def _open_session(self, fp: FunctionalProblem) -> Session:
-        """The session for this problem, kept from the last candidate if it was for the same one.
-
-        What is needed to open it runs in processes of its own, at once on a GPU's host, which has cores to spare.
-        """
-        if self._session is not None and self._session.fp.problem.id != fp.problem.id:
-            self._session.close()
-            self._session = None
-        if self._session is None:
-            with ThreadPoolExecutor(max_workers=2) as pool:
-                ahead: list[Future[Any]] = []
-                if self.device.backend == "cuda":
-                    ahead = [pool.submit(self.admission, fp), pool.submit(self._other_size, fp, "small")]
-                self._session = self._new_session(fp, self.workers)
-                with self._turns.away():
-                    wait(ahead)
-            self._complete(self._session, thorough=self.limits.thorough)
-        return self._session
-
-    def admission(self, fp: FunctionalProblem) -> Admission:
-        """What is known of the problem itself: examined once, kept in the cache."""
-        file, turns = admission_file(fp, self.device, cache=self.cache), self._turns
-        return open_admission(file, fp, self.device, self.workers, units=turns.names, locks=turns.cache)
-
-    def _admitted(self, fp: FunctionalProblem) -> Admission:
-        """The same in the middle of a turn, which is given up meanwhile."""
-        with self._turns.away():
-            return self.admission(fp)
-
-    def _complete(self, session: Session, *, thorough: bool) -> None:
-        """The problem's admission, and the problem at other sizes: small for special values, odd for tails."""
-        if session.admission is None and "admission" not in self.limits.without:
-            session.admission = self._admitted(session.fp)
-        if session.takes_special:
-            session.small = session
-        elif session.small is None:
-            session.small = self._session_at(session.fp, "small")
-        if thorough and session.odd is None:
-            session.odd = self._session_at(session.fp, "odd")
-
-    def _session_at(self, fp: FunctionalProblem, sizes: Sizes) -> Session | None:
-        found = self._other_size(fp, sizes)
-        if found is None:
-            return None
-        session = self._new_session(found, self.workers)
-        if self.limits.precision != "strict":  # how far a lower precision may be off is known at the own sizes
-            session.admission = self._admitted(fp)
-        return session
-
-    def _other_size(self, fp: FunctionalProblem, sizes: Sizes) -> FunctionalProblem | None:
-        key = (fp.problem.id, sizes)
-        if key not in self._other_sizes:
-            find = self._at_other_sizes
-            self._other_sizes[key] = find(fp, sizes, self.workers) if find is not None else None
-        return self._other_sizes[key]
-
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Build many candidates ahead, in one go; a judgement then finds them in the cache."""
         self._builder.build([c for c in candidates if self._static_verdict(c) is None and kernels_of(c)])
@@ -296,14 +226,13 @@ class LocalJudge:
         if self.device.backend == "cuda":
             self.prepare([candidate])
 
-    def reopen(self) -> None:
-        """Give up the warm session: the next judgement starts with fresh processes."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+    def examine_ahead(self, fp: FunctionalProblem) -> None:
+        """On a GPU's host, as above; the GPU is computed on only while nobody times."""
+        if self.device.backend == "cuda" and self.can_run:
+            self.sessions.examine_ahead(fp)
 
     def close(self) -> None:
-        self.reopen()
+        self.sessions.close()
         self._builder.close()
         for workers in {self.workers, self._candidate_workers, self._with_inductor}:
             if workers is not None:

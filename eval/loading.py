@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from eval.extensions import lighten
 from eval.nvrtc import SplitKernels, kernel_names
 from eval.tiers import kernels_text
 
@@ -41,6 +42,8 @@ def load(message: dict[str, Any], device: torch.device) -> Code:
         return KernelCode(message["library"], message["cubin"], message["source"])
     if message["tier"] == "composed":
         return ComposedCode(message["source"], message["library"], message["cubin"])
+    if "cpp_extension" in message["source"] or "PYBIND11_MODULE" in message["source"]:
+        lighten()
     if "PYBIND11_MODULE" in message["source"]:
         return PybindCode(message["source"], device)
     return ModuleCode(message["source"], device)

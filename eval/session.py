@@ -185,11 +185,6 @@ class Session:
         for _ in range(self.own_draws):
             self._draw("own")
 
-    @property
-    def takes_special(self) -> bool:
-        """Small enough for special values at its own sizes."""
-        return self.content_bytes + 4 * self.output_bytes <= SPECIAL_BYTES
-
     def write(self, recipe: Recipe, target: Arena | None = None) -> None:
         """CPU: lay out the content of the next call in memory that workers read. GPU: tell the reference worker."""
         if self.on_gpu:
@@ -296,6 +291,12 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def takes_special(fp: FunctionalProblem) -> bool:
+    """Small enough for special values at its own sizes."""
+    content, output = sum(tensor_bytes(a.spec) for a in fp.tensors), sum(tensor_bytes(s) for s in fp.outputs)
+    return content + 4 * output <= SPECIAL_BYTES
 
 
 def _numbers(raw: NDArray[np.uint8], spec: TensorSpec) -> NDArray[Any]:

@@ -80,7 +80,9 @@ class Subject:
         self.is_module = candidate.tier == "module"
         self._requests = 0
         self.round_trips: list[float] = []  # seconds of requests for no call
-        role = "eval.candidate:serve_cuda" if session.on_gpu else "eval.candidate:serve"
+        role = "eval.candidate:serve"
+        if session.on_gpu:
+            role += "_cuda_module" if self.is_module else "_cuda"
         memory = None if session.on_gpu else session.memory_bytes
         limited, workers = not (session.on_gpu or self.is_module), session.candidate_workers
         self.worker: Worker = workers.spawn(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from eval.judge import Sizes
 from eval.records import FunctionalProblem, ProblemError
 from eval.scaling import REACHES, difference, odd_sizes, scaled
+from eval.sessions import Sizes
 from eval.workers import Workers
 from ingest.fitting import footprint, functionalize_to_fit
 from ingest.functionalize import functionalize

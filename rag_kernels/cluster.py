@@ -239,6 +239,9 @@ class ClusterJudge:
     def build_ahead(self, candidate: Candidate) -> None:
         """Nothing: what is to be judged is queued at once, and built where it is judged."""
 
+    def examine_ahead(self, fp: FunctionalProblem) -> None:
+        """Nothing, for the same reason."""
+
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         return self._dispatcher.submit(fp, candidate, confirm=True).answer.result()
 

@@ -210,11 +210,14 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
 
 @contextmanager
 def built_ahead(sampled: Sequence[Sampled], judge: Judge) -> Iterator[None]:
-    """Meanwhile what was drafted for later problems is built, a few at a time, where that disturbs no measurement."""
-    candidates = (d.candidate for one in sampled[1:] for told in one.told for d in told.drafts or ())
+    """Meanwhile later problems are examined, and what was drafted for them is built, a few at a time, where that
+    disturbs no measurement."""
     with ThreadPoolExecutor(BUILDS, "building") as pool:
-        for candidate in candidates:
-            pool.submit(judge.build_ahead, candidate)
+        for one in sampled[1:]:
+            for told in one.told[:1]:
+                pool.submit(judge.examine_ahead, told.brief.problem)
+            for candidate in (d.candidate for told in one.told for d in told.drafts or ()):
+                pool.submit(judge.build_ahead, candidate)
         try:
             yield
         finally:

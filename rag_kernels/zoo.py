@@ -202,7 +202,7 @@ def _verdict(
         ((_, judged),) = judge.judge(fp, [candidate])
         return judged.verdict, dict(judged.stage_s)
     except Exception as fault:  # the zoo goes on: that a candidate can bring the judge down is a finding
-        judge.reopen()
+        judge.sessions.close()
         return f"{type(fault).__name__}: {fault}", {"fault": perf_counter() - started}
 
 

@@ -77,6 +77,9 @@ class ScriptedJudge:
     def build_ahead(self, candidate: Candidate) -> None:
         """Nothing is built."""
 
+    def examine_ahead(self, fp: FunctionalProblem) -> None:
+        """Nothing is examined."""
+
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         return f.judged(f.wrong() if int(candidate.id[6:8], 16) % 5 == 0 else f.passed(2.0))
 

@@ -24,6 +24,7 @@ class ScriptedJudge:
         self.device = on or device()
         self.asked: list[str] = []
         self.built: list[str] = []
+        self.examined: list[str] = []
         self.confirmed: list[str] = []
         self._verdicts = verdicts or {}
         self._confirmations = confirmations or {}
@@ -39,6 +40,9 @@ class ScriptedJudge:
 
     def build_ahead(self, candidate: Candidate) -> None:
         self.built.append(candidate.id)
+
+    def examine_ahead(self, problem: FunctionalProblem) -> None:
+        self.examined.append(problem.problem.id)
 
     def confirm(self, problem: FunctionalProblem, candidate: Candidate) -> Judged:
         self.confirmed.append(candidate.id)

@@ -287,6 +287,23 @@ def test_memory_that_is_lent_again_is_empty(judge: LocalJudge, softmax: Function
         assert session.lend() is first and not first.whole().any() and all((part == 7).all() for part in kept)
 
 
+def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU's host."""
+    problem = problem_from_source("rows", SOFTMAX.replace("128, 256", "16384, 256"))
+    fp = functionalize(problem, workers=judge.workers)
+    judge.sessions.examine_ahead(fp)
+    with judge.sessions._open_beside(fp) as opened:
+        small = opened.small
+        assert small is not None and small.turns is opened.turns and small.content_bytes < opened.content_bytes
+    closed: list[Session] = []
+    close = Session.close
+    monkeypatch.setattr(Session, "close", lambda session: closed.append(session) or close(session))
+    monkeypatch.setattr(Session, "_accepts_normal", lambda session: 1 / (session.fp is not fp))
+    with pytest.raises(ZeroDivisionError):  # the own one cannot be opened
+        judge.sessions._open_beside(fp)
+    assert [session.fp.graph_key for session in closed] == [fp.graph_key]
+
+
 def test_large_copies_are_whole() -> None:
     source = np.arange(2 * CHUNK + 5, dtype=np.uint32).view(np.uint8)[: 2 * CHUNK + 5]
     assert np.array_equal(copied(source), source)
@@ -298,7 +315,7 @@ def test_large_copies_are_whole() -> None:
 def test_what_is_shorter_than_asking_for_it_claims_no_speed(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, call_s: 2)
     limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
-    monkeypatch.setattr(judge, "limits", limits)
+    monkeypatch.setattr(judge.sessions, "limits", limits)
     for rows, claims in ((3, False), (8192, True)):
         problem = problem_from_source(f"rows_{rows}", SOFTMAX.replace("128, 256", f"{rows}, 256"))
         found = verdict(judge, functionalize(problem, workers=judge.workers), altered())

@@ -62,7 +62,7 @@ def test_what_was_sampled_is_judged_elsewhere_with_its_whole_lineage(tmp_path: P
     assert there.runs()[0].status == "finished"
 
 
-def test_later_problems_of_a_batch_are_built_ahead(tmp_path: Path) -> None:
+def test_later_problems_of_a_batch_are_examined_and_built_ahead(tmp_path: Path) -> None:
     made, judge = sampler(tmp_path, MemoryArchive()), ScriptedJudge()
     problems = [replace(RELU.problem, source=f"{RELU.problem.source}# {number}\n") for number in range(3)]
     sampled = [made.sample(one, 2, Ledger(Budget())) for one in problems]
@@ -75,6 +75,7 @@ def test_later_problems_of_a_batch_are_built_ahead(tmp_path: Path) -> None:
         while set(judge.built) != later and time.monotonic() < end:
             time.sleep(0.01)
     assert set(judge.built) == later
+    assert set(judge.examined) == {one.problem.id for one in sampled[1:]}
 
 
 def test_several_runs_of_a_batch_are_judged_side_by_side(tmp_path: Path) -> None:

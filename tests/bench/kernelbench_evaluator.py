@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -191,16 +191,20 @@ def _judge_all(run: Run, arm: str, cache: Path) -> None:
     """A fault of ours ends one problem, not the run: its candidates get a row that says so."""
     judge: LocalJudge | None = None
     todo = run.todo(arm)
-    ahead = ThreadPoolExecutor(4)  # what comes after the first problem is built meanwhile
+    ahead = ThreadPoolExecutor(4)  # what comes after the first problem is examined and built meanwhile
+    forms: dict[str, Future[FunctionalProblem]] = {}
     try:
         for problem, group in itertools.groupby(todo, key=lambda t: t.problem):
             left = list(group)
             try:
                 if judge is None:
                     judge = _open(run, arm, cache)
-                    for texts in (t for t in todo[todo.index(left[0]) :] if t.problem != problem):
-                        ahead.submit(judge.build_ahead, _candidate(arm, texts))
-                _one_problem(run, arm, judge, problem, left)
+                    later = [t for t in todo[todo.index(left[0]) :] if t.problem != problem]
+                    for name, group_ahead in itertools.groupby(later, key=lambda t: t.problem):
+                        forms[name] = ahead.submit(_examined, run, judge, name)
+                        for texts in group_ahead:
+                            ahead.submit(judge.build_ahead, _candidate(arm, texts))
+                _one_problem(run, arm, judge, problem, left, forms)
             except Exception as error:
                 for texts in left:
                     run.log.candidate(arm, texts, 0.0, verdict=f"error: {error}"[:300], accepted=False, stages={})
@@ -223,10 +227,24 @@ def _open(run: Run, arm: str, cache: Path) -> LocalJudge:
     return judge
 
 
-def _one_problem(run: Run, arm: str, judge: LocalJudge, problem: str, left: list[Texts]) -> None:
+def _functional(run: Run, judge: LocalJudge, problem: str) -> FunctionalProblem:
+    return functionalize(load_problem(run.file_of(problem)), workers=judge.workers, deadline_s=300.0)
+
+
+def _examined(run: Run, judge: LocalJudge, problem: str) -> FunctionalProblem:
+    """The functional form of a later problem, with what the judge will ask about it found out."""
+    fp = _functional(run, judge, problem)
+    judge.examine_ahead(fp)
+    return fp
+
+
+def _one_problem(
+    run: Run, arm: str, judge: LocalJudge, problem: str, left: list[Texts],
+    forms: dict[str, Future[FunctionalProblem]],
+) -> None:  # fmt: skip
     """Judge the candidates in `left`, taking each out of it when it has its verdict."""
     started = time.perf_counter()
-    fp = functionalize(load_problem(run.file_of(problem)), workers=judge.workers, deadline_s=300.0)
+    fp = forms[problem].result() if problem in forms else _functional(run, judge, problem)
     run.log.write("once", arm=arm, what="functionalize", seconds=time.perf_counter() - started)
     while left and not run.over:
         batch = left[: run.asked.batch]

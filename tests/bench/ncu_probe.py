@@ -62,7 +62,7 @@ def tell(judge: LocalJudge, fp: FunctionalProblem, judged: Judged) -> None:
 def outside(judge: LocalJudge, candidate: Candidate) -> None:
     """The same program under ncu, without the sandbox."""
     programs, _ = judge._builder.checked(candidate)
-    session = judge._session
+    session = judge.sessions._kept
     if programs.checked is None or session is None:
         print("The program around the kernel does not build.")
         return

@@ -134,7 +134,7 @@ def one(judge: LocalJudge, prepared: Future[FunctionalProblem], asked: argparse.
         row |= {"notice": fp.notice, "operators": sorted({n.op for n in fp.nodes if n.op != "getitem"})}
         attempts = search(judge, fp, asked)
         row |= summary(attempts)
-        row["degenerate"] = "" if "admission" in asked.without else judge.admission(fp).degenerate
+        row["degenerate"] = "" if "admission" in asked.without else judge.sessions.admission(fp).degenerate
     except (ProblemError, WriterError) as error:
         row |= {"outcome": "problem", "why": str(error)[:300]}
     except Exception:  # our own fault: it is counted and shown, and the night goes on

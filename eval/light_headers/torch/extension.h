@@ -1,0 +1,6 @@
+// Stands for torch's header of this name while a candidate's extension is built (eval/extensions.py): tensors,
+// operators and Python bindings, without the C++ frontend (modules, optimizers, serialization), which takes half of
+// a build's time.
+#pragma once
+#include <torch/types.h>
+#include <torch/csrc/utils/pybind.h>

@@ -1,0 +1,91 @@
+"""torch's extensions in the candidate worker: real ninja, real g++."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch.utils import cpp_extension
+
+from eval.extensions import lighten
+from eval.judge import open_judge
+from eval.limits import Limits
+from eval.problem import problem_from_source
+from eval.records import Candidate, Passed
+from ingest.functionalize import functionalize
+
+NINJA = """
+rule compile
+  command = g++ -isystem {torch} -c $in -o $out
+build out.o: compile in.cpp
+default out.o
+"""
+FORWARD = """#include <torch/extension.h>
+torch::Tensor forward(torch::Tensor x) {
+  auto out = torch::empty_like(x);
+  const float* from = x.data_ptr<float>();
+  float* to = out.data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = from[i] > 0.0f ? from[i] : 0.0f;
+  return out;
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }
+"""
+RELU = """import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.randn(64, 1024)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def lightened() -> Iterator[None]:
+    ninja = cpp_extension._run_ninja_build
+    lighten()
+    yield
+    cpp_extension._run_ninja_build = ninja
+
+
+@pytest.mark.usefixtures("lightened")
+@pytest.mark.parametrize("needs", ["Tensor", "Everything"])
+def test_what_the_light_header_lacks_is_built_with_the_whole_one(tmp_path: Path, needs: str) -> None:
+    """Stand-ins for torch's headers, which take ten seconds to parse."""
+    torch = tmp_path / "torch_headers"
+    for name, says in {
+        "torch/extension.h": "#include <torch/types.h>\nstruct Everything {};",
+        "torch/types.h": "#pragma once\nstruct Tensor {};",
+        "torch/csrc/utils/pybind.h": "#define IS_LIGHT",
+    }.items():
+        (torch / name).parent.mkdir(parents=True, exist_ok=True)
+        (torch / name).write_text(says + "\n")
+    (tmp_path / "build.ninja").write_text(NINJA.format(torch=torch))
+    source = f"#include <torch/extension.h>\n{needs} known;\n"
+    if needs == "Tensor":
+        source += "#ifndef IS_LIGHT\n#error the whole header was read\n#endif\n"
+    (tmp_path / "in.cpp").write_text(source)
+    cpp_extension._run_ninja_build(str(tmp_path), False, "Error building extension")
+    assert (tmp_path / "out.o").is_file()
+
+
+@pytest.mark.usefixtures("lightened")
+def test_what_builds_with_neither_says_why(tmp_path: Path) -> None:
+    (tmp_path / "build.ninja").write_text(NINJA.format(torch=tmp_path))
+    (tmp_path / "in.cpp").write_text("int known = unheard_of;\n")
+    with pytest.raises(RuntimeError, match="unheard_of"):
+        cpp_extension._run_ninja_build(str(tmp_path), False, "Error building extension")
+
+
+def test_an_extension_with_bindings_of_its_own_is_judged(tmp_path: Path) -> None:
+    limits = Limits(pairs=8, max_pairs=8, timed_s=0.05, measure_compile=False)
+    with open_judge("cpu", limits=limits, cache_dir=tmp_path) as judge:
+        problem = functionalize(problem_from_source("relu", RELU), workers=judge.workers)
+        ((_, judged),) = judge.judge(problem, [Candidate(FORWARD, "module", "cpu")])
+    assert isinstance(judged.verdict, Passed), judged.verdict
