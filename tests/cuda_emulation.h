@@ -40,6 +40,7 @@ inline thread_local Barriers* barriers = nullptr;
 inline unsigned in_block() { return threadIdx.x + (threadIdx.y + threadIdx.z * blockDim.y) * blockDim.x; }
 inline unsigned resident_block() { return blockIdx.x % 8; }  // of those that run at once; each has shared memory
 inline void wait_for_warp() { barriers->warps[in_block() / 32].arrive_and_wait(); }
+inline void __syncwarp() { wait_for_warp(); }
 inline void __syncthreads() { barriers->all.arrive_and_wait(); }
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline void __nanosleep(unsigned) { std::this_thread::yield(); }

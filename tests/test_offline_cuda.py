@@ -30,6 +30,13 @@ CASES = {
                               "torch.randn(64)")),
     "places": ("MaxPlace", Case("return x.argmax(-1), x.argmin(0), x.max(0)[0], y.max(1)[1]", "torch.randn(7, 96)",
                                 "torch.ones(5, 40)")),
+    "places of nothing finite": ("take<false>", Case("return (y * -torch.inf).argmax(0), (y * torch.inf).min(1)[1], "
+                                                     "torch.where(x > 1, torch.nan, x).argmin(-1)",
+                                                     "torch.randn(7, 96)", "torch.ones(5, 40)")),
+    "scans of odd rows": ("handed", Case("return x.cumsum(-1) + y, x.flip(1).cumsum(1) * 2", "torch.randn(3, 4501)",
+                                         "torch.randn(4501)")),
+    "several scans": ("_q[u]", Case("return x.cumsum(1), (x * y).cumsum(1) + x, x.cumsum(1).cumsum(1)",
+                                    "torch.randn(2, 301)", "torch.randn(301)")),
     "scans": ("_q[u]", Case("return x.cumsum(-1), x.cumprod(0), (x * y).cumsum(-1)", "torch.randn(4, 640)",
                             "torch.randn(640)")),
     "kept columns": ("kept", Case("return x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt(), x.softmax(1) * y",

@@ -32,6 +32,9 @@ FUNCTORS = {
 
 
 KEPT_COLUMN, MANY_COLUMNS = 64, 1 << 17
+SCANNED = 4  # neighbours that a thread takes of a row that is scanned
+STRIPED = f"{32 * SCANNED} * (threadIdx.x / 32) + 32 * u + threadIdx.x % 32"  # those that a warp's lanes store together
+HANDED_BYTES = 8  # of an element: shared memory of a block does for so many scans
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
 
 
@@ -55,6 +58,8 @@ class CudaRegion(Passes):
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
     known_loads: dict[str, str] = field(default_factory=dict)  # loads that a thread has done already, and where to
+    before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
+    striped: bool = False  # whether a warp's lanes store what they scanned side by side
 
     @classmethod
     def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
@@ -328,7 +333,8 @@ class CudaRegion(Passes):
         return [f"{name} = {kind}_reduce({name}, {functor}, {start});" for name, functor, start in found]
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
-        """Running totals: a block scans a stretch of the row at a time; a column thread simply runs."""
+        """Running totals. Of a row each thread runs over a few neighbours, and the block scans what these come to; a
+        column's thread simply runs."""
         found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
         for v in found:
             name, wide = self.printer.name("s"), accumulator(v)
@@ -339,16 +345,48 @@ class CudaRegion(Passes):
                 inner.lines += [*block.lines, STEP[v.kind].format(a=name, v=text)]
                 inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
                 continue
-            functor = f"{FUNCTORS[v.kind]}()"
-            scan = f"{functor}(row_scan({name}_here, {functor}, {wide}({START[v.kind]}), {name}_total), {name}_here)"
-            inner.lines += [
-                f"{wide} {name}_here = {START[v.kind]}, {name}_total;",
-                "if (inside) {", *indent([*block.lines, f"{name}_here = {text};"]), "}",
-                f"{name}_here = {functor}({name}, {scan});",
+            functor, start = f"{FUNCTORS[v.kind]}()", f"{wide}({START[v.kind]})"
+            step = f"{name}_last = {functor}({name}_last, {wide}({text}));"
+            self.before += [
+                f"{wide} {name}_q[{SCANNED}] = {{}}, {name}_last = {start}, {name}_total;",
+                *self.each_scanned([*block.lines, step, f"{name}_q[u] = {name}_last;"]),
+                f"{wide} {name}_base = row_scan({name}_last, {functor}, {start}, {name}_total);",
+                f"{name}_base = {functor}({name}, {name}_base);",
                 f"{name} = {functor}({name}, {name}_total);",
-            ]  # fmt: skip
-            inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name}_here)", inner)
+            ]
+            inner.known[id(v)] = f"{CTYPES[v.dtype]}({functor}({name}_base, {name}_q[u]))"
+        if kind == "row":
+            self.hand_on(found, inner)
         return bool(found)
+
+    def hand_on(self, found: list[ir.Scan], inner: Scope) -> None:
+        """Let a warp's lanes exchange what they have of a scan, so that they store side by side."""
+        self.striped = bool(found) and sum(8 if v.dtype in {"float64", "int64"} else 4 for v in found) <= HANDED_BYTES
+        for v in found if self.striped else []:
+            name, ctype = self.printer.name("handed"), CTYPES[v.dtype]
+            here = f"{name}[{SCANNED} * threadIdx.x + u]"
+            self.before += [
+                f"__shared__ {ctype} {name}[{SCANNED} * LONG_THREADS];",
+                "#pragma unroll",
+                f"for (int u = 0; u < {SCANNED}; ++u) {here} = {inner.known[id(v)]};",
+                "__syncwarp();",
+            ]
+            inner.known[id(v)] = f"{name}[{STRIPED}]"
+
+    def each_scanned(self, lines: list[str], place: str = f"{SCANNED} * int64_t(threadIdx.x) + u") -> list[str]:
+        """The lines for each of the elements that a thread takes of a stretch that is scanned: neighbours."""
+        total = self.total(self.nest.reduced)
+        head = [f"const int64_t k = k0 + {place};", f"if (k < {total}) {{"]
+        inside = indent([*self.indices(self.nest.reduced, "k"), *lines])
+        return ["#pragma unroll", f"for (int u = 0; u < {SCANNED}; ++u) {{", *indent([*head, *inside, "}"]), "}"]
+
+    def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
+        before, self.before = self.before, []
+        tail = [*body, *tail]
+        rest = [*self.each_scanned(tail, STRIPED), "__syncwarp();"] if self.striped else self.each_scanned(tail)
+        lines = [*before, *rest]
+        return [f"for (int64_t k0 = 0; k0 < {self.total(self.nest.reduced)}; k0 += {SCANNED} * blockDim.x) {{",
+                *indent(lines), "}"]  # fmt: skip
 
     def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
         """The team's loop over the reduced loops, flattened; with a scan it advances in step."""
@@ -357,9 +395,7 @@ class CudaRegion(Passes):
         if kind == "column" and self.solo():
             return around(self.nest.reduced, [*body, *tail], unroll=bool(self.known_loads or self.stepped()))
         if scanning and kind == "row":
-            head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {total};"]
-            lines = [*head, *self.indices(self.nest.reduced, "k"), *body, "if (inside) {", *indent(tail), "}"]
-            return [f"for (int64_t k0 = 0; k0 < {total}; k0 += blockDim.x) {{", *indent(lines), "}"]
+            return self.scan_sweep(body, tail)
         lines = [*self.indices(self.nest.reduced, "k"), *body, *tail]
         limit = total if active == "true" else f"(active ? {total} : 0)"
         return strided(limit, axis, lines)

@@ -78,6 +78,10 @@ class SpreadRegion(WideRegion):
     def each_quad(self, sweep: str) -> list[str]:
         return self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])
 
+    def comes_back(self) -> bool:
+        """Whether a row is needed again once something of it is known: sums alone are faster without teams."""
+        return self.top + bool(self.swept()) > 1 or any(v.kind == PAIR for v in self.reductions(1))
+
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
         """First what a thread needs to know of its own elements, so that it can sum them in fp32."""
         for v in self.reductions(level):
@@ -201,7 +205,7 @@ def spread_region(region: Region, f: Function, sizes: Sizes, parameters: CudaPar
         return None
     found = SpreadRegion.of(region, f, sizes, parameters)
     rows = found.nest.schedule == "row" and not found.has_scan() and found.top > 0
-    if not rows or not KEPT_ELEMENTS < found.reduced_count() <= LONGEST:
+    if not rows or not KEPT_ELEMENTS < found.reduced_count() <= LONGEST or not found.comes_back():
         return None
     found.width = 4 if found.nest.reduced[-1].count % 4 == 0 and parameters.vector > 1 else 1
     if not find_quads(found):

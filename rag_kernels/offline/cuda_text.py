@@ -42,6 +42,13 @@ template <bool MAX> struct First {
 };
 using MaxPlace = First<true>;
 using MinPlace = First<false>;
+// The next element of a thread, which comes to them in order. One that is as bad as can be is never taken.
+template <bool MAX> __device__ void take(Place& best, Place next) {
+  const bool worse = MAX ? next.value <= best.value : next.value >= best.value;
+  if (!worse && best.value == best.value) best = next;
+}
+// If none was taken, all are alike, and the first one is the extreme.
+__device__ inline int64_t place_of(Place best) { return best.at == INT64_MAX ? 0 : best.at; }
 template <class T> __device__ T lane_xor(T v, int d) { return __shfl_xor_sync(0xffffffffu, v, d); }
 __device__ inline MaxSum lane_xor(MaxSum v, int d) { return {lane_xor(v.top, d), lane_xor(v.sum, d)}; }
 __device__ inline Place lane_xor(Place v, int d) { return {lane_xor(v.value, d), lane_xor(v.at, d)}; }

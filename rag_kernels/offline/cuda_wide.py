@@ -12,13 +12,12 @@ import re
 from dataclasses import dataclass, field
 
 from rag_kernels.offline import ir
-from rag_kernels.offline.cuda_region import FUNCTORS, CudaParameters, CudaRegion, strided
+from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion, strided
 from rag_kernels.offline.expressions import Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Access, Loop, Nest, text_of
-from rag_kernels.offline.passes import START, accumulator, indent
+from rag_kernels.offline.passes import indent
 from rag_kernels.offline.regions import Region
-from rag_kernels.offline.table import CTYPES
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
@@ -37,7 +36,6 @@ class WideRegion(CudaRegion):
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
     partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
     uses: dict[str, int] = field(default_factory=dict)  # how many sweeps use a load
-    before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
 
     @property
     def quad(self) -> Loop:
@@ -188,27 +186,11 @@ class WideRegion(CudaRegion):
     def quads(self) -> str:
         return self.total([*self.nest.reduced[:-1], self.quad])
 
-    def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
-        """Each thread runs over its quad, the block scans what the quads come to."""
-        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
-        for v in found:
-            name, wide, functor = self.printer.name("s"), accumulator(v), f"{FUNCTORS[v.kind]}()"
-            scope.lines.append(f"{wide} {name} = {START[v.kind]};")
-            block = Scope(inner)
-            text = self.printer.emit(v.arg, block)
-            last = f"{wide}({START[v.kind]})"
-            step = f"{name}_last = {functor}({name}_last, {wide}({text}));"
-            self.before += [
-                f"{wide} {name}_q[4] = {{}}, {name}_last = {last}, {name}_total;",
-                "if (inside) {",
-                *indent(self.each([*block.lines, step, f"{name}_q[u] = {name}_last;"])),
-                "}",
-                f"{wide} {name}_base = row_scan({name}_last, {functor}, {last}, {name}_total);",
-                f"{name}_base = {functor}({name}, {name}_base);",
-                f"{name} = {functor}({name}, {name}_total);",
-            ]
-            inner.known[id(v)] = f"{CTYPES[v.dtype]}({functor}({name}_base, {name}_q[u]))"
-        return bool(found)
+    def each_scanned(self, lines: list[str], place: str = "") -> list[str]:
+        return ["if (inside) {", *indent(self.each(lines)), "}"]
+
+    def hand_on(self, found: list[ir.Scan], inner: Scope) -> None:
+        """They are stored four at a time."""
 
     def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
         before, self.before = self.before, []

@@ -103,7 +103,7 @@ class _OnePass:
         if not isinstance(best, ir.Reduce) or best.arg is not x or x.dtype != "float32" or v.guards:
             return None
         both = ir.Op(x.dims, PLACE, "Place{{{0}, {1}}}", (rewrite(x, self), index))
-        return ir.Op(v.dims, v.dtype, "{0}.at", (ir.Reduce(v.dims, PLACE, f"{best.kind}place", both, v.over),))
+        return ir.Op(v.dims, v.dtype, "place_of({0})", (ir.Reduce(v.dims, PLACE, f"{best.kind}place", both, v.over),))
 
     def pair(self, v: ir.Reduce, x: ir.Value) -> ir.Value:
         key = ((id(x), frozenset(ir.leaves(v.over))), PAIR)

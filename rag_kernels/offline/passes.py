@@ -20,7 +20,7 @@ START = {
 }  # fmt: skip
 STEP = {
     "maxsum": "{a} = merge({a}, {v});",
-    "maxplace": "{a} = MaxPlace()({a}, {v});", "minplace": "{a} = MinPlace()({a}, {v});",
+    "maxplace": "take<true>({a}, {v});", "minplace": "take<false>({a}, {v});",
     "sum": "{a} += {v};", "prod": "{a} *= {v};", "any": "{a} |= {v};", "all": "{a} &= {v};",
     "fastmax": "{a} = {v} > {a} ? {v} : {a};",
     "max": "{a} = {v} == {v} ? ({v} > {a} ? {v} : {a}) : {v};",
