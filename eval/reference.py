@@ -33,6 +33,15 @@ from eval.problem import load_module
 from eval.records import FunctionalProblem, TensorArgument
 
 
+def serve_cuda(channel: Channel) -> None:
+    """As `serve`, with the GPU's context and its library of products made before there is a problem."""
+    for dtype in (torch.float32, torch.float64):
+        some = torch.ones(8, 8, device="cuda", dtype=dtype)
+        some @ some
+    torch.cuda.synchronize()
+    serve(channel)
+
+
 def serve(channel: Channel) -> None:
     """Answer the judge's requests until it hangs up."""
     message, fds = channel.receive()

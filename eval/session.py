@@ -88,7 +88,8 @@ class Session:
 
     def _open_worker(self) -> Worker:
         memory = None if self.on_gpu else 3 * self.memory_bytes
-        worker = self.workers.spawn("eval.reference:serve", memory_bytes=memory, limit_address_space=False)
+        role = "eval.reference:serve_cuda" if self.on_gpu else "eval.reference:serve"
+        worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
         message = {
             "problem": codec.encode(self.fp), "device": self.device.backend, "threads": threads(),
             "content": self.content.describe(), "outputs": self.submitted.describe(),

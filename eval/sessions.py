@@ -56,8 +56,11 @@ class Sessions:
         if self._kept is not None and self._kept.fp.problem.id != fp.problem.id:
             self.close()
         if self._kept is None:
-            self._kept = self._open_beside(fp) if self.device.backend == "cuda" else self.new(fp)
+            on_gpu = self.device.backend == "cuda"
+            self._kept = self._open_beside(fp) if on_gpu else self.new(fp)
             self.complete(self._kept, thorough=self.limits.thorough)
+            if on_gpu:  # for the next problem, whose two sessions find a GPU's context made
+                self.workers.spare("eval.reference:serve_cuda", limit_address_space=False, count=2)
         return self._kept
 
     def _open_beside(self, fp: FunctionalProblem) -> Session:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -173,7 +174,7 @@ class Workers:
         self._control = Channel(ours)
         self._lock = threading.Lock()
         self._ready = False
-        self._spares: dict[tuple[Any, ...], Worker] = {}
+        self._spares: dict[tuple[Any, ...], list[Worker]] = {}
 
     def _ask(self, request: Any, fds: Sequence[int] = ()) -> Any:
         with self._lock:
@@ -194,9 +195,11 @@ class Workers:
 
         In a sandbox a child that may not fork starts no process and runs no program.
         """
-        spare = self._spares.pop((role, memory_bytes, limit_address_space, may_fork), None)
-        if spare is not None:
-            return spare
+        with suppress(KeyError, IndexError):
+            return self._spares[role, memory_bytes, limit_address_space, may_fork].pop()
+        return self._fork(role, memory_bytes, limit_address_space, may_fork)
+
+    def _fork(self, role: str, memory_bytes: int | None, limit_address_space: bool, may_fork: bool) -> Worker:
         ours, theirs = pair()
         log_fd = os.memfd_create("log")
         request = {
@@ -208,14 +211,13 @@ class Workers:
         return Worker(self, Channel(ours), reply["pid"], log_fd)
 
     def spare(
-        self, role: str, *, memory_bytes: int | None = None, limit_address_space: bool = True, may_fork: bool = True
-    ) -> None:
-        """Start a child now that the next `spawn` with the same arguments takes: its start costs no waiting then."""
-        key = (role, memory_bytes, limit_address_space, may_fork)
-        if key not in self._spares:
-            self._spares[key] = self.spawn(
-                role, memory_bytes=memory_bytes, limit_address_space=limit_address_space, may_fork=may_fork
-            )
+        self, role: str, *, memory_bytes: int | None = None, limit_address_space: bool = True, may_fork: bool = True,
+        count: int = 1,
+    ) -> None:  # fmt: skip
+        """Start children now that the next `spawn`s with the same arguments take: their start costs no waiting then."""
+        ready = self._spares.setdefault((role, memory_bytes, limit_address_space, may_fork), [])
+        while len(ready) < count:
+            ready.append(self._fork(role, memory_bytes, limit_address_space, may_fork))
 
     def call(self, target: str, payload: Any, *, deadline_s: float, memory_bytes: int | None = None) -> Any:
         """Run `target(payload)` in a child and return its result; both pass through `eval.codec`."""

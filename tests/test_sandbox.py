@@ -280,7 +280,7 @@ def test_a_frozen_worker_uses_no_time(pools: Pools, may_fork: bool) -> None:
 def test_a_spare_is_taken_by_the_same_spawn_alone(pools: Pools) -> None:
     workers = pools("all")
     workers.spare("eval.zygote:one_shot", may_fork=False)
-    [spare] = workers._spares.values()
+    [[spare]] = workers._spares.values()
     with workers.spawn("eval.zygote:one_shot") as other, workers.spawn("eval.zygote:one_shot", may_fork=False) as same:
         assert other.pid != spare.pid == same.pid
 
