@@ -21,15 +21,28 @@ rule compile
 build out.o: compile in.cpp
 default out.o
 """
-FORWARD = """#include <torch/extension.h>
-torch::Tensor forward(torch::Tensor x) {
+MODULE = """import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+source = r'''
+#ifndef RAG_KERNELS_LIGHT_EXTENSION
+#error the whole header was read
+#endif
+torch::Tensor run(torch::Tensor x) {
   auto out = torch::empty_like(x);
   const float* from = x.data_ptr<float>();
   float* to = out.data_ptr<float>();
   for (int64_t i = 0; i < x.numel(); ++i) to[i] = from[i] > 0.0f ? from[i] : 0.0f;
   return out;
 }
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &forward); }
+'''
+kernels = load_inline(name="relu", cpp_sources=source, functions=["run"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return kernels.run(x)
 """
 RELU = """import torch
 import torch.nn as nn
@@ -62,6 +75,7 @@ def test_what_the_light_header_lacks_is_built_with_the_whole_one(tmp_path: Path,
     for name, says in {
         "torch/extension.h": "#include <torch/types.h>\nstruct Everything {};",
         "torch/types.h": "#pragma once\nstruct Tensor {};",
+        "torch/csrc/Exceptions.h": "",
         "torch/csrc/utils/pybind.h": "#define IS_LIGHT",
     }.items():
         (torch / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,9 +97,9 @@ def test_what_builds_with_neither_says_why(tmp_path: Path) -> None:
         cpp_extension._run_ninja_build(str(tmp_path), False, "Error building extension")
 
 
-def test_an_extension_with_bindings_of_its_own_is_judged(tmp_path: Path) -> None:
+def test_a_module_that_builds_its_extension_is_judged(tmp_path: Path) -> None:
     limits = Limits(pairs=8, max_pairs=8, timed_s=0.05, measure_compile=False)
     with open_judge("cpu", limits=limits, cache_dir=tmp_path) as judge:
         problem = functionalize(problem_from_source("relu", RELU), workers=judge.workers)
-        ((_, judged),) = judge.judge(problem, [Candidate(FORWARD, "module", "cpu")])
+        ((_, judged),) = judge.judge(problem, [Candidate(MODULE, "module", "cpu")])
     assert isinstance(judged.verdict, Passed), judged.verdict

@@ -2,5 +2,7 @@
 // operators and Python bindings, without the C++ frontend (modules, optimizers, serialization), which takes half of
 // a build's time.
 #pragma once
+#define RAG_KERNELS_LIGHT_EXTENSION
 #include <torch/types.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
