@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Self
 
-from rag_kernels.offline import ir
+from rag_kernels.offline import cuda_loops, ir
 from rag_kernels.offline.contract import find_contraction
 from rag_kernels.offline.contract_cuda import Kernel
 from rag_kernels.offline.contract_tensor import TensorKernel, serves
@@ -59,6 +59,8 @@ class CudaRegion(Passes):
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
     known_loads: dict[str, str] = field(default_factory=dict)  # loads that a thread has done already, and where to
     before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
+    storing: bool = False  # in the sweep that stores
+    placing: bool = False  # in a sweep that looks for the place of an extreme
     striped: bool = False  # whether a warp's lanes store what they scanned side by side
 
     @classmethod
@@ -277,7 +279,9 @@ class CudaRegion(Passes):
             block = Scope(inner)
             for buffer in swept:
                 block.lines += self.store(buffer, block)
+            self.storing, self.placing = True, False
             scope.lines += self.sweep(inner.lines, block.lines, kind, active, scanning)
+            self.storing = False
         for buffer in [b for b in self.stores if b not in swept]:
             (line,) = self.store(buffer, scope)
             scope.lines.append(line if first == "true" else f"if ({first}) {line}")
@@ -299,6 +303,7 @@ class CudaRegion(Passes):
 
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
         found = self.reductions(level)
+        self.placing = any(v.kind in {"maxplace", "minplace"} for v in found)
         roots = [v.arg for v in found] + [g for v in found for g in v.guards]
         self.settle(roots, scope)
         inner = self.open_inner(scope)
@@ -396,21 +401,15 @@ class CudaRegion(Passes):
             return around(self.nest.reduced, [*body, *tail], unroll=bool(self.known_loads or self.stepped()))
         if scanning and kind == "row":
             return self.scan_sweep(body, tail)
-        lines = [*self.indices(self.nest.reduced, "k"), *body, *tail]
+        indices = self.indices(self.nest.reduced, "k")
         limit = total if active == "true" else f"(active ? {total} : 0)"
-        return strided(limit, axis, lines)
+        if self.placing and (loop := cuda_loops.ahead(limit, axis, indices, [*body, *tail])):
+            return loop
+        return self.walk(limit, axis, [*indices, *body, *tail])
 
-
-def strided(count: str, axis: str, lines: list[str]) -> list[str]:
-    """A team's loop over so many elements; those of a thread are known before, so that several loads are under way."""
-    number = f"share({count}, threadIdx.{axis}, blockDim.{axis})"
-    return [
-        "#pragma unroll 4",
-        f"for (uint32_t j = 0, own = {number}; j < own; ++j) {{",
-        f"  const int64_t k = threadIdx.{axis} + int64_t(j) * blockDim.{axis};",
-        *indent(lines),
-        "}",
-    ]
+    def walk(self, count: str, axis: str, lines: list[str]) -> list[str]:
+        """A team's loop over so many elements."""
+        return (cuda_loops.stepped if self.storing else cuda_loops.counted)(count, axis, lines)
 
 
 def count_of(loops: list[Loop]) -> int:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 from rag_kernels.offline import ir
-from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion, strided
+from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
 from rag_kernels.offline.expressions import Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Access, Loop, Nest, text_of
@@ -214,7 +214,7 @@ class WideRegion(CudaRegion):
             "if constexpr (ITEMS > 0) {",
             *indent(self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])),
             "} else {",
-            *indent(strided(self.quads, "x", [f"{sweep}(k, 0);"])),
+            *indent(self.walk(self.quads, "x", [f"{sweep}(k, 0);"])),
             "}",
         ]
 

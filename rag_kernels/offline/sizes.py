@@ -23,7 +23,7 @@ class Number:
 TAKEN = re.compile(
     r"([a-z]|acc)\d+|row\d+|part_\d+|t|l|k|u|lo|hi|at|from|to|first|last|tile|tiles|result|block|stream|active|inside|"
     r"p|s|z|to|len|panel|count|start|kn|left|right|store|found|sums|rows?|columns?|depth|"
-    r"across|along|band|high|in|now|more|fetch|put|at|a|b|e|i|j|tx|ty|own|share|(phase|first|taps|above)\d+"
+    r"across|along|band|high|in|now|more|fetch|put|at|a|b|e|i|j|tx|ty|own|share|(phase|first|taps|above|handed)\d+"
 )
 KEYWORDS = frozenset(
     "auto bool break case catch char class const continue default delete do double else enum extern false float for "
