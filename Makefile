@@ -34,9 +34,10 @@ lint: $(READY_DEV)  ## ruff and mypy alone
 bench: $(READY)  ## time the examples, eager and under torch.compile
 	@$(BIN)/python tests/bench/examples_sizes.py --compile
 
-starter: $(READY)  ## make the starter archive of the package anew, from the examples and FORMS (half a minute each)
+starter: $(READY)  ## make the starter archive of the package anew, from the examples, FORMS (half a minute each), BUNDLES
 	@rm -rf build/starter rag_kernels/starter.zip
 	@$(BIN)/rag-kernels grow examples/ $(FORMS) --device cpu --archive build/starter
+	@for bundle in $(BUNDLES); do $(BIN)/rag-kernels archive import $$bundle --trust-bundle --archive build/starter; done
 	@$(BIN)/rag-kernels archive export rag_kernels/starter.zip --archive build/starter --trust confirmed \
 	  --licence Apache-2.0 --attribution "rag-kernels, offline writer"
 
