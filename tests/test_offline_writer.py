@@ -93,6 +93,30 @@ def test_a_kernel_for_its_own_sizes_alone_is_reused_at_those(rows: int, reused: 
     assert (drafts[0].candidate.source == "// archived") is reused
 
 
+def test_products_are_the_librarys_or_ours_as_in_what_retrieval_found() -> None:
+    """Of a similar problem at other sizes; what no exemplar speaks of stays as it was."""
+    asked, then = (
+        functional("conv", Case("return torch.relu(F.conv2d(x, self.w)) + y", f"torch.rand(2, 3, {n}, {n})",
+                                "torch.rand(1)", init="self.w = nn.Parameter(torch.rand(8, 3, 3, 3))"))
+        for n in (18, 34)
+    )  # fmt: skip
+    ours, librarys = (write(then, CpuParameters(products=products)) for products in (2, 0))
+    assert ours is not None and librarys is not None and librarys.library == ("conv2d",) and not ours.library
+    plain = OfflineWriter().propose(brief(asked))
+    assert len(plain) == 2 and not any("as in" in draft.idea for draft in plain)
+    for plan, tier, problem_ in ((ours, "kernel", then), (librarys, "composed", None)):
+        old = shown(asked, plan.candidate.source, graph_key="g_similar")
+        old = dataclasses.replace(old, kernel=dataclasses.replace(old.kernel, tier=tier), problem=problem_)
+        drafts = OfflineWriter().propose(brief(asked, exemplars=(old,)))
+        assert drafts[0].candidate.tier == tier
+        assert {d.candidate.id for d in drafts} >= {d.candidate.id for d in plain}
+        follows = drafts[0].candidate.id != plain[0].candidate.id
+        assert ("Products as in k_old." in drafts[0].idea, bool(drafts[0].exemplars)) == (follows, follows)
+    foreign = shown(asked, "// of another hand", graph_key="g_similar")
+    drafts = OfflineWriter().propose(brief(asked, exemplars=(dataclasses.replace(foreign, problem=then),)))
+    assert [d.candidate.id for d in drafts] == [d.candidate.id for d in plain]
+
+
 def test_a_loop_that_no_tensor_tells_the_size_of_is_right_at_its_own_sizes_only() -> None:
     """Windows and flips that are summed within the kernel: it refuses other sizes, and does not sum too few of them."""
     for body in ("return F.avg_pool1d(x, 4, 4).sum(-1) + y", "return x.flip(-1).cumsum(-1)[:, 0] + y"):

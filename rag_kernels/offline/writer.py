@@ -2,9 +2,9 @@
 as an LLM.
 
 Comes in: a Brief. Goes out: Drafts, in this order: archived kernels proven here on the same graph and sizes, the fused
-candidate, archived kernels in parts of the graph, other choices of what is fused, other archived kernels of the same
-graph, rewritten graphs; from the second round on, the best so far with one tuning parameter changed. A source that was
-tried is never drafted again; an empty list says that nothing is left.
+candidate (products as in the most similar archived kernels), archived kernels in parts of the graph, other choices of
+what is fused, other archived kernels of the same graph, rewritten graphs; from the second round on, the best so far
+with one tuning parameter changed. A source that was tried is never drafted again; an empty list: nothing is left.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from archive.records import Attempt, Relation
 from eval.records import Candidate, FunctionalProblem, Passed, TensorSpec
+from rag_kernels.offline.advice import advised
 from rag_kernels.offline.compose import Plan, choices, first_plans, write
 from rag_kernels.offline.foreign import MARK, Foreign
 from rag_kernels.offline.rewrite import rewrites, simplified
@@ -46,7 +47,8 @@ class OfflineWriter:
         fp, done = simplified(brief.problem)
         plain = Variant(fp, note=_rewritten(*done))
         planted, rewritten = list(_transplanted(brief, plain)), list(_rewrites(plain))
-        fused = [plain.draft(plan) for plan in first_plans(fp, start)]
+        plans, followed = advised(list(first_plans(fp, start)), brief.exemplars, brief.device.backend)
+        fused = [plain.draft(plan, follows=followed if plan is plans[0] else ()) for plan in plans]
         yield from fused[:1]
         for variant in planted:
             yield from variant.drafts(choices(start)[0])
@@ -78,15 +80,17 @@ class Variant:
         if plan is not None:
             yield self.draft(plan)
 
-    def draft(self, plan: Plan, idea: str = "", parent: str = "") -> Draft:
-        idea = idea or " ".join(text for text in (self.idea, _idea(plan)) if text)
+    def draft(self, plan: Plan, idea: str = "", parent: str = "", follows: Sequence[Shown] = ()) -> Draft:
+        """`follows` are the archived kernels after which the plan was chosen."""
+        chosen = f"Products as in {', '.join(s.kernel.id for s in follows)}." if follows else ""
+        idea = idea or " ".join(text for text in (self.idea, _idea(plan), chosen) if text)
         parents: list[tuple[str, Relation]] = [(s.kernel.id, "transplanted") for s in self.shown]
         note = "; ".join(text for text in (self.note, _note(plan)) if text)
         return Draft(
             plan.candidate,
             idea=idea,
             parents=((parent, "parent"), *parents) if parent else tuple(parents),
-            exemplars=tuple(s.exemplar for s in self.shown),
+            exemplars=tuple(s.exemplar for s in (*self.shown, *follows)),
             note=note,
         )
 
