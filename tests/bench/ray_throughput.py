@@ -1,14 +1,18 @@
 """Verdicts an hour with one, two and four judges of a cluster: the same candidates each time. Prints Markdown tables.
 
     python tests/bench/ray_throughput.py --gpus 1,2,4
+    python tests/bench/ray_throughput.py --gpus 4,2,1 --each 3          # three problems for every judge of an arm
     python tests/bench/ray_throughput.py --judges 1,2 --kernels 12      # on a CPU, a share of the cores each
 
 The candidates are honest kernels of the zoo, each in several spellings: a comment that differs, so that each is built
-for itself. Each arm starts a Ray of its own and finds an empty cache: builds, admissions, baselines and sessions are
-paid for again. A judge has the same share of the host's cores in every arm, and one candidate is judged before the
-first, so that compilers and libraries have been read from disk. Measured from the first candidate that is handed in,
-with all judges open, to the last verdict; with --arm-seconds N an arm ends at the latest N seconds after it began, and
-its rate is that of the verdicts until then. Needs no archive and no model: torch, apache-tvm-ffi and ray.
+for itself. With --each N an arm of n judges gets the first N problems n times over (a comment makes each copy a problem
+of its own), so that all arms open as many problems for a verdict; without it every arm gets the same list, of which few
+judges see fewer problems in the same time. Each arm starts a Ray of its own and finds an empty cache: builds,
+admissions, baselines and sessions are paid for again. A judge has the same share of the host's cores in every arm, and
+one candidate is judged before the first, so that compilers and libraries have been read from disk. Measured from the
+first candidate that is handed in, with all judges open, to the last verdict; with --arm-seconds N an arm ends at the
+latest N seconds after it began, and its rate is that of the verdicts until then. Needs no archive and no model: torch,
+apache-tvm-ffi and ray.
 """
 
 from __future__ import annotations
@@ -55,8 +59,11 @@ class Arm:
         return 3600 * len(self.verdicts) / self.seconds if self.seconds else 0.0
 
 
-def work(backend: Backend, kernels: int, spellings: int) -> dict[FunctionalProblem, list[Candidate]]:
-    """So many kernels, spread over the corpus, by problem; each in so many spellings."""
+Work = dict[FunctionalProblem, list[Candidate]]
+
+
+def work(backend: Backend, kernels: int, spellings: int, *, copies: int = 1, problems: int | None = None) -> Work:
+    """So many kernels, spread over the corpus, by problem, each in so many spellings; `copies` of the first problems."""
     corpus = cuda_kernels() if backend == "cuda" else [h for h in honest_kernels() if h.candidate.tier == "kernel"]
     chosen = corpus[:: max(1, len(corpus) // kernels)][:kernels]
     asked: dict[str, list[Candidate]] = {}
@@ -64,13 +71,18 @@ def work(backend: Backend, kernels: int, spellings: int) -> dict[FunctionalProbl
         for number in range(spellings):
             text = f"{honest.candidate.source}\n// spelling {number}\n"
             asked.setdefault(honest.task_source, []).append(replace(honest.candidate, source=text))
+    found: Work = {}
     with Workers() as workers:
-        named = [(problem_from_source(f"task{n}", source), source) for n, source in enumerate(asked)]
-        return {functionalize(problem, workers=workers): asked[source] for problem, source in named}
+        for number, source in enumerate(list(asked)[:problems]):
+            for copy in range(copies):
+                problem = problem_from_source(f"task{number}_{copy}", f"{source}\n# copy {copy}\n")
+                texts = [replace(c, source=f"{c.source}// copy {copy}\n") for c in asked[source]]
+                found[functionalize(problem, workers=workers)] = texts
+    return found
 
 
 def run(
-    backend: Backend, judges: int, todo: dict[FunctionalProblem, list[Candidate]], asked: argparse.Namespace
+    backend: Backend, judges: int, todo: Work, asked: argparse.Namespace
 ) -> Arm:
     with tempfile.TemporaryDirectory(prefix="rag-kernels-bench-") as cache:
         started = time.perf_counter()
@@ -86,7 +98,7 @@ def run(
     return arm
 
 
-def judge_all(judge: ClusterJudge, todo: dict[FunctionalProblem, list[Candidate]], arm: Arm, limit_s: float) -> None:
+def judge_all(judge: ClusterJudge, todo: Work, arm: Arm, limit_s: float) -> None:
     started, lock = time.perf_counter(), threading.Lock()
 
     def more() -> Sequence[Candidate]:
@@ -107,7 +119,7 @@ def judge_all(judge: ClusterJudge, todo: dict[FunctionalProblem, list[Candidate]
         list(pool.map(one, todo))
 
 
-def table(arms: Sequence[Arm], expected: int) -> str:
+def table(arms: Sequence[Arm], expected: int, *, weak: bool) -> str:
     first = min(arms, key=lambda arm: arm.judges)
     rows = [
         "| judges | candidates judged | seconds | verdicts an hour | speed-up | the same verdict | opening, s |",
@@ -117,8 +129,9 @@ def table(arms: Sequence[Arm], expected: int) -> str:
         both = arm.verdicts.keys() & first.verdicts.keys()
         same = sum(codes(arm.verdicts[c].verdict) == codes(first.verdicts[c].verdict) for c in both)
         times = arm.an_hour / first.an_hour if first.an_hour else 0.0
+        asked = expected * (arm.judges if weak else 1)
         rows.append(
-            f"| {arm.judges} | {len(arm.verdicts)} of {expected} | {arm.seconds:.1f} | {arm.an_hour:.0f} "
+            f"| {arm.judges} | {len(arm.verdicts)} of {asked} | {arm.seconds:.1f} | {arm.an_hour:.0f} "
             f"| {times:.2f} | {same} of {len(both)} | {arm.open_s:.1f} |"
         )
     return "\n".join(rows)
@@ -147,22 +160,26 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=30)
     parser.add_argument("--spellings", type=int, default=3)
     parser.add_argument("--cpus", type=int, default=0, help="cores of a judge; else a share by the largest arm")
+    parser.add_argument("--each", type=int, help="problems for each judge of an arm, instead of the same list for all")
     parser.add_argument("--arm-seconds", type=float, default=1e9)
     parser.add_argument("--no-compile", action="store_true", help="measure no torch.compile baseline")
     asked = parser.parse_args()
     asked.counts = [int(count) for count in (asked.gpus or asked.judges).split(",")]
     backend: Backend = "cuda" if asked.gpus else "cpu"
-    todo = work(backend, asked.kernels, asked.spellings)
+    todo = work(backend, asked.kernels, asked.spellings, problems=asked.each)
     expected = sum(map(len, todo.values()))
     machine = f"{gpu_name() if backend == 'cuda' else cpu_name()}, {os.cpu_count()} cores"
-    print(f"{expected} candidates of {len(todo)} problems; {machine}.", flush=True)
+    whose = " for each judge" if asked.each else ""
+    print(f"{expected} candidates of {len(todo)} problems{whose}; {machine}.", flush=True)
     problem, candidates = next(iter(todo.items()))
     run(backend, 1, {problem: candidates[:1]}, asked)  # compilers and libraries are read from disk before any arm
     arms: list[Arm] = []
     for count in asked.counts:
+        if asked.each:
+            todo = work(backend, asked.kernels, asked.spellings, copies=count, problems=asked.each)
         arms.append(run(backend, count, todo, asked))
         names = Counter(code for judged in arms[-1].verdicts.values() for code in codes(judged.verdict))
-        print(f"\n{count} judges: {dict(names)}\n\n{table(arms, expected)}", flush=True)
+        print(f"\n{count} judges: {dict(names)}\n\n{table(arms, expected, weak=bool(asked.each))}", flush=True)
     print(f"\n{stages(arms)}")
 
 
