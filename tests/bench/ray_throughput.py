@@ -63,7 +63,7 @@ Work = dict[FunctionalProblem, list[Candidate]]
 
 
 def work(backend: Backend, kernels: int, spellings: int, *, copies: int = 1, problems: int | None = None) -> Work:
-    """So many kernels, spread over the corpus, by problem, each in so many spellings; `copies` of the first problems."""
+    """Kernels spread over the corpus, by problem, each in so many spellings; `copies` of the first `problems`."""
     corpus = cuda_kernels() if backend == "cuda" else [h for h in honest_kernels() if h.candidate.tier == "kernel"]
     chosen = corpus[:: max(1, len(corpus) // kernels)][:kernels]
     asked: dict[str, list[Candidate]] = {}
