@@ -37,7 +37,7 @@ bench: $(READY)  ## time the examples, eager and under torch.compile
 starter: $(READY)  ## make the starter archive of the package anew, from the examples, FORMS (half a minute each), BUNDLES
 	@rm -rf build/starter rag_kernels/starter.zip
 	@$(BIN)/rag-kernels grow examples/ $(FORMS) --device cpu --archive build/starter
-	@for bundle in $(BUNDLES); do $(BIN)/rag-kernels archive import $$bundle --trust-bundle --archive build/starter; done
+	@for bundle in $(BUNDLES); do $(BIN)/rag-kernels archive import $$bundle --trust-bundle --archive build/starter || exit 1; done
 	@$(BIN)/rag-kernels archive export rag_kernels/starter.zip --archive build/starter --trust confirmed \
 	  --licence Apache-2.0 --attribution "rag-kernels, offline writer"
 

@@ -31,8 +31,9 @@ from eval.records import TensorSpec
 
 
 def serve_cuda(channel: Channel) -> None:
-    """As `serve`, with the GPU's context made before there is a candidate."""
-    torch.empty(1, device="cuda")
+    """As `serve`, with the GPU's context made before there is a candidate; if that fails, it is tried again with it."""
+    with suppress(Exception):
+        torch.empty(1, device="cuda")
     serve(channel)
 
 
@@ -40,7 +41,8 @@ def serve_cuda_module(channel: Channel) -> None:
     """The same with the profiler set up, which takes seconds: what a module runs is told by its help."""
     from eval.profiling import profile
 
-    profile(lambda: torch.empty(1, device="cuda").zero_(), on_gpu=True)
+    with suppress(Exception):
+        profile(lambda: torch.empty(1, device="cuda").zero_(), on_gpu=True)
     serve_cuda(channel)
 
 

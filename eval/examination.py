@@ -34,10 +34,10 @@ def examine(payload: dict[str, Any]) -> Examination:
     """Everything about one problem. `payload`: problem, device, threads, seed, budget_s, turns."""
     torch.set_num_threads(payload["threads"])
     strict_precision()
-    started = time.monotonic()
     units, locks = payload["turns"]
     turns = Turns(units, Path(locks))
     with turns.shared(), torch.no_grad():
+        started = time.monotonic()
         subject = Subject(payload["problem"], torch.device(payload["device"]), payload["seed"])
         return Examiner(subject, started, payload["budget_s"], turns).examine()
 
@@ -130,7 +130,9 @@ class Examiner:
         """Asked between steps, so that it is also where others may time."""
         if self.subject.device.type != "cpu":
             torch.cuda.synchronize()
+        before = time.monotonic()
         self.turns.give_way()
+        self.started += time.monotonic() - before  # waiting for others costs no budget
         return time.monotonic() > self.started + self.budget_s
 
     def attempt(self, what: str, work: Callable[[], Any]) -> Any:

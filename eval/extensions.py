@@ -7,10 +7,12 @@ comes before torch's own folders); what does not build with it is built again wi
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 HEADERS = Path(__file__).with_name("light_headers")
+ONE = threading.Lock()  # a module may build several in threads, and the environment is the process's
 
 
 def lighten() -> None:
@@ -20,16 +22,17 @@ def lighten() -> None:
     ninja = cpp_extension._run_ninja_build
 
     def build(*asked: Any, **named: Any) -> None:
-        before = os.environ.get("CPATH")
-        os.environ["CPATH"] = f"{HEADERS}:{before}" if before else str(HEADERS)
-        try:
+        with ONE:
+            before = os.environ.get("CPATH")
+            os.environ["CPATH"] = f"{HEADERS}:{before}" if before else str(HEADERS)
+            try:
+                return ninja(*asked, **named)
+            except RuntimeError:  # which says too little of why
+                pass
+            finally:
+                del os.environ["CPATH"]
+                if before is not None:
+                    os.environ["CPATH"] = before
             return ninja(*asked, **named)
-        except RuntimeError:  # which says too little of why
-            pass
-        finally:
-            del os.environ["CPATH"]
-            if before is not None:
-                os.environ["CPATH"] = before
-        return ninja(*asked, **named)
 
     cpp_extension._run_ninja_build = build

@@ -34,11 +34,15 @@ from eval.records import FunctionalProblem, TensorArgument
 
 
 def serve_cuda(channel: Channel) -> None:
-    """As `serve`, with the GPU's context and its library of products made before there is a problem."""
-    for dtype in (torch.float32, torch.float64):
-        some = torch.ones(8, 8, device="cuda", dtype=dtype)
-        some @ some
-    torch.cuda.synchronize()
+    """As `serve`, with the GPU's context and its library of products made before there is a problem.
+
+    If that fails (a GPU may be full now), it is tried again when there is one, whose answer then says why.
+    """
+    with contextlib.suppress(Exception):
+        for dtype in (torch.float32, torch.float64):
+            some = torch.ones(8, 8, device="cuda", dtype=dtype)
+            some @ some
+        torch.cuda.synchronize()
     serve(channel)
 
 

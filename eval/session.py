@@ -72,7 +72,11 @@ class Session:
         self.best_speedup = 0.0  # over eager, of the best candidate so far (low end of its interval)
         self.timed = ReferenceTimes(self)
         self.worker = self._open_worker()
-        self._make_draws()
+        try:
+            self._make_draws()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def on_gpu(self) -> bool:
@@ -294,10 +298,14 @@ class Session:
         self.close()
 
 
+def bytes_of(fp: FunctionalProblem) -> int:
+    """Of its tensors, outputs with what the judge keeps beside them."""
+    return sum(tensor_bytes(a.spec) for a in fp.tensors) + 4 * sum(tensor_bytes(s) for s in fp.outputs)
+
+
 def takes_special(fp: FunctionalProblem) -> bool:
     """Small enough for special values at its own sizes."""
-    content, output = sum(tensor_bytes(a.spec) for a in fp.tensors), sum(tensor_bytes(s) for s in fp.outputs)
-    return content + 4 * output <= SPECIAL_BYTES
+    return bytes_of(fp) <= SPECIAL_BYTES
 
 
 def _numbers(raw: NDArray[np.uint8], spec: TensorSpec) -> NDArray[Any]:

@@ -6,20 +6,23 @@ Comes in: a FunctionalProblem. Goes out: a `Session` with the problem's admissio
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 from eval.admission import Admission, admission_file, open_admission
 from eval.limits import Limits
 from eval.records import Device, FunctionalProblem, ProblemError
-from eval.session import Session, takes_special
+from eval.session import Session, bytes_of, takes_special
 from eval.turns import Turns
 from eval.workers import Workers
 
+AHEAD_BYTES = 4 << 30  # of `bytes_of`
 Sizes = Literal["small", "odd"]
 AtOtherSizes = Callable[[FunctionalProblem, Sizes, Workers], FunctionalProblem | None]
 
@@ -37,6 +40,7 @@ class Sessions:
     at_other_sizes: AtOtherSizes | None
     _kept: Session | None = None
     _other_sizes: dict[tuple[str, Sizes], FunctionalProblem | None] = field(default_factory=dict)
+    _one_at_a_time: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
 
     def new(self, fp: FunctionalProblem, *, workers: Workers | None = None, limits: Limits | None = None,
             turns: Turns | None = None) -> Session:  # fmt: skip
@@ -56,11 +60,13 @@ class Sessions:
         if self._kept is not None and self._kept.fp.problem.id != fp.problem.id:
             self.close()
         if self._kept is None:
-            on_gpu = self.device.backend == "cuda"
-            self._kept = self._open_beside(fp) if on_gpu else self.new(fp)
-            self.complete(self._kept, thorough=self.limits.thorough)
-            if on_gpu:  # for the next problem, whose two sessions find a GPU's context made
-                self.workers.spare("eval.reference:serve_cuda", limit_address_space=False, count=2)
+            with ExitStack() as opened:
+                made = opened.enter_context(self._open_beside(fp) if self.device.backend == "cuda" else self.new(fp))
+                self.complete(made, thorough=self.limits.thorough)
+                self._kept = made
+                opened.pop_all()
+        elif self.device.backend == "cuda":  # for the next problem, whose two sessions find a GPU's context made
+            self.workers.spare("eval.reference:serve_cuda", limit_address_space=False, count=2)
         return self._kept
 
     def _open_beside(self, fp: FunctionalProblem) -> Session:
@@ -87,22 +93,22 @@ class Sessions:
     def admission(self, fp: FunctionalProblem) -> Admission:
         """What is known of the problem itself: examined once, kept in the cache."""
         file = admission_file(fp, self.device, cache=self.cache)
-        return open_admission(file, fp, self.device, self.workers, units=self.turns.names, locks=self.turns.cache)
+        with self._one_at_a_time[fp.problem.id]:
+            return open_admission(file, fp, self.device, self.workers, units=self.turns.names, locks=self.turns.cache)
 
     def examine_ahead(self, fp: FunctionalProblem) -> None:
-        """What `open` will want to know of the problem; from any thread. What is wrong with it shows again there."""
-        with suppress(ProblemError):
-            self._examine(fp)
-            self._other_size(fp, "small")
+        """What `open` will want to know of the problem; from any thread. What is wrong with it shows again there.
+
+        Large problems wait for their turn: an examination holds several times their memory on the device.
+        """
+        if bytes_of(fp) <= AHEAD_BYTES:
+            with self._one_at_a_time["ahead"], suppress(ProblemError):
+                self._examine(fp)
+                self._other_size(fp, "small")
 
     def _examine(self, fp: FunctionalProblem) -> None:
         if "admission" not in self.limits.without:
             self.admission(fp)
-
-    def _admitted(self, fp: FunctionalProblem) -> Admission:
-        """The same in the middle of a turn, which is given up meanwhile."""
-        with self.turns.away():
-            return self.admission(fp)
 
     def complete(self, session: Session, *, thorough: bool) -> None:
         """The problem's admission, and the problem at other sizes: small for special values, odd for tails."""
@@ -136,7 +142,8 @@ class Sessions:
 
     def _other_size(self, fp: FunctionalProblem, sizes: Sizes) -> FunctionalProblem | None:
         key = (fp.problem.id, sizes)
-        if key not in self._other_sizes:
-            find = self.at_other_sizes
-            self._other_sizes[key] = find(fp, sizes, self.workers) if find is not None else None
+        with self._one_at_a_time[f"{fp.problem.id} {sizes}"]:
+            if key not in self._other_sizes:
+                find = self.at_other_sizes
+                self._other_sizes[key] = find(fp, sizes, self.workers) if find is not None else None
         return self._other_sizes[key]

@@ -172,7 +172,7 @@ class Workers:
         )  # fmt: skip
         theirs.close()
         self._control = Channel(ours)
-        self._lock = threading.Lock()
+        self._lock, self._taking = threading.Lock(), threading.Lock()
         self._ready = False
         self._spares: dict[tuple[Any, ...], list[Worker]] = {}
 
@@ -195,7 +195,7 @@ class Workers:
 
         In a sandbox a child that may not fork starts no process and runs no program.
         """
-        with suppress(KeyError, IndexError):
+        with self._taking, suppress(KeyError, IndexError):
             return self._spares[role, memory_bytes, limit_address_space, may_fork].pop()
         return self._fork(role, memory_bytes, limit_address_space, may_fork)
 
@@ -215,9 +215,10 @@ class Workers:
         count: int = 1,
     ) -> None:  # fmt: skip
         """Start children now that the next `spawn`s with the same arguments take: their start costs no waiting then."""
-        ready = self._spares.setdefault((role, memory_bytes, limit_address_space, may_fork), [])
-        while len(ready) < count:
-            ready.append(self._fork(role, memory_bytes, limit_address_space, may_fork))
+        with self._taking:
+            ready = self._spares.setdefault((role, memory_bytes, limit_address_space, may_fork), [])
+            while len(ready) < count:
+                ready.append(self._fork(role, memory_bytes, limit_address_space, may_fork))
 
     def call(self, target: str, payload: Any, *, deadline_s: float, memory_bytes: int | None = None) -> Any:
         """Run `target(payload)` in a child and return its result; both pass through `eval.codec`."""
@@ -230,6 +231,9 @@ class Workers:
         return reply["status"], reply["overrun"]
 
     def close(self) -> None:
+        for spare in [worker for ready in self._spares.values() for worker in ready]:
+            with suppress(RuntimeError):  # the warm parent may be gone
+                spare.close()
         self._control.close()
         try:
             self._process.wait(timeout=5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,22 @@ def test_what_the_light_header_lacks_is_built_with_the_whole_one(tmp_path: Path,
     (tmp_path / "in.cpp").write_text(source)
     cpp_extension._run_ninja_build(str(tmp_path), False, "Error building extension")
     assert (tmp_path / "out.o").is_file()
+
+
+@pytest.mark.usefixtures("lightened")
+def test_extensions_are_built_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CPATH", "own")
+
+    def build(number: int) -> None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "build.ninja").write_text(NINJA.format(torch=tmp_path))
+        (folder / "in.cpp").write_text(f"int known = {number};\n")
+        cpp_extension._run_ninja_build(str(folder), False, "Error building extension")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(build, range(16)))
+    assert os.environ["CPATH"] == "own"
 
 
 @pytest.mark.usefixtures("lightened")

@@ -1,6 +1,7 @@
 """What the judge finds beyond wrong numbers on ordinary inputs: precision, special values, sizes, memory, races."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from eval.records import Candidate, FunctionalProblem, Passed, Tier, Verdict
 from eval.reference_times import ReferenceTimes
 from eval.session import Session
 from eval.subject import Library, Subject
+from eval.workers import WorkerFailed
 from ingest.functionalize import functionalize
 from ingest.sizes import at_other_sizes
 
@@ -301,7 +303,25 @@ def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeyp
     monkeypatch.setattr(Session, "_accepts_normal", lambda session: 1 / (session.fp is not fp))
     with pytest.raises(ZeroDivisionError):  # the own one cannot be opened
         judge.sessions._open_beside(fp)
-    assert [session.fp.graph_key for session in closed] == [fp.graph_key]
+    assert {session.fp is fp for session in closed} == {True, False}  # both
+
+
+def test_a_problem_is_examined_once_by_threads_that_ask_together(judge: LocalJudge) -> None:
+    problem = problem_from_source("rows", SOFTMAX.replace("128, 256", "96, 256"))
+    fp = functionalize(problem, workers=judge.workers)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(judge.sessions.admission, [fp] * 4))
+    assert all(one == found[0] for one in found)
+
+
+def test_a_worker_that_found_no_gpu_while_it_waited_still_answers(judge: LocalJudge) -> None:
+    judge.workers.spare("eval.reference:serve_cuda", limit_address_space=False)
+    with (
+        judge.workers.spawn("eval.reference:serve_cuda", limit_address_space=False) as worker,
+        pytest.raises(WorkerFailed) as failed,
+    ):
+        worker.request({}, deadline_s=60)
+    assert failed.value.kind == "raised"
 
 
 def test_large_copies_are_whole() -> None:

@@ -275,11 +275,11 @@ class CudaRegion(Passes):
         if swept:
             self.settle(list(swept.values()), scope)
             inner = self.open_inner(scope)
+            self.storing, self.placing = True, False
             scanning = self.scans(list(swept.values()), scope, inner, kind)
             block = Scope(inner)
             for buffer in swept:
                 block.lines += self.store(buffer, block)
-            self.storing, self.placing = True, False
             scope.lines += self.sweep(inner.lines, block.lines, kind, active, scanning)
             self.storing = False
         for buffer in [b for b in self.stores if b not in swept]:
@@ -366,7 +366,8 @@ class CudaRegion(Passes):
 
     def hand_on(self, found: list[ir.Scan], inner: Scope) -> None:
         """Let a warp's lanes exchange what they have of a scan, so that they store side by side."""
-        self.striped = bool(found) and sum(8 if v.dtype in {"float64", "int64"} else 4 for v in found) <= HANDED_BYTES
+        size = sum(8 if v.dtype in {"float64", "int64"} else 4 for v in found)
+        self.striped = self.storing and 0 < size <= HANDED_BYTES
         for v in found if self.striped else []:
             name, ctype = self.printer.name("handed"), CTYPES[v.dtype]
             here = f"{name}[{SCANNED} * threadIdx.x + u]"

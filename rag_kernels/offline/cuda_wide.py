@@ -154,7 +154,7 @@ class WideRegion(CudaRegion):
 
     def row(self) -> list[str]:
         lines = CudaRegion.row(self)
-        kept = self.kept_names()
+        kept = [] if self.has_scan() else self.kept_names()  # a scan goes over the row in stretches
         first = next((i for i, line in enumerate(lines) if "auto sweep" in line), len(lines))
         return self.loaded([*lines[:first], *self.keep(kept), *lines[first:]], set(kept))
 

@@ -211,6 +211,7 @@ def _judge_all(run: Run, arm: str, cache: Path) -> None:
                 if judge is not None:
                     judge.close()
                 judge = None
+                forms.clear()  # what is under way there ends with that judge
             if run.over:
                 return
     finally:
