@@ -12,29 +12,21 @@ import re
 from dataclasses import dataclass, field
 from typing import Self
 
-from rag_kernels.offline import cuda_loops, ir
+from rag_kernels.offline import ir
 from rag_kernels.offline.contract import find_contraction
 from rag_kernels.offline.contract_cuda import Kernel
 from rag_kernels.offline.contract_tensor import TensorKernel, serves
+from rag_kernels.offline.cuda_sweeps import Sweeps, count_of
 from rag_kernels.offline.cuda_windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Loop, build_nest
-from rag_kernels.offline.passes import START, STEP, Passes, accumulator, around, indent, levels, start_of
+from rag_kernels.offline.passes import around, indent, levels
 from rag_kernels.offline.regions import Region
 from rag_kernels.offline.sizes import Number, c_name
 from rag_kernels.offline.table import CTYPES
 
-FUNCTORS = {
-    "sum": "Sum", "prod": "Prod", "max": "Max", "fastmax": "Max", "min": "Min", "any": "Any", "all": "All",
-    "maxsum": "Merge", "maxplace": "MaxPlace", "minplace": "MinPlace",
-}  # fmt: skip
-
-
 KEPT_COLUMN, MANY_COLUMNS = 64, 1 << 17
-SCANNED = 4  # neighbours that a thread takes of a row that is scanned
-STRIPED = f"{32 * SCANNED} * (threadIdx.x / 32) + 32 * u + threadIdx.x % 32"  # those that a warp's lanes store together
-HANDED_BYTES = 8  # of an element: shared memory of a block does for so many scans
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
 
 
@@ -53,15 +45,10 @@ class CudaParameters:
 
 
 @dataclass(slots=True)
-class CudaRegion(Passes):
+class CudaRegion(Sweeps):
     parameters: CudaParameters = CudaParameters()
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
-    known_loads: dict[str, str] = field(default_factory=dict)  # loads that a thread has done already, and where to
-    before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
-    storing: bool = False  # in the sweep that stores
-    placing: bool = False  # in a sweep that looks for the place of an extreme
-    striped: bool = False  # whether a warp's lanes store what they scanned side by side
 
     @classmethod
     def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
@@ -130,9 +117,6 @@ class CudaRegion(Passes):
                 arguments.append(text)
         return parameters, arguments
 
-    def total(self, loops: list[Loop]) -> str:
-        return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"
-
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"
         lane = self.nest.lane.size if self.nest.lane else "1"
@@ -164,6 +148,9 @@ class CudaRegion(Passes):
         """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
         return self.has_scan() or self.reduced_count() <= SHORT_COLUMN or self.has_windows() or self.keeps_columns()
 
+    def is_unrolled(self) -> bool:
+        return bool(self.known_loads or self.stepped())
+
     def has_windows(self) -> bool:
         """Whether columns are windows, and many: their elements lie together, which a team would not profit from."""
         nest = self.nest
@@ -186,12 +173,6 @@ class CudaRegion(Passes):
         sweeps = self.top + bool(self.swept())
         return not few and sweeps > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
 
-    def reduced_count(self) -> int:
-        return count_of(self.nest.reduced)
-
-    def has_scan(self) -> bool:
-        return any(isinstance(v, ir.Scan) for v in ir.walk(*self.values))
-
     # Point ----------------------------------------------------------------------------------------------------
 
     def point(self) -> list[str]:
@@ -203,18 +184,6 @@ class CudaRegion(Passes):
             f"if (t >= {self.total(loops)}) return;",
         ]
         return [*head, *self.indices(loops, "t"), *scope.lines, *stores]
-
-    @staticmethod
-    def indices(loops: list[Loop], flat: str) -> list[str]:
-        """Take a flat index apart, innermost loop first."""
-        if len(loops) < 2:
-            return [f"const int64_t {loop.var} = {flat};" for loop in loops]
-        rest = f"rest_{loops[0].var}"
-        lines = [f"uint32_t {rest} = uint32_t({flat});"]
-        for loop in reversed(loops[1:]):
-            size = f"uint32_t({loop.size})"
-            lines += [f"const int64_t {loop.var} = {rest} % {size};", f"{rest} /= {size};"]
-        return [*lines, f"const int64_t {loops[0].var} = {rest};"]
 
     # Rows and columns -----------------------------------------------------------------------------------------
 
@@ -266,152 +235,3 @@ class CudaRegion(Passes):
                     declared.append(f"float {name}[{self.reduced_count()}];")
                     loads.append(f"{name}[{place}] = {text};")
         return [*declared, *around(self.nest.reduced, loads, unroll=True)]
-
-    def passes(self, kind: str, active: str, first: str) -> list[str]:
-        scope = Scope()
-        for level in range(1, self.top + 1):
-            self.reduce_pass(level, kind, active, scope)
-        swept = self.swept()
-        if swept:
-            self.settle(list(swept.values()), scope)
-            inner = self.open_inner(scope)
-            self.storing, self.placing = True, False
-            scanning = self.scans(list(swept.values()), scope, inner, kind)
-            block = Scope(inner)
-            for buffer in swept:
-                block.lines += self.store(buffer, block)
-            scope.lines += self.sweep(inner.lines, block.lines, kind, active, scanning)
-            self.storing = False
-        for buffer in [b for b in self.stores if b not in swept]:
-            (line,) = self.store(buffer, scope)
-            scope.lines.append(line if first == "true" else f"if ({first}) {line}")
-        return scope.lines
-
-    def open_inner(self, scope: Scope) -> Scope:
-        """The scope of what runs for every element of a sweep."""
-        inner = Scope(scope)
-        inner.known.update(self.known_loads)
-        return inner
-
-    def added_to(self, name: str, v: ir.Reduce, wide: str) -> str:
-        """The variable that takes an element of a reduction."""
-        return name
-
-    def settle(self, roots: list[ir.Value], scope: Scope) -> None:
-        for v in self.frontier(roots):
-            self.printer.emit(v, scope)
-
-    def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
-        found = self.reductions(level)
-        self.placing = any(v.kind in {"maxplace", "minplace"} for v in found)
-        roots = [v.arg for v in found] + [g for v in found for g in v.guards]
-        self.settle(roots, scope)
-        inner = self.open_inner(scope)
-        scanning = self.scans(roots, scope, inner, kind)
-        tail = Scope(inner)
-        joined: list[tuple[str, str, str]] = []
-        for v in found:
-            name = self.printer.name("acc")
-            ctype = CTYPES[v.dtype]
-            wide = accumulator(v) if self.reduced_count() > 16384 or accumulator(v) != "double" else ctype
-            start = start_of(v.kind, v.dtype)
-            scope.lines.append(f"{wide} {name} = {start};")
-            guard = " && ".join(self.printer.emit(g, tail) for g in v.guards)
-            block = Scope(tail)
-            line = self.step(v, name, wide, scope, block)
-            lines = [*block.lines, line]
-            tail.lines += [f"if ({guard}) {{", *indent(lines), "}"] if guard else lines
-            if not guard:
-                tail.known |= block.known
-            if kind == "row" or not self.solo():
-                joined.append((name, f"{FUNCTORS[v.kind]}()", f"{wide}({start})"))
-            scope.known[id(v)] = name if wide == ctype else f"{ctype}({name})"
-        scope.lines += self.sweep(inner.lines, tail.lines, kind, active, scanning)
-        scope.lines += self.join(joined, kind) if joined else []
-
-    def step(self, v: ir.Reduce, name: str, wide: str, scope: Scope, block: Scope) -> str:
-        """The statement that takes one more element; what it needs goes to the block, declarations to the scope."""
-        return STEP[v.kind].format(a=self.added_to(name, v, wide), v=self.printer.emit(v.arg, block))
-
-    def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
-        """What the threads of a team have, joined: variable, functor and start of each reduction."""
-        return [f"{name} = {kind}_reduce({name}, {functor}, {start});" for name, functor, start in found]
-
-    def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
-        """Running totals. Of a row each thread runs over a few neighbours, and the block scans what these come to; a
-        column's thread simply runs."""
-        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
-        for v in found:
-            name, wide = self.printer.name("s"), accumulator(v)
-            scope.lines.append(f"{wide} {name} = {START[v.kind]};")
-            block = Scope(inner)
-            text = self.printer.emit(v.arg, block)
-            if kind == "column":
-                inner.lines += [*block.lines, STEP[v.kind].format(a=name, v=text)]
-                inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
-                continue
-            functor, start = f"{FUNCTORS[v.kind]}()", f"{wide}({START[v.kind]})"
-            step = f"{name}_last = {functor}({name}_last, {wide}({text}));"
-            self.before += [
-                f"{wide} {name}_q[{SCANNED}] = {{}}, {name}_last = {start}, {name}_total;",
-                *self.each_scanned([*block.lines, step, f"{name}_q[u] = {name}_last;"]),
-                f"{wide} {name}_base = row_scan({name}_last, {functor}, {start}, {name}_total);",
-                f"{name}_base = {functor}({name}, {name}_base);",
-                f"{name} = {functor}({name}, {name}_total);",
-            ]
-            inner.known[id(v)] = f"{CTYPES[v.dtype]}({functor}({name}_base, {name}_q[u]))"
-        if kind == "row":
-            self.hand_on(found, inner)
-        return bool(found)
-
-    def hand_on(self, found: list[ir.Scan], inner: Scope) -> None:
-        """Let a warp's lanes exchange what they have of a scan, so that they store side by side."""
-        size = sum(8 if v.dtype in {"float64", "int64"} else 4 for v in found)
-        self.striped = self.storing and 0 < size <= HANDED_BYTES
-        for v in found if self.striped else []:
-            name, ctype = self.printer.name("handed"), CTYPES[v.dtype]
-            here = f"{name}[{SCANNED} * threadIdx.x + u]"
-            self.before += [
-                f"__shared__ {ctype} {name}[{SCANNED} * LONG_THREADS];",
-                "#pragma unroll",
-                f"for (int u = 0; u < {SCANNED}; ++u) {here} = {inner.known[id(v)]};",
-                "__syncwarp();",
-            ]
-            inner.known[id(v)] = f"{name}[{STRIPED}]"
-
-    def each_scanned(self, lines: list[str], place: str = f"{SCANNED} * int64_t(threadIdx.x) + u") -> list[str]:
-        """The lines for each of the elements that a thread takes of a stretch that is scanned: neighbours."""
-        total = self.total(self.nest.reduced)
-        head = [f"const int64_t k = k0 + {place};", f"if (k < {total}) {{"]
-        inside = indent([*self.indices(self.nest.reduced, "k"), *lines])
-        return ["#pragma unroll", f"for (int u = 0; u < {SCANNED}; ++u) {{", *indent([*head, *inside, "}"]), "}"]
-
-    def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
-        before, self.before = self.before, []
-        tail = [*body, *tail]
-        rest = [*self.each_scanned(tail, STRIPED), "__syncwarp();"] if self.striped else self.each_scanned(tail)
-        lines = [*before, *rest]
-        return [f"for (int64_t k0 = 0; k0 < {self.total(self.nest.reduced)}; k0 += {SCANNED} * blockDim.x) {{",
-                *indent(lines), "}"]  # fmt: skip
-
-    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
-        """The team's loop over the reduced loops, flattened; with a scan it advances in step."""
-        axis = "x" if kind == "row" else "y"
-        total = self.total(self.nest.reduced)
-        if kind == "column" and self.solo():
-            return around(self.nest.reduced, [*body, *tail], unroll=bool(self.known_loads or self.stepped()))
-        if scanning and kind == "row":
-            return self.scan_sweep(body, tail)
-        indices = self.indices(self.nest.reduced, "k")
-        limit = total if active == "true" else f"(active ? {total} : 0)"
-        if self.placing and (loop := cuda_loops.ahead(limit, axis, indices, [*body, *tail])):
-            return loop
-        return self.walk(limit, axis, [*indices, *body, *tail])
-
-    def walk(self, count: str, axis: str, lines: list[str]) -> list[str]:
-        """A team's loop over so many elements."""
-        return (cuda_loops.stepped if self.storing else cuda_loops.counted)(count, axis, lines)
-
-
-def count_of(loops: list[Loop]) -> int:
-    return math.prod(loop.count for loop in loops)
