@@ -223,8 +223,13 @@ class Measurement:
     @property
     def speedup(self) -> float:
         """Speed-up over the better baseline."""
-        compiled = self.speedup_compile.median if self.speedup_compile else float("inf")
-        return min(self.speedup_eager.median, compiled)
+        return self.over_better.median
+
+    @property
+    def over_better(self) -> Ratio:
+        """The same with its interval."""
+        ratios = [r for r in (self.speedup_eager, self.speedup_compile) if r is not None]
+        return min(ratios, key=lambda ratio: ratio.median)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,10 +195,13 @@ def as_attempt(
 def confirm_best(
     history: History, run: Run, problem: FunctionalProblem, judge: Judge, archive: Archive
 ) -> Iterator[Attempt]:
-    """Judge the fastest passed candidate again in a fresh process, and the next one if it does not hold."""
+    """Judge the fastest passed candidate again in a fresh process, and the next one if it does not hold.
+
+    One that is ahead of what is confirmed by less than both intervals costs no confirmation: chance orders these.
+    """
     for _ in range(MAX_CONFIRMATIONS):
-        fastest = max(standing(history.attempts), key=merit, default=None)
-        if fastest is None or is_confirmed(fastest):
+        fastest, known = max(standing(history.attempts), key=merit, default=None), winner(history.attempts)
+        if fastest is None or known is None or (is_confirmed(known) and not is_ahead(fastest, known)):
             return
         judged = _keep_near_copy(judge.confirm(problem, fastest.candidate), fastest.judged)
         draft = Draft(
@@ -242,6 +245,14 @@ def merit(attempt: Attempt) -> tuple[bool, bool, float]:
     if not isinstance(verdict, Passed):
         return (False, False, 0.0)
     return (verdict.claims_speed, verdict.precision == "strict", verdict.measurement.speedup)
+
+
+def is_ahead(one: Attempt, other: Attempt) -> bool:
+    """Whether a passed attempt is better than another by more than the intervals of both."""
+    mine, theirs = one.judged.verdict, other.judged.verdict
+    if not isinstance(mine, Passed) or not isinstance(theirs, Passed) or merit(one)[:2] != merit(other)[:2]:
+        return merit(one) > merit(other)
+    return mine.measurement.over_better.low > theirs.measurement.over_better.high
 
 
 def is_confirmed(attempt: Attempt) -> bool:

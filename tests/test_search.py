@@ -117,6 +117,16 @@ def test_a_slower_confirmation_hands_the_win_to_a_faster_one() -> None:
     assert best is not None and best.candidate.id == second.id
 
 
+def test_what_is_as_fast_as_a_confirmed_one_is_not_confirmed_too() -> None:
+    first, second = candidate(RELU, variant=1), candidate(RELU, variant=2)
+    judge = ScriptedJudge(
+        {first.id: passed(3.0, confirmed=False), second.id: passed(2.98, confirmed=False)}, {first.id: passed(2.95)}
+    )
+    best = winner(run_all(session(Rounds([draft(1), draft(2)]), judge)))
+    assert judge.confirmed == [first.id]
+    assert best is not None and best.candidate.id == first.id
+
+
 def test_nothing_passed() -> None:
     judge = ScriptedJudge(verdicts((1, wrong()), (2, compiled())))
     attempts = run_all(session(Rounds([draft(2), draft(1)]), judge))
