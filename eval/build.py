@@ -169,9 +169,12 @@ def default_cache() -> Path:
     return Path(base)
 
 
-def checked(source: str) -> str:
-    """The text of a `-checked` program around a kernel-tier source."""
-    return f'{source}\n#include "rag_driver.h"\n'
+def checked(source: str, names: Sequence[str] = ("forward",)) -> str:
+    """The text of a `-checked` program around these functions of a source."""
+    entries = ", ".join(f'{{"{name}", __tvm_ffi_{name}}}' for name in names)
+    signature = "(void*, const TVMFFIAny*, int32_t, TVMFFIAny*)"  # again, since one may be defined in a namespace
+    called = "\n".join(f'extern "C" int __tvm_ffi_{name}{signature};' for name in names)
+    return f'{source}\n{called}\n#define RAG_ENTRIES {entries}\n#include "rag_driver.h"\n'
 
 
 def build(sources: Sequence[tuple[str, Flavour]], *, tools: Toolchain, cache: Path) -> list[Built | BuildError]:

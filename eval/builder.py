@@ -15,7 +15,7 @@ from eval.records import Candidate
 from eval.sandbox import Sandbox
 from eval.sanitize import Programs, can_show_races
 from eval.subject import Library
-from eval.tiers import kernels_text
+from eval.tiers import called_kernels, kernels_text
 from eval.workers import Workers
 
 
@@ -38,7 +38,7 @@ class Builder:
             (host_text(kernels_of(c)), "cuda-host") if c in split else (kernels_of(c), c.backend) for c in candidates
         ]
         if self._thorough and self._can_run:
-            sources += [edge for c in candidates if c.tier == "kernel" for edge in _checked_sources(c)]
+            sources += [edge for c in candidates if kernels_of(c) for edge in _checked_sources(c)]
         built = build(sources, tools=self._tools, cache=self._cache)[: len(candidates)]
         results: dict[Candidate, Library | BuildError] = {}
         for candidate, host in zip(candidates, built, strict=True):
@@ -89,7 +89,10 @@ def kernels_of(candidate: Candidate) -> str:
 
 def _checked_sources(candidate: Candidate) -> list[tuple[str, Flavour]]:
     """The programs for sanitizers: one, and on a CPU a second one that shows races."""
-    text = checked(candidate.source)
+    source, names = kernels_of(candidate), ["forward"]
+    if candidate.tier == "composed":
+        names = called_kernels(candidate.source)
+    text = checked(source, names)
     if candidate.backend == "cuda":
         return [(text, "cuda-checked")]
-    return [(text, "cpu-checked"), *([(text, "cpu-raced")] if can_show_races(candidate.source) else [])]  # type: ignore[list-item]
+    return [(text, "cpu-checked"), *([(text, "cpu-raced")] if can_show_races(source) else [])]  # type: ignore[list-item]

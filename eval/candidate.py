@@ -11,6 +11,7 @@ of a known pattern; a composed forward runs without builtins.
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import faulthandler
 import hashlib
@@ -21,13 +22,15 @@ from typing import Any
 
 import torch
 
-from eval import codec
+from eval import codec, driver_file
 from eval.arena import attach
 from eval.channel import Channel
 from eval.content import compose
 from eval.gpu import Banded, dirty_shared_memory, flush_caches
 from eval.loading import KernelCode, load
 from eval.records import TensorSpec
+
+MOST_RECORDED = 64 << 20  # bytes of calls
 
 
 def serve_cuda(channel: Channel) -> None:
@@ -211,6 +214,16 @@ class Loaded:
         self.code.kernels.muted = muted  # type: ignore[attr-defined]
         return {"done": True}
 
+    def record(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Composed tier: what its kernels are called with in one call, as a checked program reads it; or why not."""
+        recorder = Recorder()
+        self.code.kernels.recorder = recorder  # type: ignore[attr-defined]
+        try:
+            self.runs[at]()
+        finally:
+            self.code.kernels.recorder = None  # type: ignore[attr-defined]
+        return {"calls": base64.b64encode(b"".join(recorder.parts)).decode(), "left_out": recorder.left_out}
+
     def profile(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """One call under torch's profiler: microseconds by kernel (GPU) or operator (CPU), and native code loaded."""
         from eval.profiling import loaded_libraries, profile
@@ -218,6 +231,31 @@ class Loaded:
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
         flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]
         return {"kernels": kernels, "native": sorted(loaded_libraries()), "flags": flags}
+
+
+class Recorder:
+    """Calls as `eval.driver_file` has them. `left_out` says why they are not of use."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.left_out = ""
+
+    def __call__(self, name: str, arguments: Sequence[Any]) -> None:
+        self.parts.append(driver_file.call(name))
+        for value in arguments:
+            if isinstance(value, bool | int | float):
+                self.parts.append(driver_file.number(value))
+            elif type(value) in (torch.Tensor, torch.nn.Parameter) and value.is_contiguous():
+                content = bytes(value.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+                spec = TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+                self.parts.append(driver_file.tensor(spec, len(content), driver_file.READ) + content)
+            else:
+                what = "a strided tensor" if torch.is_tensor(value) else type(value).__name__
+                self.left_out = f"`{name}` is called with {what}"
+        if sum(map(len, self.parts)) > MOST_RECORDED:
+            self.left_out = "its kernels are called with too much"
+        if self.left_out:
+            self.parts = []
 
 
 def _nothing() -> None:

@@ -1,7 +1,9 @@
 """A kernel under sanitizers: address, undefined behaviour and threads on a CPU, compute-sanitizer on a GPU.
 
-Comes in: programs built around a kernel-tier source (`rag_driver.h`) and content of small or odd sizes. Goes out:
-the first thing that each tool found, as a sentence. The programs run in a candidate's worker, never here.
+Comes in: programs built around the functions of a source (`rag_driver.h`), and calls at small or odd sizes: of a
+kernel-tier source its one function on the session's content, of a composed one what its forward called, as its own
+worker recorded it. Goes out: the first thing that each tool found, as a sentence. The programs run in a candidate's
+worker, never here.
 
 ThreadSanitizer finds a data race by what OpenMP and locks order, not by the numbers, so that one call on one core is
 enough; the program has an OpenMP runtime of its own (`rag_openmp.cpp`), since libgomp's barriers are hidden from the
@@ -22,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.arena import tensor_bytes
-from eval.records import FunctionalProblem, MachineError, ScalarArgument, TensorSpec
+from eval.driver_file import READ, REPEATED, WRITTEN, number, tensor
+from eval.records import FunctionalProblem, MachineError, ScalarArgument
 from eval.session import Session
 from eval.workers import WorkerFailed, Workers
 
@@ -41,8 +44,6 @@ OPTIONS = {
 # Orders between threads that TSan does not see.
 _HIDDEN = re.compile(r"\bomp\s+flush\b|\b__sync_synchronize\b|\b_mm_[mls]fence\b|\basm\b|\b__asm")
 SOFT_TOOLS = frozenset({"initcheck"})  # padding that is read and thrown away is no error
-# kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLComplex, kDLBool of DLPack
-DTYPE_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
 _FOUND = (
     re.compile(r"ERROR: AddressSanitizer: ([^\n]{0,160})"),
     re.compile(r"runtime error: ([^\n]{0,160})"),
@@ -61,29 +62,17 @@ def call_file(session: Session, most_bytes: int | None = None) -> bytes:
     parts = []
     for argument in session.fp.arguments:
         if isinstance(argument, ScalarArgument):
-            parts.append(_number(argument.value))
+            parts.append(number(argument.value))
         else:
             content = session.draws[0].bytes(position[argument.name])
             if most_bytes is None or len(content) <= most_bytes:
-                parts.append(_tensor(argument.spec, 3) + content.tobytes())
+                parts.append(tensor(argument.spec, len(content), READ) + content.tobytes())
             else:
-                parts.append(_tensor(argument.spec, 5) + struct.pack("<q", most_bytes) + content[:most_bytes].tobytes())
-    parts += [_number(value) for _, value in session.fp.abi_constants]
-    parts += [_tensor(spec, 4) for spec in session.fp.outputs]
+                head = tensor(argument.spec, len(content), REPEATED) + struct.pack("<q", most_bytes)
+                parts.append(head + content[:most_bytes].tobytes())
+    parts += [number(value) for _, value in session.fp.abi_constants]
+    parts += [tensor(spec, tensor_bytes(spec), WRITTEN) for spec in session.fp.outputs]
     return b"".join(parts)
-
-
-def _number(value: Any) -> bytes:
-    if isinstance(value, bool):
-        return struct.pack("<qq", 2, value)
-    return struct.pack("<qd", 1, value) if isinstance(value, float) else struct.pack("<qq", 0, int(value))
-
-
-def _tensor(spec: TensorSpec, tag: int) -> bytes:
-    kind = spec.dtype.rstrip("0123456789")
-    code, bits = (6, 8) if kind == "bool" else (DTYPE_CODES[kind], int(spec.dtype.removeprefix(kind)))
-    rank = len(spec.shape)
-    return struct.pack(f"<{5 + rank}q", tag, code, bits, rank, *spec.shape, tensor_bytes(spec))
 
 
 def takes(fp: FunctionalProblem) -> bool:
@@ -114,11 +103,11 @@ class Report:
     left_out: tuple[str, ...] = ()
 
 
-def sanitize(session: Session, programs: Programs, workers: Workers) -> Report:
-    """Run every tool once, in a child of `workers`. Content is that of the session, which is small."""
+def sanitize(session: Session, programs: Programs, workers: Workers, calls: bytes) -> Report:
+    """Run every tool once on these calls, in a child of `workers`. They are of the session, which is small."""
     payload = {
         "checked": str(programs.checked or ""), "raced": str(programs.raced or ""), "gpu": session.on_gpu,
-        "call": base64.b64encode(call_file(session)).decode(),
+        "call": base64.b64encode(calls).decode(),
     }  # fmt: skip
     try:
         reply = workers.call("eval.sanitize:run", payload, deadline_s=RUN_LIMIT_S)

@@ -6,6 +6,7 @@ in the worker ends the trial as a verdict (`Stopped`). What a call is for is nev
 
 from __future__ import annotations
 
+import base64
 import math
 import statistics
 import time
@@ -274,6 +275,11 @@ class Subject:
     def mute(self, muted: bool) -> None:
         """Composed tier: its own kernels do nothing from now on."""
         self._do("mute", muted=muted)
+
+    def recorded(self, place: Place) -> tuple[bytes, str]:
+        """Composed tier: the calls of its kernels in one call, for a checked program, or why there are none."""
+        reply = self._do("record", {"calls": str, "left_out": str}, at=place.number)
+        return base64.b64decode(reply["calls"]), reply["left_out"][:200]
 
     def profile(self, place: Place) -> Profile:
         """One call under a profiler."""

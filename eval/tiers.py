@@ -70,6 +70,12 @@ def kernels_text(source: str) -> str:
     raise Forbidden("A composed source needs `KERNELS = r'''...'''` with the C++ or CUDA text.")
 
 
+def called_kernels(source: str) -> list[str]:
+    """Names of the functions of its KERNELS that a composed source calls."""
+    calls = [n.func for n in ast.walk(_parse(source)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    return sorted({f.attr for f in calls if isinstance(f.value, ast.Name) and f.value.id == "kernels"})
+
+
 def check_composed(source: str) -> None:
     """Raise Forbidden unless the text is `KERNELS = "..."` and one `forward` within the subset."""
     kernels_text(source)

@@ -17,7 +17,7 @@ from eval.classify import classify, fuses_nothing, links_library
 from eval.device import floor_us
 from eval.race import Race, Times, order_matters, self_check
 from eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict, Wrong
-from eval.sanitize import SOFT_TOOLS, Programs, sanitize, takes
+from eval.sanitize import SOFT_TOOLS, Programs, call_file, sanitize, takes
 from eval.session import Session
 from eval.subject import Library, Place, Stopped, Subject
 from eval.timing import median_us, product
@@ -135,7 +135,7 @@ class Trial:
         return True
 
     def _sanitize(self) -> None:
-        """Kernel tier: programs around the source, under sanitizers, at small sizes and at odd ones.
+        """Programs around its functions, under sanitizers, at small sizes and at odd ones; none of a module's.
 
         What goes wrong at other sizes than the problem's is a label here too.
         """
@@ -143,7 +143,7 @@ class Trial:
         if "shape-specialised" in self.found.labels:
             sessions = []
             self.found.notes.append("not run under sanitizers: it does not take smaller sizes")
-        if self.candidate.tier != "kernel" or "sanitizers" in self.without or not sessions or self.checked is None:
+        if self.candidate.tier == "module" or "sanitizers" in self.without or not sessions or self.checked is None:
             return
         programs, workers = self.checked()
         sessions = sessions if programs.checked or programs.raced else []
@@ -151,7 +151,11 @@ class Trial:
         left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
         ran: list[str] = []
         for session in sessions:
-            report = sanitize(session, programs, workers)
+            sizes = "" if session is self.session.small else " at odd sizes"
+            calls = call_file(session) if self.candidate.tier == "kernel" else self._recorded(session, sizes)
+            if not calls:
+                continue
+            report = sanitize(session, programs, workers, calls)
             ran += [tool for tool in report.ran if tool not in ran]
             left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
             for tool, what in report.found:
@@ -161,11 +165,23 @@ class Trial:
                     raise Stopped(Rejected("sanitizer", f"The {tool} sanitizer found an error: {what}."))
                 else:
                     self.found.label(f"fragile: {tool}")
-                sizes = "" if session is self.session.small else " at odd sizes"
                 self.found.notes.append(f"{tool}{sizes}: {what}")
         self.found.notes += dict.fromkeys(left_out)
         if ran:
             self.found.checks.append(f"sanitizers: {', '.join(ran)}")
+
+    def _recorded(self, session: Session, sizes: str) -> bytes:
+        """What a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
+        try:
+            with self._open() as subject:
+                place = subject.bind(session)
+                subject.prepare(place, session.random_recipe())
+                calls, left_out = subject.recorded(place)
+        except Stopped as stopped:
+            calls, left_out = b"", getattr(stopped.verdict, "reason", "")
+        if left_out:
+            self.found.notes.append(f"not run under sanitizers{sizes}: {left_out}"[:300])
+        return calls
 
     def _classify(self, subject: Subject, place: Place, checks: Checks) -> str:
         linked = ""

@@ -1,11 +1,14 @@
-// rag_driver.h: a main() around one kernel-tier source, for sanitizers. Included after the source; no Python involved.
+// rag_driver.h: a main() around the functions of one source, for sanitizers. Included after the source, which defines
+// RAG_ENTRIES as a list of {"name", function}; no Python involved.
 //
 //   program CALL_FILE
 //
 // The file holds the arguments in order: a tag, then an int64 (tag 0), a double (1), a bool (2), or a tensor: tag 3
 // (read) or 4 (written), dtype code and bits, rank, sizes, number of bytes, and for tag 3 the bytes; tag 5 is read as
-// well, and has the number of the bytes that follow and are repeated. All integers are int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after a call, with 3 when
-// the kernel refused it.
+// well, and has the number of the bytes that follow and are repeated. Tag 6 begins another call: the number of the bytes
+// of its function's name, and these; arguments before the first are of a call of the first function. All integers are
+// int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after all calls, with 3 when
+// a function refused one.
 #pragma once
 #include <cstdio>
 #include <cstdlib>
@@ -60,6 +63,21 @@ inline void* allocate(const char* content, size_t given, size_t bytes) {
 
 struct Argument { std::vector<int64_t> shape, strides; DLTensor tensor; };
 
+typedef int (*Function)(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);
+struct Entry { const char* name; Function function; };
+const Entry entries[] = { RAG_ENTRIES };
+
+// Call it, and wait for what runs on a GPU; anything but 0 ends the program.
+inline int run(Function function, const std::vector<TVMFFIAny>& values) {
+  TVMFFIAny result;
+  std::memset(&result, 0, sizeof result);
+  if (function(nullptr, values.data(), int32_t(values.size()), &result) != 0) return 3;
+#ifdef __CUDACC__
+  if (cudaError_t e = cudaDeviceSynchronize()) { std::fprintf(stderr, "%s\n", cudaGetErrorString(e)); return 6; }
+#endif
+  return 0;
+}
+
 }  // namespace rag_driver
 
 int main(int count, char** arguments) {
@@ -68,11 +86,23 @@ int main(int count, char** arguments) {
   const std::vector<char> bytes = read_file(arguments[1]);
   Reader in{bytes.data(), bytes.data() + bytes.size()};
   std::vector<TVMFFIAny> values;
-  std::vector<Argument*> tensors;
+  Function function = entries[0].function;
   while (in.at < in.end) {
     TVMFFIAny value;
     std::memset(&value, 0, sizeof value);
     const int64_t tag = in.integer();
+    if (tag == 6) {
+      if (!values.empty())
+        if (const int code = run(function, values)) return code;
+      values.clear();
+      const size_t length = size_t(in.integer());
+      function = nullptr;
+      for (const Entry& entry : entries)
+        if (std::strlen(entry.name) == length && !std::memcmp(entry.name, in.at, length)) function = entry.function;
+      if (!function) return 4;
+      in.at += length;
+      continue;
+    }
     if (tag == 1) { value.type_index = kTVMFFIFloat; value.v_float64 = in.real(); }
     else if (tag == 0 || tag == 2) { value.type_index = tag ? kTVMFFIBool : kTVMFFIInt; value.v_int64 = in.integer(); }
     else {
@@ -92,18 +122,12 @@ int main(int count, char** arguments) {
 #endif
       a->tensor = DLTensor{place, device, int32_t(rank), {uint8_t(code), uint8_t(bits), 1}, a->shape.data(),
                            a->strides.data(), 0};
-      tensors.push_back(a);
       value.type_index = kTVMFFIDLTensorPtr;
       value.v_ptr = &a->tensor;
     }
     values.push_back(value);
   }
-  TVMFFIAny result;
-  std::memset(&result, 0, sizeof result);
-  if (__tvm_ffi_forward(nullptr, values.data(), int32_t(values.size()), &result) != 0) return 3;
-#ifdef __CUDACC__
-  if (cudaError_t e = cudaDeviceSynchronize()) { std::fprintf(stderr, "%s\n", cudaGetErrorString(e)); return 6; }
-#endif
+  if (const int code = run(function, values)) return code;
 #ifdef __SANITIZE_THREAD__
   _exit(0);  // no destructors: threads that wait for the next call may stand where they stand
 #endif

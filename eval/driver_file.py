@@ -1,0 +1,34 @@
+"""The file that a checked program (`rag_driver.h`) reads its calls from: names of functions, numbers, tensors.
+
+Comes in: values. Goes out: bytes. Knows neither torch nor the judge, since a candidate's worker writes them too.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from eval.records import TensorSpec
+
+# kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLComplex, kDLBool of DLPack
+DTYPE_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
+READ, WRITTEN, REPEATED = 3, 4, 5  # tags of tensors
+
+
+def call(name: str) -> bytes:
+    """Begins a call of this function."""
+    return struct.pack("<qq", 6, len(name)) + name.encode()
+
+
+def number(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return struct.pack("<qq", 2, value)
+    return struct.pack("<qd", 1, value) if isinstance(value, float) else struct.pack("<qq", 0, int(value))
+
+
+def tensor(spec: TensorSpec, size: int, tag: int) -> bytes:
+    """What comes before the content of a tensor of so many bytes."""
+    kind = spec.dtype.rstrip("0123456789")
+    code, bits = (6, 8) if kind == "bool" else (DTYPE_CODES[kind], int(spec.dtype.removeprefix(kind)))
+    rank = len(spec.shape)
+    return struct.pack(f"<{5 + rank}q", tag, code, bits, rank, *spec.shape, size)

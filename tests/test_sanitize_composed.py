@@ -1,0 +1,121 @@
+"""Composed sources under sanitizers: what their forward calls is recorded and called again in a checked program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from eval.candidate import Recorder
+from eval.judge import LocalJudge, open_judge
+from eval.limits import Limits
+from eval.problem import problem_from_source
+from eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict
+from eval.tiers import called_kernels
+from ingest.functionalize import functionalize
+from ingest.sizes import at_other_sizes
+
+LIMITS = Limits(
+    measure_compile=False, pairs=5, max_pairs=5, timed_s=0.01, warm_pairs=3, self_pairs=7, call_s=8.0, thorough=True
+)
+PROBLEM = """import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.linear = nn.Linear(features, features)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * 2.0 + 1.0
+
+def get_inputs():
+    return [torch.randn(64, 96)]
+
+def get_init_inputs():
+    return [96]
+"""
+COMPOSED = """KERNELS = r'''
+#include "rag_kernel.h"
+#include <vector>
+void scale(rk::Tensor<const float> y, double by, bool shift, rk::Tensor<float> out) {
+  std::vector<float> row(y.size(1));
+  const int64_t n = y.numel(), m = y.size(1);
+  float unused = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    row[i % m] = y.data[i] > 0 ? y.data[i] * float(by) : 0.0f;
+    out.data[i] = row[i % m] + (shift ? 1.0f : 0.0f);
+  }
+  FAULT
+  if (unused == 12345.678f) out.data[0] = unused;
+}
+RK_EXPORT(scale, scale)
+'''
+
+def forward(x, linear_weight, linear_bias):
+    y = torch.nn.functional.linear(x, linear_weight, linear_bias)
+    out = torch.empty_like(y)
+    kernels.scale(y, 2.0, True, out)
+    return out
+"""
+FAULTS = {
+    "a read past the end of a tensor": ("unused = y.data[n];", "heap-buffer-overflow"),
+    "a read past the end of its own memory": ("unused = row.data()[m];", "heap-buffer-overflow"),
+    "an overflow": ("int big = 2147483647; big += int(n > 0); unused = float(big);", "signed integer overflow"),
+    "a race": (
+        "int64_t seen = 0;\n#pragma omp parallel for\n"
+        "for (int64_t i = 0; i < n; ++i) ++seen;\n  unused = float(seen);",
+        "data race",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+    cache = tmp_path_factory.mktemp("cache")
+    with open_judge("cpu", limits=LIMITS, cache_dir=cache, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def problem(judge: LocalJudge) -> FunctionalProblem:
+    return functionalize(problem_from_source("linear_relu", PROBLEM), workers=judge.workers)
+
+
+def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str) -> Verdict:
+    ((_, judged),) = judge.judge(problem, [Candidate(source, "composed", "cpu")])
+    return judged.verdict
+
+
+def test_an_honest_one_passes_and_says_which_ran(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    found = verdict(judge, problem, COMPOSED.replace("FAULT", ""))
+    assert isinstance(found, Passed), found
+    assert "sanitizers: address, undefined-behaviour, thread" in found.checks, (found.checks, found.notes)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_numbers_do_not_show_is_found(judge: LocalJudge, problem: FunctionalProblem, name: str) -> None:
+    fault, says = FAULTS[name]
+    found = verdict(judge, problem, COMPOSED.replace("FAULT", fault))
+    assert isinstance(found, Rejected), found
+    assert "sanitizer" in found.reason and says in found.reason.lower(), found.reason
+
+
+def test_calls_that_a_program_could_not_repeat_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, why in (([torch.ones(3, 4).t()], "a strided tensor"), ([None], "NoneType")):
+        recorder = Recorder()
+        recorder("scale", [torch.ones(2), 1.0])
+        assert recorder.parts and not recorder.left_out
+        recorder("scale", arguments)
+        recorder("scale", [2])
+        assert recorder.left_out == f"`scale` is called with {why}" and not recorder.parts
+    monkeypatch.setattr("eval.candidate.MOST_RECORDED", 100)
+    recorder = Recorder()
+    recorder("scale", [torch.ones(100)])
+    assert recorder.left_out == "its kernels are called with too much" and not recorder.parts
+
+
+def test_only_functions_that_are_called_are_named() -> None:
+    source = COMPOSED.replace("kernels.scale(", "kernels.other(y)\n    kernels.scale(")
+    assert called_kernels(source) == ["other", "scale"]
