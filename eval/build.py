@@ -169,12 +169,16 @@ def default_cache() -> Path:
     return Path(base)
 
 
-def checked(source: str, names: Sequence[str] = ("forward",)) -> str:
-    """The text of a `-checked` program around these functions of a source."""
-    entries = ", ".join(f'{{"{name}", __tvm_ffi_{name}}}' for name in names)
-    signature = "(void*, const TVMFFIAny*, int32_t, TVMFFIAny*)"  # again, since one may be defined in a namespace
-    called = "\n".join(f'extern "C" int __tvm_ffi_{name}{signature};' for name in names)
-    return f'{source}\n{called}\n#define RAG_ENTRIES {entries}\n#include "rag_driver.h"\n'
+def checked(source: str, names: Sequence[str] = ()) -> str:
+    """The text of a `-checked` program around a kernel-tier source, or around these functions of a composed one.
+
+    These are declared before: one may be defined in a namespace, or, though it is named, not at all.
+    """
+    entries = ", ".join(f'{{"{name}", __tvm_ffi_{name}}}' for name in names or ("forward",))
+    signature = "(void*, const TVMFFIAny*, int32_t, TVMFFIAny*)"
+    declared = "".join(f'extern "C" __attribute__((weak)) int __tvm_ffi_{name}{signature};\n' for name in names)
+    before = f'#include "rag_kernel.h"\n{declared}#line 1\n' if names else ""
+    return f'{before}{source}\n#define RAG_ENTRIES {entries}\n#include "rag_driver.h"\n'
 
 
 def build(sources: Sequence[tuple[str, Flavour]], *, tools: Toolchain, cache: Path) -> list[Built | BuildError]:

@@ -89,9 +89,7 @@ def kernels_of(candidate: Candidate) -> str:
 
 def _checked_sources(candidate: Candidate) -> list[tuple[str, Flavour]]:
     """The programs for sanitizers: one, and on a CPU a second one that shows races."""
-    source, names = kernels_of(candidate), ["forward"]
-    if candidate.tier == "composed":
-        names = called_kernels(candidate.source)
+    source, names = kernels_of(candidate), called_kernels(candidate.source) if candidate.tier == "composed" else []
     text = checked(source, names)
     if candidate.backend == "cuda":
         return [(text, "cuda-checked")]

@@ -15,6 +15,7 @@ import base64
 import ctypes
 import faulthandler
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -211,17 +212,17 @@ class Loaded:
 
     def mute(self, *, muted: bool, fds: Sequence[int]) -> dict[str, Any]:
         """Composed tier: let the own kernels do nothing, to see whether the result needs them."""
-        self.code.kernels.muted = muted  # type: ignore[attr-defined]
+        self.code.kernels._muted = muted  # type: ignore[attr-defined]
         return {"done": True}
 
     def record(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """Composed tier: what its kernels are called with in one call, as a checked program reads it; or why not."""
         recorder = Recorder()
-        self.code.kernels.recorder = recorder  # type: ignore[attr-defined]
+        self.code.kernels._recorder = recorder  # type: ignore[attr-defined]
         try:
             self.runs[at]()
         finally:
-            self.code.kernels.recorder = None  # type: ignore[attr-defined]
+            self.code.kernels._recorder = None  # type: ignore[attr-defined]
         return {"calls": base64.b64encode(b"".join(recorder.parts)).decode(), "left_out": recorder.left_out}
 
     def profile(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
@@ -242,6 +243,9 @@ class Recorder:
 
     def __call__(self, name: str, arguments: Sequence[Any]) -> None:
         self.parts.append(driver_file.call(name))
+        places = sorted((v.data_ptr(), v.data_ptr() + v.nbytes) for v in arguments if torch.is_tensor(v) and v.numel())
+        if any(start < end for (_, end), (start, _) in itertools.pairwise(places)):
+            self.left_out = f"`{name}` is called with tensors that share memory"
         for value in arguments:
             if isinstance(value, bool | int | float):
                 self.parts.append(driver_file.number(value))

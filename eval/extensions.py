@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 HEADERS = Path(__file__).with_name("light_headers")
+LIGHT = "_run_ninja_build_light"
 ONE = threading.Lock()  # a module may build several in threads, and the environment is the process's
 
 
@@ -20,6 +21,8 @@ def lighten() -> None:
     from torch.utils import cpp_extension
 
     ninja = cpp_extension._run_ninja_build
+    if ninja.__name__ == LIGHT:
+        return
 
     def build(*asked: Any, **named: Any) -> None:
         with ONE:
@@ -35,4 +38,5 @@ def lighten() -> None:
                     os.environ["CPATH"] = before
             return ninja(*asked, **named)
 
+    build.__name__ = LIGHT
     cpp_extension._run_ninja_build = build

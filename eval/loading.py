@@ -97,14 +97,14 @@ def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
 class Kernels:
     """`kernels.<name>(...)` in a composed forward: the exported functions of its library.
 
-    `muted` turns every one into a call that does nothing, to see whether the result needs them. A `recorder` hears of
-    every call before it is made.
+    `_muted` turns every one into a call that does nothing, to see whether the result needs them; a `_recorder` hears of
+    every call before it is made. A forward can name neither (`eval.tiers`).
     """
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self.muted = False
-        self.recorder: Callable[[str, Sequence[Any]], None] | None = None
+        self._muted = False
+        self._recorder: Callable[[str, Sequence[Any]], None] | None = None
 
     def __getattr__(self, name: str) -> Any:
         function = self._library.get_function(name)
@@ -112,9 +112,9 @@ class Kernels:
             raise AttributeError(f"the kernels export no function `{name}`")
 
         def call(*arguments: Any) -> Any:
-            if self.recorder is not None:
-                self.recorder(name, arguments)
-            return None if self.muted else function(*arguments)
+            if self._recorder is not None:
+                self._recorder(name, arguments)
+            return None if self._muted else function(*arguments)
 
         setattr(self, name, call)
         return call

@@ -33,7 +33,7 @@ RUN_LIMIT_S = 120.0
 GPU_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CPU_TOOLS = ("address", "undefined-behaviour")
 THREAD_LIMIT_S = 45.0
-REFUSED, FOUND, RACY = 3, 9, 66  # exit codes: of the driver when the kernel refuses, compute-sanitizer, TSan
+REFUSED, UNKNOWN, FOUND, RACY = 3, 4, 9, 66  # exit codes: of the driver (twice), compute-sanitizer, TSan
 NO_RANDOMIZE = 0x0040000  # TSan's shadow memory has fixed places, which a randomized layout may have taken
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:allocator_may_return_null=1", "PATH": "/usr/bin:/bin",
@@ -103,10 +103,11 @@ class Report:
     left_out: tuple[str, ...] = ()
 
 
-def sanitize(session: Session, programs: Programs, workers: Workers, calls: bytes) -> Report:
+def sanitize(session: Session, programs: Programs, workers: Workers, calls: bytes, *, recorded: bool) -> Report:
     """Run every tool once on these calls, in a child of `workers`. They are of the session, which is small."""
     payload = {
         "checked": str(programs.checked or ""), "raced": str(programs.raced or ""), "gpu": session.on_gpu,
+        "recorded": recorded,
         "call": base64.b64encode(calls).decode(),
     }  # fmt: skip
     try:
@@ -122,11 +123,13 @@ def sanitize(session: Session, programs: Programs, workers: Workers, calls: byte
 def run(payload: dict[str, Any]) -> dict[str, Any]:
     """In a candidate's worker: start the programs under their tools."""
     Path("call.bin").write_bytes(base64.b64decode(payload["call"]))
-    return _on_gpu(payload["checked"]) if payload["gpu"] else _on_cpu(payload["checked"], payload["raced"])
+    if payload["gpu"]:
+        return _on_gpu(payload["checked"])
+    return _on_cpu(payload["checked"], payload["raced"], bool(payload.get("recorded")))
 
 
-def _on_cpu(checked: str, raced: str) -> dict[str, Any]:
-    """Both programs side by side."""
+def _on_cpu(checked: str, raced: str, recorded: bool) -> dict[str, Any]:
+    """Both programs side by side. A call that was recorded was not refused then."""
     ran: list[str] = []
     found: list[list[str]] = []
     left_out: list[str] = []
@@ -134,7 +137,12 @@ def _on_cpu(checked: str, raced: str) -> dict[str, Any]:
     if checked:
         address = _start(checked, "checked.log")
         ran += CPU_TOOLS
-        if address.wait() not in (0, REFUSED):
+        ended = address.wait()
+        if ended == UNKNOWN or (ended == REFUSED and recorded):
+            if threads is not None:
+                threads.kill()
+            return {"ran": [], "found": [], "left_out": ["its calls could not be made again in a program"]}
+        if ended not in (0, REFUSED):
             found.append([" and ".join(CPU_TOOLS), _first(_log("checked.log"))])
     if threads is not None and not found:
         try:

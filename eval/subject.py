@@ -279,7 +279,10 @@ class Subject:
     def recorded(self, place: Place) -> tuple[bytes, str]:
         """Composed tier: the calls of its kernels in one call, for a checked program, or why there are none."""
         reply = self._do("record", {"calls": str, "left_out": str}, at=place.number)
-        return base64.b64decode(reply["calls"]), reply["left_out"][:200]
+        try:
+            return base64.b64decode(reply["calls"], validate=True), reply["left_out"][:200]
+        except ValueError:
+            raise Stopped(Rejected("forged_answer", "The candidate's process sent calls that are none.")) from None
 
     def profile(self, place: Place) -> Profile:
         """One call under a profiler."""

@@ -92,8 +92,12 @@ def check_composed(source: str) -> None:
     forward = functions[0]
     if forward.decorator_list:
         raise Forbidden(f"Line {forward.lineno}: `forward` may not be decorated.")
+    calls = [n.func for n in ast.walk(forward) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    called = {id(function.value) for function in calls}
     for child in ast.walk(forward):
         _check_node(child)
+        if isinstance(child, ast.Name) and child.id == "kernels" and id(child) not in called:
+            raise Forbidden(f"Line {child.lineno}: functions of `kernels` may be called; nothing else is done with it.")
 
 
 def _parse(source: str) -> ast.Module:

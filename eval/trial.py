@@ -152,10 +152,11 @@ class Trial:
         ran: list[str] = []
         for session in sessions:
             sizes = "" if session is self.session.small else " at odd sizes"
-            calls = call_file(session) if self.candidate.tier == "kernel" else self._recorded(session, sizes)
+            recorded = self.candidate.tier == "composed"
+            calls = self._recorded(session, sizes) if recorded else call_file(session)
             if not calls:
                 continue
-            report = sanitize(session, programs, workers, calls)
+            report = sanitize(session, programs, workers, calls, recorded=recorded)
             ran += [tool for tool in report.ran if tool not in ran]
             left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
             for tool, what in report.found:
@@ -179,7 +180,8 @@ class Trial:
                 calls, left_out = subject.recorded(place)
         except Stopped as stopped:
             calls, left_out = b"", getattr(stopped.verdict, "reason", "")
-        if left_out:
+        if not calls:
+            left_out = left_out or "its forward called none of its kernels"
             self.found.notes.append(f"not run under sanitizers{sizes}: {left_out}"[:300])
         return calls
 

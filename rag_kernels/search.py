@@ -200,8 +200,10 @@ def confirm_best(
     One that is ahead of what is confirmed by less than both intervals costs no confirmation: chance orders these.
     """
     for _ in range(MAX_CONFIRMATIONS):
-        fastest, known = max(standing(history.attempts), key=merit, default=None), winner(history.attempts)
-        if fastest is None or known is None or (is_confirmed(known) and not is_ahead(fastest, known)):
+        known = winner(history.attempts)
+        ahead = [a for a in standing(history.attempts) if known and (not is_confirmed(known) or is_ahead(a, known))]
+        fastest = max(ahead, key=merit, default=None)
+        if fastest is None:
             return
         judged = _keep_near_copy(judge.confirm(problem, fastest.candidate), fastest.judged)
         draft = Draft(

@@ -254,6 +254,7 @@ def test_a_random_forward_cannot_be_judged(judge: LocalJudge) -> None:
     [
         "import os", "y = torch.load('x')", "y = x._data", "x.data = y", "y = open('f')", "y = torch.ops.mine.op(x)",
         "y = [i for i in range(3)]", "y = (lambda: 1)()", "y = x.numpy()", "global z", "y = kernels.a.b(x)",
+        "k = kernels", "y = x if kernels.muted else y", "y = kernels", "kernels = x", "y = kernels._muted",
         "y = __import__('os')", "y = torch.utils.cpp_extension.load_inline('x')", "while True: pass",
     ],
 )  # fmt: skip

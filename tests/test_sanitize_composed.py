@@ -103,17 +103,45 @@ def test_what_numbers_do_not_show_is_found(judge: LocalJudge, problem: Functiona
 
 
 def test_calls_that_a_program_could_not_repeat_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for arguments, why in (([torch.ones(3, 4).t()], "a strided tensor"), ([None], "NoneType")):
+    one = torch.ones(12)
+    shared = "tensors that share memory"
+    for arguments, why in (
+        ([torch.ones(3, 4).t()], "a strided tensor"), ([None], "NoneType"), ([one, one], shared),
+        ([one[:5], torch.ones(2), one[4:]], shared),
+    ):  # fmt: skip
         recorder = Recorder()
         recorder("scale", [torch.ones(2), 1.0])
         assert recorder.parts and not recorder.left_out
         recorder("scale", arguments)
-        recorder("scale", [2])
+        recorder("scale", [2, one[:4], one[4:], one[:0]])
         assert recorder.left_out == f"`scale` is called with {why}" and not recorder.parts
     monkeypatch.setattr("eval.candidate.MOST_RECORDED", 100)
     recorder = Recorder()
     recorder("scale", [torch.ones(100)])
     assert recorder.left_out == "its kernels are called with too much" and not recorder.parts
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        ("kernels.first()\n    kernels.scale(", True),  # without arguments, and it leaves something behind
+        ("kernels.first()\n    kernels.first()\n    kernels.scale(", True),
+        ("y = y if True else kernels.nothing(x)\n    kernels.scale(", True),  # named, and never defined
+        ("(kernels.scale if False else kernels.scale)(", False),
+    ],
+)
+def test_all_calls_are_made_again(judge: LocalJudge, problem: FunctionalProblem, before: str, then: bool) -> None:
+    first = "static float* table = nullptr;\nvoid first() { static float one = 1; table = &one; }\n"
+    first += "RK_EXPORT(first, first)\n"
+    source = COMPOSED.replace("FAULT", "unused = *table;").replace("void scale", first + "void scale")
+    if "first" not in before:
+        source = COMPOSED.replace("FAULT", "")
+    found = verdict(judge, problem, source.replace("kernels.scale(", before))
+    if not then:
+        assert isinstance(found, Rejected), found
+        return
+    assert isinstance(found, Passed), found
+    assert "sanitizers: address, undefined-behaviour, thread" in found.checks, (found.checks, found.notes)
 
 
 def test_only_functions_that_are_called_are_named() -> None:

@@ -8,7 +8,7 @@
 // well, and has the number of the bytes that follow and are repeated. Tag 6 begins another call: the number of the bytes
 // of its function's name, and these; arguments before the first are of a call of the first function. All integers are
 // int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after all calls, with 3 when
-// a function refused one.
+// a function refused one, with 4 when there is no such function.
 #pragma once
 #include <cstdio>
 #include <cstdlib>
@@ -87,13 +87,15 @@ int main(int count, char** arguments) {
   Reader in{bytes.data(), bytes.data() + bytes.size()};
   std::vector<TVMFFIAny> values;
   Function function = entries[0].function;
+  bool begun = false;
   while (in.at < in.end) {
     TVMFFIAny value;
     std::memset(&value, 0, sizeof value);
     const int64_t tag = in.integer();
     if (tag == 6) {
-      if (!values.empty())
+      if (begun || !values.empty())
         if (const int code = run(function, values)) return code;
+      begun = true;
       values.clear();
       const size_t length = size_t(in.integer());
       function = nullptr;

@@ -1,8 +1,8 @@
-"""What archived kernels of similar problems say of products: whose was the fastest, the library's or ours.
+"""What archived kernels of similar problems say of products: whose they have, the library's or their own.
 
 Comes in: the plans for a problem, and the exemplars that retrieval chose for it, most similar first. Goes out: the
 plans, those first that treat products and convolutions as the exemplars do, with the exemplars that were followed.
-What is faster depends on sizes and on the machine; the archive has measured it, a rule would guess.
+What is faster depends on sizes and on the machine. What the archive holds has won there; a rule would guess.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CALL = re.compile(r"\btorch\.ops\.aten\.(\w+)")
 
 
 def advised(plans: Sequence[Plan], shown: Sequence[Shown], backend: Backend) -> tuple[list[Plan], list[Shown]]:
-    """The plans in a better order, and who gave the advice; nobody, if the order is as it was."""
+    """The plans in a better order, and whose advice the first one follows; nobody's, if it was the first already."""
     disputed = {name for plan in plans for name in plan.library if any(name not in other.library for other in plans)}
     advice: dict[str, tuple[bool, Shown]] = {}  # operator -> whether it is computed by the kernel itself
     for exemplar in shown:
@@ -33,9 +33,10 @@ def advised(plans: Sequence[Plan], shown: Sequence[Shown], backend: Backend) -> 
         return sum((name not in plan.library) == itself for name, (itself, _) in advice.items())
 
     better = sorted(plans, key=agrees, reverse=True)
-    if [p.candidate.id for p in better] == [p.candidate.id for p in plans]:
-        return list(plans), []
-    return better, list({e.kernel.id: e for _, e in advice.values()}.values())
+    if not better or better[0] is plans[0]:
+        return better, []
+    followed = [e for name, (itself, e) in advice.items() if (name not in better[0].library) == itself]
+    return better, list({e.kernel.id: e for e in followed}.values())
 
 
 def _treatment(shown: Shown, backend: Backend) -> dict[str, bool]:
