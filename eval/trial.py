@@ -179,6 +179,8 @@ class Trial:
                 subject.prepare(place, session.random_recipe())
                 calls, left_out = subject.recorded(place)
         except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
             calls, left_out = b"", getattr(stopped.verdict, "reason", "")
         if not calls:
             left_out = left_out or "its forward called none of its kernels"
