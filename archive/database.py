@@ -10,6 +10,7 @@ second, or until any other process or thread asks for it. Knows nothing of what 
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import random
@@ -54,6 +55,13 @@ class _Place:
 
 
 _PLACES: dict[Path, _Place] = {}
+
+
+@atexit.register
+def _hold() -> None:
+    """When Python ends, it stops threads wherever they are; within DuckDB that would abort the process."""
+    for place in _PLACES.values():
+        place.lock.acquire(timeout=10)
 
 
 class Database(Protocol):
