@@ -28,7 +28,7 @@ GROSS_ELSE = 0.05
 SOFT = frozenset({"tiny"})  # kinds on which even a gross error is only a label
 IDLE_S = 0.01  # how long a worker is watched after a call
 LITTLE_S = 150e-6
-TRIES = 9  # the longer ones of a busy machine are not few
+TRIES = 9  # with five an honest module was rejected once, beside a test suite
 ALLOWED = {"strict": ("strict", "split-precision"), "tf32": ("strict", "split-precision", "tf32")}
 
 

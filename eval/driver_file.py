@@ -12,18 +12,18 @@ from eval.records import TensorSpec
 
 # kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLComplex, kDLBool of DLPack
 DTYPE_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
-READ, WRITTEN, REPEATED = 3, 4, 5  # tags of tensors
+INTEGER, REAL, TRUTH, READ, WRITTEN, REPEATED, CALL = range(7)  # tags: of numbers, of tensors, and of a call
 
 
 def call(name: str) -> bytes:
     """Begins a call of this function."""
-    return struct.pack("<qq", 6, len(name)) + name.encode()
+    return struct.pack("<qq", CALL, len(name)) + name.encode()
 
 
 def number(value: Any) -> bytes:
     if isinstance(value, bool):
-        return struct.pack("<qq", 2, value)
-    return struct.pack("<qd", 1, value) if isinstance(value, float) else struct.pack("<qq", 0, int(value))
+        return struct.pack("<qq", TRUTH, value)
+    return struct.pack("<qd", REAL, value) if isinstance(value, float) else struct.pack("<qq", INTEGER, int(value))
 
 
 def tensor(spec: TensorSpec, size: int, tag: int) -> bytes:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from judging import verdict
 
 from eval.judge import LocalJudge, open_judge
 from eval.limits import Limits
@@ -20,7 +21,6 @@ from eval.records import (
     Rejected,
     Tier,
     TimedOut,
-    Verdict,
     Wrong,
 )
 from eval.tiers import Forbidden, check_composed, tier_of
@@ -101,11 +101,6 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
 @pytest.fixture(scope="module")
 def problem(judge: LocalJudge) -> FunctionalProblem:
     return functionalize(problem_from_source("scale_shift", PROBLEM), workers=judge.workers)
-
-
-def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:
-    ((_, judged),) = judge.judge(problem, [Candidate(source, tier, "cpu")])
-    return judged.verdict
 
 
 def altered(before: str = "", **replacements: str) -> str:

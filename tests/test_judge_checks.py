@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from judging import THOROUGH, verdict
 
 from eval.build import Built, build, toolchain
 from eval.copying import CHUNK, copied, copy_bytes
 from eval.judge import LocalJudge, open_judge
-from eval.limits import Limits
 from eval.outcome import codes
 from eval.problem import problem_from_source
-from eval.records import Candidate, FunctionalProblem, Passed, Tier, Verdict
+from eval.records import Candidate, FunctionalProblem, Passed
 from eval.reference_times import ReferenceTimes
 from eval.session import Session
 from eval.subject import Library, Subject
@@ -22,9 +22,6 @@ from eval.workers import WorkerFailed
 from ingest.functionalize import functionalize
 from ingest.sizes import at_other_sizes
 
-LIMITS = Limits(
-    measure_compile=False, pairs=5, max_pairs=5, timed_s=0.01, warm_pairs=3, self_pairs=7, call_s=3.0, thorough=True
-)
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 LINEAR = HEAD + """
 class Model(nn.Module):
@@ -129,7 +126,7 @@ LIBRARY = (
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
     cache = tmp_path_factory.mktemp("cache")
-    with open_judge("cpu", limits=LIMITS, cache_dir=cache, at_other_sizes=at_other_sizes) as opened:
+    with open_judge("cpu", limits=THOROUGH, cache_dir=cache, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 
@@ -141,11 +138,6 @@ def linear(judge: LocalJudge) -> FunctionalProblem:
 @pytest.fixture(scope="module")
 def softmax(judge: LocalJudge) -> FunctionalProblem:
     return functionalize(problem_from_source("softmax", SOFTMAX), workers=judge.workers)
-
-
-def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:
-    ((_, judged),) = judge.judge(problem, [Candidate(source, tier, "cpu")])
-    return judged.verdict
 
 
 def altered(**parts: str) -> str:
@@ -174,7 +166,7 @@ def test_a_product_in_lower_precision_is_named(
 
 
 def test_a_lower_precision_passes_where_it_is_asked_for(linear: FunctionalProblem, tmp_path: Path) -> None:
-    limits = replace(LIMITS, precision="any")
+    limits = replace(THOROUGH, precision="any")
     source = LINEAR_KERNEL.replace("CAST", ROUND.format(half="0x8000", mask="0xffffu"))
     with open_judge("cpu", limits=limits, cache_dir=tmp_path, at_other_sizes=at_other_sizes) as lenient:
         passed = verdict(lenient, linear, source)

@@ -243,7 +243,10 @@ def _one_problem(
     run: Run, arm: str, judge: LocalJudge, problem: str, left: list[Texts],
     forms: dict[str, Future[FunctionalProblem]],
 ) -> None:  # fmt: skip
-    """Judge the candidates in `left`, taking each out of it when it has its verdict."""
+    """Judge the candidates in `left`, taking each out of it when it has its verdict.
+
+    Of a later problem only the wait for its functional form counts: it has been made beside the judging.
+    """
     started = time.perf_counter()
     fp = forms[problem].result() if problem in forms else _functional(run, judge, problem)
     run.log.write("once", arm=arm, what="functionalize", seconds=time.perf_counter() - started)

@@ -81,9 +81,7 @@ def work(backend: Backend, kernels: int, spellings: int, *, copies: int = 1, pro
     return found
 
 
-def run(
-    backend: Backend, judges: int, todo: Work, asked: argparse.Namespace
-) -> Arm:
+def run(backend: Backend, judges: int, todo: Work, asked: argparse.Namespace) -> Arm:
     with tempfile.TemporaryDirectory(prefix="rag-kernels-bench-") as cache:
         started = time.perf_counter()
         limits = replace(Limits(), measure_compile=not asked.no_compile)

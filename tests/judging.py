@@ -1,0 +1,16 @@
+"""What tests that ask a real judge have in common."""
+
+from __future__ import annotations
+
+from eval.judge import LocalJudge
+from eval.limits import Limits
+from eval.records import Candidate, FunctionalProblem, Tier, Verdict
+
+THOROUGH = Limits(
+    measure_compile=False, pairs=5, max_pairs=5, timed_s=0.01, warm_pairs=3, self_pairs=7, call_s=3.0, thorough=True
+)
+
+
+def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:
+    ((_, judged),) = judge.judge(problem, [Candidate(source, tier, "cpu")])
+    return judged.verdict
