@@ -80,11 +80,15 @@ class Race:
         return places
 
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
-        """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few."""
+        """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few.
+
+        Others get `limits.pairs` of them, and more until their intervals are narrow. Where these lie has no part in it:
+        a run that ended once it looked good would make wins.
+        """
         session, limits = self.session, self.session.limits
         times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs()
-        chosen = set(session.rng.sample(range(count), min(limits.rechecked, count)))
+        chosen = self._chosen(count)
         with session.turns.alone(), session.timed.on_one_core():
             for number, order in enumerate(orders(self.variants, count, session.rng)):
                 times.orders.append(order)
@@ -93,8 +97,17 @@ class Race:
                 if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
                     times.stopped_early = True
                     break
+                narrow = all(times.is_narrow("candidate", other) for other in self.variants[:-1])
+                if number + 1 >= limits.pairs and pairs is None and narrow:
+                    break
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
         return times.at_full_speed()
+
+    def _chosen(self, count: int) -> set[int]:
+        """Pairs whose outputs are checked: some of those that are made in any case, and some of the others."""
+        least, limits = min(count, self.session.limits.pairs), self.session.limits
+        stretches = (range(least), range(least, count))
+        return {n for s in stretches for n in self.session.rng.sample(s, min(limits.rechecked, len(s)))}
 
     def asking(self, times: Times) -> float:
         """How long asking for a burst takes beside the burst; 0 for single calls."""

@@ -16,6 +16,7 @@ from random import Random
 
 from eval.records import Ratio
 
+NARROW = 1.02  # from the bottom of an interval to its top: no further pairs are needed
 MIN_HALF = 5  # pairs of either order; with fewer the orders are not told apart
 
 
@@ -31,6 +32,11 @@ class Paired:
         95 %, the safe side for a claim."""
         parts = self.by_order(of, over)
         return Ratio(*(math.prod(values) ** (1 / len(parts)) for values in zip(*map(_values, parts), strict=True)))
+
+    def is_narrow(self, of: str, over: str) -> bool:
+        """Whether the speed-up is known to within 1 % or so, wherever it lies."""
+        found = self.speedup(of, over)
+        return found.high <= NARROW * found.low
 
     def by_order(self, of: str, over: str) -> list[Ratio]:
         """The speed-up where `of` ran before `over`, and where it ran after; one for all where pairs are few."""

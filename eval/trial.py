@@ -230,7 +230,7 @@ class Trial:
         if "rechecks" not in self.without:
             for recipe, outputs in times.kept:
                 checks.compare(place, outputs, recipe, "timed call")
-            self.found.checks.append(f"{session.limits.rechecked} timed calls")
+            self.found.checks.append(f"{len(times.kept)} timed calls")
         if order := order_matters(times):
             self.found.notes.append(order)
         return times, warm

@@ -138,6 +138,26 @@ def test_who_runs_first_does_not_decide(pairs: int) -> None:
     assert few.by_order("a", "b") == [ratio_of([2.0] * 7, [1.0] * 7)]
 
 
+def test_pairs_end_when_the_interval_is_narrow_and_that_makes_no_wins() -> None:
+    """Two alike, with noise of each size: stopped by the width alone, they claim a win as seldom as at full length."""
+    rng = Random(5)
+    for noise in (0.002, 0.01, 0.05):
+        lengths, wins = [], 0
+        for _ in range(200):
+            paired = Paired({"one": [], "other": []})
+            for order in orders(["one", "other"], 60, rng):
+                paired.orders.append(order)
+                for place, name in enumerate(order):
+                    paired.seconds[name].append((1.03, 1.0)[place] * rng.lognormvariate(0, noise))
+                if len(paired.orders) >= 30 and paired.is_narrow("one", "other"):
+                    break
+            found = paired.speedup("one", "other")
+            lengths.append(len(paired.orders))
+            wins += found.low > 1 and found.median > 1.02
+        assert wins <= 1, (noise, wins)
+        assert (max(lengths) == 30) == (noise < 0.005) and (min(lengths) == 60) == (noise > 0.02), (noise, lengths)
+
+
 def test_slow_pairs_are_fewer() -> None:
     assert pairs_for(0.01, least=30, most=60, target_s=0.5, limit_s=20) == 50
     assert pairs_for(1e-5, least=30, most=60, target_s=0.5, limit_s=20) == 60
