@@ -57,9 +57,17 @@ inline int __syncthreads_or(int v) {
 }
 struct ulonglong2 { unsigned long long x, y; };
 template <class T> T __ldcg(const T* p) { return *p; }
-template <class T> void __stcg(T* p, T v) { *p = v; }
-inline void arrive(int* count) { __atomic_fetch_add(count, 1, __ATOMIC_RELEASE); }
-inline int seen(const int* count) { return __atomic_load_n(count, __ATOMIC_ACQUIRE); }
+template <class T> void copy_ahead(T* to, const float* from) { std::memcpy(to, from, sizeof(T)); }
+inline void close_copies() {}
+inline void await_copies(int later) { if (later < 0) std::abort(); }  // for one that was not made
+inline void post(ulonglong2* to, ulonglong2 v) {  // the half that is waited for comes last
+  to->y = v.y;
+  __atomic_store_n(&to->x, v.x, __ATOMIC_RELEASE);
+}
+inline ulonglong2 posted(const ulonglong2* at) {
+  const unsigned long long x = __atomic_load_n(&at->x, __ATOMIC_ACQUIRE);
+  return {x, at->y};
+}
 inline __align__(1024) float shared[64 * 1024];  // dynamic shared memory
 template <class T> T shuffle(T v, unsigned lane) {
   static T shown_of[8][1024];
@@ -102,7 +110,7 @@ typedef int cudaMemPool_t;
 enum {
   cudaSuccess, cudaMemPoolAttrReleaseThreshold, cudaDevAttrMultiProcessorCount,
   cudaFuncAttributeMaxDynamicSharedMemorySize,
-  cudaLaunchAttributeCooperative
+  cudaLaunchAttributeCooperative, cudaLaunchAttributeClusterDimension
 };
 inline int cudaGetDevice(int*) { return cudaSuccess; }
 inline int cudaDeviceGetDefaultMemPool(int*, int) { return cudaSuccess; }
@@ -131,13 +139,33 @@ template <class F> void emulate(dim3 grid, dim3 block, F kernel) {
   for (auto& thread : team) thread.join();
 }
 
-// A cooperative launch: all blocks at once.
-struct cudaLaunchAttribute { int id; struct { int cooperative; } val; };
-struct cudaLaunchConfig_t { dim3 gridDim, blockDim; cudaStream_t stream; cudaLaunchAttribute* attrs; int numAttrs; };
+// A launch of blocks that meet: all of them at once. Those of a cluster have a barrier, and memory side by side.
+struct cudaLaunchAttribute { int id; struct { int cooperative; struct { unsigned x, y, z; } clusterDim; } val; };
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  int numAttrs;
+};
+inline unsigned cluster_blocks = 1;
+inline std::deque<std::barrier<>> clusters;
+inline void cluster_barrier() { clusters[blockIdx.x / cluster_blocks].arrive_and_wait(); }
+inline ulonglong2 beside(const ulonglong2* here, int block) {
+  constexpr int board = 16;  // of a block: those of all blocks lie in one array
+  return here[(block - int(blockIdx.x % cluster_blocks)) * board];
+}
+inline int cudaGetLastError() { return cudaSuccess; }
 template <class F> int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, F, int, int) { return *n = 1, cudaSuccess; }
+template <class F> int cudaOccupancyMaxActiveClusters(int* n, F, const cudaLaunchConfig_t* config) {
+  return *n = 8 / config->gridDim.x, cudaSuccess;
+}
 template <class... P, class... A> int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {
   std::deque<Barriers> shared;
   blockDim = config->blockDim, gridDim = config->gridDim;
+  cluster_blocks = config->attrs->id == cudaLaunchAttributeClusterDimension ? config->attrs->val.clusterDim.x : gridDim.x;
+  clusters.clear();
+  for (unsigned b = 0; b < gridDim.x; b += cluster_blocks) clusters.emplace_back(cluster_blocks * blockDim.x);
   std::vector<std::thread> all;
   for (unsigned b = 0; b < gridDim.x; ++b) {
     shared.emplace_back(blockDim.x);

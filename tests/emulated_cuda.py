@@ -18,6 +18,8 @@ def build_emulated(source: str, folder: Path) -> Any:
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), \w+, stream>>>\((.*?)\);"
     source = source.replace("<cuda_runtime.h>", f'"{header}"').replace("extern __shared__ float shared[];", "")
     source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
+    held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"
+    source = source.replace("extern __shared__ float4 held[];", held)
     shared = r"__shared__ (?:__align__\(\d+\) )?(\w+) (\w+)((?:\[[^\]]*\])*);"
     source = re.sub(shared, r"static \1 \2_of[8]\3; auto& \2 = \2_of[resident_block()];", source)
     text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))

@@ -10,11 +10,11 @@ import test_offline_numbers as numbers
 from emulated_cuda import build_emulated
 from test_offline_numbers import Case, functional, worst_ratio
 
-from rag_kernels.offline import cuda_region
+from rag_kernels.offline import cuda_region, cuda_spread
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cuda import CudaParameters
 
-SMALL = CudaParameters(threads=64, long_threads=128, team=4, spread=0)
+SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 
 # What a case is about must stand in the text, so that it cannot come to test something else.
 CASES = {
@@ -55,35 +55,45 @@ CASES = {
 }  # fmt: skip
 
 
+# Rows longer than a block has room for: what a case is about, threads of a block, and the case.
 SHARED = {
-    "softmax": ("top", Case("return x.softmax(-1) * y, x.log_softmax(-1)", "torch.randn(3, 20000)",
-                            "torch.randn(20000)")),
-    "exponentials in place": ("// in its place", Case("return x.softmax(-1) * y", "torch.randn(3, 20000)",
-                                                      "torch.randn(20000)")),
-    "masked": ("top", Case("return torch.where(y > 0, x, -torch.inf).softmax(-1)", "torch.randn(2, 20000)",
-                           "torch.arange(20000.0) - 15000")),
-    "odd": ("float1", Case("return F.layer_norm(x, (20001,)) + y, x / x.abs().sum(1, keepdim=True)",
-                           "torch.randn(3, 20001)", "torch.randn(20001)")),
-    "two to keep": ("y_v2_kept", Case("return F.group_norm(x + y, 2), (x * y).sum((1, 2))", "torch.randn(2, 4, 5000)",
-                                     "torch.randn(2, 4, 5000)")),
-    "two levels": ("team.look(met, 1", Case("x = x - x.mean(-1, True); return x / x.abs().max(-1)[0][:, None] + y",
-                                         "torch.randn(5, 9000)", "torch.randn(1)")),
-    "one long row": ("_spread", Case("return x.log_softmax(0) * y, x / x.norm()", "torch.randn(50000)",
-                                     "torch.randn(50000)")),
+    "softmax": ("top", 128, Case("return x.softmax(-1) * y, x.log_softmax(-1)", "torch.randn(5, 20000)",
+                                 "torch.randn(20000)")),
+    "exponentials in place": ("// in its place", 128, Case("return x.softmax(-1) * y", "torch.randn(3, 20000)",
+                                                           "torch.randn(20000)")),
+    "masked": ("top", 128, Case("return torch.where(y > 0, x, -torch.inf).softmax(-1)", "torch.randn(2, 20000)",
+                                "torch.arange(20000.0) - 15000")),
+    "odd": ("ring.copy_apart(0", 128, Case("return F.layer_norm(x, (20001,)) + y, x / x.abs().sum(1, keepdim=True)",
+                                            "torch.randn(4, 20001)", "torch.randn(20001)")),
+    "odd softmax": ("// in its place", 128, Case("return x.softmax(-1) * y", "torch.randn(5, 20003)",
+                                                 "torch.randn(20003)")),
+    "two to keep": ("ring.at(1, j)", 128, Case("return F.group_norm(x + y, 2), (x * y).sum((1, 2))",
+                                               "torch.randn(2, 4, 5000)", "torch.randn(2, 4, 5000)")),
+    "two levels": ("team.look(met, 1", 128, Case("x = x - x.mean(-1, True); return x / x.abs().max(-1)[0][:, None] + y",
+                                                 "torch.randn(9, 9000)", "torch.randn(1)")),
+    "one long row": ("_spread", 128, Case("return x.log_softmax(0) * y, x / x.norm()", "torch.randn(40000)",
+                                          "torch.randn(40000)")),
+    "two blocks at once": ("__launch_bounds__(256, 4)", 512, Case("return x.softmax(-1) + y", "torch.randn(19, 9000)",
+                                                                  "torch.randn(9000)")),
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("meets", ["Cluster", "Team"])
 @pytest.mark.parametrize("name", SHARED)
 def test_rows_shared_by_blocks_are_as_exact_as_pytorch(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, meets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
-    about, case = SHARED[name]
+    monkeypatch.setattr(cuda_spread, "CLUSTER", 8 if meets == "Cluster" else 0)
+    about, threads, case = SHARED[name]
     fp = functional(name.replace(" ", "_"), case)
-    plan = write(fp, CudaParameters())
+    plan = write(fp, CudaParameters(sharing=threads))
     assert plan is not None and plan.candidate.tier == "kernel"
-    assert about in plan.candidate.source and "team.meet(met)" in plan.candidate.source
-    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+    assert about in plan.candidate.source and f"({meets} team" in plan.candidate.source
+    texts, begin, launches = plan.candidate.source.partition("void forward_kernel(")
+    source = texts + begin + launches.replace("} else {", '} else { RK_CHECK(false, "the rows are not shared");')
+    shared = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=source))
+    assert worst_ratio(fp, numbers.caller(shared, fp, tmp_path)) < numbers.RATIO
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -74,7 +74,7 @@ def write(
 def split_of(parameters: Parameters) -> Split:
     if isinstance(parameters, CpuParameters):
         return Split(8)
-    return Split(1024, tiles=264, whole=LONGEST if parameters.spread else 0)
+    return Split(1024, tiles=264, whole=LONGEST if parameters.sharing else 0)
 
 
 def choices(start: Parameters) -> list[Parameters]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from rag_kernels.offline import contract_cuda_text, contract_tensor_text
 from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda_spread import spread_region, uses_teams
-from rag_kernels.offline.cuda_text import HEAD, LAUNCH, SPREAD, TEAMS
+from rag_kernels.offline.cuda_spread_text import SPREAD
+from rag_kernels.offline.cuda_text import HEAD, LAUNCH, TEAMS
 from rag_kernels.offline.cuda_wide import wide_region
 from rag_kernels.offline.function import Function, Sizes
 from rag_kernels.offline.nest import Names
@@ -23,7 +24,7 @@ __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 def constants(p: CudaParameters) -> str:
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
-        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SPREAD = {p.spread};  // tuning parameters\n"
+        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHARING = {p.sharing};  // tuning parameters\n"
         f"{TEAMS}{LAUNCH}"
     )
 

@@ -41,7 +41,7 @@ class CudaParameters:
     tile: int = 0  # rows of a block of a product: 64 or 128, or 0 for what fits
     tensor: int = 1  # products on tensor cores, as three TF32 products each
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
-    spread: int = 1  # rows that no block can hold are shared by several
+    sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
 
 
 @dataclass(slots=True)
@@ -193,7 +193,17 @@ class CudaRegion(Sweeps):
         head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;", f"if (t >= {outer}) return;"]
         if self.has_scan():
             head = ["const int64_t t = blockIdx.x;"]
-        return [*head, *self.indices(self.nest.outer, "t"), *self.passes("row", "true", "threadIdx.x == 0")]
+        return [*head, *self.indices(self.sharing_last(), "t"), *self.passes("row", "true", "threadIdx.x == 0")]
+
+    def sharing_last(self) -> list[Loop]:
+        """The outer loops, those last along which rows share what they read (a norm's weights): blocks that run
+        together then find it in the cache."""
+        loads = [v for v in ir.walk(*self.values) if isinstance(v, ir.Load) and self.is_inner(v)]
+
+        def shares(loop: Loop) -> bool:
+            return any(not self.nest.accesses[id(v)].stride(leaf) for v in loads for leaf in loop.leaves)
+
+        return sorted(self.nest.outer, key=shares)
 
     def column(self) -> list[str]:
         """Neighbouring threads hold neighbouring columns; a team along threadIdx.y shares each column."""

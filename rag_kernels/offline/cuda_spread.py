@@ -1,82 +1,132 @@
-"""CUDA for rows that no block can hold: a team of blocks shares a row, so that it is read once however long it is.
+"""CUDA for rows that no block can hold: blocks share a row, so that it is read once however long it is.
 
 Comes in: a region of long rows that are swept more than once. Goes out: a kernel for it in place of the wide one, and
-the C condition under which it may run. Every thread keeps its elements in registers; the blocks of a team exchange what
-they reduced through global memory. That takes all teams resident at once, a cooperative launch. Tried on an H200 and
-slower: clusters with distributed shared memory, asynchronous copies of the next row, a second read from L2.
+the C condition under which it may run. A thread keeps its elements in shared memory, a ring in which its part of later
+rows arrives while it is busy with this one; it alone reads what it copied. Blocks exchange what they reduced: up to
+eight through each other's shared memory (a cluster), more through global memory, which takes all of them resident.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline import ir
 from rag_kernels.offline.cuda_region import CudaParameters
 from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS, WideRegion, find_quads
 from rag_kernels.offline.expressions import Scope
 from rag_kernels.offline.function import Function, Sizes
+from rag_kernels.offline.nest import Loop
 from rag_kernels.offline.one_pass import EXPONENTIAL, PAIR, SQUARE, WIDE
 from rag_kernels.offline.passes import indent
 from rag_kernels.offline.regions import Region
 
-KEPT = 32  # floats that a thread keeps: four blocks of 256 threads fit on a processor with 64 registers a thread
-LONGEST = 64 * 256 * KEPT  # elements of a row: with fewer teams than eight, memory idles while all wait
+SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
+MOST = 12  # of these, at most so many of one row: the others are on their way meanwhile
+CLUSTER, SHOWN = 8, 8  # blocks of a cluster that every such device takes, and what they show each other at most
+LONGEST = 66 * 1024 * MOST * 4  # elements of a row: two rows at a time, so that memory works while one waits
 
 
 @dataclass(slots=True)
 class SpreadRegion(WideRegion):
     """Loops over rows by team; `ITEMS` vectors of a row are a thread's own."""
 
+    held: tuple[str, ...] = ()  # what the ring holds
+    apart: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere
+    awaited: bool = False  # whether a sweep has waited for what the ring holds of this row
     joined: int = 0  # reductions that teams exchange
     known_powers: dict[object, str] = field(default_factory=dict)  # of exponentials that stand in a load's place
-    finish: list[str] = field(default_factory=list)  # from a thread's fp32 sums to what teams exchange
+    finish: list[str] = field(default_factory=list)  # from a thread's fp32 sums to what its block sums
+    shown: dict[str, str] = field(default_factory=dict)  # what a block shows of a reduction, around the sum of `{0}`
 
     def condition(self, name: str) -> str:
-        wide = WideRegion.condition(self, name)
-        fits = f"fits({name}<{self.items()}, false>, small({self.quads}), {self.items()})"
+        wide = "" if self.apart else WideRegion.condition(self, name)
+        items = self.items()
+        fits = f"fits({name}<{items}, false>, small({self.vectors}), {items}, {self.threads}, {self.bytes})"
         return f"{wide} && {fits}" if wide else fits
 
     def row(self) -> list[str]:
         passes = self.passes("row", "true", "team.part() == 0 && threadIdx.x == 0")
-        kept = self.kept_names()
-        body = [*self.indices(self.nest.outer, "t"), *self.keep(kept), *passes]
         outer = self.total(self.nest.outer)
+        last = max(i for i, line in enumerate(passes) if re.search(r"\bsweep\w*\(k, j\);$", line))
+        passes.insert(last + 1, "  bring();")
+        own = f"{self.quads} > first ? ({self.quads} - first - 1) / {{0}} + 1 : 0"
+        elements = "FULL || single > 4 * ITEMS ? 4 * ITEMS : int(single)" if self.apart else "4 * own"
         return [
             "int met = 0;",
-            "const int first = int(team.part()) * ITEMS * SPREAD_THREADS + threadIdx.x;",
-            f"const int64_t left = {self.quads} > first ? ({self.quads} - first - 1) / SPREAD_THREADS + 1 : 0;",
-            f"const int own = FULL || left > ITEMS ? ITEMS : int(left), last = int({self.quads}) - 1;",
+            f"const int first = int(team.part()) * ITEMS * {self.step_of_item} + threadIdx.x;",
+            f"const int64_t left = {own.format(self.step_of_item)};",
+            "const int own = FULL || left > ITEMS ? ITEMS : int(left);",
+            *([f"const int64_t single = {own.format(self.threads)};"] if self.apart else []),
+            f"const int elements = {elements};",
+            f"Ring<{len(self.held)}, {self.slots}, {self.threads}> ring(team.number());",
+            *self.bring(outer),
+            f"for (int i = 0; i < {self.slots}; ++i) bring();",
             f"for (int64_t t = team.number(); t < {outer}; t += team.count) {{",
-            *indent(self.loaded(body, set(kept))),
+            *indent(self.indices(self.nest.outer, "t")),
+            *indent(self.loaded(passes, set(self.held))),
+            "  ring.done(ITEMS);",
             "}",
+            "team.leave();",
+        ]
+
+    def bring(self, outer: str) -> list[str]:
+        """The thread's next vector of this row or a later one, to where the ring has room next."""
+        many = f", {self.axis_size} - k" if self.apart else ""
+        copies = [f"ring.copy{'_apart' * self.apart}({i}, {self.addresses[n]}{many});" for i, n in enumerate(self.held)]
+        place = [*self.indices(self.nest.outer, "t"), *self.indices([*self.nest.reduced[:-1], self.quad], "k")]
+        return [
+            "auto bring = [&] {",
+            f"  if (ring.row < {outer} && (FULL || ring.item < own)) {{",
+            f"    const int64_t t = ring.row, k = first + ring.item * {self.step_of_item};",
+            *indent(indent([*place, *copies])),
+            "  }",
+            "  ring.copied(ITEMS, team.count);",
+            "};",
         ]
 
     @property
+    def quad(self) -> Loop:
+        assert self.axis
+        return replace(self.axis, var=f"{self.axis.var}_q") if self.apart else WideRegion.quad.__get__(self)
+
+    @property
+    def element(self) -> str:
+        return f"{self.quad.var} + u * {self.threads}" if self.apart else WideRegion.element.__get__(self)
+
+    @property
+    def axis_size(self) -> str:
+        assert self.axis
+        return self.axis.size
+
+    @property
+    def step_of_item(self) -> int:
+        """From one vector of a thread to its next: in vectors, or in elements that lie apart."""
+        return self.threads * (4 if self.apart else 1)
+
+    def each(self, lines: list[str]) -> list[str]:
+        assert self.axis
+        inside = f"if (FULL || {self.axis.var} < {self.axis.size}) {{"
+        return WideRegion.each(self, [inside, *indent(lines), "}"] if self.apart else lines)
+
+    @property
     def mine(self) -> str:
-        return "first + j * SPREAD_THREADS"
+        return f"first + j * {self.step_of_item}"
 
     @property
     def is_mine(self) -> str:
         return "FULL || j < own"
 
     def kept_or(self, name: str, load: str) -> str:
-        return f"{name}_kept[j]"
-
-    def keep(self, names: list[str]) -> list[str]:
-        """All loads at once, without a condition: where a row has no more, its last quad again."""
-        return [
-            *(f"{self.vector} {n}_kept[ITEMS];" for n in names),
-            "#pragma unroll",
-            "for (int j = 0; j < ITEMS; ++j) {",
-            f"  const int at = {self.mine}, k = FULL || at < last ? at : last;",
-            *indent(self.indices([*self.nest.reduced[:-1], self.quad], "k")),
-            *(f"  {n}_kept[j] = *reinterpret_cast<const {self.vector}*>({self.addresses[n]});" for n in names),
-            "}",
-        ]
+        return f"ring.at({self.held.index(name)}, j)"
 
     def each_quad(self, sweep: str) -> list[str]:
-        return self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])
+        """A row's first sweep takes what has come and waits for the rest, one by one."""
+        unroll, *loop = self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])
+        if self.awaited:
+            return ["#pragma unroll 4", *loop]
+        self.awaited = True
+        return [unroll, loop[0], f"  await_copies({self.slots - 1} - j);", *loop[1:]]
 
     def comes_back(self) -> bool:
         """Whether a row is needed again once something of it is known: sums alone gain nothing by teams (0.988 ms for
@@ -92,7 +142,7 @@ class SpreadRegion(WideRegion):
                 scope.lines.append(f"const float {top}_finite = {top} == -INFINITY ? 0.0f : {top};")
             elif isinstance(v.arg, ir.Op) and v.arg.template == SQUARE:
                 name = self.look(v.arg.args[0], "about", "0.0f", "{a} += {v};", scope)
-                scope.lines.append(f"{name} /= own ? {self.width} * own : 1;  // the mean of what this thread has")
+                scope.lines.append(f"{name} /= elements ? elements : 1;  // the mean of what this thread has")
                 scope.lines.append(f"float {name}_sum = 0, {name}_squares = 0;")
         WideRegion.reduce_pass(self, level, kind, active, scope)
         for v in self.reductions(level):
@@ -142,7 +192,7 @@ class SpreadRegion(WideRegion):
         if v.kind == PAIR:
             return self.step_of_pair(v, name, scope, block)
         if about and v.kind == "sum" and isinstance(v.arg, ir.Op) and template in (WIDE, SQUARE):
-            own, text = f"double({self.width} * own)", self.printer.emit(v.arg.args[0], block)
+            own, text = "double(elements)", self.printer.emit(v.arg.args[0], block)
             if template == WIDE:
                 self.finish.append(f"{name} = {about}_sum + {own} * {about};")
                 return f"{about}_sum += {text} - {about};"
@@ -157,24 +207,30 @@ class SpreadRegion(WideRegion):
     def step_of_pair(self, v: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
         top = scope.find((id(v.arg), "top"))
         scope.lines.append(f"float {name}_f = 0;")
-        self.finish.append(f"{name} = MaxSum{{{top}, row_reduce(double({name}_f), Sum(), 0.0)}};")
+        self.shown[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
         text, power = self.printer.emit(v.arg, block), self.printer.name("power")
         block.lines.append(f"const float {power} = expf({text} - {top}_finite);")
         if self.powers(v):
-            block.lines.append(f"{text.replace('.x', '_kept[j].x')} = {power};  // in its place")
+            place = self.printer.name("powers")
+            self.targets[f"in {place}"], self.addresses[place] = place, f"&@{text.split('.')[0][2:]}@"
+            block.lines.append(f"(&{place}.x)[u] = {power};  // in its place")
         return f"{name}_f += {power};"
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
         """Every block shows what it has, all of the team meet, and each combines what all have shown."""
-        first = self.joined
+        numbered = list(enumerate(found, self.joined))
         self.joined += len(found)
         lines, self.finish = self.finish, []
-        done = {line.split(" ")[0] for line in lines if "row_reduce" in line}
-        lines += [f"{name} = row_reduce({name}, {f}, {start});" for name, f, start in found if name not in done]
-        lines += [f"team.show(met, {first + i}, {name});" for i, (name, _, _) in enumerate(found)]
-        lines.append("team.meet(met);")
-        lines += [f"{name} = team.look(met, {first + i}, {f}, {start});" for i, (name, f, start) in enumerate(found)]
-        return [*lines, *(f"{name} = team.agree({name}, {f}, {start});" for name, f, start in found), "++met;"]
+        shows = []
+        for i, (name, f, start) in numbered:
+            whole = name not in self.shown
+            part, summed, zero = (name, f, start) if whole else (f"double({name}_f)", "Sum()", "0.0")
+            lines.append(f"put_part<{i}>({part}, {summed});")
+            taken = f"take_part<{i}>({summed}, {zero})"
+            shows.append(f"  team.show(met, {i}, {taken if whole else self.shown[name].format(taken)});")
+        lines += ["__syncthreads();", "if (threadIdx.x < 32) {", *shows, "}", "team.meet();"]
+        lines += [f"{name} = team.look(met, {i}, {f}, {start});" for i, (name, f, start) in numbered]
+        return [*lines, "++met;"]
 
     @property
     def template(self) -> str:
@@ -182,44 +238,91 @@ class SpreadRegion(WideRegion):
 
     @property
     def bounds(self) -> str:
-        return "__launch_bounds__(SPREAD_THREADS, 4) "
+        return f"__launch_bounds__({self.threads}, {1024 // self.threads}) "
 
     def parameters_of(self, body: str, f: Function) -> tuple[list[str], list[str]]:
         parameters, arguments = WideRegion.parameters_of(self, body, f)
-        return ["Team team", *parameters], arguments
+        team = "Cluster" if self.parts() <= CLUSTER and self.joined <= SHOWN else "Team"
+        return [f"{team} team", *parameters], arguments
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         rows, items = f"small({self.total(self.nest.outer)})", self.items()
-        plan = f"{rows}, small({self.quads}), {items}, {self.joined}, stream, {', '.join(arguments)});"
+        plan = f"{rows}, small({self.vectors}), {items}, {self.threads}, {self.bytes}, {self.joined}, stream, "
+        plan += f"{', '.join(arguments)});"
         return [
-            f"if (({self.quads}) % ({items} * SPREAD_THREADS) == 0) spread({name}<{items}, true>, {plan}",
+            f"if (({self.quads}) % ({items * self.step_of_item}) == 0) spread({name}<{items}, true>, {plan}",
             f"else spread({name}<{items}, false>, {plan}",
         ]
 
+    @property
+    def slots(self) -> int:
+        """Vectors of each kept tensor that a thread has room for."""
+        return SLOTS // max(1, len(self.held))
+
+    @property
+    def threads(self) -> int:
+        """Of a block: half as many where a row is short, so that a processor has two."""
+        most = self.parameters.sharing
+        return most // 2 if self.count() <= self.most() * most // 2 else most
+
+    @property
+    def bytes(self) -> int:
+        """Of shared memory."""
+        return self.slots * max(1, len(self.held)) * self.threads * 16
+
+    @property
+    def vectors(self) -> str:
+        """Of a row, as C."""
+        return f"(({self.quads}) + 3) / 4" if self.apart else self.quads
+
+    def count(self) -> int:
+        """Vectors of a row as long as this problem's."""
+        return -(-self.reduced_count() // 4)
+
+    def most(self) -> int:
+        """Vectors of a row that a thread takes at most."""
+        return max(1, self.slots * MOST // SLOTS)
+
+    def parts(self) -> int:
+        """Blocks that share a row."""
+        return -(-self.count() // (self.most() * self.threads))
+
     def items(self) -> int:
-        return max(1, KEPT // (self.width * max(1, len(self.kept_names()))))
+        return -(-self.count() // (self.parts() * self.threads))
 
 
 def spread_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> SpreadRegion | None:
     """The kernel of teams, where a row is long, is swept more than once, and can be kept."""
-    if not parameters.spread:
+    if not parameters.sharing:
         return None
     found = SpreadRegion.of(region, f, sizes, parameters)
     rows = found.nest.schedule == "row" and not found.has_scan() and found.top > 0
     if not rows or not KEPT_ELEMENTS < found.reduced_count() <= LONGEST or not found.comes_back():
         return None
-    found.width = 4 if found.nest.reduced[-1].count % 4 == 0 and parameters.vector > 1 else 1
-    if not find_quads(found):
+    if not prepared(found):
         return None
     found.row()  # counts the uses
-    kept = found.kept_names()
-    longest = LONGEST // max(1, len(kept))
-    if not kept or found.reduced_count() > longest:
+    kept = tuple(found.kept_names())
+    if not kept or len(kept) > SLOTS // 2 or found.reduced_count() > LONGEST // len(kept):
         return None
     fresh = SpreadRegion.of(region, f, sizes, parameters)
-    fresh.width = found.width
-    find_quads(fresh)
+    prepared(fresh)
+    fresh.held = kept
+    if fresh.apart:
+        fresh.loads = {text: name for text, name in fresh.loads.items() if name in kept}
     return fresh
+
+
+def prepared(found: SpreadRegion) -> bool:
+    """Note what can be taken four at a time: neighbours where rows allow it, else elements that lie apart."""
+    if found.nest.reduced[-1].count % 4 == 0 and found.parameters.vector > 1:
+        return find_quads(found)
+    if len(found.nest.reduced) > 1:
+        return False
+    found.width = 1
+    some = find_quads(found)
+    found.width, found.apart, found.targets = 4, True, {}
+    return some
 
 
 def is_top(v: ir.Value, pair: ir.Reduce) -> bool:
@@ -227,4 +330,4 @@ def is_top(v: ir.Value, pair: ir.Reduce) -> bool:
 
 
 def uses_teams(text: str) -> bool:
-    return bool(re.search(r"\bTeam team\b", text))
+    return bool(re.search(r"\b(Team|Cluster) team\b", text))

@@ -57,7 +57,8 @@ class WideRegion(CudaRegion):
         assert self.axis
         if self.width == 1:
             return ""
-        buffers = dict.fromkeys(text.split(" + ")[0][:-2] for text in self.addresses.values())
+        places = (text for text in self.addresses.values() if not text.startswith("&"))
+        buffers = dict.fromkeys(text.split(" + ")[0][:-2] for text in places)
         data = ", ".join(f"{b}_data" if b in self.scratch else f"{b}.data" for b in buffers)
         sizes = " && ".join(f"({size}) % 4 == 0" for size in dict.fromkeys([self.axis.size, *self.strides]))
         return f"{sizes} && aligned({{{data}}})"

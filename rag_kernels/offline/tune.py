@@ -16,6 +16,7 @@ from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters
 
 Parameters = CpuParameters | CudaParameters
+ROOMY = ("sm_90", "sm_100", "sm_103")  # 227 KiB of shared memory a block, for rows that blocks share
 
 # What to try for each parameter, best guess first, and the schedules that feel it ("" is any).
 CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
@@ -29,7 +30,7 @@ CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("depth", "product", (128, 512)),
 )
 CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("spread", "row", (0,)),
+    ("sharing", "row", (0, 512)),
     ("threads", "", (512, 128, 1024)),
     ("long_threads", "row", (512, 256)),
     ("team", "column", (8, 32, 4)),
@@ -39,8 +40,11 @@ CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 )
 
 
-def starting_parameters(backend: Backend) -> Parameters:
-    return CpuParameters() if backend == "cpu" else CudaParameters()
+def starting_parameters(backend: Backend, arch: str = "") -> Parameters:
+    """What to begin with, on a device of this architecture where it is known."""
+    if backend == "cpu":
+        return CpuParameters()
+    return CudaParameters() if not arch or arch in ROOMY else CudaParameters(sharing=0)
 
 
 def parameters_in(source: str, backend: Backend) -> Parameters | None:

@@ -1,0 +1,233 @@
+"""The fixed part of CUDA for rows that blocks share: what a thread keeps and copies ahead, and how blocks meet."""
+
+AWAITED = "\n".join(f"    case {n}: return await_group<{n}>();" for n in range(1, 14))
+SPREAD = """
+#ifdef __CUDACC__
+__device__ inline uint32_t in_shared(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+// To shared memory while the thread does something else.
+__device__ inline void copy_ahead(float4* to, const float* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(in_shared(to)), "l"(from) : "memory");
+}
+__device__ inline void copy_ahead(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(in_shared(to)), "l"(from) : "memory");
+}
+__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LATER> __device__ void await_group() { asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory"); }
+// Wait until so many of the latest copies are all that is still on its way: a number wherever loops are unrolled.
+__device__ __forceinline__ void await_copies(int later) {
+  switch (later) {
+AWAITED
+    default: return await_group<0>();
+  }
+}
+// Sixteen bytes at once: who sees one half of them sees the other.
+__device__ inline void post(ulonglong2* to, ulonglong2 v) {
+  asm volatile("{ .reg .b128 r; mov.b128 r, {%1, %2}; st.relaxed.gpu.global.b128 [%0], r; }"
+               :: "l"(to), "l"(v.x), "l"(v.y) : "memory");
+}
+__device__ inline ulonglong2 posted(const ulonglong2* at) {
+  ulonglong2 v;
+  asm volatile("{ .reg .b128 r; ld.relaxed.gpu.global.b128 r, [%2]; mov.b128 {%0, %1}, r; }"
+               : "=l"(v.x), "=l"(v.y) : "l"(at) : "memory");
+  return v;
+}
+__device__ inline void cluster_barrier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// What stands at the same place in the shared memory of a block of this cluster.
+__device__ inline ulonglong2 beside(const ulonglong2* here, int block) {
+  ulonglong2 v = {0, 0};
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %2, %3; ld.shared::cluster.v2.u64 {%0, %1}, [r]; }"
+               : "=l"(v.x), "=l"(v.y) : "r"(in_shared(here)), "r"(block) : "memory");
+#endif
+  return v;
+}
+#endif
+
+// What a thread has of this row and of rows to come: each thread copies, waits for and reads its own alone. `NAMES`
+// tensors are kept; of a row a thread has ITEMS vectors of each.
+template <int NAMES, int SLOTS, int WIDTH> struct Ring {  // WIDTH: threads of the block
+  float4* mine;
+  int64_t row;  // what is copied next: which row and vector, and where to
+  int item = 0, to = 0, base = 0;
+  __device__ explicit Ring(int64_t first) : row(first) {
+    extern __shared__ float4 held[];
+    mine = held + threadIdx.x;
+  }
+  // Vector `j` of this row.
+  __device__ float4& at(int name, int j) const {
+    const int slot = base + j < SLOTS ? base + j : base + j - SLOTS;
+    return mine[(slot * NAMES + name) * WIDTH];
+  }
+  __device__ void copy(int name, const float* from) const { copy_ahead(mine + (to * NAMES + name) * WIDTH, from); }
+  // Four elements that lie a block's threads apart, as far as the row goes.
+  __device__ void copy_apart(int name, const float* from, int64_t left) const {
+    float* target = &mine[(to * NAMES + name) * WIDTH].x;
+#pragma unroll
+    for (int u = 0; u < 4; ++u)
+      if (u * WIDTH < left) copy_ahead(target + u, from + u * WIDTH);
+  }
+  __device__ void copied(int items, int64_t step) {
+    close_copies();
+    if (++item == items) item = 0, row += step;
+    if (++to == SLOTS) to = 0;
+  }
+  __device__ void done(int items) { base = base + items < SLOTS ? base + items : base + items - SLOTS; }
+};
+
+// What warps have of a reduction, and one warp's sum of it.
+template <int WHICH, class T> __device__ T* parts_of_warps() {
+  __shared__ T parts[32];
+  return parts;
+}
+template <int WHICH, class T, class F> __device__ void put_part(T v, F f) {
+  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+  if (threadIdx.x % 32 == 0) parts_of_warps<WHICH, T>()[threadIdx.x / 32] = v;
+}
+template <int WHICH, class F, class T> __device__ T take_part(F f, T start) {
+  T v = threadIdx.x < blockDim.x / 32 ? parts_of_warps<WHICH, T>()[threadIdx.x] : start;
+  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+  return v;
+}
+
+// What blocks show each other has four bytes, or eight, or eight behind four: room for a number is left.
+template <class T> __device__ ulonglong2 packed(T v, unsigned long long number) {
+  static_assert(sizeof(T) <= 16, "a slot has sixteen bytes");
+  ulonglong2 words = {0, 0};
+  memcpy(sizeof(T) == 8 ? &words.y : &words.x, &v, sizeof v);
+  words.x = (words.x & 0xffffffffu) | number << 32;
+  return words;
+}
+template <class T> __device__ T unpacked(const ulonglong2& words) {
+  T v;
+  memcpy(&v, sizeof(T) == 8 ? &words.y : &words.x, sizeof v);
+  return v;
+}
+
+// Up to eight blocks that read each other's shared memory.
+constexpr int BOARD = 16;
+struct Cluster {
+  ulonglong2* board;  // as of a Team, which has it elsewhere
+  int count, parts, shown;
+  __device__ unsigned number() const { return blockIdx.x / parts; }
+  __device__ unsigned part() const { return blockIdx.x % parts; }
+  __device__ static ulonglong2* own_board() {
+    __shared__ ulonglong2 slots[BOARD];
+    return slots;
+  }
+  template <class T> __device__ void show(int meeting, int which, T v) const {
+    if (threadIdx.x == 0) own_board()[meeting % 2 * shown + which] = packed(v, 0);
+  }
+  __device__ void meet() const { cluster_barrier(); }
+  template <class T, class F> __device__ T look(int meeting, int which, F f, T start) const {
+    const int i = threadIdx.x % 8;
+    T v = i < parts ? unpacked<T>(beside(own_board() + meeting % 2 * shown + which, i)) : start;
+    for (int d = 4; d; d >>= 1) v = f(v, lane_xor(v, d));
+    return v;
+  }
+  __device__ void leave() const { cluster_barrier(); }  // nobody goes while others read what it has shown
+};
+
+// Blocks that meet through global memory. All teams are resident at once, so that a block may wait for the others.
+struct Team {
+  ulonglong2* board;  // [teams][2][shown][parts]: what the blocks show, for this meeting and the next
+  int count, parts, shown;
+  __device__ unsigned number() const { return blockIdx.x / parts; }
+  __device__ unsigned part() const { return blockIdx.x % parts; }
+  __device__ ulonglong2* slot(int meeting, int which, int block) const {
+    return board + ((int(number()) * 2 + meeting % 2) * shown + which) * parts + block;
+  }
+  template <class T> __device__ void show(int meeting, int which, T v) const {
+    if (threadIdx.x == 0) post(slot(meeting, which, part()), packed(v, meeting + 1));
+  }
+  __device__ void meet() const {}
+  // What the blocks have shown, combined by one warp in an order that does not change.
+  template <class T, class F> __device__ T look(int meeting, int which, F f, T start) const {
+    __shared__ ulonglong2 found[1];
+    if (threadIdx.x < 32) {
+      T v = start;
+      for (int i = threadIdx.x; i < parts; i += 32) {
+        ulonglong2 words;
+        do words = posted(slot(meeting, which, i)); while (words.x >> 32 != unsigned(meeting + 1));
+        v = f(v, unpacked<T>(words));
+      }
+      for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+      __syncwarp();
+      if (threadIdx.x == 0) found[0] = packed(v, 0);
+    }
+    __syncthreads();
+    const T v = unpacked<T>(found[0]);
+    __syncthreads();
+    return v;
+  }
+  __device__ void leave() const {}
+};
+
+// How a kernel for teams is launched: its blocks' threads and shared memory, and how many teams of so many blocks the
+// device holds at once (none where it has too little memory in a block).
+struct Shared {
+  cudaLaunchAttribute together[1];
+  cudaLaunchConfig_t config = {};
+  template <class K> Shared(K kernel, int parts, int threads, int bytes, bool cluster, cudaStream_t stream) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    together[0].id = cluster ? cudaLaunchAttributeClusterDimension : cudaLaunchAttributeCooperative;
+    if (cluster) {
+      together[0].val.clusterDim.x = parts, together[0].val.clusterDim.y = together[0].val.clusterDim.z = 1;
+    } else {
+      together[0].val.cooperative = 1;
+    }
+    config.gridDim = dim3(parts), config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes;
+    config.stream = stream, config.attrs = together, config.numAttrs = 1;
+  }
+  template <class K> int64_t held(K kernel) const {
+    int device = 0, processors = 0, found = 0;
+    const int parts = config.gridDim.x;
+    if (together[0].id == cudaLaunchAttributeClusterDimension)
+      return parts <= 8 && cudaOccupancyMaxActiveClusters(&found, kernel, &config) == cudaSuccess ? found : 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    const int threads = config.blockDim.x, bytes = int(config.dynamicSmemBytes);
+    const int failed = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found, kernel, threads, bytes);
+    return failed ? 0 : int64_t(processors) * found / parts;
+  }
+};
+inline int parts_of(int64_t vectors, int items, int threads) {
+  return int((vectors + items * threads - 1) / (items * threads));
+}
+template <class TEAM> constexpr bool is_cluster = false;
+template <> inline constexpr bool is_cluster<Cluster> = true;
+// Whether the blocks that a row takes can be resident together.
+template <class TEAM, class... P>
+bool fits(void (*kernel)(TEAM, P...), int64_t vectors, int items, int threads, int bytes) {
+  if (!vectors) return false;
+  const int parts = parts_of(vectors, items, threads);
+  const bool fit = Shared(kernel, parts, threads, bytes, is_cluster<TEAM>, nullptr).held(kernel) > 0;
+  cudaGetLastError();
+  return fit;
+}
+// As many teams as the device holds, each for every `teams`th row.
+template <class TEAM, class... P, class... A>
+void spread(void (*kernel)(TEAM, P...), int64_t rows, int64_t vectors, int items, int threads, int bytes, int shown,
+            cudaStream_t stream, A... args) {
+  if (!rows) return;
+  const int parts = parts_of(vectors, items, threads);
+  Shared launch(kernel, parts, threads, bytes, is_cluster<TEAM>, stream);
+  const int64_t held = launch.held(kernel), teams = held < rows ? held : rows;
+  RK_CHECK(held > 0, "a row takes more blocks than the device holds");
+  ulonglong2* board = nullptr;
+  const int64_t slots = is_cluster<TEAM> ? 0 : teams * 2 * shown * parts;
+  if (slots) {
+    board = scratch<ulonglong2>(slots, stream);
+    const size_t room = sizeof(ulonglong2) * slots;
+    RK_CHECK(cudaMemsetAsync(board, 0, room, stream) == cudaSuccess, "cannot clear device memory");
+  }
+  const TEAM team{board, int(teams), parts, shown};
+  launch.config.gridDim = dim3(blocks(teams * parts));
+  const int failed = cudaLaunchKernelEx(&launch.config, kernel, team, P(args)...);
+  RK_CHECK(failed == cudaSuccess, "cannot launch all blocks of a row at once");
+  if (slots) cudaFreeAsync(board, stream);
+}
+""".replace("AWAITED", AWAITED)
