@@ -70,7 +70,7 @@ class Night:
     runs: dict[str, Run]  # by problem id: all of the growth, earlier nights included
 
     def is_of(self, created_at: str) -> bool:
-        """Whether something happened in this night. Attempts are dated to the second."""
+        """Whether something happened in this night. Attempts of older versions are dated to the second."""
         started, moment = datetime.fromisoformat(self.run.started_at), datetime.fromisoformat(created_at)
         return moment >= (started if moment.microsecond else started.replace(microsecond=0))
 

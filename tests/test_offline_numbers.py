@@ -92,6 +92,22 @@ CASES = {
         "torch.randn(4, 3, 31, 33)",
         "torch.randn(16)", init="self.c = nn.Conv2d(3, 8, 3)", tier="composed",
     ),
+    "inception": Case(
+        "x = F.max_pool2d(x.relu(), 3, 2, 1); "
+        "x = torch.cat([self.a(x), self.c(self.b(x)), self.d(F.max_pool2d(x, 3, 1, 1))], 1); "
+        "return self.f(self.e(x)) + y, x",
+        "torch.randn(2, 24, 56, 56)",
+        "torch.randn(28)", tier="composed",
+        init="self.a, self.b, self.c = nn.Conv2d(24, 16, 1), nn.Conv2d(24, 8, 1), nn.Conv2d(8, 16, 3, padding=1); "
+             "self.d, self.e, self.f = nn.Conv2d(24, 8, 1), nn.Conv2d(40, 16, 1), nn.Conv2d(16, 7, 3, padding=1)",
+    ),
+    "dense_block": Case(
+        "x = F.max_pool2d(F.batch_norm(self.c(x), None, None, training=True).relu(), 3, 2, 1); "
+        "return torch.cat([x, self.d((x * 2).sigmoid())], 1) + y",
+        "torch.randn(2, 3, 14, 15)",
+        "torch.randn(8)", init="self.c, self.d = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, 3, padding=1)",
+        tier="composed",
+    ),
     "sums": Case(
         "return x.sum(-1), x.mean(0), x.std(1), x.amax((0, 2)), x.argmax(1), torch.logsumexp(x, 2) + y",
         "torch.randn(6, 20, 30)",

@@ -126,7 +126,9 @@ class Sizes:
                     dims = written[v.buffer]
                     if tuple(map(ir.size_of, dims)) == tuple(map(ir.size_of, v.stored)):
                         internal += list(zip(dims, v.stored, strict=True))
-            named = {a for v in ir.walk(*region.stores.values()) for a in ir.own_atoms(v)}
+            values = list(ir.walk(*region.stores.values()))
+            named = {a for v in values for a in ir.own_atoms(v)}
+            named |= {a for v in values if isinstance(v, ir.Index) and v.limit for a in ir.leaves(v.limit)}
             extra = named | {*region.outer, *region.reduced} | {slot.total for slot in region.slots.values()}
             internal += [((a,), (a,)) for a in sorted(extra, key=lambda a: a.serial)]
         return external, internal

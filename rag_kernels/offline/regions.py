@@ -8,7 +8,7 @@ region of its own. Few long rows are split: partial results first, then the rest
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eval.records import TensorSpec
 from rag_kernels.offline import ir
@@ -101,12 +101,13 @@ class Planner:
             name = f"part{len(self.stored)}"
             while name in self.buffers:
                 name += "_"
-            self.buffers[name] = TensorSpec(value.shape, value.dtype)
-            self.store(name, value)
             atoms = tuple(a for g in value.dims for a in ir.leaves(g))
+            flat = replace(value, dims=tuple((a,) for a in atoms))  # a dimension for each loop, none of size 1
+            self.buffers[name] = TensorSpec(flat.shape, value.dtype)
+            self.store(name, flat)
             forms = tuple(ir.Form(((a, 1),)) for a in atoms)
             self.stored[id(value)] = ir.Load(value.dims, value.dtype, name, tuple((a,) for a in atoms), forms)
-            self.alive.append(value)
+            self.alive += [value, flat]
         return self.stored[id(value)]
 
     def halve(self, value: ir.Value) -> ir.Value | None:
