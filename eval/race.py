@@ -97,8 +97,8 @@ class Race:
                 if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
                     times.stopped_early = True
                     break
-                narrow = all(times.is_narrow("candidate", other) for other in self.variants[:-1])
-                if number + 1 >= limits.pairs and pairs is None and narrow:
+                enough = pairs is None and number + 1 >= limits.pairs
+                if enough and all(times.is_narrow("candidate", other) for other in self.variants[:-1]):
                     break
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
         return times.at_full_speed()

@@ -50,6 +50,8 @@ CASES = {
     "names like ours": ("own_arg", Case("return (x * self.own + self.share).abs().sum(1), (x * self.own).amax(0) + y",
                                         "torch.randn(130, 41)", "torch.randn(41)",
                                         init="self.own, self.share = 0.37, 1.5")),
+    "common weights": ("i0 = rest_i1 % ", Case("return F.layer_norm(x, x.shape[1:], y)", "torch.randn(5, 3, 16000)",
+                                               "torch.randn(3, 16000)")),
     "team columns": ("column_reduce", Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)",
                                            "torch.randn(40)")),
 }  # fmt: skip

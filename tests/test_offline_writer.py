@@ -22,7 +22,7 @@ from eval.tiers import check_composed, kernels_text
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters
-from rag_kernels.offline.tune import neighbours, parameters_in
+from rag_kernels.offline.tune import neighbours, parameters_in, starting_parameters
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, Shown
 
@@ -221,3 +221,9 @@ def test_cuda_compiles(name: str, tmp_path: Path) -> None:
 
 def test_candidates_of_the_factory_are_not_ours() -> None:
     assert parameters_in(candidate(problem()).source, "cpu") is None
+
+
+@pytest.mark.parametrize(("arch", "shared"), [("sm_90", 1024), ("", 1024), ("sm_80", 0), ("sm_89", 0), ("sm_120", 0)])
+def test_rows_are_shared_where_blocks_have_the_room(arch: str, shared: int) -> None:
+    parameters = starting_parameters("cuda", arch)
+    assert isinstance(parameters, CudaParameters) and parameters.sharing == shared
