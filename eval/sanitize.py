@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import itertools
+import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,41 +108,52 @@ class Report:
     left_out: tuple[str, ...] = ()
 
 
-def sanitize(session: Session, programs: Programs, workers: Workers, calls: bytes, *, recorded: bool) -> Report:
-    """Run every tool once on these calls, in a child of `workers`. They are of the session, which is small."""
+def sanitize(
+    programs: Programs, workers: Workers, calls: Sequence[bytes], *, on_gpu: bool, recorded: bool
+) -> list[Report]:
+    """What every tool says of each of these calls, made in a child of `workers`; of the first alone if that fails."""
     payload = {
-        "checked": str(programs.checked or ""), "raced": str(programs.raced or ""), "gpu": session.on_gpu,
+        "checked": str(programs.checked or ""), "raced": str(programs.raced or ""), "gpu": on_gpu,
         "recorded": recorded,
-        "call": base64.b64encode(calls).decode(),
+        "calls": [base64.b64encode(call).decode() for call in calls],
     }  # fmt: skip
+    if not calls:
+        return []
     try:
-        reply = workers.call("eval.sanitize:run", payload, deadline_s=RUN_LIMIT_S)
+        replies = workers.call("eval.sanitize:run", payload, deadline_s=2 * RUN_LIMIT_S * len(calls))["reports"]
     except WorkerFailed as failure:
         if failure.kind == "raised":
             raise MachineError(f"The sanitizers cannot run here: {failure.message}.") from failure
-        return Report(("address",), (("address", f"the checked program did not end ({failure.message})"),))
-    found = tuple((tool, what) for tool, what in reply["found"])
-    return Report(tuple(reply["ran"]), found, tuple(reply["left_out"]))
+        return [Report(("address",), (("address", f"the checked program did not end ({failure.message})"),))]
+    return [Report(tuple(r["ran"]), tuple((t, what) for t, what in r["found"]), tuple(r["left_out"])) for r in replies]
 
 
 def run(payload: dict[str, Any]) -> dict[str, Any]:
     """In a candidate's worker: start the programs under their tools."""
-    Path("call.bin").write_bytes(base64.b64decode(payload["call"]))
+    files = [f"call{i}.bin" for i in range(len(payload["calls"]))]
+    for file, call in zip(files, payload["calls"], strict=True):
+        Path(file).write_bytes(base64.b64decode(call))
     if payload["gpu"]:
-        return _on_gpu(payload["checked"])
-    return _on_cpu(payload["checked"], payload["raced"], bool(payload.get("recorded")))
+        return {"reports": _on_gpu(payload["checked"], files)}
+    recorded = bool(payload.get("recorded"))
+    return {"reports": [_on_cpu(payload["checked"], payload["raced"], file, recorded) for file in files]}
 
 
-def _on_cpu(checked: str, raced: str, recorded: bool) -> dict[str, Any]:
+def _on_cpu(checked: str, raced: str, call: str, recorded: bool) -> dict[str, Any]:
     """Both programs side by side. A call that was recorded was not refused then."""
     ran: list[str] = []
     found: list[list[str]] = []
     left_out: list[str] = []
-    threads = _start(raced, "raced.log") if raced else None
+    threads = _start(raced, call, "raced.log") if raced else None
     if checked:
-        address = _start(checked, "checked.log")
+        address = _start(checked, call, "checked.log")
         ran += CPU_TOOLS
-        ended = address.wait()
+        try:
+            ended = address.wait(RUN_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            address.kill()
+            Path("checked.log").write_text(f"runtime error: it was not done after {RUN_LIMIT_S:.0f} s")
+            ended = address.wait()
         if ended == UNKNOWN or (ended == REFUSED and recorded):
             if threads is not None:
                 threads.kill()
@@ -161,11 +177,11 @@ def _on_cpu(checked: str, raced: str, recorded: bool) -> dict[str, Any]:
     return {"ran": ran, "found": found, "left_out": left_out}
 
 
-def _start(program: str, log: str) -> subprocess.Popen[bytes]:
+def _start(program: str, call: str, log: str) -> subprocess.Popen[bytes]:
     libc = ctypes.CDLL(None)
     with open(log, "wb") as file:
         return subprocess.Popen(
-            [program, "call.bin"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, env=OPTIONS,
+            [program, call], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, env=OPTIONS,
             preexec_fn=lambda: libc.personality(NO_RANDOMIZE),
         )  # fmt: skip
 
@@ -174,19 +190,46 @@ def _log(name: str) -> str:
     return Path(name).read_text(errors="replace")
 
 
-def _on_gpu(program: str) -> dict[str, Any]:
-    ran, found = [], []
+def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
+    """All calls in one program: a tool takes seconds to start, and less for a call. Where it finds something, each is
+    made alone, to see which it was."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    for name in GPU_TOOLS if Path(tool).is_file() else ():
-        checked = [tool, "--tool", name, "--error-exitcode", str(FOUND), program, "call.bin"]
-        done = subprocess.run(checked, capture_output=True, text=True, errors="replace", check=False)
-        log = done.stdout + done.stderr
-        if "SUMMARY" in log:  # else the tool itself did not work
-            ran.append(name)
-        if done.returncode == FOUND and "SUMMARY" in log:
-            found.append([name, _first(log)])
-    left_out = [] if ran else ["compute-sanitizer does not work here"]
-    return {"ran": ran, "found": found, "left_out": left_out}
+    reports: list[dict[str, Any]] = [{"ran": [], "found": [], "left_out": []} for _ in files]
+    if not Path(tool).is_file():
+        return [report | {"left_out": ["compute-sanitizer does not work here"]} for report in reports]
+    for name, code, log in _under(tool, GPU_TOOLS, program, files):
+        alone = [(name, code, log)]
+        if code == FOUND and len(files) > 1:
+            alone = [result for file in files for result in _under(tool, [name], program, [file])]
+        for report, (_, code_, log_) in zip(reports, itertools.cycle(alone), strict=False):
+            if "SUMMARY" not in log_:  # the tool itself did not work
+                report["left_out"].append(log_ if code_ is None else f"{name} does not work here")
+                continue
+            report["ran"].append(name)
+            report["found"] += [[name, _first(log_)]] * (code_ == FOUND)
+    return reports
+
+
+def _under(tool: str, names: Sequence[str], program: str, files: Sequence[str]) -> list[tuple[str, int | None, str]]:
+    """Name, exit code and log of each tool, all side by side; no code, and why, of one that took too long."""
+    started = [
+        subprocess.Popen(
+            [tool, "--tool", name, "--error-exitcode", str(FOUND), program, *files],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            start_new_session=True,
+        )
+        for name in names
+    ]  # fmt: skip
+    end, results = time.monotonic() + RUN_LIMIT_S, []
+    for name, process in zip(names, started, strict=True):
+        try:
+            log, _ = process.communicate(timeout=max(1.0, end - time.monotonic()))
+            results.append((name, process.returncode, log))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # what it looks at, too
+            process.communicate()
+            results.append((name, None, f"{name} was not done after {RUN_LIMIT_S:.0f} s"))
+    return results
 
 
 def _first(log: str) -> str:

@@ -149,14 +149,13 @@ class Trial:
         sessions = sessions if programs.checked or programs.raced else []
         left_out = [] if programs.checked else ["not run under sanitizers: it does not build with them"]
         left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
+        recorded = self.candidate.tier == "composed"
+        made = [(s, self._recorded(s) if recorded else call_file(s)) for s in sessions]
+        made = [(session, calls) for session, calls in made if calls]
+        reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
         ran: list[str] = []
-        for session in sessions:
-            sizes = "" if session is self.session.small else " at odd sizes"
-            recorded = self.candidate.tier == "composed"
-            calls = self._recorded(session, sizes) if recorded else call_file(session)
-            if not calls:
-                continue
-            report = sanitize(session, programs, workers, calls, recorded=recorded)
+        for (session, _), report in zip(made, reports, strict=False):
+            sizes = self._sizes(session)
             ran += [tool for tool in report.ran if tool not in ran]
             left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
             for tool, what in report.found:
@@ -171,7 +170,10 @@ class Trial:
         if ran:
             self.found.checks.append(f"sanitizers: {', '.join(ran)}")
 
-    def _recorded(self, session: Session, sizes: str) -> bytes:
+    def _sizes(self, session: Session) -> str:
+        return "" if session is self.session.small else " at odd sizes"
+
+    def _recorded(self, session: Session) -> bytes:
         """What a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
         try:
             with self._open() as subject:
@@ -184,7 +186,7 @@ class Trial:
             calls, left_out = b"", getattr(stopped.verdict, "reason", "")
         if not calls:
             left_out = left_out or "its forward called none of its kernels"
-            self.found.notes.append(f"not run under sanitizers{sizes}: {left_out}"[:300])
+            self.found.notes.append(f"not run under sanitizers{self._sizes(session)}: {left_out}"[:300])
         return calls
 
     def _classify(self, subject: Subject, place: Place, checks: Checks) -> str:

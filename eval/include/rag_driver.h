@@ -1,14 +1,14 @@
 // rag_driver.h: a main() around the functions of one source, for sanitizers. Included after the source, which defines
 // RAG_ENTRIES as a list of {"name", function}; no Python involved.
 //
-//   program CALL_FILE
+//   program CALL_FILE...
 //
-// The file holds the arguments in order: a tag, then an int64 (tag 0), a double (1), a bool (2), or a tensor: tag 3
+// A file holds the arguments in order: a tag, then an int64 (tag 0), a double (1), a bool (2), or a tensor: tag 3
 // (read) or 4 (written), dtype code and bits, rank, sizes, number of bytes, and for tag 3 the bytes; tag 5 is read as
 // well, and has the number of the bytes that follow and are repeated. Tag 6 begins another call: the number of the bytes
 // of its function's name, and these; arguments before the first are of a call of the first function. All integers are
 // int64. Every tensor gets an allocation of its own, exactly as long as it is. Ends with 0 after all calls, with 3 when
-// a function refused one, with 4 when there is no such function.
+// a function refused one (and the rest of its file was left out), with 4 when there is no such function.
 #pragma once
 #include <cstdio>
 #include <cstdlib>
@@ -78,12 +78,8 @@ inline int run(Function function, const std::vector<TVMFFIAny>& values) {
   return 0;
 }
 
-}  // namespace rag_driver
-
-int main(int count, char** arguments) {
-  using namespace rag_driver;
-  if (count != 2) return 4;
-  const std::vector<char> bytes = read_file(arguments[1]);
+inline int run_file(const char* path) {
+  const std::vector<char> bytes = read_file(path);
   Reader in{bytes.data(), bytes.data() + bytes.size()};
   std::vector<TVMFFIAny> values;
   Function function = entries[0].function;
@@ -129,9 +125,20 @@ int main(int count, char** arguments) {
     }
     values.push_back(value);
   }
-  if (const int code = run(function, values)) return code;
+  return run(function, values);
+}
+
+}  // namespace rag_driver
+
+int main(int count, char** arguments) {
+  int refused = 0;
+  for (int i = 1; i < count; ++i) {
+    const int code = rag_driver::run_file(arguments[i]);
+    if (code && code != 3) return code;
+    refused = refused ? refused : code;
+  }
 #ifdef __SANITIZE_THREAD__
-  _exit(0);  // no destructors: threads that wait for the next call may stand where they stand
+  _exit(refused);  // no destructors: threads that wait for the next call may stand where they stand
 #endif
-  return 0;
+  return refused;
 }

@@ -24,6 +24,7 @@ from rag_kernels.offline.regions import Region
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
 MOST = 12  # of these, at most so many of one row: the others are on their way meanwhile
 CLUSTER, SHOWN = 8, 8  # blocks of a cluster that every such device takes, and what they show each other at most
+GATHERED = 16  # what other teams show each other at most: a warp of theirs gathers one
 LONGEST = 66 * 1024 * MOST * 4  # elements of a row: two rows at a time, so that memory works while one waits
 
 
@@ -59,6 +60,7 @@ class SpreadRegion(WideRegion):
             "const int own = FULL || left > ITEMS ? ITEMS : int(left);",
             *([f"const int64_t single = {own.format(self.threads)};"] if self.apart else []),
             f"const int elements = {elements};",
+            *(f"const Quotient of_{loop.var}({loop.size});" for loop in self.inner_loops()),
             f"Ring<{len(self.held)}, {self.slots}, {self.threads}> ring(team.number());",
             *self.bring(outer),
             f"for (int i = 0; i < {self.slots}; ++i) bring();",
@@ -73,17 +75,39 @@ class SpreadRegion(WideRegion):
     def bring(self, outer: str) -> list[str]:
         """The thread's next vector of this row or a later one, to where the ring has room next."""
         many = f", {self.axis_size} - k" if self.apart else ""
-        copies = [f"ring.copy{'_apart' * self.apart}({i}, {self.addresses[n]}{many});" for i, n in enumerate(self.held)]
-        place = [*self.indices(self.nest.outer, "t"), *self.indices([*self.nest.reduced[:-1], self.quad], "k")]
+        starts = [self.starts[n] for n in self.held]
+        rows = [f"ring.from[{i}] = {row};" for i, (row, _) in enumerate(starts)]
+        call = f"ring.copy{'_apart' * self.apart}"
+        copies = [f"{call}({i}, ring.from[{i}] + {place}{many});" for i, (_, place) in enumerate(starts)]
         return [
+            "auto enter = [&] {  // the next row",
+            f"  if (ring.row >= {outer}) return;",
+            "  const int64_t t = ring.row;",
+            *indent([*self.indices(self.nest.outer, "t"), *rows]),
+            "};",
             "auto bring = [&] {",
             f"  if (ring.row < {outer} && (FULL || ring.item < own)) {{",
-            f"    const int64_t t = ring.row, k = first + ring.item * {self.step_of_item};",
-            *indent(indent([*place, *copies])),
+            f"    const int k = first + ring.item * {self.step_of_item};",
+            *indent(indent([*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *copies])),
             "  }",
-            "  ring.copied(ITEMS, team.count);",
+            "  if (ring.copied(ITEMS, team.count)) enter();",
             "};",
+            "enter();",
         ]
+
+    def inner_loops(self) -> list[Loop]:
+        return [*self.nest.reduced[1:-1], self.quad] if len(self.nest.reduced) > 1 else []
+
+    def indices(self, loops: list[Loop], flat: str) -> list[str]:
+        """Those within a row are taken apart once a vector, by products."""
+        if flat != "k":
+            return WideRegion.indices(self, loops, flat)
+        lines, rest = [], flat
+        for loop in reversed(loops[1:]):
+            lines += [f"const uint32_t over_{loop.var} = of_{loop.var}({rest});",
+                      f"const int64_t {loop.var} = {rest} - over_{loop.var} * of_{loop.var}.by;"]  # fmt: skip
+            rest = f"over_{loop.var}"
+        return [*lines, f"const int64_t {loops[0].var} = {rest};"]
 
     @property
     def quad(self) -> Loop:
@@ -137,7 +161,7 @@ class SpreadRegion(WideRegion):
         """First what a thread needs to know of its own elements, so that it can sum them in fp32."""
         for v in self.reductions(level):
             if v.kind == PAIR:
-                top = self.look(v.arg, "top", "-INFINITY", "{a} = {v} > {a} ? {v} : {a};", scope)
+                top = self.look(v.arg, "top", "-INFINITY", "{a} = fmaxf({a}, {v});", scope)
                 scope.lines.append(f"{top} = row_reduce({top}, Max(), -INFINITY);")
                 scope.lines.append(f"const float {top}_finite = {top} == -INFINITY ? 0.0f : {top};")
             elif isinstance(v.arg, ir.Op) and v.arg.template == SQUARE:
@@ -228,7 +252,9 @@ class SpreadRegion(WideRegion):
             lines.append(f"put_part<{i}>({part}, {summed});")
             taken = f"take_part<{i}>({summed}, {zero})"
             shows.append(f"  team.show(met, {i}, {taken if whole else self.shown[name].format(taken)});")
-        lines += ["__syncthreads();", "if (threadIdx.x < 32) {", *shows, "}", "team.meet();"]
+        lines += ["__syncthreads();", "if (threadIdx.x < 32) {", *shows, "}"]
+        lines += [f"team.gather(met, {i}, {f}, {start});" for i, (_, f, start) in numbered]
+        lines += ["team.meet();"]
         lines += [f"{name} = team.look(met, {i}, {f}, {start});" for i, (name, f, start) in numbered]
         return [*lines, "++met;"]
 
@@ -284,8 +310,10 @@ class SpreadRegion(WideRegion):
         return max(1, self.slots * MOST // SLOTS)
 
     def parts(self) -> int:
-        """Blocks that share a row."""
-        return -(-self.count() // (self.most() * self.threads))
+        """Blocks that share a row; a few more than it takes if then each has as much as the others."""
+        least = -(-self.count() // (self.most() * self.threads))
+        even = [n for n in range(least, CLUSTER + 1) if self.count() % (n * self.threads) == 0]
+        return even[0] if even else least
 
     def items(self) -> int:
         return -(-self.count() // (self.parts() * self.threads))
@@ -303,7 +331,7 @@ def spread_region(region: Region, f: Function, sizes: Sizes, parameters: CudaPar
         return None
     found.row()  # counts the uses
     kept = tuple(found.kept_names())
-    if not kept or len(kept) > SLOTS // 2 or found.reduced_count() > LONGEST // len(kept):
+    if not kept or len(kept) > SLOTS // 2 or found.joined > GATHERED or found.reduced_count() > LONGEST // len(kept):
         return None
     fresh = SpreadRegion.of(region, f, sizes, parameters)
     prepared(fresh)

@@ -51,6 +51,7 @@ __device__ inline ulonglong2 beside(const ulonglong2* here, int block) {
 // tensors are kept; of a row a thread has ITEMS vectors of each.
 template <int NAMES, int SLOTS, int WIDTH> struct Ring {  // WIDTH: threads of the block
   float4* mine;
+  const float* from[NAMES];  // that row of each
   int64_t row;  // what is copied next: which row and vector, and where to
   int item = 0, to = 0, base = 0;
   __device__ explicit Ring(int64_t first) : row(first) {
@@ -70,12 +71,26 @@ template <int NAMES, int SLOTS, int WIDTH> struct Ring {  // WIDTH: threads of t
     for (int u = 0; u < 4; ++u)
       if (u * WIDTH < left) copy_ahead(target + u, from + u * WIDTH);
   }
-  __device__ void copied(int items, int64_t step) {
+  // Whether the next vector is of another row.
+  __device__ bool copied(int items, int step) {
     close_copies();
-    if (++item == items) item = 0, row += step;
     if (++to == SLOTS) to = 0;
+    if (++item < items) return false;
+    item = 0, row += step;
+    return true;
   }
   __device__ void done(int items) { base = base + items < SLOTS ? base + items : base + items - SLOTS; }
+};
+
+// k / by for many k below 2^31 and one `by`, exactly: a product and a shift.
+struct Quotient {
+  uint32_t by, factor;
+  int shift = 31;
+  __device__ explicit Quotient(int64_t n) : by(uint32_t(n)) {
+    while ((int64_t(1) << (shift - 31)) < n) ++shift;
+    factor = uint32_t(((uint64_t(1) << shift) + by - 1) / by);
+  }
+  __device__ uint32_t operator()(uint32_t k) const { return uint32_t(uint64_t(k) * factor >> shift); }
 };
 
 // What warps have of a reduction, and one warp's sum of it.
@@ -121,6 +136,7 @@ struct Cluster {
   template <class T> __device__ void show(int meeting, int which, T v) const {
     if (threadIdx.x == 0) own_board()[meeting % 2 * shown + which] = packed(v, 0);
   }
+  template <class T, class F> __device__ void gather(int, int, F, T) const {}
   __device__ void meet() const { cluster_barrier(); }
   template <class T, class F> __device__ T look(int meeting, int which, F f, T start) const {
     const int i = threadIdx.x % 8;
@@ -143,26 +159,24 @@ struct Team {
   template <class T> __device__ void show(int meeting, int which, T v) const {
     if (threadIdx.x == 0) post(slot(meeting, which, part()), packed(v, meeting + 1));
   }
-  __device__ void meet() const {}
-  // What the blocks have shown, combined by one warp in an order that does not change.
-  template <class T, class F> __device__ T look(int meeting, int which, F f, T start) const {
-    __shared__ ulonglong2 found[1];
-    if (threadIdx.x < 32) {
-      T v = start;
-      for (int i = threadIdx.x; i < parts; i += 32) {
-        ulonglong2 words;
-        do words = posted(slot(meeting, which, i)); while (words.x >> 32 != unsigned(meeting + 1));
-        v = f(v, unpacked<T>(words));
-      }
-      for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
-      __syncwarp();
-      if (threadIdx.x == 0) found[0] = packed(v, 0);
-    }
-    __syncthreads();
-    const T v = unpacked<T>(found[0]);
-    __syncthreads();
-    return v;
+  __device__ static ulonglong2* found() {
+    __shared__ ulonglong2 gathered[BOARD];
+    return gathered;
   }
+  // One warp combines what the blocks have shown of one reduction, in an order that does not change.
+  template <class T, class F> __device__ void gather(int meeting, int which, F f, T start) const {
+    if (int(threadIdx.x / 32) != which) return;
+    T v = start;
+    for (int i = threadIdx.x % 32; i < parts; i += 32) {
+      ulonglong2 words;
+      do words = posted(slot(meeting, which, i)); while (words.x >> 32 != unsigned(meeting + 1));
+      v = f(v, unpacked<T>(words));
+    }
+    for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+    if (threadIdx.x % 32 == 0) found()[which] = packed(v, 0);
+  }
+  __device__ void meet() const { __syncthreads(); }
+  template <class T, class F> __device__ T look(int, int which, F, T) const { return unpacked<T>(found()[which]); }
   __device__ void leave() const {}
 };
 

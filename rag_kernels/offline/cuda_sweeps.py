@@ -49,8 +49,7 @@ class Sweeps(Passes):
     def has_scan(self) -> bool:
         return any(isinstance(v, ir.Scan) for v in ir.walk(*self.values))
 
-    @staticmethod
-    def indices(loops: list[Loop], flat: str) -> list[str]:
+    def indices(self, loops: list[Loop], flat: str) -> list[str]:
         """Take a flat index apart, innermost loop first."""
         if len(loops) < 2:
             return [f"const int64_t {loop.var} = {flat};" for loop in loops]
@@ -83,7 +82,7 @@ class Sweeps(Passes):
 
     def open_inner(self, scope: Scope) -> Scope:
         """The scope of what runs for every element of a sweep."""
-        inner = Scope(scope)
+        inner = Scope(scope, repeated=True)
         inner.known.update(self.known_loads)
         return inner
 

@@ -31,6 +31,7 @@ class WideRegion(CudaRegion):
     axis: Loop | None = None
     width: int = 4  # elements of a load
     addresses: dict[str, str] = field(default_factory=dict)  # name -> address
+    starts: dict[str, tuple[str, str]] = field(default_factory=dict)  # the same: of its row, and where in that
     strides: dict[str, None] = field(default_factory=dict)  # that must be multiples of four, as C
     loads: dict[str, str] = field(default_factory=dict)  # text of a scalar load -> name
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
@@ -68,9 +69,13 @@ class WideRegion(CudaRegion):
         assert self.axis
         pointer = self.printer.pointers[buffer]
         name = f"{pointer[:-2]}_v{len(self.addresses) or ''}"
-        place = self.element.removesuffix(" + u")
-        offset = re.sub(rf"\b{self.axis.var}\b", place, self.nest.offset(access))
-        self.addresses[name] = f"{pointer} + {offset}"
+        nest, place = self.nest, self.element.removesuffix(" + u")
+        loops = [*nest.outer, *nest.reduced] if nest.schedule == "row" else [*nest.outer, self.axis]
+        outer, inner = nest.terms(access, nest.outer), nest.terms(access, loops[len(nest.outer) :])
+        dense = nest.schedule == "row" and nest.is_dense(access, nest.reduced)
+        within = f"{self.width} * k" if dense and self.width > 1 else " + ".join(inner)
+        self.starts[name] = " + ".join([pointer, *outer]), re.sub(rf"\b{self.axis.var}\b", place, within)
+        self.addresses[name] = " + ".join(self.starts[name])
         inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
         for loop in others(self.axis, self.nest):
             step = access.steps.get(loop.leaves[-1], {})
@@ -87,7 +92,7 @@ class WideRegion(CudaRegion):
 
     def open_inner(self, scope: Scope) -> Scope:
         """Inside the loop over a quad's elements, loads are its components."""
-        inner = Scope(scope)
+        inner = Scope(scope, repeated=True)
         inner.known |= {text: f"(&{name}.x)[u]" for text, name in self.loads.items()}
         return inner
 

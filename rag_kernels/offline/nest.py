@@ -122,16 +122,30 @@ class Nest:
 
     def offset(self, access: Access) -> str:
         """The element offset as C text; indices that are values are left to the caller."""
+        terms = self.terms(access, [*self.outer, *([self.lane] if self.lane else []), *self.reduced])
+        if access.constant:
+            terms.append(text_of(access.constant))
+        return " + ".join(terms)
+
+    def terms(self, access: Access, loops: list[Loop]) -> list[str]:
+        """What these loops add to an element's offset, as C."""
         terms = []
-        for loop in [*self.outer, *([self.lane] if self.lane else []), *self.reduced]:
+        for loop in loops:
             step = access.steps.get(loop.leaves[-1])
             if step:
                 text = text_of(step)
                 factor = f"({text})" if "+" in text else text
                 terms.append(loop.var if text == "1" else f"{loop.var} * {factor}")
-        if access.constant:
-            terms.append(text_of(access.constant))
-        return " + ".join(terms)
+        return terms
+
+    def is_dense(self, access: Access, loops: list[Loop]) -> bool:
+        """Whether elements of these loops lie one behind the other, without a gap."""
+        inner: list[str] = []
+        for loop in reversed(loops):
+            if access.steps.get(loop.leaves[-1]) != {tuple(sorted(inner)): 1}:
+                return False
+            inner += [self.names[leaf] for leaf in loop.leaves]
+        return True
 
     def position(self, form: ir.Form) -> str:
         """The value of a form as C text."""

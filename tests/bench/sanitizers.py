@@ -27,7 +27,7 @@ from eval.limits import Limits
 from eval.problem import problem_from_source
 from eval.records import MachineError, ProblemError
 from eval.sandbox import Sandbox
-from eval.sanitize import Programs, sanitize
+from eval.sanitize import Programs, call_file, sanitize
 from eval.session import Session
 from eval.workers import Workers
 from eval.zoo.catalogue import SPECIMENS
@@ -102,8 +102,8 @@ class Bench:
         started = perf_counter()
         ran: set[str] = set()
         why: list[str] = []
-        for session in sessions:
-            report = sanitize(session, programs, self.candidates)
+        calls = [call_file(session) for session in sessions]
+        for report in sanitize(programs, self.candidates, calls, on_gpu=False, recorded=False):
             ran |= set(report.ran)
             why += [*report.left_out, *(f"{tool}: {what}" for tool, what in report.found)]
             if report.found:

@@ -1,0 +1,65 @@
+"""How compute-sanitizer's tools are asked, by a script in their place: which call an error is of, who takes too long.
+
+What the tools find in real kernels is shown on a GPU, by the zoo.
+"""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval import sanitize
+
+ERROR = 'echo "========= Invalid __global__ read of size 4 bytes"; echo "at kernel0.cu:7"; echo SUMMARY; exit 9'
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its arguments: --tool NAME --error-exitcode 9 PROGRAM CALL..."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "bin" / "compute-sanitizer"
+
+
+def reports(tool: Path, script: str) -> list[dict[str, Any]]:
+    """Of two calls, whose contents are `small` and `odd`."""
+    tool.write_text(f'#!/bin/sh\necho "$2 $(cat $6 $7)" >> asked\n{script}\n')
+    tool.chmod(0o755)
+    calls = [base64.b64encode(content).decode() for content in (b"small", b"odd")]
+    payload = {"checked": "/x/program", "raced": "", "gpu": True, "calls": calls}
+    found: list[dict[str, Any]] = sanitize.run(payload)["reports"]
+    return found
+
+
+def asked() -> list[str]:
+    return sorted(Path("asked").read_text().split("\n")[:-1])
+
+
+def test_each_tool_starts_once_for_all_calls(tool: Path) -> None:
+    clean = {"ran": list(sanitize.GPU_TOOLS), "found": [], "left_out": []}
+    assert reports(tool, "echo SUMMARY") == [clean, clean]
+    assert asked() == sorted(f"{name} smallodd" for name in sanitize.GPU_TOOLS)
+
+
+def test_an_error_is_of_the_call_that_shows_it_alone(tool: Path) -> None:
+    small, odd = reports(tool, f'if [ $2 = memcheck ] && grep -q odd $6 $7; then {ERROR}; fi; echo SUMMARY')
+    assert small == {"ran": list(sanitize.GPU_TOOLS), "found": [], "left_out": []}
+    assert odd["found"] == [["memcheck", "Invalid __global__ read of size 4 bytes, line 7"]]
+    assert [line for line in asked() if line.startswith("memcheck")] == [
+        "memcheck odd", "memcheck small", "memcheck smallodd",
+    ]  # fmt: skip
+
+
+def test_a_tool_that_takes_too_long_is_left_out(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy host a tool may be slow: that says nothing about the kernel."""
+    monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 1.0)
+    for report in reports(tool, "if [ $2 = racecheck ]; then sleep 60; fi; echo SUMMARY"):
+        assert report["left_out"] == ["racecheck was not done after 1 s"] and report["found"] == []
+        assert report["ran"] == ["memcheck", "initcheck", "synccheck"]
+
+
+def test_without_the_tool_nothing_is_said_to_have_run(tool: Path) -> None:
+    for report in reports(tool, "echo 'Device not supported'; exit 1"):
+        assert report["ran"] == [] and report["left_out"][0] == "memcheck does not work here"
