@@ -52,6 +52,9 @@ CASES = {
                                         init="self.own, self.share = 0.37, 1.5")),
     "common weights": ("i0 = rest_i1 % ", Case("return F.layer_norm(x, x.shape[1:], y)", "torch.randn(5, 3, 16000)",
                                                "torch.randn(3, 16000)")),
+    "divisors near the ends of fp32": ("Divisor", Case(
+        "return x * y / y.abs().amax(1, keepdim=True), y / y.abs().sum(1, keepdim=True)", "torch.randn(6, 36)",
+        "torch.randn(6, 36) * torch.tensor([1e-40, 1e-37, 1e-20, 1e20, 1e36, 6e37])[:, None]")),
     "team columns": ("column_reduce", Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)",
                                            "torch.randn(40)")),
 }  # fmt: skip
