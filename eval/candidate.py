@@ -96,9 +96,10 @@ class Bound:
             self.outputs = like.outputs
         self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
         self.banded = [] if on_cpu else [Banded(t, device) for t in content]
-        self.tensors = content if on_cpu else [b.tensor for b in self.banded]
+        self.contents = content if on_cpu else [b.tensor for b in self.banded]
+        self.tensors = self.contents
         if message["strided"]:
-            self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.tensors]
+            self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.contents]
         self.draws: list[list[torch.Tensor]] = like.draws if like else []
         self.results: list[torch.Tensor] = []
         if writes and on_cpu:
@@ -109,6 +110,14 @@ class Bound:
             self.results = [b.tensor for b in places]
         self.keeps = not writes
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
+
+    def fill(self, recipe: Sequence[Any]) -> None:
+        """Compose content of the held draws, in the layout that the code sees."""
+        for index, (content, tensor, part) in enumerate(zip(self.contents, self.tensors, recipe, strict=True)):
+            draws = [draw[index] for draw in self.draws]
+            compose(content.reshape(-1).view(torch.uint8), draws, part, self.specs[index])
+            if tensor is not content:
+                tensor.copy_(content)
 
 
 class Loaded:
@@ -145,9 +154,7 @@ class Loaded:
         """GPU only: compose the content of the next calls on the device, poison the outputs, empty the caches."""
         for place, recipe, poison in zip(at, codec.decode(recipes), poisons, strict=True):
             bound = self.bound[place]
-            for index, (tensor, part) in enumerate(zip(bound.tensors, recipe, strict=True)):
-                draws = [draw[index] for draw in bound.draws]
-                compose(tensor.reshape(-1).view(torch.uint8), draws, part, bound.specs[index])
+            bound.fill(recipe)
             for result in bound.results:
                 if type(result) is torch.Tensor and result.is_contiguous():
                     result.reshape(-1).view(torch.uint8).fill_(poison)
@@ -162,7 +169,7 @@ class Loaded:
         for place in at:
             bound = self.bound[place]
             bound.fresh()
-            if bound.keeps and self.on_cpu:
+            if bound.keeps:
                 bound.results = []
         return {"done": True}
 

@@ -166,15 +166,20 @@ def _judge_task(judge: LocalJudge, source: str, texts: Sequence[Text], build_s: 
 
 
 def _is_void(judge: LocalJudge, fp: FunctionalProblem, text: Text, plain: Candidate, known: Known) -> bool:
-    """Whether a passed specimen is no faster than an honest kernel. A gain has to show again, twice."""
+    """Whether a passed specimen is no faster than an honest kernel: its twin or the plain body, whichever is faster.
+
+    A gain has to show again, twice.
+    """
     assert text.specimen is not None
-    honest = text.specimen.honest if text.specimen.honest.tier == text.candidate.tier else plain
-    against_eager = honest.tier != text.candidate.tier
     exploit = known[text.candidate][0]
     if not isinstance(exploit, Passed):
         return False
-    if honest not in known:
-        known[honest] = _verdict(judge, fp, honest)
+    fair = [c for c in (text.specimen.honest, plain) if c.tier == text.candidate.tier]
+    against_eager = not fair
+    for candidate in fair or [plain]:
+        if candidate not in known:
+            known[candidate] = _verdict(judge, fp, candidate)
+    honest = max(fair or [plain], key=lambda c: _median(known[c][0]))
     twin = known[honest][0]
     for attempt in range(1 + GAIN_REPEATS):
         if attempt:
@@ -187,6 +192,11 @@ def _is_void(judge: LocalJudge, fp: FunctionalProblem, text: Text, plain: Candid
         if VOID not in text.specimen.expect:
             return False
     return False
+
+
+def _median(verdict: Verdict | str) -> float:
+    speed = _speed(verdict)
+    return speed.median if speed else 0.0
 
 
 def _speed(verdict: Verdict | str) -> Ratio | None:
