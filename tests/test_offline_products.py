@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -98,6 +99,19 @@ def test_cuda_products_compile(tmp_path: Path) -> None:
     command = ["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("channels,tables", [(64, 2), (320, 1)])
+def test_tables_of_steps_have_room_beside_the_tiles(channels: int, tables: int) -> None:
+    """Two of a deep convolution over joined tensors (DenseNet) took more shared memory than a block may have."""
+    made = f"torch.randn(1, {channels}, 12, 12)"
+    init = f"self.c = nn.Conv2d({2 * channels}, 32, 3, padding=1)"
+    fp = functional("joined", Case("return self.c(torch.cat([x, y], 1))", made, made, init=init))
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None
+    found = re.search(r"bytes = (\d+) \+ (\d+) \* \(\((\w+ \* n2 \* n3) \+ 31\) / 32 \* 32\);", plan.candidate.source)
+    assert found and int(found[2]) == 8 * tables
+    assert int(found[1]) + int(found[2]) * (2 * channels * 9) <= 227 * 1024
 
 
 @pytest.mark.parametrize("tensor", [0, 1])

@@ -19,14 +19,14 @@ from rag_kernels.offline.passes import indent
 if TYPE_CHECKING:
     from rag_kernels.offline.contract_tensor import TensorKernel
 
-DEEPEST = 6144  # terms; an entry has eight bytes
+ROOM = 226 * 1024  # bytes of shared memory, of a block on Hopper
 LANE, NEVER = 30, 31  # bits: the lane exists; no lane has it
 
 
 def can_step(kernel: TensorKernel, side: Side) -> bool:
     c = kernel.c
     several = len(c.depth) > 1 or bool(side.guards)
-    if kernel.kind != "int" or not several or len(side.loads) != 1 or c.count(c.depth) > DEEPEST:
+    if kernel.kind != "int" or not several or len(side.loads) != 1:
         return False
     access = c.nest.accesses[id(side.loads[0])]
     exact = not access.values or (bool(c.phases) and all(divided(v) for v, _ in access.values))

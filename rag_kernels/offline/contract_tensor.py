@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rag_kernels.offline.contract import Contraction, Side, guard_text
 from rag_kernels.offline.contract_cuda import Kernel, Tile
-from rag_kernels.offline.contract_steps import can_step, steps_before, steps_each
+from rag_kernels.offline.contract_steps import ROOM, can_step, steps_before, steps_each
 from rag_kernels.offline.contract_tensor_text import BEGIN, EPILOGUE, LOOP
 from rag_kernels.offline.expressions import Scope
 from rag_kernels.offline.nest import Loop
@@ -37,7 +37,11 @@ class TensorKernel(Kernel):
         """Two buffers of two halves of both tiles, room to begin at a multiple of 1024, and the tables of steps."""
         tables = sum(1 for side in (self.c.left, self.c.right) if self.stepped(side))
         depth = f" + {8 * tables} * (({self.largest(self.c.depth)} + 31) / 32 * 32)" if tables else ""
-        return f"{16 * DEPTH * (self.tile.rows + self.tile.columns) + 1024}{depth}"
+        return f"{self.tile_bytes}{depth}"
+
+    @property
+    def tile_bytes(self) -> int:
+        return 16 * DEPTH * (self.tile.rows + self.tile.columns) + 1024
 
     @property
     def times(self) -> str:
@@ -111,7 +115,11 @@ class TensorKernel(Kernel):
         return [f"if (wide_{name}) {{", *indent([*self.depth_apart("k"), read]), "} else {", *indent(each), "}"]
 
     def stepped(self, side: Side) -> bool:
-        return self.vector_loop(side) is None and can_step(self, side)
+        """Whether there is a table for it, and room; the right side's comes first."""
+        if self.vector_loop(side) is not None or not can_step(self, side):
+            return False
+        tables = 2 if side is self.c.left and self.stepped(self.c.right) else 1
+        return self.tile_bytes + 8 * tables * (self.c.count(self.c.depth) + 31) <= ROOM
 
     def vector_loop(self, side: Side) -> Loop | None:
         """Four neighbours at once along the depth only."""
