@@ -105,6 +105,8 @@ class Reference:
         self.model.requires_grad_(False)
         self.initial = {a.name: self._attribute(a.path).detach().clone() for a in self._held()}
         self.mutated = {path: self._attribute(path).detach().clone() for path in self.fp.mutated}
+        plain = [(vars(m), n) for m in self.model.modules() for n, v in vars(m).items() if isinstance(v, torch.Tensor)]
+        self.plain = [(held, name, held[name]) for held, name in plain]  # tensors that are no buffers
         self.on_device = on_device(self.content, self.device)
         self._bind()
         self.variants: dict[str, Any] = {"eager": self.model}
@@ -137,7 +139,9 @@ class Reference:
                 self._attribute(argument.path).data = tensor
 
     def _restore(self) -> None:
-        """Put updated buffers back to what the content says (or to what they were)."""
+        """Put updated buffers back to what the content says (or to what they were), replaced tensors to their places."""
+        for held, name, tensor in self.plain:
+            held[name] = tensor
         content = {a.path: t for a, t in zip(self.fp.tensors, self.on_device, strict=True)}
         for path, initial in self.mutated.items():
             self._attribute(path).copy_(content.get(path, initial))

@@ -244,6 +244,35 @@ def test_a_random_forward_cannot_be_judged(judge: LocalJudge) -> None:
         list(judge.judge(fp, [Candidate(altered(), "kernel", "cpu")]))
 
 
+REPLACED = """import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+        self.hidden = torch.zeros(8, size)
+
+    def forward(self, x, start):
+        self.hidden.copy_(start)
+        self.hidden = torch.tanh(self.linear(x + self.hidden))
+        return self.hidden * 2
+
+def get_inputs():
+    return [torch.randn(8, 32), torch.randn(8, 32)]
+
+def get_init_inputs():
+    return [32]
+"""
+
+
+def test_a_tensor_that_a_call_replaces_is_put_back(judge: LocalJudge) -> None:
+    """What the fp64 answer left in the module was fp64, and the next call of it failed (KernelBench, level 3, 33)."""
+    recurrent = functionalize(problem_from_source("recurrent", REPLACED), workers=judge.workers)
+    itself = verdict(judge, recurrent, REPLACED.replace("class Model(", "class ModelNew("), "module")
+    assert isinstance(itself, Passed), itself
+
+
 @pytest.mark.parametrize(
     "line",
     [
