@@ -143,6 +143,11 @@ class ModuleCode:
         own = dict(model.named_parameters()) | dict(model.named_buffers())
         free = dict(own)
         state: list[tuple[torch.Tensor, torch.Tensor]] = []
+        plain = {  # tensors that are no buffers
+            f"{path}.{name}".lstrip("."): (vars(module), name, value)
+            for path, module in model.named_modules() for name, value in vars(module).items()
+            if isinstance(value, torch.Tensor)
+        }  # fmt: skip
         for entry in held:
             tensor = buffers.tensors[entry["content"]]
             fits = [n for n, p in free.items() if p.shape == tensor.shape and p.dtype == tensor.dtype]
@@ -151,10 +156,14 @@ class ModuleCode:
                 free.pop(name).data = tensor
             elif name is not None:
                 state.append((free.pop(name), tensor))
+            elif entry["path"] in plain and plain[entry["path"]][2].shape == tensor.shape:
+                state.append((plain[entry["path"]][2], tensor))
             elif entry["role"] == "parameter":
                 raise ValueError(f"ModelNew has no parameter of shape {tuple(tensor.shape)} for `{entry['path']}`")
 
-        def restore() -> None:  # running statistics go back to what the call's content says
+        def restore() -> None:  # running statistics go back to what the call's content says, replaced tensors too
+            for attributes, name, tensor in plain.values():
+                attributes[name] = tensor
             for mine, given in state:
                 mine.copy_(given)
 

@@ -139,7 +139,7 @@ class Reference:
                 self._attribute(argument.path).data = tensor
 
     def _restore(self) -> None:
-        """Put updated buffers back to what the content says (or to what they were), replaced tensors to their places."""
+        """Put replaced tensors back, and updated ones to what the content says (or to what they were)."""
         for held, name, tensor in self.plain:
             held[name] = tensor
         content = {a.path: t for a, t in zip(self.fp.tensors, self.on_device, strict=True)}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import itertools
 import os
 import re
 import shutil
@@ -120,7 +119,7 @@ def sanitize(
     if not calls:
         return []
     try:
-        replies = workers.call("eval.sanitize:run", payload, deadline_s=2 * RUN_LIMIT_S * len(calls))["reports"]
+        replies = workers.call("eval.sanitize:run", payload, deadline_s=3 * RUN_LIMIT_S * len(calls))["reports"]
     except WorkerFailed as failure:
         if failure.kind == "raised":
             raise MachineError(f"The sanitizers cannot run here: {failure.message}.") from failure
@@ -191,17 +190,20 @@ def _log(name: str) -> str:
 
 
 def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
-    """All calls in one program: a tool takes seconds to start, and less for a call. Where it finds something, each is
-    made alone, to see which it was."""
+    """All calls in one program: a tool takes seconds to start, and less for a call. Where it finds something, or does
+    not end, each is made alone, to see which it was; what no call shows alone is the first one's."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     reports: list[dict[str, Any]] = [{"ran": [], "found": [], "left_out": []} for _ in files]
     if not Path(tool).is_file():
         return [report | {"left_out": ["compute-sanitizer does not work here"]} for report in reports]
-    for name, code, log in _under(tool, GPU_TOOLS, program, files):
-        alone = [(name, code, log)]
-        if code == FOUND and len(files) > 1:
-            alone = [result for file in files for result in _under(tool, [name], program, [file])]
-        for report, (_, code_, log_) in zip(reports, itertools.cycle(alone), strict=False):
+    together = _under(tool, [(name, files) for name in GPU_TOOLS], program)
+    unclear = [name for name, code, _ in together if code in (None, FOUND) and len(files) > 1]
+    alone = _under(tool, [(name, [file]) for name in unclear for file in files], program)
+    for name, code, log in together:
+        results = [(c, text) for n, c, text in alone if n == name] or [(code, log)] * len(files)
+        if code == FOUND and all(c != FOUND for c, _ in results):
+            results[0] = (code, log)
+        for report, (code_, log_) in zip(reports, results, strict=True):
             if "SUMMARY" not in log_:  # the tool itself did not work
                 report["left_out"].append(log_ if code_ is None else f"{name} does not work here")
                 continue
@@ -210,26 +212,30 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
     return reports
 
 
-def _under(tool: str, names: Sequence[str], program: str, files: Sequence[str]) -> list[tuple[str, int | None, str]]:
+def _under(tool: str, jobs: Sequence[tuple[str, Sequence[str]]], program: str) -> list[tuple[str, int | None, str]]:
     """Name, exit code and log of each tool, all side by side; no code, and why, of one that took too long."""
     started = [
-        subprocess.Popen(
-            [tool, "--tool", name, "--error-exitcode", str(FOUND), program, *files],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            start_new_session=True,
-        )
-        for name in names
-    ]  # fmt: skip
-    end, results = time.monotonic() + RUN_LIMIT_S, []
-    for name, process in zip(names, started, strict=True):
+        _logged([tool, "--tool", name, "--error-exitcode", str(FOUND), program, *files], f"tool{job}.log")
+        for job, (name, files) in enumerate(jobs)
+    ]
+    results: list[tuple[str, int | None, str]] = []
+    end = time.monotonic() + RUN_LIMIT_S
+    for job, ((name, _), process) in enumerate(zip(jobs, started, strict=True)):
         try:
-            log, _ = process.communicate(timeout=max(1.0, end - time.monotonic()))
-            results.append((name, process.returncode, log))
+            code = process.wait(max(0.0, end - time.monotonic()))
+            results.append((name, code, _log(f"tool{job}.log")))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # what it looks at, too
-            process.communicate()
+            process.wait()
             results.append((name, None, f"{name} was not done after {RUN_LIMIT_S:.0f} s"))
     return results
+
+
+def _logged(command: Sequence[str], log: str) -> subprocess.Popen[bytes]:
+    with open(log, "wb") as file:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
 
 
 def _first(log: str) -> str:

@@ -52,6 +52,27 @@ def test_an_error_is_of_the_call_that_shows_it_alone(tool: Path) -> None:
     ]  # fmt: skip
 
 
+def test_an_error_beside_a_call_that_never_ends_is_found(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 2.0)
+    hang = "if grep -q odd $6 $7; then sleep 60; fi; "
+    small, odd = reports(tool, f"{hang}if [ $2 = memcheck ]; then {ERROR}; fi; echo SUMMARY")
+    assert small["found"] == [["memcheck", "Invalid __global__ read of size 4 bytes, line 7"]]
+    assert small["ran"] == list(sanitize.GPU_TOOLS) and odd["ran"] == [] and len(odd["left_out"]) == 4
+
+
+def test_an_error_that_no_call_shows_alone_is_not_lost(tool: Path) -> None:
+    small, odd = reports(tool, f'if [ $2 = racecheck ] && [ -n "$7" ]; then {ERROR}; fi; echo SUMMARY')
+    assert [tool for tool, _ in small["found"]] == ["racecheck"] and odd["found"] == []
+
+
+def test_a_long_log_does_not_hold_a_tool_up(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pipe was read only after the slower tools before it had ended."""
+    monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 2.0)
+    slow = "if [ $2 = memcheck ]; then sleep 60; fi; "
+    for report in reports(tool, f"{slow}if [ $2 = racecheck ]; then yes | head -c 300000; {ERROR}; fi; echo SUMMARY"):
+        assert [tool for tool, _ in report["found"]] == ["racecheck"]
+
+
 def test_a_tool_that_takes_too_long_is_left_out(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy host a tool may be slow: that says nothing about the kernel."""
     monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 1.0)

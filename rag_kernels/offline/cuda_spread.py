@@ -24,7 +24,7 @@ from rag_kernels.offline.regions import Region
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
 MOST = 12  # of these, at most so many of one row: the others are on their way meanwhile
 CLUSTER, SHOWN = 8, 8  # blocks of a cluster that every such device takes, and what they show each other at most
-GATHERED = 16  # what other teams show each other at most: a warp of theirs gathers one
+GATHERED = 16  # what other teams show each other at most
 LONGEST = 66 * 1024 * MOST * 4  # elements of a row: two rows at a time, so that memory works while one waits
 
 

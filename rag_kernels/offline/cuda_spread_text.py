@@ -165,7 +165,7 @@ struct Team {
   }
   // One warp combines what the blocks have shown of one reduction, in an order that does not change.
   template <class T, class F> __device__ void gather(int meeting, int which, F f, T start) const {
-    if (int(threadIdx.x / 32) != which) return;
+    if (int(threadIdx.x / 32) != which % int(blockDim.x / 32)) return;
     T v = start;
     for (int i = threadIdx.x % 32; i < parts; i += 32) {
       ulonglong2 words;

@@ -82,7 +82,7 @@ class Sweeps(Passes):
 
     def open_inner(self, scope: Scope) -> Scope:
         """The scope of what runs for every element of a sweep."""
-        inner = Scope(scope, repeated=True)
+        inner = Scope(scope)
         inner.known.update(self.known_loads)
         return inner
 

@@ -59,14 +59,6 @@ __device__ inline uint32_t share(int64_t n, uint32_t first, uint32_t step) {
   return first < n ? (uint32_t(n) - first - 1) / step + 1 : 0;
 }
 
-// Divides many numbers by one: two products, the second by 1 unless the reciprocal would leave the range of fp32.
-struct Divisor {
-  float scale, reciprocal;
-  __device__ explicit Divisor(float v)
-      : scale(fabsf(v) > 1e36f ? 0x1p-64f : fabsf(v) < 1e-36f ? 0x1p64f : 1.0f), reciprocal(1.0f / (v * scale)) {}
-  __device__ float under(float x) const { return x * reciprocal * scale; }
-};
-
 // Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
 template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
   for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));

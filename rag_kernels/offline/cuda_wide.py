@@ -92,7 +92,7 @@ class WideRegion(CudaRegion):
 
     def open_inner(self, scope: Scope) -> Scope:
         """Inside the loop over a quad's elements, loads are its components."""
-        inner = Scope(scope, repeated=True)
+        inner = Scope(scope)
         inner.known |= {text: f"(&{name}.x)[u]" for text, name in self.loads.items()}
         return inner
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rag_kernels.offline import ir
 from rag_kernels.offline.nest import Nest, text_of
-from rag_kernels.offline.table import CTYPES, DIVISIONS
+from rag_kernels.offline.table import CTYPES
 
 
 @dataclass(slots=True)
@@ -19,7 +19,6 @@ class Scope:
     """A block of statements. What an outer scope has computed is not computed again."""
 
     parent: Scope | None = None
-    repeated: bool = False  # for every element of a row or column
     lines: list[str] = field(default_factory=list)
     known: dict[object, str] = field(default_factory=dict)
 
@@ -30,13 +29,6 @@ class Scope:
                 return scope.known[key]
             scope = scope.parent
         return None
-
-    def before_loop(self) -> Scope | None:
-        """The scope around the loop over elements, if this is inside of one."""
-        scope: Scope | None = self
-        while scope and not scope.repeated:
-            scope = scope.parent
-        return scope.parent if scope else None
 
 
 def literal(number: bool | int | float, dtype: str) -> str:
@@ -92,24 +84,11 @@ class Printer:
                 return self.load(value, scope)
             case ir.Op(template="{0}"):
                 return self.emit(value.args[0], scope)
-            case ir.Op(template=template) if template in DIVISIONS and (divisor := self.divisor(value, scope)):
-                return self.assign(value, f"{divisor}.under({self.emit(value.args[0], scope)})", scope)
             case ir.Op():
                 args = [self.emit(a, scope) for a in value.args]
                 return self.assign(value, value.template.format(*args, T=ctype), scope)
             case _:
                 raise AssertionError(f"{type(value).__name__} outside its loops")
-
-    def divisor(self, value: ir.Op, scope: Scope) -> str | None:
-        """What all elements of a row or column are divided by, made ready before the loop over them."""
-        before, by = scope.before_loop(), value.args[1]
-        if before is None or value.dtype != "float32" or isinstance(by, ir.Const | ir.Size):
-            return None
-        found, known = before.find(("divisor", id(by))), before.find(id(by))
-        if found is None and known is not None:
-            found = before.known["divisor", id(by)] = self.name("by")
-            before.lines.append(f"const Divisor {found}{{{known}}};")
-        return found
 
     def assign(self, value: ir.Value, text: str, scope: Scope) -> str:
         name = self.name()

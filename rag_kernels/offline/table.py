@@ -10,8 +10,6 @@ CTYPES = {
     "maxsum": "MaxSum", "place": "Place",  # running pairs, between kernels of ours
 }  # fmt: skip
 
-DIVISIONS = ("{0} / {1}", "{T}({0}) / {T}({1})")
-
 # NaN must come through every one of these as it does in PyTorch: hence `a < b ? b : a` and not fmax.
 POINTWISE: dict[str, str] = {
     "abs": "rk_abs({0})",
@@ -24,7 +22,7 @@ POINTWISE: dict[str, str] = {
     "ceil": "rk_ceil({0})",
     "cos": "rk_cos({0})",
     "cosh": "rk_cosh({0})",
-    "div": DIVISIONS[1],
+    "div": "{T}({0}) / {T}({1})",
     "eq": "{0} == {1}",
     "erf": "rk_erf({0})",
     "exp": "rk_exp({0})",
