@@ -23,8 +23,7 @@ class Limits:
     compile_s: float = 240.0  # torch.compile of the baseline
     memory_bytes: int = 4 << 30  # of a worker's own, beside the shared inputs and outputs
     draws: int = 2  # whole draws of inputs and parameters, beside one of zero-mean inputs
-    pairs: int = 30  # timed pairs at least, but where intervals are narrow before
-    least_pairs: int = 16  # and then at least
+    pairs: int = 30  # timed pairs at least, and no more where intervals are narrow then
     max_pairs: int = 60
     timed_s: float = 0.5  # aim for this much time in pairs
     max_timed_s: float = 20.0

@@ -82,8 +82,8 @@ class Race:
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
         """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few.
 
-        Others get them until their intervals are narrow. Where these lie has no part in it: a run that ended once it
-        looked good would make wins.
+        Others get `limits.pairs` of them, and more until their intervals are narrow. Where these lie has no part in it:
+        a run that ended once it looked good would make wins.
         """
         session, limits = self.session, self.session.limits
         times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
@@ -97,7 +97,7 @@ class Race:
                 if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
                     times.stopped_early = True
                     break
-                enough = pairs is None and number + 1 >= limits.least_pairs
+                enough = pairs is None and number + 1 >= limits.pairs
                 if enough and all(times.is_narrow("candidate", other) for other in self.variants[:-1]):
                     break
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
@@ -105,7 +105,7 @@ class Race:
 
     def _chosen(self, count: int) -> set[int]:
         """Pairs whose outputs are checked: some of those that are made in any case, and some of the others."""
-        least, limits = min(count, self.session.limits.least_pairs), self.session.limits
+        least, limits = min(count, self.session.limits.pairs), self.session.limits
         stretches = (range(least), range(least, count))
         return {n for s in stretches for n in self.session.rng.sample(s, min(limits.rechecked, len(s)))}
 

@@ -19,7 +19,7 @@ Scalar = bool | int | float | str | None
 
 LATER = {"later": True}  # for fields that old archives do not have (`eval.codec`)
 HEADLINE_LABELS = frozenset({"custom kernel", "fused + library"})
-BARRED_LABELS = ("degenerate problem", "suspicious", "too short to time")  # no speed is claimed
+BARRED_LABELS = ("degenerate problem", "suspicious")
 
 
 @dataclass(frozen=True, slots=True)

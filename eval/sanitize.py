@@ -110,7 +110,7 @@ class Report:
 def sanitize(
     programs: Programs, workers: Workers, calls: Sequence[bytes], *, on_gpu: bool, recorded: bool
 ) -> list[Report]:
-    """What every tool says of each of these calls, made in a child of `workers`; of the first alone if that fails."""
+    """What every tool says of each of these calls, made in a child of `workers`. If that dies, one report is all."""
     payload = {
         "checked": str(programs.checked or ""), "raced": str(programs.raced or ""), "gpu": on_gpu,
         "recorded": recorded,
@@ -233,9 +233,7 @@ def _under(tool: str, jobs: Sequence[tuple[str, Sequence[str]]], program: str) -
 
 def _logged(command: Sequence[str], log: str) -> subprocess.Popen[bytes]:
     with open(log, "wb") as file:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
-        )
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
 
 
 def _first(log: str) -> str:

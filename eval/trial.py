@@ -226,7 +226,7 @@ class Trial:
         if race.calls > 1:
             self.found.label("burst-timed")
         if race.asking(times) > MOST_ASKING:
-            self.found.label("too short to time")
+            self.found.label("suspicious: too short to time")
             self.found.notes.append(f"asking for {race.calls} calls takes {race.asking(times):.0%} as long as they do")
         warm = race.run(cold=False, pairs=session.limits.warm_pairs) if self.thorough else None
         if "rechecks" not in self.without:

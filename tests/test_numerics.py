@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from eval.content import Splice, compose, is_structured, random_recipe, rows_of
+from eval.limits import Limits
 from eval.numerics import Comparison, compare
 from eval.records import TensorSpec
 from eval.timing import Paired, orders, pairs_for, ratio_of
@@ -140,7 +141,7 @@ def test_who_runs_first_does_not_decide(pairs: int) -> None:
 
 def test_pairs_end_when_the_interval_is_narrow_and_that_makes_no_wins() -> None:
     """Two alike, with noise of each size: stopped by the width alone, they claim a win as seldom as at full length."""
-    rng = Random(5)
+    rng, least = Random(5), Limits().pairs
     for noise in (0.002, 0.01, 0.05):
         lengths, wins = [], 0
         for _ in range(200):
@@ -149,13 +150,13 @@ def test_pairs_end_when_the_interval_is_narrow_and_that_makes_no_wins() -> None:
                 paired.orders.append(order)
                 for place, name in enumerate(order):
                     paired.seconds[name].append((1.03, 1.0)[place] * rng.lognormvariate(0, noise))
-                if len(paired.orders) >= 30 and paired.is_narrow("one", "other"):
+                if len(paired.orders) >= least and paired.is_narrow("one", "other"):
                     break
             found = paired.speedup("one", "other")
             lengths.append(len(paired.orders))
             wins += found.low > 1 and found.median > 1.02
         assert wins <= 1, (noise, wins)
-        assert (max(lengths) == 30) == (noise < 0.005) and (min(lengths) == 60) == (noise > 0.02), (noise, lengths)
+        assert (max(lengths) == least) == (noise < 0.005) and (min(lengths) == 60) == (noise > 0.02), (noise, lengths)
 
 
 def test_slow_pairs_are_fewer() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from eval import sanitize
 from eval.build import BuildError, Built, build, checked, toolchain
 from eval.sandbox import Sandbox
 from eval.sanitize import can_show_races
@@ -222,3 +223,14 @@ def test_orders_that_the_tool_does_not_see_are_recognised() -> None:
     assert can_show_races(source(HONEST["tasks"]))
     assert not can_show_races(source("#pragma omp flush\n"))
     assert not can_show_races(source('asm volatile("mfence" ::: "memory");'))
+
+
+def test_a_checked_program_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 1.0)
+    payload = {"checked": str(program), "raced": "", "gpu": False, "calls": [base64.b64encode(b"").decode()]}
+    (report,) = sanitize.run(payload)["reports"]
+    assert report["found"] == [["address and undefined-behaviour", "it was not done after 1 s"]]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline import ir
 from rag_kernels.offline.cuda_region import CudaParameters
+from rag_kernels.offline.cuda_spread_text import BOARD
 from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS, WideRegion, find_quads
 from rag_kernels.offline.expressions import Scope
 from rag_kernels.offline.function import Function, Sizes
@@ -24,7 +25,6 @@ from rag_kernels.offline.regions import Region
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
 MOST = 12  # of these, at most so many of one row: the others are on their way meanwhile
 CLUSTER, SHOWN = 8, 8  # blocks of a cluster that every such device takes, and what they show each other at most
-GATHERED = 16  # what other teams show each other at most
 LONGEST = 66 * 1024 * MOST * 4  # elements of a row: two rows at a time, so that memory works while one waits
 
 
@@ -331,7 +331,7 @@ def spread_region(region: Region, f: Function, sizes: Sizes, parameters: CudaPar
         return None
     found.row()  # counts the uses
     kept = tuple(found.kept_names())
-    if not kept or len(kept) > SLOTS // 2 or found.joined > GATHERED or found.reduced_count() > LONGEST // len(kept):
+    if not kept or len(kept) > SLOTS // 2 or found.joined > BOARD or found.reduced_count() > LONGEST // len(kept):
         return None
     fresh = SpreadRegion.of(region, f, sizes, parameters)
     prepared(fresh)

@@ -1,6 +1,7 @@
 """The fixed part of CUDA for rows that blocks share: what a thread keeps and copies ahead, and how blocks meet."""
 
 AWAITED = "\n".join(f"    case {n}: return await_group<{n}>();" for n in range(1, 14))
+BOARD = 16  # places for what blocks show each other: a cluster needs two meetings of eight
 SPREAD = """
 #ifdef __CUDACC__
 __device__ inline uint32_t in_shared(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
@@ -123,7 +124,7 @@ template <class T> __device__ T unpacked(const ulonglong2& words) {
 }
 
 // Up to eight blocks that read each other's shared memory.
-constexpr int BOARD = 16;
+constexpr int BOARD = SHOWN_AT_MOST;
 struct Cluster {
   ulonglong2* board;  // as of a Team, which has it elsewhere
   int count, parts, shown;
@@ -244,4 +245,4 @@ void spread(void (*kernel)(TEAM, P...), int64_t rows, int64_t vectors, int items
   RK_CHECK(failed == cudaSuccess, "cannot launch all blocks of a row at once");
   if (slots) cudaFreeAsync(board, stream);
 }
-""".replace("AWAITED", AWAITED)
+""".replace("AWAITED", AWAITED).replace("SHOWN_AT_MOST", str(BOARD))

@@ -70,11 +70,12 @@ class WideRegion(CudaRegion):
         pointer = self.printer.pointers[buffer]
         name = f"{pointer[:-2]}_v{len(self.addresses) or ''}"
         nest, place = self.nest, self.element.removesuffix(" + u")
-        loops = [*nest.outer, *nest.reduced] if nest.schedule == "row" else [*nest.outer, self.axis]
-        outer, inner = nest.terms(access, nest.outer), nest.terms(access, loops[len(nest.outer) :])
-        dense = nest.schedule == "row" and nest.is_dense(access, nest.reduced)
-        within = f"{self.width} * k" if dense and self.width > 1 else " + ".join(inner)
-        self.starts[name] = " + ".join([pointer, *outer]), re.sub(rf"\b{self.axis.var}\b", place, within)
+        rows = nest.schedule == "row"
+        within = " + ".join(nest.terms(access, nest.reduced if rows else [self.axis]))
+        if rows and self.width > 1 and nest.is_dense(access, nest.reduced):
+            within = f"{self.width} * k"
+        start = " + ".join([pointer, *nest.terms(access, nest.outer)])
+        self.starts[name] = start, re.sub(rf"\b{self.axis.var}\b", place, within)
         self.addresses[name] = " + ".join(self.starts[name])
         inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
         for loop in others(self.axis, self.nest):

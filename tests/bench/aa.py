@@ -97,7 +97,7 @@ def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pa
     times = Paired({name: [] for name in names})
     cold = session.on_gpu
     for number, order in enumerate(orders(names, pairs, session.rng)):
-        if number >= session.limits.least_pairs and times.is_narrow("one", "other"):
+        if number >= session.limits.pairs and times.is_narrow("one", "other"):
             break
         times.orders.append(order)
         recipe = session.random_recipe()
