@@ -48,6 +48,16 @@ def layout(specs: Sequence[TensorSpec], *, tight: bool = False) -> tuple[list[in
     return offsets, max(end, ALIGN)
 
 
+def describe(specs: Sequence[TensorSpec], *, tight: bool = False) -> dict[str, Any]:
+    return {"shapes": [list(s.shape) for s in specs], "dtypes": [s.dtype for s in specs], "tight": tight}
+
+
+def described(description: dict[str, Any]) -> list[TensorSpec]:
+    """The inverse of `describe`."""
+    pairs = zip(description["shapes"], description["dtypes"], strict=True)
+    return [TensorSpec(tuple(shape), dtype) for shape, dtype in pairs]
+
+
 def _paged(spec: TensorSpec) -> int:
     return (tensor_bytes(spec) + ALIGN - 1) // ALIGN * ALIGN
 
@@ -80,9 +90,7 @@ class Arena:
 
     def describe(self) -> dict[str, Any]:
         """What a worker needs beside the descriptor to make its views."""
-        return {
-            "shapes": [list(s.shape) for s in self.specs], "dtypes": [s.dtype for s in self.specs], "tight": self.tight,
-        }  # fmt: skip
+        return describe(self.specs, tight=self.tight)
 
     def close(self) -> None:
         os.close(self.fd)  # the mapping goes when the last numpy view of it is gone
@@ -99,8 +107,7 @@ def attach(
 
     import torch
 
-    pairs = zip(description["shapes"], description["dtypes"], strict=True)
-    specs = [TensorSpec(tuple(shape), dtype) for shape, dtype in pairs]
+    specs = described(description)
     offsets, size = layout(specs, tight=description["tight"])
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     how = mmap.MAP_SHARED | (0 if lazily else mmap.MAP_POPULATE)

@@ -14,9 +14,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import faulthandler
-import hashlib
 import itertools
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,10 +22,11 @@ from typing import Any
 import torch
 
 from eval import codec, driver_file
-from eval.arena import attach
+from eval.arena import attach, described
 from eval.channel import Channel
-from eval.content import compose
-from eval.gpu import Banded, dirty_shared_memory, flush_caches
+from eval.content import Splice
+from eval.exchange import Exchange
+from eval.gpu import Banded, Job, compose_all, digest, dirty_shared_memory, flush_caches
 from eval.loading import KernelCode, load
 from eval.records import TensorSpec
 
@@ -35,9 +34,13 @@ MOST_RECORDED = 64 << 20  # bytes of calls
 
 
 def serve_cuda(channel: Channel) -> None:
-    """As `serve`, with the GPU's context made before there is a candidate; if that fails, it is tried again with it."""
+    """As `serve`, with the GPU's context, and what its own work needs of torch's libraries, made before there is a
+    candidate; if that fails, it is tried again with it."""
     with suppress(Exception):
-        torch.empty(1, device="cuda")
+        dirty_shared_memory()
+        some = Banded(torch.zeros(64), torch.device("cuda"))
+        digest([some.tensor])
+        some.intact()
     serve(channel)
 
 
@@ -89,11 +92,12 @@ class Bound:
         on_cpu = device.type == "cpu"
         how = {"guarded": on_cpu, "lazily": not on_cpu}  # a GPU's content is made there, and few outputs are pulled
         content = attach(fds[0], message["content"], writable=message["writable"], **how)
-        if like is None or on_cpu:
-            self.outputs = attach(fds[1], message["outputs"], writable=True, **how)
-        else:  # the judge brings outputs of all places of a problem to the same memory, one after the other
-            os.close(fds[1])
-            self.outputs = like.outputs
+        # The judge takes the outputs of all places of a problem from the same memory, one after the other.
+        forms = described(message["content"]), described(message["outputs"])
+        self.exchange: Exchange = Exchange(*forms) if like is None else like.exchange
+        if not on_cpu and like is None:
+            self.exchange.join(fds[1], message["shared"])
+        self.outputs = attach(fds[1], message["outputs"], writable=True, **how) if on_cpu else self.exchange.handed()
         self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
         self.banded = [] if on_cpu else [Banded(t, device) for t in content]
         self.contents = content if on_cpu else [b.tensor for b in self.banded]
@@ -111,11 +115,16 @@ class Bound:
         self.keeps = not writes
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
 
-    def fill(self, recipe: Sequence[Any]) -> None:
-        """Compose content of the held draws, in the layout that the code sees."""
-        for index, (content, tensor, part) in enumerate(zip(self.contents, self.tensors, recipe, strict=True)):
-            draws = [draw[index] for draw in self.draws]
-            compose(content.reshape(-1).view(torch.uint8), draws, part, self.specs[index])
+    def jobs(self, recipe: Sequence[Splice]) -> list[Job]:
+        """What `compose_all` is to make for this recipe, of the held draws."""
+        return [
+            (content.reshape(-1).view(torch.uint8), [draw[index] for draw in self.draws], part, self.specs[index])
+            for index, (content, part) in enumerate(zip(self.contents, recipe, strict=True))
+        ]
+
+    def lay_out(self) -> None:
+        """Bring the composed content into the layout that the code sees."""
+        for content, tensor in zip(self.contents, self.tensors, strict=True):
             if tensor is not content:
                 tensor.copy_(content)
 
@@ -142,19 +151,32 @@ class Loaded:
         self.bound.append(bound)
         return {"done": True}
 
-    def hold(self, *, at: int, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
-        """GPU only: bring one whole draw to the device."""
-        draw = attach(fds[0], layout, writable=False)
-        self.bound[at].draws.append([t.to(self.device).reshape(-1).view(torch.uint8) for t in draw])
+    def hold(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: keep the whole draw that lies in the shared memory now."""
+        bound = self.bound[at]
+        bound.draws.append(bound.exchange.offered())
+        torch.cuda.synchronize()
+        return {"done": True}
+
+    def share(self, *, at: int, shared: int, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: the reference worker is another one, with other memory and other draws."""
+        exchange, draws = self.bound[at].exchange, self.bound[at].draws
+        exchange.join(fds[0], shared)
+        draws.clear()
+        for bound in self.bound:
+            if bound.exchange is exchange:
+                bound.outputs = exchange.handed()
         return {"done": True}
 
     def load(
         self, *, at: Sequence[int], recipes: Any, poisons: Sequence[int], cold: bool, fds: Sequence[int]
     ) -> dict[str, Any]:
         """GPU only: compose the content of the next calls on the device, poison the outputs, empty the caches."""
-        for place, recipe, poison in zip(at, codec.decode(recipes), poisons, strict=True):
-            bound = self.bound[place]
-            bound.fill(recipe)
+        places = [self.bound[place] for place in at]
+        pairs = zip(places, codec.decode(recipes), strict=True)
+        compose_all(job for bound, recipe in pairs for job in bound.jobs(recipe))
+        for bound, poison in zip(places, poisons, strict=True):
+            bound.lay_out()
             for result in bound.results:
                 if type(result) is torch.Tensor and result.is_contiguous():
                     result.reshape(-1).view(torch.uint8).fill_(poison)
@@ -199,16 +221,18 @@ class Loaded:
         if form == expected and bound.results is not bound.outputs:
             for source, place in zip(bound.results, bound.outputs, strict=True):
                 place.copy_(source)
+            if not self.on_cpu:
+                torch.cuda.synchronize()
         intact = all(banded.intact() for banded in bound.banded)
         return {"form": form, "intact": intact, "arithmetic": _arithmetic_is_ieee()}
 
     def digest(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """A fingerprint of the outputs where they are (the judge takes its own where it can)."""
-        return {"hash": _digest(self.bound[at].results)}
+        return {"hash": digest(self.bound[at].results)}
 
     def input_hash(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """GPU only: a hash of the inputs as they are on the device now."""
-        return {"hash": _digest(self.bound[at].tensors)}
+        return {"hash": digest(self.bound[at].tensors)}
 
     def threads(self, *, count: int, fds: Sequence[int]) -> dict[str, Any]:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime."""
@@ -299,20 +323,6 @@ def _state(read: Callable[[], Any]) -> Any:
 
 def _form(tensor: torch.Tensor, device: str) -> list[Any]:
     return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), device]
-
-
-def _digest(tensors: Sequence[Any]) -> str:
-    """As `eval.fingerprint.digest` makes it of the bytes, where the tensors are."""
-    digest = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():
-            continue
-        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        words = raw[: len(raw) // 8 * 8].view(torch.int64)
-        digest.update(int(words.sum()).to_bytes(8, "little", signed=True))
-        digest.update(bytes(raw[len(words) * 8 :].tolist()))
-        digest.update(bytes(raw[:: max(1, len(raw) // 64)][:64].tolist()))
-    return digest.hexdigest()
 
 
 def _arithmetic_is_ieee() -> bool:

@@ -53,14 +53,18 @@ class Channel:
     def receive(self) -> tuple[Any, list[int]]:
         """Wait for one message. Raises ChannelClosed at end of stream and TimeoutError past the timeout."""
         header, fds = self._receive_exactly(_HEADER.size, with_fds=True)
-        (length,) = _HEADER.unpack(header)
-        if length > MAX_MESSAGE_BYTES:
-            raise ChannelClosed(f"a message of {length} bytes was announced")
-        body, _ = self._receive_exactly(length, with_fds=False)
         try:
+            (length,) = _HEADER.unpack(header)
+            if length > MAX_MESSAGE_BYTES:
+                raise ChannelClosed(f"a message of {length} bytes was announced")
+            body, _ = self._receive_exactly(length, with_fds=False)
             return json.loads(body), fds
-        except ValueError as error:
-            raise ChannelClosed("the other side sent something that is not JSON") from error
+        except (ChannelClosed, TimeoutError, ValueError) as error:
+            for fd in fds:
+                os.close(fd)
+            if isinstance(error, ValueError):
+                raise ChannelClosed("the other side sent something that is not JSON") from error
+            raise
 
     def _receive_exactly(self, count: int, *, with_fds: bool) -> tuple[bytes, list[int]]:
         parts: list[bytes] = []

@@ -7,21 +7,19 @@ a call is checked, and how, is decided here after the call, in secret.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eval.content import Recipe, plain
 from eval.device import threads
+from eval.fingerprint import Taken
 from eval.kinds import SPECIAL
 from eval.records import Rejected, Wrong
 from eval.session import Session
 from eval.subject import Place, Stopped, Subject
 
-Outputs = list[NDArray[np.uint8]]
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
@@ -54,18 +52,19 @@ class Checks:
         self.subject, self.place, self.found, self.without = subject, place, found, without
         self.relative = 0.0  # of the last comparison that failed
 
-    def compare(self, place: Place, outputs: Outputs, recipe: Recipe, input_class: str) -> None:
+    def compare(self, place: Place, outputs: Taken, recipe: Recipe, input_class: str) -> None:
         """Full comparison of one call's outputs; the class names the draw in the verdict."""
         wrong = self._compare(place.session, outputs, recipe, input_class)
         if wrong is not None:
             raise Stopped(wrong)
 
-    def _compare(self, session: Session, outputs: Outputs, recipe: Recipe, input_class: str) -> Wrong | None:
-        for number, result in enumerate(session.check(outputs, recipe)):
+    def _compare(self, session: Session, outputs: Taken, recipe: Recipe, input_class: str) -> Wrong | None:
+        results = session.check(outputs, recipe)
+        for number, result in enumerate(results):
             self.found.worst_ratio = max(self.found.worst_ratio, result["ratio"] if result["ok"] else 0.0)
             if not result["ok"]:
                 self.relative = result["relative"]
-                where = (f"output {number}: " if len(outputs) > 1 else "") + result["where"]
+                where = (f"output {number}: " if len(results) > 1 else "") + result["where"]
                 if session.admission and (like := session.admission.explain(result["ratio"])):
                     where += f"; {like}"
                 return Wrong("The numbers are not the problem's.", input_class, result["ratio"], where)
@@ -106,11 +105,11 @@ class Checks:
             raise Stopped(Rejected("input_mutated", "The candidate changed its inputs."))
         self._require_unchanged(place, outputs, image)
 
-    def _require_unchanged(self, place: Place, outputs: Outputs, image: bytes) -> None:
+    def _require_unchanged(self, place: Place, outputs: Taken, image: bytes) -> None:
         """What was there when the call returned is still there: in full on a CPU, by a fingerprint on a GPU."""
         if "late-write check" in self.without:
             return
-        if not self.subject.handed_over(outputs, image):
+        if not self.subject.handed_over(place, outputs, image):
             raise Stopped(Rejected("late_write", "The outputs are not those that were there when the call returned."))
         on_gpu = place.session.on_gpu
         if image != self.subject.fingerprint(place) or (not on_gpu and not _same(outputs, self.subject.outputs(place))):
@@ -244,5 +243,5 @@ class Checks:
             self.subject.mute(False)
 
 
-def _same(a: Outputs, b: Sequence[NDArray[np.uint8]]) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+def _same(a: Taken, b: Taken) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a.copies, b.copies, strict=True))

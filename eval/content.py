@@ -14,15 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from eval import codec
 from eval.arena import ITEM_BYTES
 from eval.records import TensorSpec
 
 SPLICE_SHARE = 16  # one row in sixteen comes from elsewhere
-MAX_ZERO_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,6 @@ class Splice:
     count: int
     column: int = -1  # this place of every last-dimension row comes from elsewhere too, so that no row comes again
     source: int = 0
-    shift: int = 0
 
 
 Recipe = tuple[Splice, ...]
@@ -75,49 +70,38 @@ def random_recipe(specs: Sequence[TensorSpec], movable: Sequence[bool], draws: i
             continue
         count = max(1, rows // SPLICE_SHARE)
         at, start = rng.randrange(rows - count + 1), rng.randrange(rows - count + 1)
-        length = spec.shape[-1]
-        column, source = rng.randrange(length), rng.randrange(length)
-        shift = rng.randrange(math.prod(spec.shape) // length)
+        if start == at:  # its lines would get what they have in the one column that is exchanged
+            start = (at + 1) % (rows - count + 1)
+        column, source = rng.randrange(spec.shape[-1]), rng.randrange(spec.shape[-1])
         offset, other = rng.randrange(1, rows), rng.randrange(draws)
-        parts.append(Splice(draw, offset, other, at, start, count, column, source, shift))
+        parts.append(Splice(draw, offset, other, at, start, count, column, source))
     return tuple(parts)
 
 
 def compose(target: Any, draws: Sequence[Any], part: Splice, spec: TensorSpec) -> None:
     """Write one tensor's content. `target` and `draws` are flat byte arrays of the same length (numpy or torch)."""
+    for step in copies(target, draws, part, spec):
+        for to, source in step:
+            to[:] = source
+
+
+def copies(target: Any, draws: Sequence[Any], part: Splice, spec: TensorSpec) -> list[list[tuple[Any, Any]]]:
+    """The same as steps, one after the other, of (place, what is copied there), in any order: whole, rows, columns."""
     rows, _ = rows_of(spec)
     if len(target) == 0 or rows == 0:
-        return
+        return []
     to, base = target.reshape(rows, -1), draws[part.draw].reshape(rows, -1)
-    if part.offset == 0:
-        to[:] = base
-    else:
-        to[: rows - part.offset] = base[part.offset :]
-        to[rows - part.offset :] = base[: part.offset]
+    turn = rows - part.offset
+    steps = [[(to[:turn], base[part.offset :]), (to[turn:], base[: part.offset])] if part.offset else [(to, base)]]
     if part.count:
         other = draws[part.other].reshape(rows, -1)
-        to[part.at : part.at + part.count] = other[part.start : part.start + part.count]
+        steps.append([(to[part.at : part.at + part.count], other[part.start : part.start + part.count])])
     if part.column >= 0:
         item = ITEM_BYTES[spec.dtype]
         lines, other = target.reshape(-1, spec.shape[-1] * item), draws[part.other].reshape(-1, spec.shape[-1] * item)
         place = slice(part.column * item, (part.column + 1) * item)
-        taken = slice(part.source * item, (part.source + 1) * item)
-        lines[part.shift :, place] = other[: len(lines) - part.shift, taken]
-        lines[: part.shift, place] = other[len(lines) - part.shift :, taken]
-
-
-def is_structured(values: NDArray[Any]) -> bool:
-    """True for inputs whose arrangement means something: mostly zeros, symmetric, or sorted integers."""
-    if values.size < 2:
-        return True
-    sample = values.reshape(-1)[:: max(1, values.size // 100_000)]
-    if values.dtype.kind != "b" and float(np.mean(sample == 0)) > MAX_ZERO_SHARE and values.dtype.kind == "f":
-        return True
-    if values.dtype.kind in "iu" and values.ndim == 1 and bool(np.all(values[1:] >= values[:-1])):
-        return True
-    square = values.ndim >= 2 and values.shape[-1] == values.shape[-2] and values.shape[-1] > 1
-    corner = values.reshape(-1, *values.shape[-2:])[0, :256, :256] if square else None
-    return corner is not None and bool(np.array_equal(corner, corner.T, equal_nan=values.dtype.kind == "f"))
+        steps.append([(lines[:, place], other[:, part.source * item : (part.source + 1) * item])])
+    return steps
 
 
 codec.register(Splice)

@@ -7,9 +7,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a call wrote, where its candidate cannot reach it: bytes here (CPU), or under a number at the reference
+    worker, with the fingerprint that this one makes of them (GPU)."""
+
+    copies: tuple[NDArray[np.uint8], ...] = ()
+    number: int | None = None
+    hash: str = ""
+
+    def digest(self) -> bytes:
+        return self.hash.encode() or digest(self.copies)
 
 
 def image(raw: NDArray[np.uint8]) -> bytes:

@@ -6,31 +6,35 @@ checked. Order within a pair is random, every call has fresh content, and which 
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-import numpy as np
-from numpy.typing import NDArray
-
 from eval.clocks import Clocks
 from eval.content import Recipe
+from eval.fingerprint import Taken
 from eval.records import Ratio
-from eval.reference_times import ASKING_S
+from eval.reference_times import ASKING_S, BURST
 from eval.session import Session
 from eval.subject import Place, Subject
 from eval.timing import Paired, orders, pairs_for
 
+BURST_S = 0.25  # of a candidate's burst at most
 BIND_S = 1.5  # for the buffers of a burst: modules, which each of them takes anew, may be slow to make
-LEAST_CALLS = 8
+LEAST_CALLS, MOST_CALLS = 8, 256  # of a burst
+MOST_ASKING = 0.25  # of a burst's time: beyond, the way there and back may decide a race
+AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
+BEHIND = 0.97  # of the best speed-up so far
 
 
 @dataclass
 class Times(Paired):
     """Of these variants one is `candidate`."""
 
-    kept: list[tuple[Recipe, list[NDArray[np.uint8]]]] = field(default_factory=list)
+    kept: list[tuple[Recipe, Taken]] = field(default_factory=list)  # outputs to be checked after it
+    checked: int = 0  # outputs that were too large to be kept
     slowed: list[bool] = field(default_factory=list)  # pairs in which the device was throttled
     mhz: tuple[int, int] | None = None  # the least and the greatest clock of a GPU's multiprocessors
     stopped_early: bool = False
@@ -49,17 +53,27 @@ class Times(Paired):
         return sum(self.slowed) > len(self.slowed) / 2
 
 
+def _leave(place: Place, outputs: Taken, recipe: Recipe) -> None:
+    """No check of large outputs."""
+
+
 class Race:
     """One candidate against the reference's variants on the same content."""
 
-    def __init__(self, subject: Subject, place: Place, variants: Sequence[str]) -> None:
-        self.subject, self.place, self.session = subject, place, place.session
+    def __init__(
+        self, subject: Subject, place: Place, variants: Sequence[str],
+        check: Callable[[Place, Taken, Recipe], None] = _leave,
+    ) -> None:  # fmt: skip
+        self.subject, self.place, self.session, self.check = subject, place, place.session, check
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
         self.first_s = self._first_s()
         wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
-        self.burst = self._places(wanted) if wanted > 1 else []
-        self.calls = max(1, len(self.burst))
+        mine = min(wanted, max(1, int(BURST_S / self.first_s)))  # fewer of a candidate that is very slow
+        self.burst = self._places(mine) if mine > 1 else []
+        if len(self.burst) == BURST:
+            self.burst += self._places(self._missing())
+        self.calls = wanted if mine < wanted else max(1, len(self.burst))  # of the reference
 
     def _first_s(self) -> float:
         """About what a call of the candidate takes."""
@@ -79,8 +93,15 @@ class Race:
             places.append(self.subject.bind(self.session))
         return places
 
+    def _missing(self) -> int:
+        """How many calls a burst of the most short ones needs beside them, for asking to take little of its time."""
+        taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
+        share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
+        wanted = math.ceil(len(self.burst) * share / (MOST_ASKING / 2))
+        return min(wanted, MOST_CALLS) - len(self.burst)
+
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
-        """Time pairs; a clearly slow candidate, or one far behind the best so far, gets few.
+        """Time pairs; a clearly slow candidate, or one behind the best so far, gets few.
 
         Others get `limits.pairs` of them, and more until their intervals are narrow. Where these lie has no part in it:
         a run that ended once it looked good would make wins.
@@ -94,7 +115,8 @@ class Race:
                 times.orders.append(order)
                 self._pair(times, keep=number in chosen, cold=cold)
                 times.slowed.append(clocks.slowed())
-                if number + 1 == limits.few_pairs and pairs is None and self._is_behind(times):
+                looks = pairs is None and number + 1 < limits.pairs and not (number + 1) % limits.few_pairs
+                if looks and self._is_behind(times):
                     times.stopped_early = True
                     break
                 enough = pairs is None and number + 1 >= limits.pairs
@@ -110,11 +132,10 @@ class Race:
         return {n for s in stretches for n in self.session.rng.sample(s, min(limits.rechecked, len(s)))}
 
     def asking(self, times: Times) -> float:
-        """How long asking for a burst takes beside the burst; 0 for single calls."""
-        if not self.burst:
-            return 0.0
-        shortest = min(statistics.median(times.seconds[name]) for name in ("candidate", "eager"))
-        return statistics.median(self.session.timed.round_trips) / (self.calls * shortest)
+        """How long asking for a burst takes beside the burst, of either side; 0 for single calls."""
+        calls = {"eager": self.calls, "candidate": len(self.burst)}
+        bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]
+        return statistics.median(self.session.timed.round_trips) / min(bursts) if bursts else 0.0
 
     def _pair(self, times: Times, *, keep: bool, cold: bool) -> None:
         session, subject = self.session, self.subject
@@ -128,8 +149,18 @@ class Race:
             place, checked, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
             times.seconds[variant].append(seconds)
             repeated = self._repeats(place, checked)
-            if keep or (repeated and len(times.kept) < 2 * session.limits.rechecked):
-                times.kept.append((checked, subject.outputs(place, keep=True)))
+            if keep or (repeated and len(times.kept) + times.checked < 2 * session.limits.rechecked):
+                self._keep(times, place, checked)
+
+    def _keep(self, times: Times, place: Place, recipe: Recipe) -> None:
+        """Have outputs checked: after the race, or if they are large at once, and then a call that nobody times."""
+        if self.session.output_bytes <= AT_ONCE_BYTES:
+            times.kept.append((recipe, self.subject.outputs(place, keep=True)))
+            return
+        self.check(place, self.subject.outputs(place), recipe)
+        times.checked += 1
+        with self.subject.frozen():
+            self.session.timed.call("eager")
 
     def _single(self, recipe: Recipe, cold: bool) -> tuple[Place, Recipe, float]:
         self.subject.prepare(self.place, recipe, cold=cold, written=True)
@@ -154,9 +185,9 @@ class Race:
         )
 
     def _is_behind(self, times: Times) -> bool:
-        """Whether even the top of the interval so far is well below the best candidate of this session."""
+        """Whether even the top of the interval so far is below the best candidate of this session."""
         best = self.session.best_speedup
-        return best > 0 and times.speedup("candidate", "eager").high < 0.8 * best
+        return best > 0 and times.speedup("candidate", "eager").high < BEHIND * best
 
     def _repeats(self, place: Place, recipe: Recipe) -> bool:
         """The same bytes as for other content deserve a full check."""

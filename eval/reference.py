@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,10 +20,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from eval import codec
-from eval.arena import attach
+from eval.arena import attach, described
 from eval.channel import Channel
 from eval.content import Recipe, compose
-from eval.draws import redraw
+from eval.draws import is_structured, redraw
+from eval.exchange import Exchange, Shelf
 from eval.gpu import flush_caches
 from eval.kinds import precision_class
 from eval.noise import RoundingNoise
@@ -60,12 +62,15 @@ def serve(channel: Channel) -> None:
         try:
             with torch.no_grad():
                 reply = getattr(reference, message.pop("do"))(fds=fds, **message)
+            made = reply.pop("fds", [])
         except Exception as error:
             import traceback
 
             traceback.print_exc()
-            reply = {"raised": f"{type(error).__name__}: {error}"}
-        channel.send(reply)
+            reply, made = {"raised": f"{type(error).__name__}: {error}"}, []
+        channel.send(reply, made)
+        for fd in made:
+            os.close(fd)
 
 
 NOISE_RUNS = 3
@@ -91,8 +96,11 @@ class Reference:
         torch.set_num_threads(message["threads"])
         strict_precision()
         self.tf32 = bool(message["tf32"])
-        self.content = attach(fds[0], message["content"], writable=False)
-        self.submitted = attach(fds[1], message["outputs"], writable=False)
+        on_gpu = self.device.type != "cpu"  # there only their forms are of use
+        self.content = attach(fds[0], message["content"], writable=False, lazily=on_gpu)
+        self.submitted = attach(fds[1], message["outputs"], writable=False, lazily=on_gpu)
+        self.exchange = Exchange(described(message["content"]), described(message["outputs"]))
+        self.shelf = Shelf()
         self.answers: dict[int, Answer] = {}
         self.draws: list[list[torch.Tensor]] = []
         module = load_module(self.fp.problem.name, self.fp.problem.source)
@@ -147,8 +155,12 @@ class Reference:
             self._attribute(path).copy_(content.get(path, initial))
 
     def draw(self, *, seed: int, kind: str, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
-        """Write one draw of all tensor arguments into the arena; for the kinds see `eval.draws`."""
-        target = attach(fds[0], layout, writable=True)
+        """Make one draw of all tensor arguments, in the arena or, on a GPU, there; for the kinds see `eval.draws`.
+
+        `structured` says of each whether its arrangement means something.
+        """
+        on_gpu = self.device.type != "cpu"
+        target = [torch.empty_like(t) for t in self.on_device] if on_gpu else attach(fds[0], layout, writable=True)
         torch.manual_seed(seed)
         with self.device:
             leaves = pytree.tree_leaves(list(self.get_inputs()))
@@ -164,9 +176,32 @@ class Reference:
             if argument.name in probed:
                 value = one_hot(value, probed[argument.name], generator)
             tensor.copy_(value)
-        if self.device.type != "cpu":
-            self.draws.append([t.to(self.device).reshape(-1).view(torch.uint8) for t in target])
+        if on_gpu:
+            self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
+        return {"structured": [kind == "own" and is_structured(t) for t in target]}
+
+    def bring(self, *, draw: int, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: write a draw into an arena."""
+        for place, mine in zip(attach(fds[0], layout, writable=True), self.draws[draw], strict=True):
+            place.reshape(-1).view(torch.uint8).copy_(mine)
         return {"done": True}
+
+    def share(self, *, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: the memory for a new candidate, empty; with its descriptor the first time."""
+        size, made = self.exchange.open()
+        self._synchronize()
+        return {"size": size, "fds": made}
+
+    def offer(self, *, draw: int, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: let the candidate's worker copy a draw."""
+        self.exchange.offer(self.draws[draw])
+        self._synchronize()
+        return {"done": True}
+
+    def take(self, *, keep: bool, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: copy the outputs that the candidate's worker has handed over, and take their fingerprint."""
+        number, image = self.shelf.put(self.exchange.handed(), keep=keep)
+        return {"number": number, "hash": image}
 
     def load(self, *, recipe: Any, fds: Sequence[int]) -> dict[str, Any]:
         """GPU only: make the content of the next call on the device, from the draws held there."""
@@ -245,23 +280,33 @@ class Reference:
         return {"kind": answer.kind, "finite": finite, "own_error": own, "worst_error": worst}
 
     def check(
-        self, *, key: int | None, fds: Sequence[int], limits: tuple[float, float] | None = None
+        self, *, key: int | None, taken: int | None, fds: Sequence[int], limits: tuple[float, float] | None = None
     ) -> dict[str, Any]:
-        """Compare the submitted outputs with the remembered answer, or with one for the current content."""
+        """Compare submitted or taken outputs with the remembered answer, or with one for the current content."""
+        outputs = self._outputs(taken)
         answer = self.answers[key] if key is not None else self._compute()
         noise = answer.noise or [None] * len(answer.oracle)
         results = [
             asdict(compare(got.to(self.device), reference, oracle, noise=row, limits=limits))
-            for got, reference, oracle, row in zip(self.submitted, answer.reference, answer.oracle, noise, strict=True)
+            for got, reference, oracle, row in zip(outputs, answer.reference, answer.oracle, noise, strict=True)
         ]
         self._release()
         return {"results": results}
 
-    def precision(self, *, key: int, fds: Sequence[int]) -> dict[str, Any]:
-        """Name the precision that the submitted outputs show on the probe's draw."""
-        pairs = [(g, o) for g, o in zip(self.submitted, self.answers[key].oracle, strict=True) if g.is_floating_point()]
+    def _outputs(self, taken: int | None) -> list[torch.Tensor]:
+        return self.submitted if taken is None else self.shelf.look_up(taken)
+
+    def precision(self, *, key: int, taken: int | None, fds: Sequence[int]) -> dict[str, Any]:
+        """Name the precision that outputs show on the probe's draw."""
+        both = zip(self._outputs(taken), self.answers[key].oracle, strict=True)
+        pairs = [(got, oracle) for got, oracle in both if got.is_floating_point()]
         error = max((relative_error(g.to(self.device), o) for g, o in pairs), default=0.0)
         return {"error": error, "class": precision_class(error)}
+
+    def well(self, *, fds: Sequence[int]) -> dict[str, Any]:
+        """Whether the device still answers."""
+        self._synchronize()
+        return {"done": True}
 
     def probes(self, *, fds: Sequence[int]) -> dict[str, Any]:
         """Whether the problem has products whose precision a probe can show."""
@@ -269,18 +314,25 @@ class Reference:
 
     def _compute(self) -> Answer:
         self._restore()
+        self.kept.clear()  # a GPU's memory may be needed
         inputs = pytree.tree_unflatten(self.leaves, self.tree)
-        results = tensors(self.model(*inputs))
+        results = self._own(tensors(self.model(*inputs)))
         _require_form(results, self.submitted)
         with contextlib.suppress(RuntimeError, TypeError, ValueError), double_factories():
             exact = tensors(torch.func.functional_call(self.model, self._doubled_state(), tuple(doubled(inputs))))
             if [tuple(t.shape) for t in exact] == [tuple(t.shape) for t in results]:
-                answer = Answer([t.clone() for t in results], [t.clone() for t in exact], "fp64")
+                answer = Answer(results, exact, "fp64")
                 # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
                 if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
                     answer.noise = self._noise(answer)
                 return answer
-        return Answer([t.clone() for t in results], [t.clone() for t in results], "own dtype")
+        return Answer(results, results, "own dtype")
+
+    def _own(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Results that no later call changes: copies of those that are part of the content or of the module."""
+        held = [*self.on_device, *self.model.parameters(), *self.model.buffers(), *(t for *_, t in self.plain)]
+        storages = {t.untyped_storage().data_ptr() for t in held}
+        return [t.clone() if t.untyped_storage().data_ptr() in storages else t for t in results]
 
     def _noise(self, answer: Answer) -> list[torch.Tensor | None]:
         """Largest error of a few runs with amplified rounding, element by element; None for exact outputs."""

@@ -33,8 +33,9 @@ from eval.records import FunctionalProblem, MachineError, ScalarArgument
 from eval.session import Session
 from eval.workers import WorkerFailed, Workers
 
-RUN_LIMIT_S = 120.0
+RUN_LIMIT_S, GPU_LIMIT_S = 120.0, 40.0
 GPU_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+MORE = {"memcheck": ("--padding", "512")}  # or what lies beyond a tensor may be the next one
 CPU_TOOLS = ("address", "undefined-behaviour")
 THREAD_LIMIT_S = 45.0
 REFUSED, UNKNOWN, FOUND, RACY = 3, 4, 9, 66  # exit codes: of the driver (twice), compute-sanitizer, TSan
@@ -54,6 +55,7 @@ _FOUND = (
     re.compile(r"WARNING: ThreadSanitizer: ([^\n(]{0,160})"),
     re.compile(r"========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)([^\n]{10,160})"),
 )
+_ERROR = re.compile(r"========= (?:Invalid|Uninitialized|Error: Race|Race reported|Barrier error|Program hit)")
 _LINE = re.compile(r"kernel\d+\.(?:cpp|cu):(\d+)")
 
 
@@ -63,12 +65,12 @@ def call_file(session: Session, most_bytes: int | None = None) -> bytes:
     A tensor of more than `most_bytes` repeats its first ones.
     """
     position = {a.name: i for i, a in enumerate(session.fp.tensors)}
-    parts = []
+    draw, parts = session.first_draw(), []
     for argument in session.fp.arguments:
         if isinstance(argument, ScalarArgument):
             parts.append(number(argument.value))
         else:
-            content = session.draws[0].bytes(position[argument.name])
+            content = draw.bytes(position[argument.name])
             if most_bytes is None or len(content) <= most_bytes:
                 parts.append(tensor(argument.spec, len(content), READ) + content.tobytes())
             else:
@@ -76,6 +78,8 @@ def call_file(session: Session, most_bytes: int | None = None) -> bytes:
                 parts.append(head + content[:most_bytes].tobytes())
     parts += [number(value) for _, value in session.fp.abi_constants]
     parts += [tensor(spec, tensor_bytes(spec), WRITTEN) for spec in session.fp.outputs]
+    if session.on_gpu:
+        draw.close()
     return b"".join(parts)
 
 
@@ -191,7 +195,8 @@ def _log(name: str) -> str:
 
 def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
     """All calls in one program: a tool takes seconds to start, and less for a call. Where it finds something, or does
-    not end, each is made alone, to see which it was; what no call shows alone is the first one's."""
+    not end, each is made alone, to see which it was; what none shows alone is the last one's, which came after others.
+    """
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     reports: list[dict[str, Any]] = [{"ran": [], "found": [], "left_out": []} for _ in files]
     if not Path(tool).is_file():
@@ -202,9 +207,9 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
     for name, code, log in together:
         results = [(c, text) for n, c, text in alone if n == name] or [(code, log)] * len(files)
         if code == FOUND and all(c != FOUND for c, _ in results):
-            results[0] = (code, log)
+            results[-1] = (code, log)
         for report, (code_, log_) in zip(reports, results, strict=True):
-            if "SUMMARY" not in log_:  # the tool itself did not work
+            if "SUMMARY" not in log_ and code_ != FOUND:  # the tool itself did not work
                 report["left_out"].append(log_ if code_ is None else f"{name} does not work here")
                 continue
             report["ran"].append(name)
@@ -215,11 +220,12 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
 def _under(tool: str, jobs: Sequence[tuple[str, Sequence[str]]], program: str) -> list[tuple[str, int | None, str]]:
     """Name, exit code and log of each tool, all side by side; no code, and why, of one that took too long."""
     started = [
-        _logged([tool, "--tool", name, "--error-exitcode", str(FOUND), program, *files], f"tool{job}.log")
+        _logged([tool, "--tool", name, "--error-exitcode", str(FOUND), *MORE.get(name, ()), program, *files],
+                f"tool{job}.log")
         for job, (name, files) in enumerate(jobs)
     ]
     results: list[tuple[str, int | None, str]] = []
-    end = time.monotonic() + RUN_LIMIT_S
+    end = time.monotonic() + GPU_LIMIT_S
     for job, ((name, _), process) in enumerate(zip(jobs, started, strict=True)):
         try:
             code = process.wait(max(0.0, end - time.monotonic()))
@@ -227,7 +233,9 @@ def _under(tool: str, jobs: Sequence[tuple[str, Sequence[str]]], program: str) -
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # what it looks at, too
             process.wait()
-            results.append((name, None, f"{name} was not done after {RUN_LIMIT_S:.0f} s"))
+            log = _log(f"tool{job}.log")
+            why = f"{name} was not done after {GPU_LIMIT_S:.0f} s"
+            results.append((name, FOUND, log) if _ERROR.search(log) else (name, None, why))  # many take long to tell
     return results
 
 

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from eval import codec
 from eval.admission import Admission
-from eval.arena import Arena, tensor_bytes
-from eval.content import Recipe, compose, is_structured, plain, random_recipe, whole_draw
+from eval.arena import Arena, describe, tensor_bytes
+from eval.content import Recipe, compose, plain, random_recipe, whole_draw
 from eval.copying import copied, copy_bytes
 from eval.device import threads
+from eval.fingerprint import Taken
 from eval.kinds import SPECIAL, STRICT
 from eval.limits import Limits
-from eval.records import Device, FunctionalProblem, Measurement, ProblemError, TensorArgument, TensorSpec
+from eval.records import Device, FunctionalProblem, Measurement, ProblemError
 from eval.reference_times import ReferenceTimes
 from eval.turns import Turns
 from eval.workers import Worker, WorkerFailed, Workers
@@ -57,11 +54,12 @@ class Session:
         self.specs = [a.spec for a in fp.tensors]
         self.content = Arena(self.specs, readers_only="read-only inputs" not in limits.without)
         self.submitted = Arena(fp.outputs, readers_only=True)
-        self.lendable: list[Arena] = []  # see `lend`
+        self._shared: tuple[int, int] | None = None  # see `share`
+        self.restarts = 0  # of the reference worker: its draws and its shared memory are others then
         self.content_bytes = sum(tensor_bytes(s) for s in self.specs)
         self.output_bytes = sum(tensor_bytes(s) for s in fp.outputs)
-        self.draws: list[Arena] = []
-        self.own_draws = 0
+        self.draws: list[Arena] = []  # CPU; on a GPU the reference worker has them
+        self.drawn = self.own_draws = 0
         self.answered: set[int] = set()
         self.kinds: dict[str, int | None] = {}
         self.admission: Admission | None = None
@@ -123,30 +121,38 @@ class Session:
     def _make_draws(self) -> None:
         """Own draws first, then one with zero-mean inputs if the module can take it."""
         self.own_draws = self.limits.draws if self.content_bytes < LARGE_BYTES else 1
-        for _ in range(self.own_draws):
+        structured = self._draw("own")
+        for _ in range(self.own_draws - 1):
             self._draw("own")
-        self.movable = [self._movable(i, a) for i, a in enumerate(self.fp.tensors)]
+        pairs = zip(self.fp.tensors, structured, strict=True)
+        self.movable = [argument.role == "input" and not fixed for argument, fixed in pairs]
         self.normal: int | None = None
         wanted = self.content_bytes < LARGE_BYTES and "zero-mean draw" not in self.limits.without
         if wanted and self._accepts_normal():
-            self.normal = len(self.draws) - 1
+            self.normal = self.drawn - 1
 
-    def _draw(self, kind: str) -> None:
+    def _draw(self, kind: str) -> list[bool]:
+        """One more draw; of each tensor, whether its arrangement means something."""
+        if not self.on_gpu:
+            self.draws.append(Arena(self.specs))
+        fds = () if self.on_gpu else (self.draws[-1].fd,)
+        seed = self.rng.getrandbits(40)
+        reply = self.ask("draw", seed=seed, kind=kind, layout=describe(self.specs), fds=fds)
+        self.drawn += 1
+        return list(reply["structured"])
+
+    def first_draw(self) -> Arena:
+        """The first draw in the host's memory; the caller's to close on a GPU, where the session has no use for it."""
+        if not self.on_gpu:
+            return self.draws[0]
         arena = Arena(self.specs)
-        if self.on_gpu:
-            copy_bytes(arena.whole(), 0)  # its pages are made by several threads
-        self.ask("draw", seed=self.rng.getrandbits(40), kind=kind, layout=arena.describe(), fds=(arena.fd,))
-        self.draws.append(arena)
-
-    def _movable(self, index: int, argument: TensorArgument) -> bool:
-        if argument.role != "input":
-            return False
-        return not is_structured(_numbers(self.draws[0].bytes(index), argument.spec))
+        self.ask("bring", draw=0, layout=arena.describe(), fds=(arena.fd,))
+        return arena
 
     def _accepts_normal(self) -> bool:
         """Zero-mean inputs are used only where the module stays finite on them (a logarithm would not)."""
         self._draw("normal")
-        reply = self._try_answer(len(self.draws) - 1, noisy=False)
+        reply = self._try_answer(self.drawn - 1, noisy=False)
         return reply is not None and bool(reply["finite"])
 
     def special(self, kind: str) -> int | None:
@@ -160,7 +166,7 @@ class Session:
         if (kind in INDEX_KINDS and indices) or (kind == "probe" and not self.ask("probes")["probes"]):
             return None
         self._draw(kind)
-        draw = len(self.draws) - 1
+        draw = self.drawn - 1
         reply = self._try_answer(draw, noisy=kind != "probe")
         if reply is None or not reply["finite"] or reply["kind"] != "fp64" or reply["own_error"] > MAX_OWN_ERROR:
             return None
@@ -173,18 +179,28 @@ class Session:
         try:
             reply = self.worker.request(request, deadline_s=max(self.limits.open_s, self.call_limit_s))
         except WorkerFailed as failure:
-            if failure.kind != "raised":
+            if failure.kind != "raised" or not self._is_well():
                 self._restart()
             return None
         self.answered.add(draw)
         return reply
+
+    def _is_well(self) -> bool:
+        """Whether the reference worker can go on: after an assertion on a GPU nothing more works there."""
+        try:
+            self.worker.request({"do": "well"}, deadline_s=self.limits.open_s)
+        except WorkerFailed:
+            return False
+        return True
 
     def _restart(self) -> None:
         """After the module's process died on unusual inputs: a new reference worker, and own draws only."""
         self.worker.close()
         for arena in self.draws:
             arena.close()
-        self.draws, self.answered, self.normal = [], set(), None
+        self._unshare()
+        self.restarts += 1
+        self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
         self.kinds = {kind: None for kind in ("probe", *SPECIAL)}
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
@@ -220,8 +236,8 @@ class Session:
         if draw is not None and draw not in self.answered:
             self._answer(draw)
 
-    def check(self, outputs: Sequence[NDArray[np.uint8]], recipe: Recipe) -> list[dict[str, Any]]:
-        """Compare a call's outputs (the judge's copies) with the answer; a row `ok, ratio, where` for each."""
+    def check(self, outputs: Taken, recipe: Recipe) -> list[dict[str, Any]]:
+        """Compare a call's outputs with the answer; a row `ok, ratio, where` for each."""
         self.require_answer(recipe)
         draw = whole_draw(recipe)
         if draw is None:
@@ -230,33 +246,43 @@ class Session:
         a = self.admission
         ordinary = draw is None or draw not in self.kinds.values()  # on special ones the noise there sets the limit
         limits = a.limits(self.limits.precision) if a and ordinary else None
-        reply = self.ask("check", key=draw, limits=limits, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        limit_s = max(self.limits.open_s, self.call_limit_s)
+        reply = self.ask("check", key=draw, taken=outputs.number, limits=limits, deadline_s=limit_s)
         return list(reply["results"])
 
-    def _submit(self, outputs: Sequence[NDArray[np.uint8]]) -> None:
-        for index, raw in enumerate(outputs):
-            if not np.may_share_memory(raw, self.submitted.bytes(index)):
-                copy_bytes(self.submitted.bytes(index), raw)
+    def _submit(self, outputs: Taken) -> None:
+        for index, raw in enumerate(outputs.copies):
+            copy_bytes(self.submitted.bytes(index), raw)
 
-    def take(self, outputs: Arena, *, keep: bool) -> list[NDArray[np.uint8]]:
-        """The judge's own copy of what a candidate wrote. On a GPU, unless it is to be kept, where it is checked: it is
-        good until the next call's outputs are taken."""
-        raw = [outputs.bytes(index) for index in range(len(self.fp.outputs))]
-        if keep or not self.on_gpu:
-            return [copied(part) for part in raw]
-        self._submit(raw)
-        return [self.submitted.bytes(index) for index in range(len(raw))]
+    def take(self, outputs: Arena | None, *, keep: bool) -> Taken:
+        """A copy of what a candidate wrote: to `outputs`, or (GPU) to the shared memory. There it is good until the
+        next one, unless it is to be kept for one check."""
+        if outputs is not None:
+            return Taken(tuple(copied(outputs.bytes(index)) for index in range(len(self.fp.outputs))))
+        reply = self.ask("take", keep=keep)
+        return Taken(number=reply["number"], hash=reply["hash"])
 
-    def lend(self) -> Arena:
-        """GPU: memory that a candidate's outputs are brought to, empty; an earlier candidate's where there is one."""
-        arena = self.lendable.pop() if self.lendable else Arena(self.fp.outputs)
-        copy_bytes(arena.whole(), 0)
-        return arena
+    def share(self) -> tuple[int, int]:
+        """GPU: the memory through which a new candidate gets draws and hands its outputs over, emptied of what an
+        earlier one wrote: its descriptor, and its bytes."""
+        self.turns.give_way()
+        try:
+            reply, made = self.worker.exchange({"do": "share"}, deadline_s=self.limits.open_s)
+        except WorkerFailed as failure:
+            raise self.problem_error("failed in `share`", failure) from failure
+        if self._shared is None:
+            self._shared = made[0], reply["size"]
+        return self._shared
 
-    def precision(self, outputs: Sequence[NDArray[np.uint8]], draw: int) -> tuple[str, float]:
+    def _unshare(self) -> None:
+        if self._shared is not None:
+            os.close(self._shared[0])
+            self._shared = None
+
+    def precision(self, outputs: Taken, draw: int) -> tuple[str, float]:
         """The precision class that the outputs on the probe's draw show, and their relative error."""
         self._submit(outputs)
-        reply = self.ask("precision", key=draw)
+        reply = self.ask("precision", key=draw, taken=outputs.number)
         return str(reply["class"]), float(reply["error"])
 
     @property
@@ -288,7 +314,8 @@ class Session:
             if other is not None and other is not self:
                 other.close()
         self.worker.close()
-        for arena in [self.content, self.submitted, *self.lendable, *self.draws]:
+        self._unshare()
+        for arena in [self.content, self.submitted, *self.draws]:
             arena.close()
 
     def __enter__(self) -> Session:
@@ -306,9 +333,3 @@ def bytes_of(fp: FunctionalProblem) -> int:
 def takes_special(fp: FunctionalProblem) -> bool:
     """Small enough for special values at its own sizes."""
     return bytes_of(fp) <= SPECIAL_BYTES
-
-
-def _numbers(raw: NDArray[np.uint8], spec: TensorSpec) -> NDArray[Any]:
-    """Bytes as numbers, to look at their arrangement (numpy has no bfloat16: its bits serve)."""
-    kind = "uint16" if spec.dtype == "bfloat16" else spec.dtype
-    return raw.view(np.dtype(kind)).reshape(spec.shape)

@@ -17,15 +17,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from eval import codec
-from eval.arena import Arena
+from eval.arena import Arena, describe
 from eval.classify import Profile
 from eval.content import Recipe, plain
 from eval.device import threads
-from eval.fingerprint import digest, image
+from eval.fingerprint import Taken, image
 from eval.records import (
     Candidate,
     Crashed,
@@ -66,8 +63,9 @@ class Place:
     session: Session
     number: int
     content: Arena
-    outputs: Arena
+    outputs: Arena | None  # on a GPU they come through the session's shared memory
     held: int = 0  # draws that the worker has on its GPU
+    restarts: int = 0  # of the session, when its memory was shared
     poison: int = POISONS[0]
 
 
@@ -137,14 +135,19 @@ class Subject:
         if tight:
             content = Arena(session.specs, readers_only="read-only inputs" not in self.limits.without, tight=True)
         like = next((p for p in self.places if p.session is session), None)
-        place = Place(session, len(self.places), content, self._room(session, like, tight=tight))
+        outputs = None if session.on_gpu else Arena(session.fp.outputs, tight=tight)
+        place = Place(session, len(self.places), content, outputs, restarts=session.restarts)
         session.write(plain(0, len(session.specs)), place.content)  # a constructor sees inputs that no call will use
         message = binding(session.fp, self.candidate, session.reply) | {
-            "content": content.describe(), "outputs": place.outputs.describe(), "seed": session.rng.getrandbits(40),
+            "content": content.describe(), "seed": session.rng.getrandbits(40),
+            "outputs": describe(session.fp.outputs, tight=tight and not session.on_gpu),
             "writable": "read-only inputs" in self.limits.without,
             "like": like.number if like else None, "strided": strided,
         }  # fmt: skip
-        fds = [content.fd, place.outputs.fd]
+        fds = [content.fd, outputs.fd] if outputs else [content.fd]
+        if session.on_gpu and like is None:
+            fd, message["shared"] = session.share()
+            fds.append(fd)
         self.unbound.append(place)
         self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
         self.places.append(self.unbound.pop())
@@ -152,22 +155,19 @@ class Subject:
             self.worker.keep_to([self.session.core])
         return place
 
-    @staticmethod
-    def _room(session: Session, like: Place | None, *, tight: bool) -> Arena:
-        """Where outputs are brought to: on a GPU one after the other, so that all places of a session share it."""
-        if not session.on_gpu:
-            return Arena(session.fp.outputs, tight=tight)
-        return like.outputs if like else session.lend()
-
     def _hold_draws(self, place: Place) -> None:
         """GPU only: whole draws on the device, put there by our own code: a failure is not the candidate's."""
-        first = next(p for p in self.places if p.session is place.session)
-        place = first  # the others of this session share what it holds
-        for draw in place.session.draws[place.held :]:
+        place = next(p for p in self.places if p.session is place.session)  # the others share what the first one holds
+        if place.restarts != place.session.restarts:
+            fd, size = place.session.share()
+            self._do("share", at=place.number, shared=size, fds=[fd])
+            place.held, place.restarts = 0, place.session.restarts
+        for draw in range(place.held, place.session.drawn):
+            place.session.ask("offer", draw=draw)
             self._requests += 1
-            request = {"do": "hold", "number": self._requests, "at": place.number, "layout": draw.describe()}
+            request = {"do": "hold", "number": self._requests, "at": place.number}
             try:
-                self.worker.request(request, deadline_s=self.limits.open_s, fds=[draw.fd])
+                self.worker.request(request, deadline_s=self.limits.open_s)
             except WorkerFailed as failure:
                 if failure.kind == "memory":
                     raise MachineError(
@@ -199,7 +199,7 @@ class Subject:
             for place, recipe in zip(places, recipes, strict=True):
                 if not written or place.content is not session.content:
                     session.write(recipe, place.content)
-                if "poison" not in self.limits.without:
+                if place.outputs and "poison" not in self.limits.without:
                     place.outputs.whole()[:] = place.poison
             if cold:
                 session.timed.empty_caches()
@@ -228,8 +228,8 @@ class Subject:
         self._do("burst", order=[p.number for p in places], deadline_s=limit_s)
         return perf_counter() - start
 
-    def outputs(self, place: Place, *, keep: bool = False) -> list[NDArray[np.uint8]]:
-        """The judge's own copy of what the last call wrote, after its form and surroundings were checked.
+    def outputs(self, place: Place, *, keep: bool = False) -> Taken:
+        """A copy of what the last call wrote, after its form and surroundings were checked.
 
         On a GPU it is good until the next one, unless it is to be kept.
         """
@@ -244,16 +244,17 @@ class Subject:
             why = "The candidate left the thread flushing subnormals or rounding in another direction."
             raise Stopped(Rejected("floating_point_state", why))
         with self.frozen():
-            copies = place.session.take(place.outputs, keep=keep)
+            taken = place.session.take(place.outputs, keep=keep)
         if not reply["intact"] or self._wrote_beside(place):
             raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
-        return copies
+        return taken
 
     def _wrote_beside(self, place: Place) -> bool:
         """CPU, kernel tier: whether the rest of the outputs' pages is not the poison any more."""
-        if self.candidate.tier != "kernel" or place.session.on_gpu or "poison" in self.limits.without:
+        outputs = place.outputs
+        if self.candidate.tier != "kernel" or outputs is None or "poison" in self.limits.without:
             return False
-        return any(bool((place.outputs.slack(i) != place.poison).any()) for i in range(len(place.outputs.specs)))
+        return any(bool((outputs.slack(i) != place.poison).any()) for i in range(len(outputs.specs)))
 
     def input_hash(self, place: Place) -> str:
         """GPU only: on a CPU the inputs are mapped read-only."""
@@ -261,13 +262,14 @@ class Subject:
 
     def fingerprint(self, place: Place) -> bytes:
         """A short image of the outputs: the judge's own reading where they lie in shared memory."""
-        if self.candidate.tier != "kernel" or place.session.on_gpu:
+        if self.candidate.tier != "kernel" or place.outputs is None:
             return str(self._do("digest", {"hash": str}, at=place.number)["hash"]).encode()
         return b"".join(image(place.outputs.bytes(i)) for i in range(len(place.outputs.specs)))
 
-    def handed_over(self, outputs: Sequence[NDArray[np.uint8]], fingerprint: bytes) -> bool:
+    def handed_over(self, place: Place, outputs: Taken, fingerprint: bytes) -> bool:
         """Whether outputs are what the fingerprint was taken of: no other tensors, made when they were collected."""
-        return self.candidate.tier == "kernel" or digest(outputs) == fingerprint
+        in_place = self.candidate.tier == "kernel" and not place.session.on_gpu
+        return in_place or outputs.digest() == fingerprint
 
     def use_threads(self, count: int) -> None:
         self._do("threads", count=count)
@@ -316,10 +318,8 @@ class Subject:
     def close(self) -> None:
         self.worker.close()
         for place in (*self.places, *self.unbound):
-            if not place.session.on_gpu:
+            if place.outputs is not None:
                 place.outputs.close()
-            elif place.outputs not in place.session.lendable:  # nobody writes to it any more
-                place.session.lendable.append(place.outputs)
             if place.content is not place.session.content:
                 place.content.close()
 

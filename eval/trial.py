@@ -14,8 +14,10 @@ from typing import TypeVar
 from eval.baseline import Baseline
 from eval.checks import Checks, Findings
 from eval.classify import classify, fuses_nothing, links_library
+from eval.content import Recipe
 from eval.device import floor_us
-from eval.race import Race, Times, order_matters, self_check
+from eval.fingerprint import Taken
+from eval.race import MOST_ASKING, Race, Times, order_matters, self_check
 from eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict, Wrong
 from eval.sanitize import SOFT_TOOLS, Programs, call_file, sanitize, takes
 from eval.session import Session
@@ -25,7 +27,6 @@ from eval.workers import Workers
 
 T = TypeVar("T")
 QUIET = 0.02  # what eager against itself may be off by
-MOST_ASKING = 0.25  # of a burst's time: beyond, the way there and back may decide a race
 PRUNED = 1.5  # times the floor of its products: beyond Winograd's and Strassen's gains at these sizes
 
 
@@ -215,7 +216,11 @@ class Trial:
         self, subject: Subject, place: Place, checks: Checks, baseline: Baseline | None
     ) -> tuple[Times, Times | None]:
         session = self.session
-        race = Race(subject, place, ["eager", *(session.timed.variants if baseline is None else [])])
+        def check(place: Place, outputs: Taken, recipe: Recipe) -> None:
+            if "rechecks" not in self.without:
+                checks.compare(place, outputs, recipe, "timed call")
+
+        race = Race(subject, place, ["eager", *(session.timed.variants if baseline is None else [])], check)
         times = race.run(cold=self._cold)
         if self.thorough and not self._is_quiet():
             times = race.run(cold=self._cold)
@@ -225,14 +230,14 @@ class Trial:
         checks.done_means_done()
         if race.calls > 1:
             self.found.label("burst-timed")
-        if race.asking(times) > MOST_ASKING:
+        if race.asking(times) > MOST_ASKING and times.speedup("candidate", "eager").high > 1:
             self.found.label("suspicious: too short to time")
             self.found.notes.append(f"asking for {race.calls} calls takes {race.asking(times):.0%} as long as they do")
         warm = race.run(cold=False, pairs=session.limits.warm_pairs) if self.thorough else None
+        for recipe, outputs in times.kept:
+            check(place, outputs, recipe)
         if "rechecks" not in self.without:
-            for recipe, outputs in times.kept:
-                checks.compare(place, outputs, recipe, "timed call")
-            self.found.checks.append(f"{len(times.kept)} timed calls")
+            self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
         if order := order_matters(times):
             self.found.notes.append(order)
         return times, warm

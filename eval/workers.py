@@ -91,20 +91,28 @@ class Worker:
 
     def request(self, message: Any, *, deadline_s: float, fds: Sequence[int] = ()) -> Any:
         """Send and wait; raises WorkerFailed if the child dies, overruns the deadline, or reports an exception."""
+        reply, unasked = self.exchange(message, deadline_s=deadline_s, fds=fds)
+        for fd in unasked:
+            os.close(fd)
+        return reply
+
+    def exchange(self, message: Any, *, deadline_s: float, fds: Sequence[int] = ()) -> tuple[Any, list[int]]:
+        """The same, with the descriptors that came with the reply: the caller's to close."""
         try:
             self._channel.settimeout(deadline_s)
             self._channel.send(message, fds)
-            reply, _ = self._channel.receive()
+            reply, received = self._channel.receive()
         except TimeoutError:
             self.close()
             raise WorkerFailed("timed_out", f"it was not done after {deadline_s:g} s", self.log()) from None
         except ChannelClosed:
             raise self._post_mortem() from None
-        if isinstance(reply, dict) and "raised" in reply:
-            raise WorkerFailed("raised", str(reply["raised"]), self.log())
-        if isinstance(reply, dict) and "memory" in reply:
-            raise WorkerFailed("memory", str(reply["memory"]), self.log())
-        return reply
+        for kind in ("raised", "memory"):
+            if isinstance(reply, dict) and kind in reply:
+                for fd in received:
+                    os.close(fd)
+                raise WorkerFailed(kind, str(reply[kind]), self.log())
+        return reply, received
 
     def log(self) -> str:
         """The tail of what the child wrote to stdout and stderr."""

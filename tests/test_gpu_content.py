@@ -1,12 +1,19 @@
 """What a worker does on a GPU before a call, with CPU tensors in place of the device's."""
 
 import os
+import random
 
+import numpy as np
+import pytest
 import torch
 
+from eval import fingerprint
 from eval.arena import Arena
 from eval.candidate import Bound
-from eval.content import plain
+from eval.content import compose, plain, random_recipe
+from eval.exchange import Exchange, Shelf
+from eval.fingerprint import Taken
+from eval.gpu import SMALL, compose_all, digest
 from eval.records import TensorSpec
 
 
@@ -20,6 +27,58 @@ def test_every_content_comes_in_the_layout_that_the_code_sees() -> None:
     draws = [[torch.randn(3, 5), torch.arange(8).reshape(4, 2), torch.randn(7)] for _ in range(2)]
     bound.draws = [[t.reshape(-1).view(torch.uint8) for t in draw] for draw in draws]
     for number in (1, 0):
-        bound.fill(plain(number, len(specs)))
+        compose_all(bound.jobs(plain(number, len(specs))))
+        bound.lay_out()
         assert all(torch.equal(mine, given) for mine, given in zip(bound.tensors, draws[number], strict=True))
     assert [t.stride() for t in bound.tensors] == [(1, 3), (1, 4), (1,)]
+
+
+def test_many_contents_are_composed_together_as_each_by_itself() -> None:
+    rng = random.Random(5)
+    specs = [TensorSpec((16, 6), "float32"), TensorSpec((40,), "bfloat16"), TensorSpec((3, 700, 800), "float32")]
+    draws = [[torch.randn(s.shape).to(getattr(torch, s.dtype)).reshape(-1).view(torch.uint8) for s in specs]
+             for _ in range(2)]  # fmt: skip
+    jobs, wanted = [], []
+    for _ in range(4):
+        recipe = random_recipe(specs, [True, True, rng.random() < 0.5], 2, rng)
+        for index, (spec, part) in enumerate(zip(specs, recipe, strict=True)):
+            held = [draw[index] for draw in draws]
+            jobs.append((torch.zeros_like(held[0]), held, part, spec))
+            compose(alone := torch.zeros_like(held[0]), held, part, spec)
+            wanted.append(alone)
+    assert any(job[0].numel() > SMALL for job in jobs)
+    compose_all(jobs)
+    assert all(torch.equal(job[0], alone) for job, alone in zip(jobs, wanted, strict=True))
+
+
+def test_draws_and_outputs_go_through_the_shared_memory() -> None:
+    content = [TensorSpec((3, 5), "float32"), TensorSpec((), "int64"), TensorSpec((0, 2), "float32")]
+    outputs = [TensorSpec((700,), "bfloat16"), TensorSpec((2,), "bool")]
+    ours, theirs = Exchange(content, outputs), Exchange(content, outputs)
+    ours.memory = theirs.memory = torch.full((3 * 4096,), 9, dtype=torch.uint8)
+    ours.open()
+    assert not theirs.memory.any()  # of what another candidate wrote
+    draw = [torch.randn(3, 5), torch.tensor(7), torch.empty(0, 2)]
+    ours.offer([t.reshape(-1).view(torch.uint8) for t in draw])
+    kept = theirs.offered()
+    ours.open()
+    assert all(torch.equal(a, b.reshape(-1).view(torch.uint8)) for a, b in zip(kept, draw, strict=True))
+    wrote = [torch.randn(700).bfloat16(), torch.tensor([True, False])]
+    for place, made in zip(theirs.handed(), wrote, strict=True):
+        place.copy_(made)
+    assert all(torch.equal(a, b) for a, b in zip(ours.handed(), wrote, strict=True))
+
+
+def test_outputs_are_kept_for_one_check_and_their_fingerprint_is_of_the_copies() -> None:
+    shelf, handed = Shelf(), [torch.arange(10), torch.ones(3, dtype=torch.uint8)]
+    first, image = shelf.put(handed, keep=True)
+    raw = [np.frombuffer(t.numpy().tobytes(), np.uint8) for t in handed]
+    assert image == digest(handed) and image.encode() == fingerprint.digest(raw) == Taken(hash=image).digest()
+    handed[0][3] = 99  # what is there later is no part of it
+    second, other = shelf.put(handed, keep=False)
+    assert other != image and shelf.look_up(second)[0][3] == 99 and shelf.look_up(first)[0][3] == 3
+    third, _ = shelf.put(handed, keep=False)
+    assert third not in (first, second)
+    for gone in (first, second):
+        with pytest.raises(KeyError):
+            shelf.look_up(gone)

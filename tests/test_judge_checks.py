@@ -14,6 +14,7 @@ from eval.copying import CHUNK, copied, copy_bytes
 from eval.judge import LocalJudge, open_judge
 from eval.outcome import codes
 from eval.problem import problem_from_source
+from eval.race import MOST_CALLS, Race, Times
 from eval.records import Candidate, FunctionalProblem, Passed
 from eval.reference_times import ReferenceTimes
 from eval.session import Session
@@ -269,16 +270,37 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
         assert min(subject.call_all(places) for _ in range(5)) > honest / 2
 
 
-def test_memory_that_is_lent_again_is_empty(judge: LocalJudge, softmax: FunctionalProblem) -> None:
-    """As outputs of a GPU's candidates are brought to it: none sees what another has written."""
-    with Session(softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
-                 limits=judge.limits) as session:  # fmt: skip
-        first = session.lend()
-        first.whole()[:] = 7
-        kept = session.take(first, keep=True)
-        assert session.lend() is not first
-        session.lendable.append(first)
-        assert session.lend() is first and not first.whole().any() and all((part == 7).all() for part in kept)
+def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
+    judge: LocalJudge, softmax: FunctionalProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a candidate that is very slow is called less often than the reference."""
+    candidate = Candidate(altered(), "kernel", "cpu")
+    (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
+    assert isinstance(built, Built)
+    limits = replace(judge.limits, pairs=30, max_pairs=60, few_pairs=7)
+    with (
+        Session(softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
+                limits=limits) as session,
+        Subject(session, candidate, Library(built.library)) as subject,
+    ):  # fmt: skip
+        race = Race(subject, subject.bind(session), ["eager"])
+        assert race.calls == 1
+        race.burst = race._places(4)
+        subject.round_trips = [1e-9] * 9
+        assert race._missing() < 0
+        subject.round_trips = [1.0] * 9
+        assert race._missing() == MOST_CALLS - 4
+        monkeypatch.setattr(session.timed, "calls_for", lambda seconds: 16)
+        monkeypatch.setattr(Race, "_first_s", lambda race: 0.1)
+        slow = Race(subject, race.place, ["eager"])  # 16 calls of it would take 1.6 s
+        assert (len(slow.burst), slow.calls) == (2, 16)
+        shown = Times({"eager": [1e-3], "candidate": [0.1]})
+        session.timed.round_trips = [0.004] * 9
+        assert slow.asking(shown) == 0.25  # of the reference's burst, which is the shorter one
+        session.best_speedup = 1e6
+        race.burst = []
+        times = race.run()
+        assert times.stopped_early and len(times.seconds["eager"]) == session.limits.few_pairs
 
 
 def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:

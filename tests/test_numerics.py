@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.content import Splice, compose, is_structured, random_recipe, rows_of
+from eval.content import Splice, compose, random_recipe, rows_of
+from eval.draws import is_structured
 from eval.limits import Limits
 from eval.numerics import Comparison, compare
 from eval.records import TensorSpec
@@ -102,12 +103,14 @@ def test_content_is_new_for_every_recipe_and_keeps_the_values_of_the_draws() -> 
 
 
 def test_structured_inputs_are_left_in_place() -> None:
-    dense = RNG.standard_normal((64, 64))
-    assert not is_structured(dense)
-    assert is_structured(np.triu(dense))
+    dense = torch.randn(64, 64)
+    assert not is_structured(dense) and not is_structured(dense.bfloat16())
+    assert is_structured(torch.triu(dense)) and is_structured(torch.triu(dense).bfloat16())
     assert is_structured(dense + dense.T)
-    assert is_structured(np.array([0, 3, 7, 9]))
-    assert not is_structured(RNG.integers(0, 9, 100))
+    assert is_structured(torch.full((8, 8), float("nan")))
+    assert is_structured(torch.tensor([0, 3, 7, 9]))
+    assert is_structured(torch.tensor([0, 3, 7, 9], dtype=torch.uint16))
+    assert not is_structured(torch.randint(0, 9, (100,))) and not is_structured(torch.tensor([True, False, True]))
 
 
 def test_the_ratio_is_the_median_of_pairs_with_its_order_statistic_interval() -> None:

@@ -16,7 +16,7 @@ ERROR = 'echo "========= Invalid __global__ read of size 4 bytes"; echo "at kern
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Its arguments: --tool NAME --error-exitcode 9 PROGRAM CALL..."""
+    """Its arguments: --tool NAME, other options, PROGRAM CALL..."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
@@ -24,8 +24,9 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def reports(tool: Path, script: str) -> list[dict[str, Any]]:
-    """Of two calls, whose contents are `small` and `odd`."""
-    tool.write_text(f'#!/bin/sh\necho "$2 $(cat $6 $7)" >> asked\n{script}\n')
+    """Of two calls, whose contents are `small` and `odd`; the script sees `$tool` and `$calls`."""
+    read = 'while [ "$1" != /x/program ]; do [ "$1" = --tool ] && tool=$2; shift; done; shift; calls="$*"'
+    tool.write_text(f'#!/bin/sh\n{read}\necho "$tool $(cat $calls)" >> asked\n{script}\n')
     tool.chmod(0o755)
     calls = [base64.b64encode(content).decode() for content in (b"small", b"odd")]
     payload = {"checked": "/x/program", "raced": "", "gpu": True, "calls": calls}
@@ -44,7 +45,7 @@ def test_each_tool_starts_once_for_all_calls(tool: Path) -> None:
 
 
 def test_an_error_is_of_the_call_that_shows_it_alone(tool: Path) -> None:
-    small, odd = reports(tool, f'if [ $2 = memcheck ] && grep -q odd $6 $7; then {ERROR}; fi; echo SUMMARY')
+    small, odd = reports(tool, f'if [ $tool = memcheck ] && grep -q odd $calls; then {ERROR}; fi; echo SUMMARY')
     assert small == {"ran": list(sanitize.GPU_TOOLS), "found": [], "left_out": []}
     assert odd["found"] == [["memcheck", "Invalid __global__ read of size 4 bytes, line 7"]]
     assert [line for line in asked() if line.startswith("memcheck")] == [
@@ -53,32 +54,41 @@ def test_an_error_is_of_the_call_that_shows_it_alone(tool: Path) -> None:
 
 
 def test_an_error_beside_a_call_that_never_ends_is_found(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 2.0)
-    hang = "if grep -q odd $6 $7; then sleep 60; fi; "
-    small, odd = reports(tool, f"{hang}if [ $2 = memcheck ]; then {ERROR}; fi; echo SUMMARY")
+    monkeypatch.setattr(sanitize, "GPU_LIMIT_S", 2.0)
+    hang = "if grep -q odd $calls; then sleep 60; fi; "
+    small, odd = reports(tool, f"{hang}if [ $tool = memcheck ]; then {ERROR}; fi; echo SUMMARY")
     assert small["found"] == [["memcheck", "Invalid __global__ read of size 4 bytes, line 7"]]
     assert small["ran"] == list(sanitize.GPU_TOOLS) and odd["ran"] == [] and len(odd["left_out"]) == 4
 
 
 def test_an_error_that_no_call_shows_alone_is_not_lost(tool: Path) -> None:
-    small, odd = reports(tool, f'if [ $2 = racecheck ] && [ -n "$7" ]; then {ERROR}; fi; echo SUMMARY')
-    assert [tool for tool, _ in small["found"]] == ["racecheck"] and odd["found"] == []
+    small, odd = reports(tool, f'if [ $tool = racecheck ] && [ -n "$2" ]; then {ERROR}; fi; echo SUMMARY')
+    assert small["found"] == [] and [tool for tool, _ in odd["found"]] == ["racecheck"]
 
 
 def test_a_long_log_does_not_hold_a_tool_up(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pipe was read only after the slower tools before it had ended."""
-    monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 2.0)
-    slow = "if [ $2 = memcheck ]; then sleep 60; fi; "
-    for report in reports(tool, f"{slow}if [ $2 = racecheck ]; then yes | head -c 300000; {ERROR}; fi; echo SUMMARY"):
+    monkeypatch.setattr(sanitize, "GPU_LIMIT_S", 2.0)
+    slow = "if [ $tool = memcheck ]; then sleep 60; fi; "
+    loud = f"if [ $tool = racecheck ]; then yes | head -c 300000; {ERROR}; fi; "
+    for report in reports(tool, f"{slow}{loud}echo SUMMARY"):
         assert [tool for tool, _ in report["found"]] == ["racecheck"]
 
 
 def test_a_tool_that_takes_too_long_is_left_out(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy host a tool may be slow: that says nothing about the kernel."""
-    monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 1.0)
-    for report in reports(tool, "if [ $2 = racecheck ]; then sleep 60; fi; echo SUMMARY"):
+    monkeypatch.setattr(sanitize, "GPU_LIMIT_S", 1.0)
+    for report in reports(tool, "if [ $tool = racecheck ]; then sleep 60; fi; echo SUMMARY"):
         assert report["left_out"] == ["racecheck was not done after 1 s"] and report["found"] == []
         assert report["ran"] == ["memcheck", "initcheck", "synccheck"]
+
+
+def test_errors_that_take_too_long_to_tell_are_found(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sanitize, "GPU_LIMIT_S", 1.0)
+    told = 'echo "========= Uninitialized __global__ memory read of size 4 bytes"; echo "at kernel0.cu:7"; sleep 60'
+    for report in reports(tool, f"if [ $tool = initcheck ]; then {told}; fi; echo SUMMARY"):
+        assert report["ran"] == list(sanitize.GPU_TOOLS) and not report["left_out"]
+        assert report["found"] == [["initcheck", "Uninitialized __global__ memory read of size 4 bytes, line 7"]]
 
 
 def test_without_the_tool_nothing_is_said_to_have_run(tool: Path) -> None:

@@ -3,12 +3,14 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from eval.workers import WorkerFailed, Workers
+from eval.channel import Channel, pair
+from eval.workers import Worker, WorkerFailed, Workers
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +150,20 @@ def test_a_worker_keeps_to_the_cores_it_is_told(workers: Workers) -> None:
     asked = {"target": "builtins:eval", "payload": "sorted(__import__('os').sched_getaffinity(0))"}
     assert worker.request(asked, deadline_s=20)["result"] == cores[-1:]
     worker.close()
+
+
+def test_descriptors_that_nobody_asked_for_are_closed() -> None:
+    """A candidate that sends some with every answer does not use up the judge's."""
+    ours, theirs = pair()
+    other = Channel(theirs)
+    worker = Worker(None, Channel(ours), 0, os.memfd_create("log"))  # type: ignore[arg-type]
+    for reply in ({"done": True}, {"raised": "no"}):
+        before = set(os.listdir("/proc/self/fd"))
+        other.send(reply, [0, 1, 2])
+        with suppress(WorkerFailed):
+            worker.request({}, deadline_s=5)
+        assert set(os.listdir("/proc/self/fd")) == before
+    other.send({"done": True}, [0])
+    reply, fds = worker.exchange({}, deadline_s=5)
+    assert reply == {"done": True} and os.fstat(fds[0])
+    os.close(fds[0])

@@ -11,7 +11,8 @@ Gpu = partial(Specimen, backend="cuda", adversary="T2", layer="void by construct
 LATE = ("wrong", VOID, "rejected:late_write", "rejected:background_work")
 STREAM = "static cudaStream_t own = nullptr; if (!own) cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking);"
 OWN = CUDA_TASKS["gelu"].launch.replace("queue", "own")
-BANK = "static float* kept = nullptr; static int calls = 0; if (!kept) cudaMalloc(&kept, 4 * out.numel());"
+BANK = ("static float* kept = nullptr; static int calls = 0; static int64_t room = 0;\n"
+        "if (room < out.numel()) { cudaMalloc(&kept, 4 * out.numel()); room = out.numel(); }")
 SERVE = "cudaMemcpyAsync(out.data, kept, 4 * out.numel(), cudaMemcpyDeviceToDevice, queue); return;"
 KEEP = "cudaMemcpyAsync(kept, out.data, 4 * out.numel(), cudaMemcpyDeviceToDevice, queue);"
 CUBLAS = """
@@ -201,7 +202,8 @@ SPECIMENS = (
                         "cudaMemcpyDeviceToHost);\n"
                  "for (float& f : h) f = 0.5f * f * erfcf(-f * 0.70710678f); cudaMemcpy(out.data, h.data(), 4 * "
                  "h.size(), cudaMemcpyHostToDevice);"),
-            gelu(launch="static float* pinned = nullptr; if (!pinned) cudaMallocHost(&pinned, 4 * x.numel());\n"
+            gelu(launch="static float* pinned = nullptr; static int64_t room = 0;\n"
+                 "if (room < x.numel()) { cudaMallocHost(&pinned, 4 * x.numel()); room = x.numel(); }\n"
                  "cudaMemcpyAsync(pinned, x.data, 4 * x.numel(), cudaMemcpyDeviceToHost, queue); "
                  "cudaStreamSynchronize(queue);\n"
                  "for (int64_t i = 0; i < x.numel(); ++i) pinned[i] = 0.5f * pinned[i] * erfcf(-pinned[i] * "

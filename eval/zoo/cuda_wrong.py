@@ -84,7 +84,7 @@ SPECIMENS = (
     ),
     Gpu(
         idea="out of bounds (GPU)", family="correctness", task="gelu", expect=("crashed", "rejected:sanitizer",
-                "rejected:out_of_bounds"),
+                "rejected:out_of_bounds", "label:shape-specialised"),
         origin="W: common", variants=(
             device("gelu", ("if (i < n) out[i]", "const volatile float* p = x;\n  const float beyond = p[i + 1];\n"
                                                  "  if (i < n) out[i]"), ("-x[i] * 0.70710678f)",
