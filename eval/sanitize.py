@@ -65,11 +65,12 @@ def call_file(session: Session, most_bytes: int | None = None) -> bytes:
     A tensor of more than `most_bytes` repeats its first ones.
     """
     position = {a.name: i for i, a in enumerate(session.fp.tensors)}
-    draw, parts = session.first_draw(), []
-    for argument in session.fp.arguments:
-        if isinstance(argument, ScalarArgument):
-            parts.append(number(argument.value))
-        else:
+    parts = []
+    with session.first_draw() as draw:
+        for argument in session.fp.arguments:
+            if isinstance(argument, ScalarArgument):
+                parts.append(number(argument.value))
+                continue
             content = draw.bytes(position[argument.name])
             if most_bytes is None or len(content) <= most_bytes:
                 parts.append(tensor(argument.spec, len(content), READ) + content.tobytes())
@@ -78,8 +79,6 @@ def call_file(session: Session, most_bytes: int | None = None) -> bytes:
                 parts.append(head + content[:most_bytes].tobytes())
     parts += [number(value) for _, value in session.fp.abi_constants]
     parts += [tensor(spec, tensor_bytes(spec), WRITTEN) for spec in session.fp.outputs]
-    if session.on_gpu:
-        draw.close()
     return b"".join(parts)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +143,15 @@ class Session:
         self.drawn += 1
         return list(reply["structured"])
 
-    def first_draw(self) -> Arena:
-        """The first draw in the host's memory; the caller's to close on a GPU, where the session has no use for it."""
-        if not self.on_gpu:
-            return self.draws[0]
-        arena = Arena(self.specs)
-        self.ask("bring", draw=0, layout=arena.describe(), fds=(arena.fd,))
-        return arena
+    @contextmanager
+    def first_draw(self) -> Iterator[Arena]:
+        """The first draw in the host's memory, brought there from a GPU."""
+        arena = Arena(self.specs) if self.on_gpu else self.draws[0]
+        if self.on_gpu:
+            self.ask("bring", draw=0, layout=arena.describe(), fds=(arena.fd,))
+        yield arena
+        if self.on_gpu:
+            arena.close()
 
     def _accepts_normal(self) -> bool:
         """Zero-mean inputs are used only where the module stays finite on them (a logarithm would not)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,8 +124,8 @@ def test_it_is_not_waited_for_beyond_its_limit_and_ends_with_what_it_started(too
 def session(best: float = 1.0) -> Any:
     fp = factories.problem()
     content = [np.arange(np.prod(a.spec.shape), dtype=np.float32).view(np.uint8) for a in fp.tensors]
-    draws, turns = [SimpleNamespace(bytes=lambda i: content[i])], Turns((), Path())
-    return SimpleNamespace(fp=fp, draws=draws, turns=turns, best_speedup=best)
+    draw, turns = nullcontext(SimpleNamespace(bytes=lambda i: content[i])), Turns((), Path())
+    return SimpleNamespace(fp=fp, first_draw=lambda: draw, turns=turns, best_speedup=best)
 
 
 def test_only_leaders_are_looked_at_once_and_never_again_after_a_refusal(tools: Path) -> None:
