@@ -95,3 +95,19 @@ def test_files_named_in_text_exist(document: Path) -> None:
 def test_every_example_has_a_row() -> None:
     rows = re.findall(r"^\| \[\w+\]\((\w+\.py)\)", (ROOT / "examples" / "README.md").read_text(), re.M)
     assert rows == [path.name for path in sorted((ROOT / "examples").glob("*.py"))]
+
+
+def test_the_summary_of_the_offline_writers_rows_is_made_from_the_file() -> None:
+    """And the file is what the command writes, so that newer rows can be put into it."""
+    file, own = ROOT / "docs" / "offline_tables.md", {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "bench" / "offline_tables.py", file, "--check"],
+        env=dict(os.environ) | own, text=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = (ROOT / "docs" / "offline.md").read_text()
+    on_gpu = done.stdout.partition("**NVIDIA H200")[2].partition("**Two cores")[0]
+    lines = [line for line in on_gpu.splitlines() if line.startswith("| level1 |")]
+    assert len(lines) > 9 and all(line in summary for line in lines), "\n".join(lines)
+    (median,) = re.findall(r"level1: \d+ problems that memory bounds, (median \d+ % of the floor)", on_gpu)
+    assert median in re.sub(r"\s+", " ", summary)

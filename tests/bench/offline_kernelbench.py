@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 import traceback
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+
+from offline_tables import Row, read, tables
 
 from archive.records import Attempt
 from eval.judge import LocalJudge, open_judge
@@ -34,9 +33,6 @@ from ingest.fitting import functionalize_to_fit, room_bytes
 from ingest.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, WriterError
-
-Row = dict[str, Any]
-OWN = ("custom kernel", "fused + library")
 
 
 def main() -> None:
@@ -68,15 +64,6 @@ def main() -> None:
         return
     run(asked)
     print("\n".join(tables(read([asked.out]))))
-
-
-def read(files: Iterable[Path]) -> list[Row]:
-    """Rows of several files; of a problem that was run twice, the later."""
-    rows = [json.loads(line) for f in files if f.is_file() for line in f.read_text().splitlines()]
-    return list({(r["level"], r["name"]): r for r in rows}.values())
-
-
-# Running ------------------------------------------------------------------------------------------------------------
 
 
 def run(asked: argparse.Namespace) -> None:
@@ -199,101 +186,6 @@ def progress(row: Row) -> str:
         f"{row['eager']:.2f}x, compile {compiled}x, floor {row['floor_us'] / row['candidate_us']:.0%}, "
         f"{' '.join(row['labels'])} {row['note']}"
     )
-
-
-# Tables -------------------------------------------------------------------------------------------------------------
-
-
-def tables(rows: Sequence[Row]) -> list[str]:
-    if not rows:
-        return ["No rows."]
-    lines = [f"{rows[0].get('gpu')}, torch {rows[0].get('torch')}.", "",
-             "| level | problems | verified with an own kernel | of these kernel tier | degenerate | fast_1 | "
-             "fast_1 over eager | fast_1.5 | ties within 2 % | geomean | median | wrong or crashed |",
-             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
-    for level in sorted({r["level"] for r in rows}):
-        lines.append(level_line(level, [r for r in rows if r["level"] == level]))
-    lines += ["", "| level | family | verified | geomean | median | floor over time, median |"]
-    lines += ["|---|---|---:|---:|---:|---:|"]
-    for (level, family), found in sorted(families(rows).items()):
-        speeds = [r["speedup"] for r in found]
-        floors = statistics.median(min(1.0, r["floor_us"] / r["candidate_us"]) for r in found)
-        middle = statistics.median(speeds)
-        lines.append(f"| {level} | {family} | {len(found)} | {geomean(speeds):.2f} | {middle:.2f} | {floors:.0%} |")
-    causes = Counter((r["level"], r["outcome"], cause(r)) for r in rows if not verified(r))
-    lines += ["", "| level | outcome | cause | problems |", "|---|---|---|---:|"]
-    lines += [f"| {level} | {outcome} | {why} | {n} |" for (level, outcome, why), n in sorted(causes.items())]
-    lines += ["", "| problem | tier | ms | eager | compile | floor / time | speed-up | labels |"]
-    lines += ["|---|---|---:|---:|---:|---:|---:|---|"]
-    for r in sorted(filter(verified, rows), key=lambda r: (r["level"], number_of(r["name"]), r["name"])):
-        compiled = f"{r['compile_us'] / 1e3:.3f}" if r["compile_us"] else "none"
-        lines.append(
-            f"| {r['level']}/{r['name']} | {r['tier']} | {r['candidate_us'] / 1e3:.3f} | {r['eager_us'] / 1e3:.3f} | "
-            f"{compiled} | {r['floor_us'] / r['candidate_us']:.0%} | {r['speedup']:.2f} | "
-            f"{', '.join([*r['labels'], *(['degenerate'] if r['degenerate'] else [])])} |"
-        )
-    return lines
-
-
-def number_of(name: str) -> int:
-    """KernelBench's number of a problem; others stand first."""
-    head = name.partition("_")[0]
-    return int(head) if head.isdigit() else 0
-
-
-def verified(row: Row) -> bool:
-    return row["outcome"] == "passed" and row["label"] in OWN
-
-
-def level_line(level: str, rows: Sequence[Row]) -> str:
-    good = [r for r in rows if verified(r)]
-    timed = [r for r in good if r["claims"] and not r["degenerate"]]
-    speeds = [r["speedup"] for r in timed]
-    counted = sum(not r.get("degenerate") for r in rows)
-
-    def share(count: int) -> str:
-        return f"{count / max(1, counted):.2f}"
-
-    bad = sum(r["outcome"] in ("wrong", "crashed", "timed_out", "build_failed", "fault") for r in rows)
-    return (
-        f"| {level} | {len(rows)} | {len(good)} | {sum(r['tier'] == 'kernel' for r in good)} | "
-        f"{sum(bool(r.get('degenerate')) for r in rows)} | {share(sum(s > 1 for s in speeds))} | "
-        f"{share(sum(r['eager'] > 1 for r in timed))} | {share(sum(s > 1.5 for s in speeds))} | "
-        f"{share(sum(0.98 <= s <= 1.02 for s in speeds))} | {geomean(speeds):.2f} | "
-        f"{statistics.median(speeds or [0]):.2f} | {bad} |"
-    )
-
-
-def families(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if verified(row) and row["claims"] and not row["degenerate"]:
-            found.setdefault((row["level"], family(row)), []).append(row)
-    return found
-
-
-def family(row: Row) -> str:
-    """By the operators of its graph, the heaviest first."""
-    names = " ".join(row["operators"])
-    kinds = (
-        ("convolution", ("conv",)), ("matrix product", ("mm", "linear", "matmul", "einsum", "mv")),
-        ("attention", ("attention",)), ("pooling", ("pool",)), ("softmax", ("softmax", "logsumexp")),
-        ("normalisation", ("norm",)), ("loss", ("loss", "cross_entropy", "kl_div")), ("scan", ("cumsum", "cumprod")),
-        ("reduction", ("sum", "mean", "max.dim", "min.dim", "amax", "amin", "argm", "var", "std")),
-    )  # fmt: skip
-    return next((kind for kind, marks in kinds if any(m in names for m in marks)), "pointwise")
-
-
-def cause(row: Row) -> str:
-    if row["outcome"] == "nothing written":
-        return ", ".join(n.split(".")[1] if "." in n else n for n in row.get("operators", [])[:4])
-    if row["outcome"] == "passed":
-        return f"label {row['label']}"
-    return f"{row['name'][:30]}: {row.get('why', '')[:90]}".replace("|", "/").replace("\n", " ")
-
-
-def geomean(values: Sequence[float]) -> float:
-    return statistics.geometric_mean(values) if values else 0.0
 
 
 if __name__ == "__main__":
