@@ -98,7 +98,7 @@ def as_text(sections: Sequence[Section]) -> list[str]:
     """Under each heading first what is no row."""
     lines = []
     for _, others, rows in sections:
-        lines += "\n".join(others).rstrip().splitlines() + [""]
+        lines += [*"\n".join(others).rstrip().splitlines(), ""]
         if rows:
             lines += [*HEAD, *map(printed, ordered(rows)), ""]
     return lines[:-1]
