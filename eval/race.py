@@ -95,7 +95,8 @@ class Race:
 
     def _missing(self) -> int:
         """How many calls a burst of the most short ones needs beside them, for asking to take little of its time."""
-        taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
+        with self.session.turns.alone():
+            taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
         share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
         wanted = math.ceil(len(self.burst) * share / (MOST_ASKING / 2))
         return min(wanted, MOST_CALLS) - len(self.burst)
@@ -126,10 +127,14 @@ class Race:
         return times.at_full_speed()
 
     def _chosen(self, count: int) -> set[int]:
-        """Pairs whose outputs are checked: some of those that are made in any case, and some of the others."""
-        least, limits = min(count, self.session.limits.pairs), self.session.limits
-        stretches = (range(least), range(least, count))
-        return {n for s in stretches for n in self.session.rng.sample(s, min(limits.rechecked, len(s)))}
+        """Pairs whose outputs are checked: of the few that are made in any case, of those that most candidates get, and
+        of the others."""
+        limits = self.session.limits
+        few, least = min(count, limits.few_pairs), min(count, limits.pairs)
+        early = limits.rechecked if few == least else 1
+        stretches = ((range(few), early), (range(few, least), limits.rechecked - early),
+                     (range(least, count), limits.rechecked))  # fmt: skip
+        return {n for s, wanted in stretches for n in self.session.rng.sample(s, min(wanted, len(s)))}
 
     def asking(self, times: Times) -> float:
         """How long asking for a burst takes beside the burst, of either side; 0 for single calls."""

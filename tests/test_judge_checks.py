@@ -299,7 +299,12 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
         assert slow.asking(shown) == 0.25  # of the reference's burst, which is the shorter one
         session.best_speedup = 1e6
         race.burst = []
+        for _ in range(9):
+            chosen = race._chosen(60)
+            assert [sum(a <= n < b for n in chosen) for a, b in ((0, 7), (7, 30), (30, 60))] == [1, 1, 2]
+            assert len(race._chosen(7)) == 2
         times = race.run()
+        assert times.kept  # one of the few pairs is always checked
         assert times.stopped_early and len(times.seconds["eager"]) == session.limits.few_pairs
 
 
