@@ -59,10 +59,10 @@ class Channel:
                 raise ChannelClosed(f"a message of {length} bytes was announced")
             body, _ = self._receive_exactly(length, with_fds=False)
             return json.loads(body), fds
-        except (ChannelClosed, TimeoutError, ValueError) as error:
+        except (ChannelClosed, OSError, ValueError, RecursionError) as error:
             for fd in fds:
                 os.close(fd)
-            if isinstance(error, ValueError):
+            if isinstance(error, ValueError | RecursionError):
                 raise ChannelClosed("the other side sent something that is not JSON") from error
             raise
 
@@ -76,8 +76,12 @@ class Channel:
                     fds += new_fds
                 else:
                     part = self._sock.recv(min(count, 1 << 20))
-            except ConnectionResetError as error:
-                raise ChannelClosed from error
+            except OSError as error:  # a timeout too
+                for fd in fds:
+                    os.close(fd)
+                if isinstance(error, ConnectionResetError):
+                    raise ChannelClosed from error
+                raise
             if not part:
                 for fd in fds:
                     os.close(fd)

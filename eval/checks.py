@@ -148,7 +148,7 @@ class Checks:
         session = self.place.session
         self.subject.prepare(self.place, plain(0, len(session.specs)))
         self.subject.call(self.place)
-        if session.on_gpu:  # outputs are large and far away: those of the calls that are compared are collected
+        if session.on_gpu:  # outputs of the calls that are compared are collected, which is not timed
             return self.subject.busy_s(IDLE_S), 0.0
         kernel = self.subject.candidate.tier == "kernel"
         image = self.subject.fingerprint(self.place) if kernel else b""  # elsewhere looking would be collecting

@@ -72,7 +72,8 @@ def random_recipe(specs: Sequence[TensorSpec], movable: Sequence[bool], draws: i
         at, start = rng.randrange(rows - count + 1), rng.randrange(rows - count + 1)
         if start == at:  # its lines would get what they have in the one column that is exchanged
             start = (at + 1) % (rows - count + 1)
-        column, source = rng.randrange(spec.shape[-1]), rng.randrange(spec.shape[-1])
+        length = spec.shape[-1]  # of one column nothing else would be left
+        column, source = (rng.randrange(length), rng.randrange(length)) if length > 1 else (-1, 0)
         offset, other = rng.randrange(1, rows), rng.randrange(draws)
         parts.append(Splice(draw, offset, other, at, start, count, column, source))
     return tuple(parts)

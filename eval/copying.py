@@ -1,4 +1,4 @@
-"""Large copies by several threads: one core moves a few GB/s, and the outputs of a GPU's problems are gigabytes.
+"""Large copies by several threads: one core moves a few GB/s.
 
 Comes in: byte arrays. Goes out: their bytes in other memory. Memory that has been used before is worth keeping: its
 pages are there already, where those of a fresh buffer cost 0.4 s a GiB, and of fresh shared memory 1 s.

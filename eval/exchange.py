@@ -71,6 +71,11 @@ class Shelf:
             self._kept.add(self._count)
         return self._count, digest(self._outputs[self._count])
 
+    def clear(self) -> None:
+        """For the next candidate. Numbers do not come again."""
+        self._outputs.clear()
+        self._kept.clear()
+
     def look_up(self, number: int) -> list[torch.Tensor]:
         self._kept.discard(number)
         return self._outputs[number]

@@ -70,6 +70,7 @@ def digest(tensors: Sequence[Any]) -> str:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():
             continue
         raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        raw = raw.clone() if raw.storage_offset() % 8 else raw
         words = raw[: len(raw) // 8 * 8].view(torch.int64)
         made.update(int(words.sum()).to_bytes(8, "little", signed=True))
         made.update(bytes(raw[len(words) * 8 :].tolist()))

@@ -51,7 +51,11 @@ def create(size: int) -> tuple[int, torch.Tensor]:
     rounded = -(-max(size, 1) // whole.value) * whole.value
     cuda("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(rounded), ctypes.byref(properties), ctypes.c_uint64(0))
     cuda("cuMemExportToShareableHandle", ctypes.byref(fd), handle, FILE_DESCRIPTOR, ctypes.c_uint64(0))
-    return fd.value, _mapped(cuda, handle, rounded)
+    try:
+        return fd.value, _mapped(cuda, handle, rounded)
+    except Exception:
+        os.close(fd.value)
+        raise
 
 
 def opened(fd: int, size: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from eval.clocks import Clocks
 from eval.content import Recipe
 from eval.fingerprint import Taken
 from eval.records import Ratio
-from eval.reference_times import ASKING_S, BURST
+from eval.reference_times import ASKING_S, BURST, BURST_BYTES
 from eval.session import Session
 from eval.subject import Place, Subject
 from eval.timing import Paired, orders, pairs_for
@@ -99,7 +99,8 @@ class Race:
             taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
         share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
         wanted = math.ceil(len(self.burst) * share / (MOST_ASKING / 2))
-        return min(wanted, MOST_CALLS) - len(self.burst)
+        room = BURST_BYTES // (self.session.content_bytes + self.session.output_bytes)
+        return min(wanted, MOST_CALLS, room) - len(self.burst)
 
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
         """Time pairs; a clearly slow candidate, or one behind the best so far, gets few.
@@ -110,11 +111,11 @@ class Race:
         session, limits = self.session, self.session.limits
         times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs()
-        chosen = self._chosen(count)
+        chosen = self._chosen(count) if pairs is None else set()  # of a given number nothing is checked
         with session.turns.alone(), session.timed.on_one_core():
             for number, order in enumerate(orders(self.variants, count, session.rng)):
                 times.orders.append(order)
-                self._pair(times, keep=number in chosen, cold=cold)
+                self._pair(times, keep=number in chosen, cold=cold, checked=pairs is None)
                 times.slowed.append(clocks.slowed())
                 looks = pairs is None and number + 1 < limits.pairs and not (number + 1) % limits.few_pairs
                 if looks and self._is_behind(times):
@@ -142,7 +143,7 @@ class Race:
         bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]
         return statistics.median(self.session.timed.round_trips) / min(bursts) if bursts else 0.0
 
-    def _pair(self, times: Times, *, keep: bool, cold: bool) -> None:
+    def _pair(self, times: Times, *, keep: bool, cold: bool, checked: bool) -> None:
         session, subject = self.session, self.subject
         recipe = session.random_recipe()
         session.write(recipe)
@@ -151,21 +152,27 @@ class Race:
                 with subject.frozen():
                     times.seconds[variant].append(session.timed.call(variant, cold=cold, calls=self.calls))
                 continue
-            place, checked, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
+            place, called, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
             times.seconds[variant].append(seconds)
-            repeated = self._repeats(place, checked)
-            if keep or (repeated and len(times.kept) + times.checked < 2 * session.limits.rechecked):
-                self._keep(times, place, checked)
+            repeated = self._repeats(place, called)
+            few = len(times.kept) + times.checked < 2 * session.limits.rechecked
+            if checked and (keep or (repeated and few)):
+                self._keep(times, place, called)
 
     def _keep(self, times: Times, place: Place, recipe: Recipe) -> None:
-        """Have outputs checked: after the race, or if they are large at once, and then a call that nobody times."""
+        """Have outputs checked: after the race, or if they are large at once.
+
+        On a GPU that takes memory which the reference had at hand: it gets some again in calls that nobody times.
+        """
         if self.session.output_bytes <= AT_ONCE_BYTES:
             times.kept.append((recipe, self.subject.outputs(place, keep=True)))
-            return
-        self.check(place, self.subject.outputs(place), recipe)
-        times.checked += 1
-        with self.subject.frozen():
-            self.session.timed.call("eager")
+        else:
+            self.check(place, self.subject.outputs(place), recipe)
+            times.checked += 1
+        if self.session.on_gpu:
+            with self.subject.frozen():
+                for variant in self.variants[:-1]:
+                    self.session.timed.call(variant, calls=self.calls)
 
     def _single(self, recipe: Recipe, cold: bool) -> tuple[Place, Recipe, float]:
         self.subject.prepare(self.place, recipe, cold=cold, written=True)

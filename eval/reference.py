@@ -2,7 +2,7 @@
 
 Role of a forked child (`serve`). It makes draws of inputs and parameters, answers timed calls (eager or
 compiled) on the content that the judge has laid out, computes the fp64 oracle, and compares outputs with it: bytes
-that the judge has copied. It never sees a candidate.
+that the judge, or on a GPU this worker, has copied. It never sees a candidate.
 Parameters are views over the shared content, so a call always uses the current ones; buffers that the module
 updates are private and restored before each call.
 """
@@ -188,6 +188,7 @@ class Reference:
 
     def share(self, *, fds: Sequence[int]) -> dict[str, Any]:
         """GPU only: the memory for a new candidate, empty; with its descriptor the first time."""
+        self.shelf.clear()
         size, made = self.exchange.open()
         self._synchronize()
         return {"size": size, "fds": made}

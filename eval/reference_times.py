@@ -112,6 +112,14 @@ class ReferenceTimes:
         if self._session.limits.max_autotune and not self.compile_note:
             self._prepare("autotune")
 
+    def prepare_again(self) -> None:
+        """In a new reference worker, what had been prepared in the one before."""
+        had, self.variants = self.variants, []
+        if had:
+            self._session.write(self._session.random_recipe())
+        for variant in had:
+            self._prepare(variant)
+
     def _prepare(self, variant: str) -> str:
         """Make a variant callable; returns "" or why it is not."""
         request, limit_s = {"do": "prepare", "variant": variant}, self._session.limits.compile_s

@@ -103,7 +103,7 @@ class Programs:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`ran`: the tools that ran to their end; `found`: (tool, what it found); `left_out`: why others did not run."""
+    """`ran`: the tools that ran to their end or found something; `found`: (tool, what); `left_out`: why not."""
 
     ran: tuple[str, ...]
     found: tuple[tuple[str, str], ...]
@@ -194,7 +194,8 @@ def _log(name: str) -> str:
 
 def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
     """All calls in one program: a tool takes seconds to start, and less for a call. Where it finds something, or does
-    not end, each is made alone, to see which it was; what none shows alone is the last one's, which came after others.
+    not end, each is made alone, twice, to see which it was; what none shows alone is the last one's, which came after
+    others: a buffer of the first size, but nothing that waits for a second call.
     """
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     reports: list[dict[str, Any]] = [{"ran": [], "found": [], "left_out": []} for _ in files]
@@ -202,7 +203,7 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
         return [report | {"left_out": ["compute-sanitizer does not work here"]} for report in reports]
     together = _under(tool, [(name, files) for name in GPU_TOOLS], program)
     unclear = [name for name, code, _ in together if code in (None, FOUND) and len(files) > 1]
-    alone = _under(tool, [(name, [file]) for name in unclear for file in files], program)
+    alone = _under(tool, [(name, [file, file]) for name in unclear for file in files], program)
     for name, code, log in together:
         results = [(c, text) for n, c, text in alone if n == name] or [(code, log)] * len(files)
         if code == FOUND and all(c != FOUND for c, _ in results):

@@ -147,11 +147,13 @@ class Session:
     def first_draw(self) -> Iterator[Arena]:
         """The first draw in the host's memory, brought there from a GPU."""
         arena = Arena(self.specs) if self.on_gpu else self.draws[0]
-        if self.on_gpu:
-            self.ask("bring", draw=0, layout=arena.describe(), fds=(arena.fd,))
-        yield arena
-        if self.on_gpu:
-            arena.close()
+        try:
+            if self.on_gpu:
+                self.ask("bring", draw=0, layout=arena.describe(), fds=(arena.fd,))
+            yield arena
+        finally:
+            if self.on_gpu:
+                arena.close()
 
     def _accepts_normal(self) -> bool:
         """Zero-mean inputs are used only where the module stays finite on them (a logarithm would not)."""
@@ -209,6 +211,7 @@ class Session:
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
             self._draw("own")
+        self.timed.prepare_again()
 
     def write(self, recipe: Recipe, target: Arena | None = None) -> None:
         """CPU: lay out the content of the next call in memory that workers read. GPU: tell the reference worker."""

@@ -282,15 +282,17 @@ class Trial:
         if "physical floor" not in self.without:
             self._floor(measurement)
         if times.stopped_early:
-            found.notes.append("timed with few pairs: clearly slower than the best candidate so far")
+            found.notes.append("timed with few pairs: slower than the best candidate so far")
         found.notes += session.notes(measurement)
         for text in session.labels():
             found.label(text)
-        session.best_speedup = max(session.best_speedup, against_eager.low)
-        return Passed(
+        passed = Passed(
             label=label, precision=found.precision, error_ratio=found.worst_ratio, measurement=measurement,
             checks=tuple(dict.fromkeys(found.checks)), notes=tuple(found.notes), labels=tuple(found.labels),
         )  # fmt: skip
+        if passed.claims_speed:  # what is under suspicion is no bar for others
+            session.best_speedup = max(session.best_speedup, against_eager.low)
+        return passed
 
     def _floor(self, measurement: Measurement) -> None:
         """Nothing that must read its inputs from memory is faster than memory."""

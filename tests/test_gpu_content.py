@@ -79,6 +79,12 @@ def test_outputs_are_kept_for_one_check_and_their_fingerprint_is_of_the_copies()
     assert other != image and shelf.look_up(second)[0][3] == 99 and shelf.look_up(first)[0][3] == 3
     third, _ = shelf.put(handed, keep=False)
     assert third not in (first, second)
+    assert digest([torch.arange(11.0)[1:]]) == digest([torch.arange(11.0)[1:].clone()])
     for gone in (first, second):
         with pytest.raises(KeyError):
             shelf.look_up(gone)
+    fourth, _ = shelf.put(handed, keep=True)
+    shelf.clear()  # another candidate comes
+    with pytest.raises(KeyError):
+        shelf.look_up(fourth)
+    assert shelf.put(handed, keep=False)[0] > fourth

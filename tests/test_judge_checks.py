@@ -308,6 +308,30 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
         assert times.stopped_early and len(times.seconds["eager"]) == session.limits.few_pairs
 
 
+def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = "(__import__('os').kill(__import__('os').getpid(), 9) if x.abs().max() > 50 else None)"
+    source = SOFTMAX.replace("return ", f"{dies}\n        return ", 1)
+    fp = functionalize(problem_from_source("lives", SOFTMAX), workers=judge.workers)
+    fp = replace(fp, problem=problem_from_source("dies", source))
+    prepared: list[str] = []
+
+    def prepare(times: ReferenceTimes, variant: str) -> str:
+        prepared.append(variant)
+        times.variants.append(variant)
+        return ""
+
+    monkeypatch.setattr(ReferenceTimes, "_prepare", prepare)
+    with Session(fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
+                 limits=judge.limits) as session:  # fmt: skip
+        session.timed.variants = ["compile"]
+        assert session.special("spikes") is None and session.restarts == 1
+        assert prepared == ["compile"] == session.timed.variants
+        assert session.special("shifted") is None and session.drawn == session.own_draws  # none is tried any more
+        assert session.timed.call("eager") > 0
+
+
 def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU's host."""
     problem = problem_from_source("rows", SOFTMAX.replace("128, 256", "16384, 256"))

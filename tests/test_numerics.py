@@ -1,5 +1,6 @@
 """The ratio rule: honest rounding passes, wrong numbers do not, whatever their scale."""
 
+import random
 from random import Random
 
 import numpy as np
@@ -83,8 +84,6 @@ def test_16_bit_outputs_are_held_to_their_own_rounding() -> None:
 
 
 def test_content_is_new_for_every_recipe_and_keeps_the_values_of_the_draws() -> None:
-    import random
-
     spec = TensorSpec((32, 8), "float32")
     draws = [RNG.standard_normal((32, 8)).astype(np.float32) for _ in range(2)]
     rows, row_bytes = rows_of(spec)
@@ -100,6 +99,18 @@ def test_content_is_new_for_every_recipe_and_keeps_the_values_of_the_draws() -> 
     plain = np.empty((32, 8), np.float32)
     compose(raw(plain), [raw(d) for d in draws], Splice(1, 0, 1, 0, 0, 0), spec)
     assert np.array_equal(plain, draws[1])
+
+
+@pytest.mark.parametrize("shape", [(64, 1), (8, 16, 1, 1), (100,)])
+def test_content_of_one_column_is_new_too(shape: tuple[int, ...]) -> None:
+    spec, rng = TensorSpec(shape, "float32"), random.Random(3)
+    draws = [RNG.standard_normal(shape).astype(np.float32) for _ in range(2)]
+    made = set()
+    for _ in range(200):
+        target = np.empty(shape, np.float32)
+        compose(raw(target), [raw(d) for d in draws], random_recipe([spec], [True], 2, rng)[0], spec)
+        made.add(target.tobytes())
+    assert len(made) > 30 and made.isdisjoint(d.tobytes() for d in draws)
 
 
 def test_structured_inputs_are_left_in_place() -> None:

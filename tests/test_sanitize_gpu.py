@@ -49,7 +49,7 @@ def test_an_error_is_of_the_call_that_shows_it_alone(tool: Path) -> None:
     assert small == {"ran": list(sanitize.GPU_TOOLS), "found": [], "left_out": []}
     assert odd["found"] == [["memcheck", "Invalid __global__ read of size 4 bytes, line 7"]]
     assert [line for line in asked() if line.startswith("memcheck")] == [
-        "memcheck odd", "memcheck small", "memcheck smallodd",
+        "memcheck oddodd", "memcheck smallodd", "memcheck smallsmall",
     ]  # fmt: skip
 
 
@@ -61,9 +61,14 @@ def test_an_error_beside_a_call_that_never_ends_is_found(tool: Path, monkeypatch
     assert small["ran"] == list(sanitize.GPU_TOOLS) and odd["ran"] == [] and len(odd["left_out"]) == 4
 
 
-def test_an_error_that_no_call_shows_alone_is_not_lost(tool: Path) -> None:
-    small, odd = reports(tool, f'if [ $tool = racecheck ] && [ -n "$2" ]; then {ERROR}; fi; echo SUMMARY')
+def test_an_error_that_no_size_shows_alone_is_of_the_later_one(tool: Path) -> None:
+    small, odd = reports(tool, f'if [ $tool = racecheck ] && [ "$1" != "$2" ]; then {ERROR}; fi; echo SUMMARY')
     assert small["found"] == [] and [tool for tool, _ in odd["found"]] == ["racecheck"]
+
+
+def test_an_error_of_the_second_call_is_of_either_size(tool: Path) -> None:
+    small, odd = reports(tool, f'if [ $tool = racecheck ] && [ -n "$2" ]; then {ERROR}; fi; echo SUMMARY')
+    assert [tool for tool, _ in small["found"]] == ["racecheck"] == [tool for tool, _ in odd["found"]]
 
 
 def test_a_long_log_does_not_hold_a_tool_up(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:

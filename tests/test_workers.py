@@ -1,6 +1,8 @@
 """Child processes: results come back, and every way of failing is told apart. One test a property of isolation."""
 
 import os
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from eval.channel import Channel, pair
+from eval.channel import Channel, ChannelClosed, pair
 from eval.workers import Worker, WorkerFailed, Workers
 
 
@@ -167,3 +169,23 @@ def test_descriptors_that_nobody_asked_for_are_closed() -> None:
     reply, fds = worker.exchange({}, deadline_s=5)
     assert reply == {"done": True} and os.fstat(fds[0])
     os.close(fds[0])
+
+
+def test_descriptors_of_half_a_message_are_closed() -> None:
+    ours, theirs = pair()
+    channel = Channel(ours)
+    channel.settimeout(0.2)
+    before = set(os.listdir("/proc/self/fd"))
+    for part in (b"x", b"y"):
+        socket.send_fds(theirs, [part], [0, 1, 2])
+    with pytest.raises(TimeoutError):
+        channel.receive()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_answer_without_end_is_no_answer() -> None:
+    ours, theirs = pair()
+    body = b"[" * 20000
+    theirs.sendall(struct.pack("<I", len(body)) + body)
+    with pytest.raises(ChannelClosed, match="not JSON"):
+        Channel(ours).receive()
