@@ -17,15 +17,15 @@ from eval.device import threads
 CHUNK = 16 << 20
 
 
-def copy_bytes(target: NDArray[np.uint8], source: NDArray[np.uint8] | int) -> None:
-    """Write all of the source (bytes of the same number, or one value for all) to the target."""
+def copy_bytes(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
+    """Write all of the source to the target, which has as many bytes."""
     if len(target) <= CHUNK:
         target[:] = source
         return
 
     def copy(start: int) -> None:
         part = slice(start, start + CHUNK)
-        target[part] = source if isinstance(source, int) else source[part]
+        target[part] = source[part]
 
     list(_threads().map(copy, range(0, len(target), CHUNK)))
 
