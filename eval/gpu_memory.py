@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from eval.arena import layout, tensor_bytes
+from eval.kinds import NOT_SHARED
 from eval.records import TensorSpec
 
 PINNED, ON_DEVICE, FILE_DESCRIPTOR, READ_AND_WRITE = 1, 1, 1, 3  # of the driver's enumerations
@@ -68,6 +69,12 @@ def opened(fd: int, size: int) -> torch.Tensor:
     return _mapped(cuda, handle, size)
 
 
+def shared(size: int) -> int:
+    """Try it within this process: how many bytes two could share now. Raises RuntimeError where the driver refuses."""
+    fd, memory = create(size)
+    return len(opened(fd, len(memory)))
+
+
 def views(raw: torch.Tensor, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
     """Tensors that lie one after the other in flat bytes, where `eval.arena.layout` has them."""
     offsets, _ = layout(specs)
@@ -97,6 +104,6 @@ def _driver() -> Callable[..., None]:
         if code == 2:
             raise torch.OutOfMemoryError(f"the GPU has no room for memory that two processes share ({name})")
         if code:
-            raise RuntimeError(f"the GPU's driver does not share memory between processes ({name}: error {code})")
+            raise RuntimeError(f"{NOT_SHARED} ({name}: error {code})")
 
     return call

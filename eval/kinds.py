@@ -16,3 +16,5 @@ def precision_class(error: float) -> str:
     if error < SPLIT:
         return "split-precision"
     return "tf32" if error < SEVEN_BITS else "bf16"
+
+NOT_SHARED = "the GPU's driver does not share memory between processes"  # what a worker says that cannot

@@ -68,12 +68,14 @@ class Race:
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
         self.first_s = self._first_s()
-        wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
-        mine = min(wanted, max(1, int(BURST_S / self.first_s)))  # fewer of a candidate that is very slow
+        eager_s = self.session.timed.eager_estimate_s()
+        shortest_s = min(eager_s, self.first_s) if len(variants) > 1 else eager_s  # others may be as fast as it is
+        theirs, mine = self.session.timed.calls_for(shortest_s, self.first_s)
+        mine = min(mine, max(1, int(BURST_S / self.first_s)))  # fewer of a candidate that is very slow
         self.burst = self._places(mine) if mine > 1 else []
         if len(self.burst) == BURST:
             self.burst += self._places(self._missing())
-        self.calls = wanted if mine < wanted else max(1, len(self.burst))  # of the reference
+        self.calls = max(theirs, len(self.burst)) if theirs == BURST else theirs  # of the reference
 
     def _first_s(self) -> float:
         """About what a call of the candidate takes."""

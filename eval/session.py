@@ -20,9 +20,9 @@ from eval.content import Recipe, compose, plain, random_recipe, whole_draw
 from eval.copying import copied, copy_bytes
 from eval.device import threads
 from eval.fingerprint import Taken
-from eval.kinds import SPECIAL, STRICT
+from eval.kinds import NOT_SHARED, SPECIAL, STRICT
 from eval.limits import Limits
-from eval.records import Device, FunctionalProblem, Measurement, ProblemError
+from eval.records import Device, FunctionalProblem, MachineError, Measurement, ProblemError
 from eval.reference_times import ReferenceTimes
 from eval.turns import Turns
 from eval.workers import Worker, WorkerFailed, Workers
@@ -276,6 +276,8 @@ class Session:
         try:
             reply, made = self.worker.exchange({"do": "share"}, deadline_s=self.limits.open_s)
         except WorkerFailed as failure:
+            if NOT_SHARED in failure.message:
+                raise MachineError(f"{failure.message}. Ask `rag-kernels doctor` what to do.") from failure
             raise self.problem_error("failed in `share`", failure) from failure
         if self._shared is None:
             self._shared = made[0], reply["size"]

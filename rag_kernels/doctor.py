@@ -123,11 +123,18 @@ def nvcc() -> Check:
 
 
 def gpu() -> Check:
+    """Is there one, and can two processes map the same memory of it, as the judge's do?"""
     name = gpu_name()
-    if name:
-        return Check("gpu", True, name)
-    return Check("gpu", False, "nvidia-smi lists none",
-                 "CUDA kernels can be compiled here, but not verified; use --device cpu.")  # fmt: skip
+    if not name:
+        return Check("gpu", False, "nvidia-smi lists none",
+                     "CUDA kernels can be compiled here, but not verified; use --device cpu.")  # fmt: skip
+    try:
+        with Workers() as started:
+            started.call("eval.gpu_memory:shared", 1, deadline_s=60)
+    except (WorkerFailed, RuntimeError) as error:
+        return Check("gpu", False, f"{name}; {error}",
+                     "See that `python -c 'import torch; torch.zeros(1).cuda()'` works, or update NVIDIA's driver.")
+    return Check("gpu", True, f"{name}; processes share its memory")
 
 
 def workers() -> Check:

@@ -290,7 +290,7 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
         assert race._missing() < 0
         subject.round_trips = [1.0] * 9
         assert race._missing() == MOST_CALLS - 4
-        monkeypatch.setattr(session.timed, "calls_for", lambda seconds: 16)
+        monkeypatch.setattr(session.timed, "calls_for", lambda *seconds: [16] * len(seconds))
         monkeypatch.setattr(Race, "_first_s", lambda race: 0.1)
         slow = Race(subject, race.place, ["eager"])  # 16 calls of it would take 1.6 s
         assert (len(slow.burst), slow.calls) == (2, 16)
@@ -376,7 +376,7 @@ def test_large_copies_are_whole() -> None:
 
 
 def test_what_is_shorter_than_asking_for_it_claims_no_speed(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, call_s: 2)
+    monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, *calls_s: [2] * len(calls_s))
     limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
     monkeypatch.setattr(judge.sessions, "limits", limits)
     for rows, claims in ((3, False), (8192, True)):

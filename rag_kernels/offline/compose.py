@@ -22,6 +22,7 @@ from rag_kernels.offline.function import Function, part_function, whole_function
 from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
 from rag_kernels.offline.one_pass import one_pass
 from rag_kernels.offline.regions import Planner, Region, Split
+from rag_kernels.offline.rereads import with_rereads
 from rag_kernels.offline.rules import RULES
 from rag_kernels.offline.rules_product import product_rules
 from rag_kernels.offline.sizes import Number
@@ -50,7 +51,7 @@ def write(
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    lowered = Lowering(fp).run(RULES | product_rules(parameters.products, backend))
+    lowered = with_rereads(Lowering(fp).run(RULES | product_rules(parameters.products, backend)))
     if backend == "cuda":
         lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
@@ -143,7 +144,8 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
             f"// {idea}\n{cpp.HEAD}\n{prelude.used(prelude.CPP, bodies)}{cpp.constants(parameters)}"
             f"{cpp.parts_used(bodies)}\n{bodies}"
         )
-    bodies = "\n".join(cuda.function_text(f, parameters) for f in functions)
+    known: dict[str, str] = {}
+    bodies = "\n".join(cuda.function_text(f, parameters, known) for f in functions)
     return (
         f"// {idea}\n{cuda.HEAD}\n{prelude.used(prelude.CUDA, bodies)}{cuda.constants(parameters)}"
         f"{cuda.parts_used(bodies)}\n{bodies}"

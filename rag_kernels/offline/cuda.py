@@ -7,6 +7,8 @@ no GPU: tests compile it, the judge on a GPU proves it.
 
 from __future__ import annotations
 
+import re
+
 from rag_kernels.offline import contract_cuda_text, contract_tensor_text
 from rag_kernels.offline.cuda_region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda_spread import spread_region, uses_teams
@@ -25,6 +27,7 @@ def constants(p: CudaParameters) -> str:
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
         f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHARING = {p.sharing};  // tuning parameters\n"
+        f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
         f"{TEAMS}{LAUNCH}"
     )
 
@@ -36,23 +39,33 @@ def parts_used(bodies: str) -> str:
     return (contract_cuda_text.HEAD if " tiles(" in bodies else "") + tensor + teams
 
 
-def function_text(f: Function, parameters: CudaParameters) -> str:
+def function_text(f: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
+    """The function's kernels and what launches them. `known` are the kernels that are in the file already: one that is
+    like another but for names is not written twice, which halves the time that nvcc takes for a deep network."""
     names = Names()
     sizes = Sizes(names)
     sizes.solve(f)
-    texts, launches = [], []
+    texts: list[str] = []
+    launches: list[str] = []
+
+    def kept(name: str, text: list[str], launch: list[str]) -> list[str]:
+        """The statements that launch this kernel, or the one in the file that is like it."""
+        other = known.setdefault(anonymous(name, text), name)
+        if other == name:
+            texts.extend([*text, ""])
+        return [re.sub(rf"\b{name}\b", other, line) for line in launch]
+
     for number, region in enumerate(f.regions):
         name, kernel = f"{f.name}_{number}", CudaRegion.of(region, f, sizes, parameters)
         product = kernel.product(name, f)
-        text, launch = product or kernel.text(name, f)
-        texts += [*text, ""]
+        launch = kept(name, *(product or kernel.text(name, f)))
         spread = None if product else spread_region(region, f, sizes, parameters)
         wide = spread or (None if product else wide_region(region, f, sizes, parameters))
         if wide:
             other_name = f"{name}_spread" if spread else f"{name}_wide"
             text, other = wide.text(other_name, f)
-            texts += [*text, ""]
-            launches += [f"if ({wide.condition(other_name)}) {{", *indent(other), "} else {", *indent(launch), "}"]
+            other = kept(other_name, text, [f"if ({wide.condition(other_name)}) {{", *indent(other)])
+            launches += [*other, "} else {", *indent(launch), "}"]
         else:
             launches += ["{", *indent(launch), "}"] if len(launch) > 1 else launch
     lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
@@ -64,3 +77,20 @@ def function_text(f: Function, parameters: CudaParameters) -> str:
     lines += indent(launches)
     lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in f.scratch]
     return "\n".join([*texts, *lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
+
+
+def anonymous(name: str, text: list[str]) -> str:
+    """The kernel's text with places in the order of its parameters for all names that are its own."""
+    lines = [line for line in text if not line.startswith("//")]
+    parameters = lines[0].partition(f"{name}(")[2].rpartition(")")[0].split(", ")
+    places = {p.split()[-1]: f"@{i}" for i, p in enumerate(parameters)}
+    constants = re.findall(r"^ *constexpr \w+ (\w+) = ", "\n".join(lines), flags=re.MULTILINE)
+    places |= {constant: f"@{i}c" for i, constant in enumerate(constants)}
+
+    def place(found: re.Match[str]) -> str:
+        """Of a name, or of a vector that was loaded: `x_v1_kept` is of `x_p`."""
+        base, made, rest = found[0].partition("_v")
+        loaded = made and f"{base}_p" in places
+        return places.get(found[0]) or (f"{places[f'{base}_p']}{made}{rest}" if loaded else found[0])
+
+    return re.sub(r"(?<![.\w])[A-Za-z_]\w*", place, "\n".join(lines).replace(name, "@"))

@@ -98,7 +98,14 @@ class CudaRegion(Sweeps):
 
     @property
     def bounds(self) -> str:
-        return ""
+        """A block of many threads has few registers for each: beyond them it could not be launched."""
+        match self.nest.schedule:
+            case "row":
+                return "__launch_bounds__(ROW_THREADS) "
+            case "column" if not self.solo():
+                return "__launch_bounds__(32 * TEAM) "
+            case _:
+                return ""
 
     def parameters_of(self, body: str, f: Function) -> tuple[list[str], list[str]]:
         """Pointers, sizes and numbers that the body names."""

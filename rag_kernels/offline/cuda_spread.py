@@ -25,6 +25,7 @@ from rag_kernels.offline.regions import Region
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
 MOST = 12  # of these, at most so many of one row: the others are on their way meanwhile
 CLUSTER, SHOWN = 8, 8  # blocks of a cluster that every such device takes, and what they show each other at most
+BLOCK_BYTES, REDUCED_BYTES = 227 << 10, 256  # of shared memory: a block's at most, and what warps hand over of a sum
 LONGEST = 66 * 1024 * MOST * 4  # elements of a row: two rows at a time, so that memory works while one waits
 
 
@@ -336,6 +337,8 @@ def spread_region(region: Region, f: Function, sizes: Sizes, parameters: CudaPar
     fresh = SpreadRegion.of(region, f, sizes, parameters)
     prepared(fresh)
     fresh.held = kept
+    if fresh.bytes + REDUCED_BYTES * (found.joined + 1) > BLOCK_BYTES:
+        return None
     if fresh.apart:
         fresh.loads = {text: name for text, name in fresh.loads.items() if name in kept}
     return fresh

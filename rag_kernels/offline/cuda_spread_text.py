@@ -218,6 +218,7 @@ template <> inline constexpr bool is_cluster<Cluster> = true;
 template <class TEAM, class... P>
 bool fits(void (*kernel)(TEAM, P...), int64_t vectors, int items, int threads, int bytes) {
   if (!vectors) return false;
+  RK_CHECK(cudaGetLastError() == cudaSuccess, "an earlier kernel could not be launched");  // before it is cleared below
   const int parts = parts_of(vectors, items, threads);
   const bool fit = Shared(kernel, parts, threads, bytes, is_cluster<TEAM>, nullptr).held(kernel) > 0;
   cudaGetLastError();

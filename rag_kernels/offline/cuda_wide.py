@@ -166,7 +166,7 @@ class WideRegion(CudaRegion):
         return self.loaded([*lines[:first], *self.keep(kept), *lines[first:]], set(kept))
 
     def kept_names(self) -> list[str]:
-        return sorted(name for name, count in self.uses.items() if count > 1)
+        return [name for name, count in self.uses.items() if count > 1]
 
     @property
     def mine(self) -> str:
@@ -234,6 +234,12 @@ class WideRegion(CudaRegion):
     @property
     def template(self) -> str:
         return "template <int ITEMS> " if self.nest.schedule == "row" else ""
+
+    @property
+    def bounds(self) -> str:
+        """A row that is kept has blocks of at most 512 threads."""
+        rows = f"__launch_bounds__(ITEMS && THREADS <= {MOST_THREADS} ? {MOST_THREADS} : ROW_THREADS) "
+        return rows if self.nest.schedule == "row" else ""
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         call = f"({', '.join(arguments)});"

@@ -7,6 +7,7 @@ shapes. Knows nothing of statements or threads.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,8 +17,13 @@ from rag_kernels.offline.regions import Region
 Poly = dict[tuple[str, ...], int]  # monomials over size names -> coefficient
 
 
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """n9 before n10, so that kernels alike have their sizes in one order."""
+    return tuple(sorted(names, key=lambda name: (len(name), name)))
+
+
 def times(poly: Poly, names: tuple[str, ...], factor: int = 1) -> Poly:
-    return {tuple(sorted(mono + names)): c * factor for mono, c in poly.items()}
+    return {in_order(mono + names): c * factor for mono, c in poly.items()}
 
 
 def plus(a: Poly, b: Poly) -> Poly:
@@ -64,7 +70,7 @@ def access_of(stored: tuple[ir.Group, ...], index: tuple[ir.Form | ir.Value, ...
     out = Access({}, {}, [])
     for d, item in enumerate(index):
         inner = ir.leaves(a for group in stored[d + 1 :] for a in group)
-        stride: Poly = {tuple(sorted(names[a] for a in inner)): 1}
+        stride: Poly = {in_order(names[a] for a in inner): 1}
         if isinstance(item, ir.Value):
             out.values.append((item, stride))
             continue
@@ -142,7 +148,7 @@ class Nest:
         """Whether elements of these loops lie one behind the other, without a gap."""
         inner: list[str] = []
         for loop in reversed(loops):
-            if access.steps.get(loop.leaves[-1]) != {tuple(sorted(inner)): 1}:
+            if access.steps.get(loop.leaves[-1]) != {in_order(inner): 1}:
                 return False
             inner += [self.names[leaf] for leaf in loop.leaves]
         return True

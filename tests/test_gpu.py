@@ -1,0 +1,96 @@
+"""The judge where there is a GPU; elsewhere these tests are left out, and nothing is verified on one by `make test`.
+
+    python -m pytest --noconftest tests/test_gpu.py
+
+It needs torch with CUDA, nvcc, ninja and apache-tvm-ffi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from eval.device import gpu_name
+from eval.judge import LocalJudge, open_judge
+from eval.limits import Limits
+from eval.problem import problem_from_source
+from eval.records import Candidate, FunctionalProblem, Passed, Verdict, Wrong
+from eval.session import Session
+from ingest.functionalize import functionalize
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cuda import CudaParameters
+
+pytestmark = pytest.mark.skipif(gpu_name() is None, reason="there is no GPU")
+
+SOFTMAX = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x * 0.37, -1)
+
+
+def get_inputs():
+    return [torch.rand(ROWS, 1024)]
+
+
+def get_init_inputs():
+    return []
+"""
+DIES = "x = x[torch.where(x.abs().max() > 50, 1 << 40, 0) + torch.arange(x.shape[0], device=x.device)]\n        return "
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+    limits = Limits(measure_compile=False, pairs=7, few_pairs=3)
+    with open_judge("cuda", limits=limits, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
+        yield opened
+
+
+def softmax(judge: LocalJudge, rows: int, dies: bool = False) -> tuple[FunctionalProblem, list[Candidate]]:
+    """The problem, and candidates for it that are alike but for a parameter."""
+    source = SOFTMAX.replace("ROWS", str(rows))
+    fp = functionalize(problem_from_source("softmax", source), workers=judge.workers)
+    plans = [write(fp, CudaParameters(threads=threads)) for threads in (128, 256, 512)]
+    if dies:  # on spikes, by an assertion on the device, which leaves a context that is good for nothing
+        fp = replace(fp, problem=problem_from_source("dies", source.replace("return ", DIES, 1)))
+    return fp, [plan.candidate for plan in plans if plan is not None]
+
+
+def verdicts(judge: LocalJudge, fp: FunctionalProblem, candidates: list[Candidate]) -> list[Verdict]:
+    return [judged.verdict for _, judged in judge.judge(fp, candidates)]
+
+
+@pytest.mark.parametrize("rows", [64, 300_000])
+def test_candidates_pass_one_after_the_other(judge: LocalJudge, rows: int) -> None:
+    """Of 1.2 GB outputs are too large to be kept until the race is over."""
+    found = verdicts(judge, *softmax(judge, rows))
+    assert len(found) == 3 and all(isinstance(v, Passed) and v.precision == "strict" for v in found), found
+
+
+def test_what_an_earlier_candidate_handed_over_helps_no_later_one(judge: LocalJudge) -> None:
+    """Right ones surround one that writes nothing; all go through the same memory."""
+    fp, (right, *_) = softmax(judge, 64)
+    text = right.source.partition("forward_kernel(")
+    body = text[2].partition("{")
+    idle = replace(right, source=f"{text[0]}forward_kernel({body[0]}{{\n  return;{body[2]}")
+    found = verdicts(judge, fp, [right, idle, replace(right, source=right.source + "// again\n")])
+    assert [type(v) for v in found] == [Passed, Wrong, Passed], found
+
+
+def test_a_reference_that_an_input_kills_is_started_again(judge: LocalJudge) -> None:
+    fp, candidates = softmax(judge, 64, dies=True)
+    with Session(fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
+                 limits=judge.limits) as session:  # fmt: skip
+        assert session.special("spikes") is None and session.restarts == 1
+        assert session.timed.call("eager") > 0
+    found = verdicts(judge, fp, candidates)
+    assert len(found) == 3 and all(isinstance(v, Passed) for v in found), found
+
+
+def test_two_processes_can_map_the_same_memory(judge: LocalJudge) -> None:
+    """What the doctor asks."""
+    assert judge.workers.call("eval.gpu_memory:shared", 1, deadline_s=60) >= 1

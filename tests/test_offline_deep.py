@@ -1,0 +1,90 @@
+"""Networks of blocks that are alike: what is stored is read, what is alike is written once, what is launched can be."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import test_offline_numbers as numbers
+from emulated_cuda import build_emulated
+from test_offline_numbers import Case, functional, worst_ratio
+
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.cuda import CudaParameters, anonymous
+
+CONVOLUTIONS = "self.c = nn.ModuleList(nn.Conv2d(12, 12, 3, padding=1, groups=3) for _ in range(4)); "
+RESIDUAL = Case(
+    "x = self.c[0](x); x = x + F.relu(self.b[1](self.c[1](x))); x = x + F.relu(self.b[2](self.c[2](x))); "
+    "return x + F.relu(self.b[3](self.c[3](x))) + y",
+    "torch.randn(2, 12, 16, 16)", "torch.randn(1)",
+    init=CONVOLUTIONS + "self.b = nn.ModuleList(nn.BatchNorm2d(12) for _ in range(4))",
+)  # fmt: skip
+HEAD_OF_KERNEL = r"^(?:template <[^>]*> )?__global__ void (__launch_bounds__\([^)]*\) )?(\w+)\((.*)\) \{$"
+
+
+def kernels(source: str) -> dict[str, tuple[str, str]]:
+    """Launch bounds and parameters by name."""
+    return {name: (bounds or "", arguments) for bounds, name, arguments in
+            re.findall(HEAD_OF_KERNEL, source, flags=re.MULTILINE)}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_a_residual_sum_is_read_and_not_computed_again(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fp = functional("residual", RESIDUAL)
+    on_gpu = backend == "cuda"
+    plan = write(fp, CudaParameters(products=2, sharing=0) if on_gpu else CpuParameters(products=2))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    if on_gpu:
+        monkeypatch.setattr(numbers, "build", build_emulated)
+        most = max(len(re.findall(r"const float\* __restrict__ (?!b_|y_|c_)", parameters))
+                   for _, parameters in kernels(plan.candidate.source).values())  # fmt: skip
+        assert most == 2  # the convolution's and the sum before it
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_kernels_that_are_alike_are_written_once() -> None:
+    plan = write(functional("residual", RESIDUAL), CudaParameters(products=2, sharing=0))
+    assert plan is not None
+    found = kernels(plan.candidate.source)
+    launched = re.findall(r"(\w+)(?:<\d+>)?<<<", plan.candidate.source)
+    assert set(launched) == set(found)
+    products = [name for name in launched if "wide_out" in found[name][1]]
+    assert len(products) == 4 and len(set(products)) == 2  # of the first the bias is added at once
+
+
+def test_names_alone_make_no_other_kernel() -> None:
+    one = ["// a note", "__global__ void f_1(const float* __restrict__ x_p, float* __restrict__ n_p, int64_t n7) {",
+           "  const float4 x_v1 = x_p[n7];", "  n_p[0] = x_v1.x;", "}"]  # fmt: skip
+    other = [line.replace("x_", "part3_").replace("n_p", "out_p").replace("n7", "n12") for line in one]
+    other[1] = other[1].replace("f_1", "f_22")
+    assert anonymous("f_1", one) == anonymous("f_22", other)
+    swapped = [line.replace("part3_p[n12]", "out_p[n12]") for line in other]
+    assert anonymous("f_22", swapped) != anonymous("f_22", other)
+
+
+MANY_SUMS = Case(
+    "return sum(F.batch_norm(v, None, None, training=True) for v in x.chunk(9)) + y",
+    "torch.randn(18, 3, 41, 401)", "torch.randn(1)",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_a_row_of_many_sums_leaves_registers_for_its_block(tmp_path: Path) -> None:
+    """A kernel of 1024 threads with more than 64 registers each cannot be launched."""
+    plan = write(functional("sums", MANY_SUMS), CudaParameters())
+    assert plan is not None
+    found = kernels(plan.candidate.source)
+    rows = re.findall(r"(\w+)(?:<\d+>)?<<<[^;]*, block, ", plan.candidate.source)
+    assert rows and all(found[name][0] for name in rows)
+    (tmp_path / "k.cu").write_text(plan.candidate.source)
+    flags = f"-std=c++20 -arch=sm_90a -cubin -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
+    command = ["nvcc", "-Xptxas", "-v", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers = re.findall(r"Compiling entry function '(\w+)'.*?Used (\d+) registers", said, flags=re.DOTALL)
+    assert registers and all(int(n) <= 64 for name, n in registers if any(row in name for row in rows))
