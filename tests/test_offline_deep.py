@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,21 @@ RESIDUAL = Case(
     "return x + F.relu(self.b[3](self.c[3](x))) + y",
     "torch.randn(2, 12, 16, 16)", "torch.randn(1)",
     init=CONVOLUTIONS + "self.b = nn.ModuleList(nn.BatchNorm2d(12) for _ in range(4))",
+)  # fmt: skip
+# A value whose dimensions are several loops each is stored for a product, and read again beside what was made of it.
+GROUPED = Case(
+    "x = F.layer_norm(self.c(x).flatten(2).transpose(1, 2), (20,)); z = torch.roll(self.l(x), 1, 1); "
+    "return x + z, (x * 2 + z).sum(-1) + y",
+    "torch.randn(2, 3, 8, 12)", "torch.randn(24)",
+    init="self.c, self.l = nn.Conv2d(3, 20, 3, stride=2, padding=1), nn.Linear(20, 20)",
+)  # fmt: skip
+DENSE = Case(
+    "f = [x]; a = self.c[0](F.relu(self.b[0](x))); x = torch.cat([*f, a], 1); "
+    "b = self.c[1](F.relu(self.b[1](x))){wrap}; z = torch.cat([*f, a, b], 1); d = self.c[2](F.relu(self.b[2](z))); "
+    "return torch.cat([*f, a, b, d], 1) + y, x * 2, z",
+    "torch.randn(2, 6, 9, 12)", "torch.randn(1)",
+    init="self.b = nn.ModuleList(nn.BatchNorm2d(6 + 4 * i) for i in range(3)); "
+    "self.c = nn.ModuleList(nn.Conv2d(6 + 4 * i, 4, 3, padding=1) for i in range(3))",
 )  # fmt: skip
 HEAD_OF_KERNEL = r"^(?:template <[^>]*> )?__global__ void (__launch_bounds__\([^)]*\) )?(\w+)\((.*)\) \{$"
 
@@ -45,6 +61,31 @@ def test_a_residual_sum_is_read_and_not_computed_again(
         most = max(len(re.findall(r"const float\* __restrict__ (?!b_|y_|c_)", parameters))
                    for _, parameters in kernels(plan.candidate.source).values())  # fmt: skip
         assert most == 2  # the convolution's and the sum before it
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_what_is_read_again_has_the_dimensions_of_its_tensor(tmp_path: Path) -> None:
+    fp = functional("grouped", GROUPED)
+    plan = write(fp, CpuParameters(products=2))
+    assert plan is not None and plan.candidate.tier == "composed"  # its parts hand each other tensors
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+@pytest.mark.parametrize("tier", ["kernel", "composed"])
+def test_a_concatenation_that_grows_is_one_tensor(
+    tier: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrap = "" if tier == "kernel" else ".roll(1, 2)"
+    fp = functional("dense", replace(DENSE, body=DENSE.body.replace("{wrap}", wrap)))
+    on_gpu = backend == "cuda"
+    if on_gpu:
+        monkeypatch.setattr(numbers, "build", build_emulated)
+    plan = write(fp, CudaParameters(products=2, sharing=0) if on_gpu else CpuParameters(products=2))
+    assert plan is not None and plan.candidate.tier == tier
+    joined = [node.name for node in fp.nodes if node.op == "aten.cat.default"]
+    own = rf"\b{joined[0]}(_p|_data)?(\[| =|\))"  # the first one as a buffer or a tensor
+    assert len(joined) == 3 and not re.search(own, plan.candidate.source)
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 

@@ -169,7 +169,9 @@ def composed_source(
         needed = needed_after(run, steps, lowered.results)
         f = part_function(fp, f"part_{len(functions)}", run, needed, specs)
         functions.append(f)
-        lines += [f"{b} = {allocate(specs[b], fp, {i: specs[i] for i in f.inputs})}" for b in f.outputs]
+        begun = {b for other in functions[:-1] for b in other.outputs}  # of a growing concatenation
+        near = {i: specs[i] for i in f.inputs}
+        lines += [f"{b} = {allocate(specs[b], fp, near)}" for b in f.outputs if b not in begun]
         arguments = [i.python if isinstance(i, Number) else f"{i}.contiguous()" if i in made else i for i in f.order]
         lines.append(f"kernels.{f.name}({', '.join(arguments)})")
     lines.append(f"return {', '.join(lowered.results)}")

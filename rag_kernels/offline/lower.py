@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
 from eval.records import Value as Argument
 from rag_kernels.offline import ir
+from rag_kernels.offline.joins import growing
 from rag_kernels.offline.sizes import Number, numbers
 from rag_kernels.offline.table import CTYPES
 
@@ -90,9 +91,11 @@ class Lowering:
     numbers: list[tuple[Number, Scalar]] = field(default_factory=list)
     loaded: dict[str, ir.Load] = field(default_factory=dict)
     kept: dict[int, tuple[str, ir.Value]] = field(default_factory=dict)  # stored values by identity
+    growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
+    slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
-        self.numbers = numbers(self.fp)
+        self.numbers, self.growing = numbers(self.fp), growing(self.fp)
         for argument in self.fp.arguments:
             if isinstance(argument, ScalarArgument):
                 self.scalars[argument.name] = argument.value
@@ -185,17 +188,26 @@ class Lowering:
             self.kept[id(value)] = (name, value)
         return self.kept[id(value)][0]
 
-    def joined(self, name: str, values: list[ir.Value], dim: int, spec: TensorSpec) -> ir.Value:
-        """Values side by side along a dimension, each written to its slot of one buffer."""
-        values = [self.reload(v) if len(ir.leaves(v.dims[dim])) > 1 else v for v in values]
-        total, start = ir.Atom(spec.shape[dim], fixed=True), 0
-        for value in values:
+    def joined(self, node: Node, values: list[ir.Value], dim: int) -> ir.Value:
+        """Values side by side along a dimension, each written to its slot of one buffer: that of the longest
+        concatenation which begins with them, where the first ones may be already."""
+        spec, last = node.outputs[0], self.growing.get(node.name, node)
+        total, filled = self.slots.get(last.name, (ir.Atom(last.outputs[0].shape[dim], fixed=True), 0))
+        start = sum(value.shape[dim] for value in values[:filled])
+        for value in values[filled:]:
+            value = self.reload(value) if len(ir.leaves(value.dims[dim])) > 1 else value
             for leaf in ir.leaves(value.dims[dim]):
                 leaf.fixed = True  # the slots' places are numbers in the source
-            self.steps.append(Stored(name, value, spec, ir.Slot(dim, start, total)))
+            self.steps.append(Stored(last.name, value, last.outputs[0], ir.Slot(dim, start, total)))
             start += value.shape[dim]
-        self.specs[name] = spec
-        return ir.load(name, spec.shape, spec.dtype)
+        self.slots[last.name] = total, len(values)
+        self.specs[last.name] = last.outputs[0]
+        whole = ir.load(last.name, spec.shape, spec.dtype)
+        if last.name != node.name:
+            for atom in whole.dims[dim]:
+                atom.fixed = True
+            whole.stored = (*whole.dims[:dim], (total,), *whole.dims[dim + 1 :])
+        return whole
 
     def store_arguments(self, node: Node) -> None:
         """Let the arguments start afresh: computed ones are stored, stored ones get loops of their own."""

@@ -9,6 +9,7 @@ before. Knows nothing of regions.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from math import prod
 
 from rag_kernels.offline import ir
@@ -41,14 +42,22 @@ def _read(value: ir.Value, stored: dict[int, Stored], places: dict[str, int]) ->
             return None
         whole = stored[id(below)]
         read.add(whole.buffer)
-        atoms = tuple(atom for group in whole.value.dims for atom in ir.leaves(group))
-        forms = tuple(ir.Form(((atom, 1),)) for atom in atoms)
-        return ir.Load(v.dims, v.dtype, whole.buffer, tuple((atom,) for atom in atoms), forms)
+        dims = tuple(_as_one(group) for group in whole.value.dims)
+        forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
+        return ir.Load(v.dims, v.dtype, whole.buffer, dims, forms)
 
     replaced = rewrite(value, load)
     made = min((places[buffer] for buffer in read), default=0)
     later = {v.buffer for v in ir.walk(value) if isinstance(v, ir.Load) and places.get(v.buffer, -1) >= made}
     return replaced if later else value
+
+
+def _as_one(group: ir.Group) -> ir.Group:
+    """A dimension of a tensor is one loop, though several may run over it."""
+    def joined(outer: ir.Atom, inner: ir.Atom) -> ir.Atom:
+        return ir.Atom(outer.size * inner.size, parts=(outer, inner))
+
+    return (reduce(joined, ir.leaves(group)),) if group else ()
 
 
 def _is_costly(value: ir.Value) -> bool:

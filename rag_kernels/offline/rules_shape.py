@@ -127,7 +127,7 @@ def cat(c: Lowering, node: Node) -> ir.Value:
     if spec.dtype not in CTYPES or any(len(v.dims) != len(spec.shape) for v in values):
         raise ir.Unfusable("operands of other ranks")
     values = [v if v.dtype == spec.dtype else c.op("{T}({0})", v, dtype=spec.dtype) for v in values]
-    return c.joined(node.name, values, dim, spec)
+    return c.joined(node, values, dim)
 
 
 def triangle(upper: bool) -> Rule:
