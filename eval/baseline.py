@@ -67,7 +67,7 @@ def _measure(session: Session) -> Baseline:
     pairs = pairs_for(
         pair_s, least=limits.pairs // 2, most=limits.pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
     )
-    [calls] = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
+    calls = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
     names = ["eager", *session.timed.variants]
     paired = Paired({variant: [] for variant in names}, orders(names, pairs, session.rng))
     times = paired.seconds

@@ -70,7 +70,7 @@ def opened(fd: int, size: int) -> torch.Tensor:
 
 
 def shared(size: int) -> int:
-    """Try it within this process: how many bytes two could share now. Raises RuntimeError where the driver refuses."""
+    """Within one process give memory away and open it again: how many bytes. RuntimeError where the driver refuses."""
     fd, memory = create(size)
     return len(opened(fd, len(memory)))
 

@@ -16,7 +16,7 @@ from eval.clocks import Clocks
 from eval.content import Recipe
 from eval.fingerprint import Taken
 from eval.records import Ratio
-from eval.reference_times import ASKING_S, BURST_BYTES, LONG_S
+from eval.reference_times import ASKING_S, BURST, BURST_BYTES
 from eval.session import Session
 from eval.subject import Place, Subject
 from eval.timing import Paired, orders, pairs_for
@@ -68,15 +68,12 @@ class Race:
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
         self.first_s = self._first_s()
-        eager_s = self.session.timed.eager_estimate_s()
-        shortest_s = min(eager_s, self.first_s) if len(variants) > 1 else eager_s  # others may be as fast as it is
-        self.calls, mine = self.session.timed.calls_for(shortest_s, self.first_s)  # of the reference, of the candidate
-        mine = min(mine, max(1, int(BURST_S / self.first_s)))  # fewer of a candidate that is very slow
+        wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
+        mine = min(wanted, max(1, int(BURST_S / self.first_s)))  # fewer of a candidate that is very slow
         self.burst = self._places(mine) if mine > 1 else []
-        if self.burst and len(self.burst) == mine and self.first_s < LONG_S:
-            burst_s, asking_s = self._asking_s()
-            self.burst += self._places(self._missing(mine, burst_s, asking_s))
-            self.calls += self._missing(self.calls, self.calls * max(shortest_s - ASKING_S, 1e-6), asking_s)
+        if len(self.burst) == BURST:
+            self.burst += self._places(self._missing())
+        self.calls = wanted if mine < wanted else max(1, len(self.burst))  # of the reference
 
     def _first_s(self) -> float:
         """About what a call of the candidate takes."""
@@ -96,17 +93,14 @@ class Race:
             places.append(self.subject.bind(self.session))
         return places
 
-    def _asking_s(self) -> tuple[float, float]:
-        """How long the candidate's burst takes, and asking for it."""
+    def _missing(self) -> int:
+        """How many calls a burst of the most short ones needs beside them, for asking to take little of its time."""
         with self.session.turns.alone():
-            burst_s = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
-        return burst_s, statistics.median(self.subject.round_trips)
-
-    def _missing(self, calls: int, burst_s: float, asking_s: float) -> int:
-        """How many more calls a burst of so many needs for asking to take little of its time."""
-        wanted = math.ceil(calls * asking_s / max(burst_s, 1e-9) / (MOST_ASKING / 2))
+            taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
+        share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
+        wanted = math.ceil(len(self.burst) * share / (MOST_ASKING / 2))
         room = BURST_BYTES // (self.session.content_bytes + self.session.output_bytes)
-        return max(0, min(wanted, MOST_CALLS, room) - calls)
+        return min(wanted, MOST_CALLS, room) - len(self.burst)
 
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
         """Time pairs; a clearly slow candidate, or one behind the best so far, gets few.

@@ -87,15 +87,14 @@ class ReferenceTimes:
         cache = 64 << 20 if self._session.on_gpu else cache_bytes()
         return self._session.content_bytes + self._session.output_bytes > 4 * cache
 
-    def calls_for(self, *calls_s: float) -> list[int]:
-        """How many calls of each side to time together where one takes so long by itself: waiting for a GPU takes some
-        100 us, so that one call is timed alone only where each side's is long."""
-        session, least_s = self._session, floor_us(self._session.fp.features, self._session.device) * 1e-6
-        alone_s = [max(call_s - ASKING_S, least_s) for call_s in calls_s]
-        if not session.on_gpu or min(alone_s) > LONG_S:
-            return [1] * len(calls_s)
-        room = max(1, BURST_BYTES // (session.content_bytes + session.output_bytes))
-        return [min(BURST, max(2, math.ceil(BURST_S / s)), room) for s in alone_s]
+    def calls_for(self, call_s: float) -> int:
+        """How many calls to time together where one takes so long by itself: waiting for a GPU takes some 100 us."""
+        session = self._session
+        alone_s = max(call_s - ASKING_S, floor_us(session.fp.features, session.device) * 1e-6)
+        if not session.on_gpu or alone_s > LONG_S:
+            return 1
+        room = BURST_BYTES // (session.content_bytes + session.output_bytes)
+        return max(1, min(BURST, max(2, math.ceil(BURST_S / alone_s)), room))
 
     def eager_estimate_s(self) -> float:
         """The best of three eager calls, measured once per session."""

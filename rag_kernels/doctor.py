@@ -123,7 +123,7 @@ def nvcc() -> Check:
 
 
 def gpu() -> Check:
-    """Is there one, and can two processes map the same memory of it, as the judge's do?"""
+    """Is there one, and does its driver give memory away by a descriptor, as the judge's processes share it?"""
     name = gpu_name()
     if not name:
         return Check("gpu", False, "nvidia-smi lists none",
@@ -134,7 +134,7 @@ def gpu() -> Check:
     except (WorkerFailed, RuntimeError) as error:
         return Check("gpu", False, f"{name}; {error}",
                      "See that `python -c 'import torch; torch.zeros(1).cuda()'` works, or update NVIDIA's driver.")
-    return Check("gpu", True, f"{name}; processes share its memory")
+    return Check("gpu", True, f"{name}; its memory can be shared")
 
 
 def workers() -> Check:

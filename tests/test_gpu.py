@@ -2,7 +2,7 @@
 
     python -m pytest --noconftest tests/test_gpu.py
 
-It needs torch with CUDA, nvcc, ninja and apache-tvm-ffi.
+It needs torch with CUDA, nvcc, ninja and apache-tvm-ffi; archive, app and LLM are left alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from test_offline_deep import MANY_SUMS, RESIDUAL
+from test_offline_numbers import Case, functional
 
 from eval.device import gpu_name
 from eval.judge import LocalJudge, open_judge
@@ -91,6 +93,16 @@ def test_a_reference_that_an_input_kills_is_started_again(judge: LocalJudge) -> 
     assert len(found) == 3 and all(isinstance(v, Passed) for v in found), found
 
 
-def test_two_processes_can_map_the_same_memory(judge: LocalJudge) -> None:
+@pytest.mark.parametrize("case", [RESIDUAL, MANY_SUMS], ids=["residual", "sums"])
+def test_deep_networks_are_right(judge: LocalJudge, case: Case) -> None:
+    """Kernels that are launched in several places, and one of 1024 threads with many sums."""
+    fp = functional("deep", case)
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    (found,) = verdicts(judge, fp, [plan.candidate])
+    assert isinstance(found, Passed), found
+
+
+def test_memory_is_given_away_and_opened_again(judge: LocalJudge) -> None:
     """What the doctor asks."""
     assert judge.workers.call("eval.gpu_memory:shared", 1, deadline_s=60) >= 1

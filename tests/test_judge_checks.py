@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from judging import THOROUGH, verdict
 
-from eval import race as racing
 from eval.build import Built, build, toolchain
 from eval.copying import CHUNK, copied, copy_bytes
 from eval.judge import LocalJudge, open_judge
@@ -286,16 +285,12 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
     ):  # fmt: skip
         race = Race(subject, subject.bind(session), ["eager"])
         assert race.calls == 1
-        assert race._missing(4, burst_s=1e-3, asking_s=1e-9) == 0
-        assert race._missing(4, burst_s=1e-3, asking_s=1e-3) == 8 * 4 - 4
-        assert race._missing(4, burst_s=1e-3, asking_s=1.0) == MOST_CALLS - 4
-        monkeypatch.setattr(session.timed, "calls_for", lambda *seconds: [2] * len(seconds))
-        monkeypatch.setattr(Race, "_first_s", lambda race: 1e-3)
-        monkeypatch.setattr(Race, "_asking_s", lambda race: (1e-3, 1e-3))
-        short = Race(subject, race.place, ["eager"])  # of eager's burst asking is a larger or smaller share
-        assert len(short.burst) == 16 and short.calls == 2 + race._missing(
-            2, burst_s=2 * max(session.timed.eager_estimate_s() - 1e-4, 1e-6), asking_s=1e-3)
-        monkeypatch.setattr(session.timed, "calls_for", lambda *seconds: [16] * len(seconds))
+        race.burst = race._places(4)
+        subject.round_trips = [1e-9] * 9
+        assert race._missing() < 0
+        subject.round_trips = [1.0] * 9
+        assert race._missing() == MOST_CALLS - 4
+        monkeypatch.setattr(session.timed, "calls_for", lambda seconds: 16)
         monkeypatch.setattr(Race, "_first_s", lambda race: 0.1)
         slow = Race(subject, race.place, ["eager"])  # 16 calls of it would take 1.6 s
         assert (len(slow.burst), slow.calls) == (2, 16)
@@ -381,8 +376,7 @@ def test_large_copies_are_whole() -> None:
 
 
 def test_what_is_shorter_than_asking_for_it_claims_no_speed(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, *calls_s: [2] * len(calls_s))
-    monkeypatch.setattr(racing, "MOST_CALLS", 2)
+    monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, call_s: 2)
     limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
     monkeypatch.setattr(judge.sessions, "limits", limits)
     for rows, claims in ((3, False), (8192, True)):

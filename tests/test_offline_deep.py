@@ -31,6 +31,23 @@ GROUPED = Case(
     "torch.randn(2, 3, 8, 12)", "torch.randn(24)",
     init="self.c, self.l = nn.Conv2d(3, 20, 3, stride=2, padding=1), nn.Linear(20, 20)",
 )  # fmt: skip
+# A view of a value is stored for the library, and the value is used after that.
+BLOCKS = "self.c = nn.ModuleList(nn.Conv2d(6, 6, 3, padding=1) for _ in range(2)); self.b = nn.BatchNorm2d(6)"
+VIEWED = {
+    "shuffled": Case(
+        "a = F.relu(self.b(self.c[0](x))) + x * y; "
+        "s = a.view(B, 2, 3, 8, 12).transpose(1, 2).reshape(B, 6, 8, 12); return self.c[1](s) + a",
+        "torch.randn(B, 6, 8, 12)", "torch.randn(12)", init=BLOCKS,
+    ),
+    "flattened": Case("s = x + y.relu(); return s * self.l(s.view(6 * B, 24)).view(B, 6, 24)",
+                      "torch.randn(B, 6, 24)", "torch.randn(B, 6, 24)", init="self.l = nn.Linear(24, 24)"),
+    "permuted": Case(
+        "s = x.softmax(1) + y; return s + self.c[0](s.permute(2, 0, 1)[None]).amax((0, 1))[:, :, None]",
+        "torch.randn(B, 12, 6)", "torch.randn(6)", init=BLOCKS,
+    ),
+    "expanded": Case("s = (x * y).sum(1, keepdim=True); return s * self.l(s.expand(-1, 24))", "torch.randn(5 * B, 24)",
+                     "torch.randn(24)", init="self.l = nn.Linear(24, 24)"),
+}  # fmt: skip
 DENSE = Case(
     "f = [x]; a = self.c[0](F.relu(self.b[0](x))); x = torch.cat([*f, a], 1); "
     "b = self.c[1](F.relu(self.b[1](x))){wrap}; z = torch.cat([*f, a, b], 1); d = self.c[2](F.relu(self.b[2](z))); "
@@ -69,6 +86,31 @@ def test_what_is_read_again_has_the_dimensions_of_its_tensor(tmp_path: Path) -> 
     plan = write(fp, CpuParameters(products=2))
     assert plan is not None and plan.candidate.tier == "composed"  # its parts hand each other tensors
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", VIEWED)
+def test_what_was_stored_by_a_view_of_it_is_right(name: str, batch: int, tmp_path: Path) -> None:
+    case = VIEWED[name]
+    body, x, y = (re.sub(r"\bB\b", str(batch), text) for text in (case.body, case.x, case.y))
+    fp = functional(name, replace(case, body=body, x=x, y=y))
+    plan = write(fp, CpuParameters(products=0))
+    assert plan is not None and plan.candidate.tier == "composed"
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+    loops = [note.count(" x ") + 1 for note in re.findall(r"// mul_1: (.*) elements", plan.candidate.source)]
+    assert name != "expanded" or loops == [2]  # and not one over what is expanded
+
+
+def test_a_reduction_of_what_is_read_again_runs_once() -> None:
+    body = (
+        "s = x + y.relu(); h = self.l(s.view(30, 24)).view(5, 6, 24); u = s * h; m = u.mean(-1, keepdim=True); "
+        "k = u.mean((0, 1), keepdim=True); a = (u - m) * k; b = (u + m).exp() / (1 + k * k); "
+        "return a, b, torch.linalg.norm(a, dim=0)"
+    )
+    case = Case(body, "torch.randn(5, 6, 24)", "torch.randn(5, 6, 24)", init="self.l = nn.Linear(24, 24)")
+    plan = write(functional("shared", case), CpuParameters(products=0))
+    assert plan is not None
+    assert len(re.findall(r"// .* rows of n2$", plan.candidate.source, flags=re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])

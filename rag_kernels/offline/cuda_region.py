@@ -98,12 +98,13 @@ class CudaRegion(Sweeps):
 
     @property
     def bounds(self) -> str:
-        """A block of many threads has few registers for each: beyond them it could not be launched."""
+        """A block of many threads has few registers for each: beyond them it could not be launched. One block at a time
+        is enough for a processor: for two, nvcc would spill."""
         match self.nest.schedule:
             case "row":
-                return "__launch_bounds__(ROW_THREADS) "
+                return "__launch_bounds__(ROW_THREADS, 1) "
             case "column" if not self.solo():
-                return "__launch_bounds__(32 * TEAM) "
+                return "__launch_bounds__(32 * TEAM, 1) "
             case _:
                 return ""
 

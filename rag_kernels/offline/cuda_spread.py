@@ -337,7 +337,7 @@ def spread_region(region: Region, f: Function, sizes: Sizes, parameters: CudaPar
     fresh = SpreadRegion.of(region, f, sizes, parameters)
     prepared(fresh)
     fresh.held = kept
-    if fresh.bytes + REDUCED_BYTES * (found.joined + 1) > BLOCK_BYTES:
+    if fresh.bytes + REDUCED_BYTES * (found.joined + 2) > BLOCK_BYTES:
         return None
     if fresh.apart:
         fresh.loads = {text: name for text, name in fresh.loads.items() if name in kept}

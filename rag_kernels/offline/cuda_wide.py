@@ -238,7 +238,7 @@ class WideRegion(CudaRegion):
     @property
     def bounds(self) -> str:
         """A row that is kept has blocks of at most 512 threads."""
-        rows = f"__launch_bounds__(ITEMS && THREADS <= {MOST_THREADS} ? {MOST_THREADS} : ROW_THREADS) "
+        rows = f"__launch_bounds__(ITEMS && THREADS <= {MOST_THREADS} ? {MOST_THREADS} : ROW_THREADS, 1) "
         return rows if self.nest.schedule == "row" else ""
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:

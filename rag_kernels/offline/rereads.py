@@ -8,48 +8,71 @@ before. Knows nothing of regions.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 
 from rag_kernels.offline import ir
 from rag_kernels.offline.lower import Lowered, Step, Stored
-from rag_kernels.offline.regions import rewrite, strip
+from rag_kernels.offline.regions import rebuilt, strip
 
 
 def with_rereads(lowered: Lowered) -> Lowered:
-    places: dict[str, int] = {}  # of the step that makes a buffer
-    stored: dict[int, Stored] = {}  # costly values by identity
+    reader = _Reader()
     steps: list[Step] = []
     for place, step in enumerate(lowered.steps):
         if isinstance(step, Stored):
-            steps.append(replace(step, value=_read(step.value, stored, places)))
-            places[step.buffer] = place
-            if step.slot is None and _is_costly(step.value):
-                stored[id(strip(step.value))] = step
+            steps.append(replace(step, value=reader.read(step.value)))
+            reader.places[step.buffer] = place
+            if step.slot is None and _is_whole(step.value) and _is_costly(step.value):
+                reader.stored[id(strip(step.value))] = step
         else:
             steps.append(step)
-            places[step.node.name] = place
+            reader.places[step.node.name] = place
     return replace(lowered, steps=tuple(steps))
 
 
-def _read(value: ir.Value, stored: dict[int, Stored], places: dict[str, int]) -> ir.Value:
-    read: set[str] = set()
+@dataclass(slots=True)
+class _Reader:
+    """`made` keeps values that several steps have in common one object: a reduction of theirs is computed once."""
 
-    def load(v: ir.Value) -> ir.Value | None:
-        below = strip(v)
-        if id(below) not in stored or below is strip(value):
-            return None
-        whole = stored[id(below)]
-        read.add(whole.buffer)
-        dims = tuple(_as_one(group) for group in whole.value.dims)
-        forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
-        return ir.Load(v.dims, v.dtype, whole.buffer, dims, forms)
+    places: dict[str, int] = field(default_factory=dict)  # of the step that makes a buffer
+    stored: dict[int, Stored] = field(default_factory=dict)  # costly values by identity
+    made: dict[tuple[int, frozenset[str]], ir.Value] = field(default_factory=dict)
 
-    replaced = rewrite(value, load)
-    made = min((places[buffer] for buffer in read), default=0)
-    later = {v.buffer for v in ir.walk(value) if isinstance(v, ir.Load) and places.get(v.buffer, -1) >= made}
-    return replaced if later else value
+    def read(self, value: ir.Value) -> ir.Value:
+        """The value with loads of what is stored, if it also needs what was made from then on."""
+        reads: dict[int, frozenset[str]] = {}
+
+        def load(v: ir.Value) -> ir.Value | None:
+            below = strip(v)
+            if id(below) not in self.stored or below is strip(value):
+                return None
+            step = self.stored[id(below)]
+            reads[id(v)] = frozenset([step.buffer])
+            dims = tuple(_as_one(group) for group in step.value.dims)
+            forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
+            return ir.Load(v.dims, v.dtype, step.buffer, dims, forms)
+
+        def visit(v: ir.Value) -> ir.Value:
+            if id(v) not in seen:
+                new = load(v)
+                if new is None:
+                    new = rebuilt(v, visit)
+                    reads[id(v)] = frozenset().union(*(reads[id(child)] for child in ir.children(v)))
+                seen[id(v)] = new if new is v else self.made.setdefault((id(v), reads[id(v)]), new)
+            return seen[id(v)]
+
+        seen: dict[int, ir.Value] = {}
+        replaced = visit(value)
+        made = min((self.places[buffer] for buffer in reads[id(value)]), default=0)
+        loads = {v.buffer for v in ir.walk(value) if isinstance(v, ir.Load)}
+        return replaced if any(self.places.get(buffer, -1) >= made for buffer in loads) else value
+
+
+def _is_whole(value: ir.Value) -> bool:
+    """Whether no dimension is expanded: a reader of the value itself has no loop over that."""
+    return {atom for group in value.dims for atom in ir.leaves(group)} <= ir.tree_atoms(value)
 
 
 def _as_one(group: ir.Group) -> ir.Group:

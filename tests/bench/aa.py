@@ -159,7 +159,7 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             stack.enter_context(Subject(session, Candidate(text, "kernel", judge.device.backend), library))
             for library, text in copies(judge, fp)
         ]
-        [calls] = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
+        calls = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
         sides = [[subject.bind(session) for _ in range(calls)] for subject in subjects]
         limits = judge.limits
         pairs = pairs_for(2 * session.timed.eager_estimate_s(), least=limits.pairs, most=limits.max_pairs,
