@@ -31,7 +31,7 @@ from eval.records import MachineError
 from eval.sandbox import allowed_env, bwrap, outside_system, python_folders, system_folders
 
 INCLUDE = Path(__file__).resolve().parent / "include"
-COMPILE_LIMIT_S = 90
+COMPILE_LIMIT_S, CHARS_A_SECOND = 90, 20_000
 LOG_CHARS = 6000
 COMPILER_ENV = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 COMMON_HEADERS = """\
@@ -111,7 +111,7 @@ class Toolchain:
         nvcc = f"{self.nvcc} -gencode=arch=compute_{arch},code=sm_{arch} -Xlinker -rpath={ffi}/lib"
         if flavour == "cuda-checked":
             return f"{nvcc} -lineinfo -O3 $in {linked} -o $out"
-        at_once = "--split-compile=8 " if self.splits else ""  # a source of 125 kernels: 109 s instead of 277
+        at_once = "--split-compile=8 " if self.splits else ""  # 125 kernels on a busy host: 109 s instead of 277
         return f"{nvcc} {at_once}-Xcompiler -fPIC $in -shared -O3 {linked} -o $out"
 
     def cpu_flags(self, flavour: Flavour) -> str:
@@ -248,7 +248,7 @@ def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache
             text = Path(scratch) / f"kernel{number}{SUFFIX[backend]}"
             text.write_text(source)
             work[folder] = text.with_suffix(".so")
-            edges.append(f"build {work[folder]}: {backend} {text}\n")
+            edges.append(f"build {work[folder]}: {backend} {text}\n  limit = {limit_s(source)}\n")
         ninja_file = Path(scratch) / "build.ninja"
         ninja_file.write_text("\n".join(rules + edges))
         box = _box(tools, scratch, [cache / "headers"] if any(prepared.values()) else []) if builds_boxed(tools) else []
@@ -285,8 +285,13 @@ def builds_boxed(tools: Toolchain) -> bool:
 
 def _rule(backend: Flavour, tools: Toolchain, prepared: str) -> str:
     command = tools.command(backend).replace(" $in ", f" {prepared} $in ")
-    limited = f"timeout -k 2 {COMPILE_LIMIT_S} {command}"
+    limited = f"timeout -k 2 $limit {command}"
     return f"rule {backend}\n  command = {limited} > $out.log 2>&1 || echo $$? > $out.code\n"
+
+
+def limit_s(source: str) -> int:
+    """Seconds that its compiler may take: a deep network is one source of up to two megabytes."""
+    return COMPILE_LIMIT_S + len(source) // CHARS_A_SECOND
 
 
 def _ninja() -> str:
@@ -323,6 +328,7 @@ def _result(folder: Path, seconds: float) -> Built | BuildError:
     code = (folder / "failed").read_text()
     if code in {"124", "137"}:
         shutil.rmtree(folder, ignore_errors=True)  # a slow moment is no property of the source
-        return BuildError(f"the compiler was not done after {COMPILE_LIMIT_S} s", log, seconds)
+        why = f"the compiler was not done in time ({COMPILE_LIMIT_S} s, and more for a long source)"
+        return BuildError(why, log, seconds)
     errors = [line for line in log.splitlines() if "error" in line or "undefined" in line]
     return BuildError(errors[0].strip() if errors else f"the compiler ended with code {code}", log, seconds)

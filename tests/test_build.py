@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from eval import build as building
 from eval.build import BuildError, Built, build, toolchain
 from eval.records import MachineError
 
@@ -47,6 +48,29 @@ def test_the_library_is_an_ordinary_tvm_ffi_one(tmp_path: Path) -> None:
         forward(x.double(), out)
     with pytest.raises(TypeError, match="number of arguments"):
         forward(x)
+
+
+SLOW = """
+constexpr long count() {
+  long n = 0;
+  for (int i = 0; i < 6; ++i) for (int j = 0; j < 200000; ++j) n += j % 3;
+  return n;
+}
+static_assert(count() > 0);
+"""
+
+
+def test_a_compiler_gets_more_time_for_a_long_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build([(SOURCE, "cpu")], tools=toolchain(), cache=tmp_path)  # what all builds share is there
+    monkeypatch.setattr(building, "COMPILE_LIMIT_S", 1)
+    monkeypatch.setattr(building, "CHARS_A_SECOND", 100)
+    slow = SOURCE + SLOW
+    long = slow + "// and so on\n" * 500
+    (done,) = build([(long, "cpu")], tools=toolchain(), cache=tmp_path)
+    assert isinstance(done, Built), done
+    monkeypatch.setattr(building, "CHARS_A_SECOND", 10_000)
+    (late,) = build([(slow + "// again\n", "cpu")], tools=toolchain(), cache=tmp_path)
+    assert isinstance(late, BuildError) and "not done in time" in late.reason, late
 
 
 @pytest.mark.skipif(toolchain().nvcc is None, reason="no nvcc here")
