@@ -41,7 +41,7 @@ def parts_used(bodies: str) -> str:
 
 def function_text(f: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
     """The function's kernels and what launches them. `known` are the kernels that are in the file already: one that is
-    like another but for names is not written twice, which halves the time that nvcc takes for a deep network."""
+    like another but for names is not written twice, which costs nvcc minutes in a deep network."""
     names = Names()
     sizes = Sizes(names)
     sizes.solve(f)

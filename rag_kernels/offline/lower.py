@@ -200,7 +200,7 @@ class Lowering:
                 leaf.fixed = True  # the slots' places are numbers in the source
             self.steps.append(Stored(last.name, value, last.outputs[0], ir.Slot(dim, start, total)))
             start += value.shape[dim]
-        self.slots[last.name] = total, len(values)
+        self.slots[last.name] = total, max(filled, len(values))
         self.specs[last.name] = last.outputs[0]
         whole = ir.load(last.name, spec.shape, spec.dtype)
         if last.name != node.name:
