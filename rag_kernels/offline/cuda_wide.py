@@ -235,12 +235,6 @@ class WideRegion(CudaRegion):
     def template(self) -> str:
         return "template <int ITEMS> " if self.nest.schedule == "row" else ""
 
-    @property
-    def bounds(self) -> str:
-        """A row that is kept has blocks of at most 512 threads."""
-        rows = f"__launch_bounds__(ITEMS && THREADS <= {MOST_THREADS} ? {MOST_THREADS} : ROW_THREADS, 1) "
-        return rows if self.nest.schedule == "row" else ""
-
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         call = f"({', '.join(arguments)});"
         if self.nest.schedule == "point":
