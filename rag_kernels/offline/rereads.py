@@ -3,7 +3,7 @@
 Comes in: the steps of `lower.py`, in which a value that was stored for one operator is still an expression for the
 others. Goes out: the same steps with loads of it, wherever the new value also needs what was made after it was stored:
 then it cannot be computed beside it. The sum of a residual block is read so, and does not become the sums of all blocks
-before. Knows nothing of regions.
+before. Knows nothing of languages.
 """
 
 from __future__ import annotations

@@ -113,9 +113,6 @@ def read(files: Iterable[Path]) -> list[Row]:
     return list({(r["level"], r["name"]): r for r in rows}.values())
 
 
-# Running ------------------------------------------------------------------------------------------------------------
-
-
 def tables(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["No rows."]
@@ -161,9 +158,10 @@ def by_times(rows: Sequence[Row]) -> list[str]:
     """
     lines = []
     for level in sorted({r["level"] for r in rows}):
-        timed = [r for r in rows if r["level"] == level and verified(r) and r["claims"] and not r["degenerate"]]
+        counted = [r for r in rows if r["level"] == level and not r["degenerate"]]
+        timed = [r for r in counted if verified(r) and r["claims"]]
         speeds = [min(filter(None, (r["compile_us"], r["eager_us"]))) / r["candidate_us"] for r in timed]
-        fast = sum(s > 1 for s in speeds) / max(1, len(speeds))
+        fast = sum(s > 1 for s in speeds) / max(1, len(counted))
         lines.append(f"{level}: by the times in the rows fast_1 {fast:.2f}, geomean {geomean(speeds):.2f}.")
     return [*lines, ""]
 
