@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from test_offline_deep import MANY_SUMS, RESIDUAL
+from test_offline_deep import BOTTLENECKS, MANY_SUMS, RESIDUAL
 from test_offline_numbers import Case, functional
 
 from eval.device import gpu_name
@@ -42,6 +42,16 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+MODULES = {
+    "plain": "        return torch.softmax(x * 0.37, -1)",
+    "graph": """        if not hasattr(self, "graph"):
+            self.x, self.graph = x.clone(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.y = torch.softmax(self.x * 0.37, -1)
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.y.clone()""",
+}
 DIES = "x = x[torch.where(x.abs().max() > 50, 1 << 40, 0) + torch.arange(x.shape[0], device=x.device)]\n        return "
 
 
@@ -83,6 +93,16 @@ def test_what_an_earlier_candidate_handed_over_helps_no_later_one(judge: LocalJu
     assert [type(v) for v in found] == [Passed, Wrong, Passed], found
 
 
+@pytest.mark.parametrize("body", MODULES)
+def test_a_module_is_called_on_after_the_profiler_has_looked_at_it(judge: LocalJudge, body: str) -> None:
+    """The profiler is set up before the first call, and lets go before those that are timed."""
+    fp, _ = softmax(judge, 2048)
+    head = "import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n"
+    text = f"{head}{MODULES[body]}\n"
+    (found,) = verdicts(judge, fp, [Candidate(text, "module", "cuda")])
+    assert isinstance(found, Passed) and found.label != "custom kernel", found
+
+
 def test_a_reference_that_an_input_kills_is_started_again(judge: LocalJudge) -> None:
     fp, candidates = softmax(judge, 64, dies=True)
     with Session(fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
@@ -93,7 +113,7 @@ def test_a_reference_that_an_input_kills_is_started_again(judge: LocalJudge) -> 
     assert len(found) == 3 and all(isinstance(v, Passed) for v in found), found
 
 
-@pytest.mark.parametrize("case", [RESIDUAL, MANY_SUMS], ids=["residual", "sums"])
+@pytest.mark.parametrize("case", [RESIDUAL, MANY_SUMS, BOTTLENECKS], ids=["residual", "sums", "bottlenecks"])
 def test_deep_networks_are_right(judge: LocalJudge, case: Case) -> None:
     """Kernels that are launched in several places, and one of 1024 threads with many sums."""
     fp = functional("deep", case)

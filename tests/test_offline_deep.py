@@ -56,6 +56,17 @@ DENSE = Case(
     init="self.b = nn.ModuleList(nn.BatchNorm2d(6 + 4 * i) for i in range(3)); "
     "self.c = nn.ModuleList(nn.Conv2d(6 + 4 * i, 4, 3, padding=1) for i in range(3))",
 )  # fmt: skip
+# As in a DenseNet: layers that differ in how many channels come in, and in where in the concatenation theirs begin.
+BOTTLENECKS = Case(
+    "a = self.c[0](F.relu(self.b[0](self.r[0](F.relu(self.a[0](x)))))); z = torch.cat([x, a], 1); "
+    "b = self.c[1](F.relu(self.b[1](self.r[1](F.relu(self.a[1](z)))))); w = torch.cat([x, a, b], 1); "
+    "d = self.c[2](F.relu(self.b[2](self.r[2](F.relu(self.a[2](w)))))); return torch.cat([x, a, b, d], 1) + y",
+    "torch.randn(2, 24, 9, 7)", "torch.randn(1)",
+    init="self.a = nn.ModuleList(nn.BatchNorm2d(24 + 8 * i) for i in range(3)); "
+    "self.r = nn.ModuleList(nn.Conv2d(24 + 8 * i, 16, 1, bias=False) for i in range(3)); "
+    "self.b = nn.ModuleList(nn.BatchNorm2d(16) for i in range(3)); "
+    "self.c = nn.ModuleList(nn.Conv2d(16, 8, 3, padding=1, bias=False) for i in range(3))",
+)  # fmt: skip
 HEAD_OF_KERNEL = r"^(?:template <[^>]*> )?__global__ void (__launch_bounds__\([^)]*\) )?(\w+)\((.*)\) \{$"
 
 
@@ -139,6 +150,21 @@ def test_kernels_that_are_alike_are_written_once() -> None:
     assert set(launched) == set(found)
     products = [name for name in launched if "wide_out" in found[name][1]]
     assert len(products) == 4 and len(set(products)) == 2  # of the first the bias is added at once
+
+
+def test_layers_of_a_growing_concatenation_share_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a layer's channels begin, and how many channels are normalised, are arguments."""
+    fp = functional("bottlenecks", BOTTLENECKS)
+    plan = write(fp, CudaParameters(products=2, sharing=0))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    found = kernels(plan.candidate.source)
+    launched = re.findall(r"(\w+)(?:<\d+>)?<<<", plan.candidate.source)
+    slots = [name for name in launched if "_start" in found[name][1]]
+    rows = [name for name in launched if re.search(rf" rows of .*\n.* {name}\(", plan.candidate.source)]
+    assert (len(slots), len(set(slots))) == (3, 2)  # the last one's sizes are those of the output
+    assert len(rows) == 6 and len(set(rows)) < 6, rows
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
 def test_names_alone_make_no_other_kernel() -> None:

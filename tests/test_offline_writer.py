@@ -22,7 +22,7 @@ from eval.tiers import check_composed, kernels_text
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters
-from rag_kernels.offline.tune import neighbours, parameters_in, starting_parameters
+from rag_kernels.offline.tune import is_felt, neighbours, parameters_in, starting_parameters
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, Shown
 
@@ -160,6 +160,16 @@ def test_tuning_starts_from_the_fastest_and_ends() -> None:
         attempts += [judged(fp, d, 10 * number + i, 60.0) for i, d in enumerate(drafts)]
     else:
         raise AssertionError("tuning never ended")
+
+
+def test_a_parameter_that_nothing_reads_is_not_turned() -> None:
+    """A row that a thread block holds is not shared: its source would differ in a number that nothing reads."""
+    fp = functional("rows", Case("return x.softmax(-1) + y", "torch.randn(64, 1000)", "torch.randn(1)"))
+    first, other = (write(fp, CudaParameters(sharing=sharing)) for sharing in (1024, 0))
+    wider = write(fp, CudaParameters(threads=512))
+    assert first and other and wider and other.candidate.source != first.candidate.source
+    assert not is_felt(other.candidate.source, first.candidate.source)
+    assert is_felt(wider.candidate.source, first.candidate.source)
 
 
 def test_parameters_survive_the_source() -> None:

@@ -17,6 +17,11 @@ from rag_kernels.offline.nest import Access, Loop, text_of
 from rag_kernels.offline.passes import indent
 
 
+def start_of(pointer: str) -> str:
+    """The name of the argument that says where in a buffer the elements begin that a kernel stores."""
+    return f"{pointer}_start"
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Rows and columns of a block, and the terms of one step; a thread has 8 x 8 sums."""
@@ -162,6 +167,11 @@ class Kernel:
     def address(self, load: ir.Load) -> str:
         return f"{self.printer.pointers[load.buffer]}[{self.c.nest.offset(self.c.nest.accesses[id(load)]) or '0'}]"
 
+    def place(self, buffer: str) -> str:
+        """Where an element is stored. A slot's start is an argument, so that kernels for all slots are alike."""
+        pointer, nest = self.printer.pointers[buffer], self.c.nest
+        return f"{pointer}[{nest.offset(nest.stores[buffer], start_of(pointer)) or '0'}]"
+
     def vector_loop(self, side: Side) -> Loop | None:
         """The loop along which a plain load may take four neighbours at once, if there is one."""
         if (self.tile.rows if side is self.c.left else self.tile.columns) * self.tile.depth % (4 * self.tile.threads):
@@ -223,7 +233,7 @@ class Kernel:
         scope.known[id(c.total)] = "sums[i][j + u]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in values}
-        places = {b: f"{self.printer.pointers[b]}[{c.nest.offset(c.nest.stores[b]) or '0'}]" for b in values}
+        places = {b: self.place(b) for b in values}
         body = [*c.apart(c.columns, "(column + u)", kind), *scope.lines]
         single = [
             "#pragma unroll", "for (int u = 0; u < 4; ++u) {", "  if (column + u < columns) {",

@@ -132,7 +132,7 @@ class TensorKernel(Kernel):
         scope = Scope()
         scope.known[id(c.total)] = "tile[i * (COLUMNS + 8) + threadIdx.x % COLUMNS]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
-        places = {b: f"{self.printer.pointers[b]}[{c.nest.offset(c.nest.stores[b]) or '0'}]" for b in values}
+        places = {b: self.place(b) for b in values}
         stores = [f"{places[b]} = {v};" for b, v in values.items()]
         return [
             *EPILOGUE.splitlines(), f"const {kind} column = column0 + threadIdx.x % COLUMNS;",

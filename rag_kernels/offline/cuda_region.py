@@ -8,20 +8,19 @@ columns load together); a team reduces through warp shuffles or shared memory.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 from typing import Self
 
 from rag_kernels.offline import ir
 from rag_kernels.offline.contract import find_contraction
-from rag_kernels.offline.contract_cuda import Kernel
+from rag_kernels.offline.contract_cuda import Kernel, start_of
 from rag_kernels.offline.contract_tensor import TensorKernel, serves
 from rag_kernels.offline.cuda_sweeps import Sweeps, count_of
 from rag_kernels.offline.cuda_windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.expressions import Printer, Scope
 from rag_kernels.offline.function import Function, Sizes
-from rag_kernels.offline.nest import Loop, build_nest
-from rag_kernels.offline.passes import around, indent, levels
+from rag_kernels.offline.nest import Loop, build_nest, text_of
+from rag_kernels.offline.passes import around, indent, levels, words
 from rag_kernels.offline.regions import Region
 from rag_kernels.offline.sizes import Number, c_name
 from rag_kernels.offline.table import CTYPES
@@ -59,7 +58,11 @@ class CudaRegion(Sweeps):
         nest = build_nest(region, sizes.names)
         level = levels(region.stores.values())
         scratch = tuple(c_name(b) for b in f.scratch)
-        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=sizes.constants,
+        constants = sizes.constants
+        if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
+            summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
+            constants = {name: value for name, value in constants.items() if name in summed}
+        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=constants,
                    scratch=scratch)  # fmt: skip
 
     def product(self, name: str, f: Function) -> tuple[list[str], list[str]] | None:
@@ -73,9 +76,9 @@ class CudaRegion(Sweeps):
         made = TensorKernel if self.parameters.tensor and serves(found) else Kernel
         kernel = made(found, printer, "int" if small else "int64_t", self.parameters.tile)
         body = kernel.body()
-        parameters, arguments = self.parameters_of("\n".join(body), f)
+        parameters, arguments = self.parameters_of(body, f)
         parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
-        constants = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
+        constants = self.constants_in(body)
         body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
         pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in used}
         checks = [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in f.scratch]
@@ -86,9 +89,8 @@ class CudaRegion(Sweeps):
         """The device function and the statements that launch it."""
         nest = self.nest
         body = {"point": self.point, "row": self.row, "column": self.column}[nest.schedule]()
-        parameters, arguments = self.parameters_of("\n".join(body), f)
-        used = [(n, v) for n, v in self.constants.items() if re.search(rf"\b{n}\b", "\n".join(body))]
-        body = [*(f"constexpr int64_t {n} = {v};" for n, v in used), *body]
+        parameters, arguments = self.parameters_of(body, f)
+        body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
         shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
         reduced = " x ".join(loop.size for loop in nest.reduced)
         note = f"// {', '.join(self.stores)}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
@@ -110,22 +112,28 @@ class CudaRegion(Sweeps):
     def sums(self) -> int:
         return sum(isinstance(v, ir.Reduce) for v in ir.walk(*self.values))
 
-    def parameters_of(self, body: str, f: Function) -> tuple[list[str], list[str]]:
-        """Pointers, sizes and numbers that the body names."""
-        parameters, arguments = [], []
-        numbers = [item for item in f.order if isinstance(item, Number)]
+    def constants_in(self, body: list[str]) -> list[tuple[str, str]]:
+        """Sizes that are numbers, as far as the body names them."""
+        named = words(body)
+        return [(name, value) for name, value in self.constants.items() if name in named]
+
+    def parameters_of(self, body: list[str], f: Function) -> tuple[list[str], list[str]]:
+        """Pointers, then sizes and numbers, in the order in which the body names them, the same for kernels alike."""
+        pointers: dict[str, tuple[str, str]] = {}
+        others: dict[str, tuple[str, str]] = {}
         for buffer in (*f.inputs, *f.scratch, *f.outputs):
-            name = c_name(buffer)
-            if re.search(rf"\b{name}_p\b", body):
-                const = "" if buffer in self.stores else "const "
-                parameters.append(f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {name}_p")
-                arguments.append(f"{name}_data" if buffer in f.scratch else f"{name}.data")
+            name, const = c_name(buffer), "" if buffer in self.stores else "const "
+            pointer, data = f"{name}_p", f"{name}_data" if buffer in f.scratch else f"{name}.data"
+            pointers[pointer] = f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {pointer}", data
+            if buffer in self.stores:
+                start = text_of(self.nest.stores[buffer].constant)
+                others[start_of(pointer)] = f"int64_t {start_of(pointer)}", start
+        numbers = [(item.name, item.ctype) for item in f.order if isinstance(item, Number)]
         sizes = [(n, "int64_t") for n in self.nest.names.of.values() if n not in self.constants]
-        for text, kind in [*sizes, *((n.name, n.ctype) for n in numbers)]:
-            if re.search(rf"\b{text}\b", body):
-                parameters.append(f"{kind} {text}")
-                arguments.append(text)
-        return parameters, arguments
+        others |= {text: (f"{kind} {text}", text) for text, kind in [*sizes, *numbers]}
+        named = words(body)
+        found = [known[word] for known in (pointers, others) for word in named if word in known]
+        return [parameter for parameter, _ in found], [argument for _, argument in found]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
         outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"

@@ -145,6 +145,13 @@ class SpreadRegion(WideRegion):
     def kept_or(self, name: str, load: str) -> str:
         return f"ring.at({self.held.index(name)}, j)"
 
+    def put(self, name: str) -> str:
+        place = self.addresses[name]
+        return f"keep_whole({place}, {name});" if place.startswith("&") else f"put_whole({place}, {name});"
+
+    def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
+        return [line.replace("&ring.at(", "ring.place(") for line in WideRegion.loaded(self, lines, kept)]
+
     def each_quad(self, sweep: str) -> list[str]:
         """A row's first sweep takes what has come and waits for the rest, one by one."""
         unroll, *loop = self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])
@@ -267,7 +274,7 @@ class SpreadRegion(WideRegion):
     def bounds(self) -> str:
         return f"__launch_bounds__({self.threads}, {1024 // self.threads}) "
 
-    def parameters_of(self, body: str, f: Function) -> tuple[list[str], list[str]]:
+    def parameters_of(self, body: list[str], f: Function) -> tuple[list[str], list[str]]:
         parameters, arguments = WideRegion.parameters_of(self, body, f)
         team = "Cluster" if self.parts() <= CLUSTER and self.joined <= SHOWN else "Team"
         return [f"{team} team", *parameters], arguments

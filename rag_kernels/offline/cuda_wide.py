@@ -126,11 +126,15 @@ class WideRegion(CudaRegion):
             *(f"float {n}_f = 0;" for n in sums),
             *self.each(lines),
             *(f"{n} += {n}_f;" for n in sums),
-            *(f"*reinterpret_cast<{self.vector}*>({self.addresses[n]}) = {n};" for n in made),
+            *(self.put(n) for n in made),
         ]
         if before is not None:
             rest = [*before, "if (inside) {", *indent(rest), "}"]
         return [*(f"const {self.vector} {n} = {inside.format(n)};" for n in used), *rest]
+
+    def put(self, name: str) -> str:
+        """Store a quad."""
+        return f"*reinterpret_cast<{self.vector}*>({self.addresses[name]}) = {name};"
 
     def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
         """The marks of `quad_lines` replaced by loads from memory or from what the thread keeps."""

@@ -126,11 +126,11 @@ class Nest:
     accesses: dict[int, Access]
     stores: dict[str, Access]
 
-    def offset(self, access: Access) -> str:
-        """The element offset as C text; indices that are values are left to the caller."""
+    def offset(self, access: Access, start: str = "") -> str:
+        """The element offset as C text; indices that are values are left to the caller. `start` names its constant."""
         terms = self.terms(access, [*self.outer, *([self.lane] if self.lane else []), *self.reduced])
         if access.constant:
-            terms.append(text_of(access.constant))
+            terms.append(start or text_of(access.constant))
         return " + ".join(terms)
 
     def terms(self, access: Access, loops: list[Loop]) -> list[str]:

@@ -5,6 +5,7 @@ Comes in: a nest. Goes out: what both languages' region printers share. Knows no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -44,6 +45,11 @@ def accumulator(value: ir.Reduce | ir.Scan) -> str:
 
 def indent(lines: Iterable[str]) -> list[str]:
     return ["  " + line for line in lines]
+
+
+def words(lines: Iterable[str]) -> dict[str, None]:
+    """The names in a text, and its other words, each once."""
+    return dict.fromkeys(re.findall(r"\w+", "\n".join(lines)))
 
 
 def around(loops: list[Loop], body: list[str], *, unroll: bool = False) -> list[str]:

@@ -76,21 +76,29 @@ def addmm(c: Lowering, node: Node) -> ir.Value:
 
 
 def einsum(c: Lowering, node: Node) -> ir.Value:
-    """Two operands, each letter once in each."""
+    """Operands from left to right, as PyTorch multiplies them; each letter at most once in each.
+
+    What no later operand has is summed at once, so that every product has two factors.
+    """
     equation, operands = node.args[:2]
     inputs, _, output = str(equation).replace(" ", "").partition("->")
     terms = inputs.split(",")
     plain = output.isalpha() and all(t.isalpha() and len(set(t)) == len(t) for t in terms)
-    if len(terms) != 2 or not plain or not isinstance(operands, tuple):
+    if len(terms) < 2 or not plain or not isinstance(operands, tuple):
         raise ir.Unfusable("an einsum of another form")
-    summed = sorted(set("".join(terms)) - set(output))
-    values = []
-    for term, name in zip(terms, operands, strict=True):
-        value = operand(c, c.value(name))
-        groups = dict(zip(term, value.dims, strict=True))
-        values.append(c.with_dims(value, tuple(groups.get(letter, ()) for letter in (*output, *summed))))
-    out = c.op("{0} * {1}", *values)
-    return c.reduce("sum", out, range(len(output), len(output) + len(summed)), keep=False)
+    letters, total = terms[0], c.value(operands[0])
+    for number, (term, name) in enumerate(zip(terms[1:], operands[1:], strict=True), 2):
+        later = set("".join([output, *terms[number:]]))
+        kept = output if number == len(terms) else "".join(x for x in dict.fromkeys(letters + term) if x in later)
+        summed = sorted(set(letters + term) - set(kept))
+        factors = []
+        for side, value in ((letters, operand(c, total)), (term, operand(c, c.value(name)))):
+            groups = dict(zip(side, value.dims, strict=True))
+            factors.append(c.with_dims(value, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
+        total = c.op("{0} * {1}", *factors)
+        total = c.reduce("sum", total, range(len(kept), len(kept) + len(summed)), keep=False) if summed else total
+        letters = kept
+    return total
 
 
 def attention(c: Lowering, node: Node) -> ir.Value:

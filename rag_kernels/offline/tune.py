@@ -16,6 +16,7 @@ from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters
 
 Parameters = CpuParameters | CudaParameters
+END = "// tuning parameters"
 ROOMY = ("sm_90", "sm_100", "sm_103")  # 227 KiB of shared memory a block, for rows that blocks share
 
 # What to try for each parameter, best guess first, and the schedules that feel it ("" is any).
@@ -49,7 +50,7 @@ def starting_parameters(backend: Backend, arch: str = "") -> Parameters:
 
 def parameters_in(source: str, backend: Backend) -> Parameters | None:
     """The parameters that a generated source was written with; None for a source of another hand."""
-    line = next((x for x in source.splitlines() if x.endswith("// tuning parameters")), None)
+    line = next((x for x in source.splitlines() if x.endswith(END)), None)
     if line is None:
         return None
     start = starting_parameters(backend)
@@ -69,6 +70,15 @@ def neighbours(base: Parameters, schedules: tuple[str, ...]) -> Iterator[Paramet
             for value in values:
                 if getattr(base, name) != value:
                     yield replace(base, **{name: value})
+
+
+def is_felt(changed: str, base: str) -> bool:
+    """Whether two sources differ in more than the value of a parameter that nothing reads."""
+    texts = [source.splitlines() for source in (base, changed)]
+    (before, *rest), (after, *other) = (sorted(text, key=lambda x: not x.endswith(END)) for text in texts)
+    values = [dict(re.findall(r"(\w+) = (\d+)", line)) for line in (before, after)]
+    turned = [name for name in values[0] if values[0][name] != values[1].get(name)]
+    return rest != other or any(re.search(rf"\b{name}\b", line) for name in turned for line in rest)
 
 
 def describe(base: Parameters, changed: Parameters) -> str:

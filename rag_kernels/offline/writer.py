@@ -19,7 +19,7 @@ from rag_kernels.offline.compose import Plan, choices, first_plans, write
 from rag_kernels.offline.foreign import MARK, Foreign
 from rag_kernels.offline.rewrite import rewrites, simplified
 from rag_kernels.offline.transplant import transplants
-from rag_kernels.offline.tune import Parameters, describe, neighbours, parameters_in, starting_parameters
+from rag_kernels.offline.tune import Parameters, describe, is_felt, neighbours, parameters_in, starting_parameters
 from rag_kernels.records import Brief, Draft, Shown
 
 
@@ -148,7 +148,7 @@ def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) ->
     variant, leading = (same or written)[0]
     for parameters in neighbours(base, leading.schedules if leading else ()):
         plan = variant.write(parameters)
-        if plan is not None:
+        if plan and (leading is None or is_felt(plan.candidate.source, leading.candidate.source)):
             yield variant.draft(plan, f"Tune: {describe(base, parameters)}.", best.candidate.id)
 
 
