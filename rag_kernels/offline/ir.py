@@ -34,6 +34,8 @@ class Atom:
 
     def leaves(self) -> tuple[Atom, ...]:
         if self.alias:
+            while self.alias.alias:  # a state that goes through many steps unifies its loops at each of them
+                self.alias = self.alias.alias
             return self.alias.leaves()
         if self.parts:
             return self.parts[0].leaves() + self.parts[1].leaves()
