@@ -67,6 +67,7 @@ class Race:
         self.subject, self.place, self.session, self.check = subject, place, place.session, check
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
+        self.burst: list[Place] = []
         self.first_s = self._first_s()
         wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
         mine = min(wanted, max(1, int(BURST_S / self.first_s)))  # fewer of a candidate that is very slow
@@ -90,7 +91,7 @@ class Race:
         places: list[Place] = []
         end = perf_counter() + BIND_S
         while len(places) < wanted and (len(places) < LEAST_CALLS or perf_counter() < end):
-            places.append(self.subject.bind(self.session))
+            places.append(self.subject.bind(self.session, beside=next(iter([*self.burst, *places]), None)))
         return places
 
     def _missing(self) -> int:
@@ -181,6 +182,8 @@ class Race:
     def _burst(self, cold: bool) -> tuple[Place, Recipe, float]:
         """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
         recipes = [self.session.random_recipe() for _ in self.burst]
+        if self.subject.is_module:
+            recipes = self.session.with_parameters_of(recipes[0], recipes)
         self.subject.prepare_all(self.burst, recipes, cold=cold)
         seconds = self.subject.call_all(self.session.rng.sample(self.burst, len(self.burst)))
         chosen = self.session.rng.randrange(len(self.burst))

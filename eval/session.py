@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -227,6 +227,14 @@ class Session:
         if "fresh content" in self.limits.without:
             return plain(0, len(self.specs))
         return random_recipe(self.specs, self.movable, self.own_draws, self.rng)
+
+    def with_parameters_of(self, one: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
+        """The recipes, with what is no input as in this one: a module has its parameters once for all calls."""
+        inputs = [a.role == "input" for a in self.fp.tensors]
+        return [
+            tuple(own if moves else shared for own, shared, moves in zip(recipe, one, inputs, strict=True))
+            for recipe in recipes
+        ]
 
     # Answers
 

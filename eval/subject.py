@@ -126,10 +126,13 @@ class Subject:
             raise Stopped(Rejected("forged_answer", why))
         return reply
 
-    def bind(self, session: Session, *, tight: bool = False, strided: bool = False) -> Place:
+    def bind(
+        self, session: Session, *, tight: bool = False, strided: bool = False, beside: Place | None = None
+    ) -> Place:
         """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
 
-        `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged.
+        `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged. A place
+        `beside` another is called in one burst with it, on the same parameters: a module may serve both.
         """
         content = session.content
         if tight:
@@ -143,6 +146,7 @@ class Subject:
             "outputs": describe(session.fp.outputs, tight=tight and not session.on_gpu),
             "writable": "read-only inputs" in self.limits.without,
             "like": like.number if like else None, "strided": strided,
+            "beside": beside.number if beside else None,
         }  # fmt: skip
         fds = [content.fd, outputs.fd] if outputs else [content.fd]
         if session.on_gpu and like is None:

@@ -98,9 +98,16 @@ def test_a_module_is_called_on_after_the_profiler_has_looked_at_it(judge: LocalJ
     """The profiler is set up before the first call, and lets go before those that are timed."""
     fp, _ = softmax(judge, 2048)
     head = "import torch\nimport torch.nn as nn\n\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n"
-    text = f"{head}{MODULES[body]}\n"
-    (found,) = verdicts(judge, fp, [Candidate(text, "module", "cuda")])
+    (found,) = verdicts(judge, fp, [Candidate(f"{head}{MODULES[body]}\n", "module", "cuda")])
     assert isinstance(found, Passed) and found.label != "custom kernel", found
+
+
+def test_a_burst_of_a_module_has_its_parameters_once(judge: LocalJudge) -> None:
+    inputs = "torch.randn(96, 64)", "torch.randn(1)"
+    fp = functional("linear", Case("return torch.relu(self.l(x)) + y", *inputs, init="self.l = nn.Linear(64, 48)"))
+    text = fp.problem.source.replace("class Model(", "class ModelNew(").replace("super(Model", "super(ModelNew")
+    (found,) = verdicts(judge, fp, [Candidate(text, "module", "cuda")])
+    assert isinstance(found, Passed) and "burst-timed" in found.labels, found
 
 
 def test_a_reference_that_an_input_kills_is_started_again(judge: LocalJudge) -> None:
