@@ -26,7 +26,8 @@ CASES = {
     ),
     "batches": Case(
         "return torch.bmm(x, y), torch.baddbmm(x[:, :, :19], x, y, beta=0.5), x @ y[0], "
-        "torch.einsum('bmk,bnk->mbn', x, x), torch.einsum('bmk,bnk,bm,bkp->bnp', x, x, x[:, :, 0], y)",
+        "torch.einsum('bmk,bnk->mbn', x, x), torch.einsum('bmk,bnk,bm,bkp->bnp', x, x, x[:, :, 0], y), "
+        "torch.einsum('ai,bj,c->ij', x[0], y[1], x[2, 3])",
         "torch.randn(3, 17, 40)",
         "torch.randn(3, 40, 19)",
     ),

@@ -76,9 +76,9 @@ def addmm(c: Lowering, node: Node) -> ir.Value:
 
 
 def einsum(c: Lowering, node: Node) -> ir.Value:
-    """Operands from left to right, as PyTorch multiplies them; each letter at most once in each.
+    """Operands from left to right, as PyTorch multiplies them unless it knows a better order; each letter once in each.
 
-    What no later operand has is summed at once, so that every product has two factors.
+    What one operand alone has is summed before, and what no later one has at once, so that a product has two factors.
     """
     equation, operands = node.args[:2]
     inputs, _, output = str(equation).replace(" ", "").partition("->")
@@ -86,15 +86,23 @@ def einsum(c: Lowering, node: Node) -> ir.Value:
     plain = output.isalpha() and all(t.isalpha() and len(set(t)) == len(t) for t in terms)
     if len(terms) < 2 or not plain or not isinstance(operands, tuple):
         raise ir.Unfusable("an einsum of another form")
-    letters, total = terms[0], c.value(operands[0])
-    for number, (term, name) in enumerate(zip(terms[1:], operands[1:], strict=True), 2):
+    values = []
+    for place, name in enumerate(operands):
+        value, others = c.value(name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
+        if value.dtype != "float32":
+            raise ir.Unfusable(f"a product of {value.dtype}")
+        alone = [i for i, letter in enumerate(terms[place]) if letter not in others]
+        values.append(c.reduce("sum", value, alone, keep=False) if alone else value)
+        terms[place] = "".join(letter for letter in terms[place] if letter in others)
+    letters, total = terms[0], values[0]
+    for number, (term, value) in enumerate(zip(terms[1:], values[1:], strict=True), 2):
         later = set("".join([output, *terms[number:]]))
         kept = output if number == len(terms) else "".join(x for x in dict.fromkeys(letters + term) if x in later)
         summed = sorted(set(letters + term) - set(kept))
         factors = []
-        for side, value in ((letters, operand(c, total)), (term, operand(c, c.value(name)))):
-            groups = dict(zip(side, value.dims, strict=True))
-            factors.append(c.with_dims(value, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
+        for side, factor in ((letters, operand(c, total)), (term, operand(c, value))):
+            groups = dict(zip(side, factor.dims, strict=True))
+            factors.append(c.with_dims(factor, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
         total = c.op("{0} * {1}", *factors)
         total = c.reduce("sum", total, range(len(kept), len(kept) + len(summed)), keep=False) if summed else total
         letters = kept

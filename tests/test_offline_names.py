@@ -1,0 +1,73 @@
+"""Names of arguments stay clear of those that generated kernels declare."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import test_offline_deep as deep
+import test_offline_numbers as numbers
+import test_offline_products as products
+from emulated_cuda import build_emulated
+from test_offline_numbers import Case, functional, worst_ratio
+
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.sizes import c_name
+
+SHARED = {
+    "long": Case("return (x * y).softmax(-1)", "torch.randn(4, 40000)", "torch.randn(40000)"),
+    "odd": Case("return x.softmax(-1) + y", "torch.randn(4, 40001)", "torch.randn(1)"),
+}
+MANY = {"sums": deep.MANY_SUMS, "residual": deep.RESIDUAL, "bottlenecks": deep.BOTTLENECKS, **SHARED}
+CASES = numbers.CASES | products.CASES | MANY
+PARAMETERS = (
+    CpuParameters(products=2), CudaParameters(products=2), CudaParameters(products=2, tensor=0),
+    CudaParameters(products=2, sharing=0),
+)  # fmt: skip
+TYPE = r"(?:bool|int|unsigned|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient)"
+FIRST = re.compile(rf"\b{TYPE}(?:\s*[*&]\s*|\s+)(?:const\s+)?(?:__restrict__\s+)?(\w+)(?=\s*[=\[;(,){{])")
+STATEMENT = re.compile(rf"\s*(?:const |constexpr |extern |__shared__ |__align__\(\d+\) )*{TYPE}\b")
+FURTHER = re.compile(r", \*?(?:const )?(\w+)(?: =|\[|;)")
+FUNCTION = re.compile(r"__device__ (?:inline |__forceinline__ )?\w+ (\w+)\(|^inline \w+ (\w+)\(", re.MULTILINE)
+BODIES = re.compile(r"^// [^\n]* (?:rows|columns|elements|products)\b.*", re.MULTILINE | re.DOTALL)
+
+
+def declared(source: str) -> set[str]:
+    """Names of variables in generated kernels and launches, and of the functions that they may call."""
+    found = {name for both in FUNCTION.findall(source) for name in both if name}
+    bodies = BODIES.search(source)
+    text = bodies[0] if bodies else ""
+    further = [FURTHER.findall(line) for line in text.splitlines() if STATEMENT.match(line)]
+    return found | set(FIRST.findall(text)) | {name for names in further for name in names}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_argument_keeps_a_name_that_generated_code_declares(name: str) -> None:
+    fp = functional(name, CASES[name])
+    known = {a.name for a in fp.arguments} | {node.name for node in fp.nodes}
+    constants = tuple(constant for constant, _ in fp.constants)
+    found = set()
+    for parameters in PARAMETERS:
+        plan = write(fp, parameters)
+        found |= declared(plan.candidate.source) if plan else set()
+    assert not {n for n in found - known if c_name(n) == n and not n.startswith(constants)}
+
+
+@pytest.mark.parametrize("names", ["grid quads team", "parts partial ring", "met elements items"])
+def test_arguments_may_have_any_names(names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix, a vector and a number, in tiles and in rows that blocks share; most of these names broke the build."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    matrix, vector, number = names.split()
+    case = Case(
+        f"return x @ self.{matrix} + self.{vector}, (y * self.{number}).softmax(-1)",
+        "torch.randn(64, 64)", "torch.randn(2, 40000)",
+        init=f"self.{matrix}, self.{vector}, self.{number} = nn.Parameter(torch.randn(64, 64)), "
+        f"nn.Parameter(torch.randn(64)), 2.5",
+    )  # fmt: skip
+    fp = functional("names", case)
+    plan = write(fp, CudaParameters(products=2, tensor=0))
+    assert plan is not None and all(f"{name}_arg" in plan.candidate.source for name in names.split())
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
