@@ -105,7 +105,7 @@ class CudaRegion(Sweeps):
     def bounds(self) -> str:
         """Each sum takes registers, and a block whose threads want more than there are cannot be launched.
 
-        Where sums are few nvcc is left alone: bounds made batch norm half as slow again on an H200.
+        Where sums are few nvcc is left alone.
         """
         return "__launch_bounds__(ROW_THREADS, 1) " if self.nest.schedule == "row" and self.sums() > FEW_SUMS else ""
 
