@@ -22,7 +22,7 @@ class Number:
 
 # Of generated loops; `tests/test_offline_names.py` finds one that is missing.
 TAKEN = re.compile(
-    r"[a-z]+\d+|[a-z]+\d+_\w+|l_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data)|"
+    r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data)|"
     r"(above|at|await|close|cluster|column|copy|first|half|handed|high|keep|lane|left|low|next|part|phase|put|quad|rest|"
     r"right|rk|row|take|taps|wide)_\w+|"
     r"[a-eg-lnp-qstuvz]|z_|lo|hi|kn|tx|ty|to|at|in|up|by|"
