@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.ids import content_id
 from eval.records import Backend, Device, Features, MachineError
-from eval.turns import Turns
+from eval.turns import Turns, locks
 
 if TYPE_CHECKING:
     from eval.workers import Workers
@@ -89,7 +89,7 @@ def open_device(backend: Backend, workers: Workers, cache: Path) -> Device:
     arch = f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else _cpu_arch()
     file = cache / "devices" / f"{content_id('d', backend, name, arch, CEILINGS_VERSION)}.json"
     if not file.is_file():
-        with Turns(units(backend), cache).alone():
+        with Turns(units(backend), locks(backend, cache)).alone():
             if not file.is_file():  # another process may have measured it meanwhile
                 asked = {"backend": backend, "threads": threads()}
                 ceilings = workers.call("eval.device:measure", asked, deadline_s=MEASURE_LIMIT_S)

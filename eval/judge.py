@@ -38,7 +38,7 @@ from eval.sessions import AtOtherSizes, Sessions
 from eval.subject import Library, Subject
 from eval.tiers import Forbidden, check_composed
 from eval.trial import Trial
-from eval.turns import Turns
+from eval.turns import Turns, locks
 from eval.workers import Workers
 
 JUDGE_VERSION = "2"
@@ -87,7 +87,7 @@ class LocalJudge:
         self._candidate_workers = candidate_workers
         self._with_inductor: Workers | None = None
         self._loading: dict[Candidate, Future[Subject]] = {}
-        self._turns = Turns(units(device.backend), cache)
+        self._turns = Turns(units(device.backend), locks(device.backend, cache))
         self.sessions = Sessions(device, limits, workers, candidate_workers, cache, self._turns, at_other_sizes)
         self._builder = Builder(
             tools, candidate_workers, cache, thorough=limits.thorough, can_run=self.can_run,

@@ -1,18 +1,35 @@
 """Whose turn it is on a device: many processes may compute on it side by side, or one may time.
 
-Comes in: names of what a timing takes for itself (a GPU, each core), and the cache's folder, where a lock on a file
-says whose turn it is. Who waits to time is let in before those who come to compute after it.
+Comes in: names of what a timing takes for itself (a GPU, each core), and a folder, where a lock on a file says whose
+turn it is. Who waits to time is let in before those who come to compute after it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from eval.build import default_cache
+from eval.records import Backend
+
 Turn = Literal["none", "shared", "alone"]
+
+
+def locks(backend: Backend, cache: Path) -> Path:
+    """The folder for it: of a GPU the same for all of a user's judges, whatever cache they have, if it may be made.
+
+    A judge that another one disturbs takes memory for slower than it is, and with it every floor.
+    """
+    if backend == "cuda":
+        with suppress(OSError):
+            default_cache().mkdir(parents=True, exist_ok=True)
+            if os.access(default_cache(), os.W_OK):
+                return default_cache()
+    return cache
 
 
 class Turns:

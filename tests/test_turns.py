@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from eval.turns import Turns
+import pytest
+
+from eval.turns import Turns, locks
 
 NAMES = ("core0", "core1")
 
@@ -110,3 +112,12 @@ def test_who_waits_for_another_gives_up_the_own_turn(tmp_path: Path) -> None:
         assert not again.inside.wait(0.2)
     assert again.inside.wait(20)
     again.leave()
+
+
+def test_judges_with_other_caches_take_turns_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path / "own"))
+    assert locks("cuda", tmp_path / "a") == locks("cuda", tmp_path / "b") == tmp_path / "own"
+    assert locks("cpu", tmp_path / "a") == tmp_path / "a"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path / "file" / "none"))  # no folder can be made there
+    assert locks("cuda", tmp_path / "a") == tmp_path / "a"
