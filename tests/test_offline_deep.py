@@ -155,7 +155,7 @@ def test_kernels_that_are_alike_are_written_once() -> None:
 def test_layers_of_a_growing_concatenation_share_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a layer's channels begin, and how many channels are normalised, are arguments."""
     fp = functional("bottlenecks", BOTTLENECKS)
-    plan = write(fp, CudaParameters(products=2, sharing=0))
+    plan = write(fp, CudaParameters(products=2, sharing=0, tensor=0))
     assert plan is not None and plan.candidate.tier == "kernel"
     found = kernels(plan.candidate.source)
     launched = re.findall(r"(\w+)(?:<\d+>)?<<<", plan.candidate.source)
