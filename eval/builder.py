@@ -60,15 +60,19 @@ class Builder:
         return Library(built.library) if isinstance(built, Built) else None
 
     def checked(self, candidate: Candidate) -> tuple[Programs, Workers]:
-        """The programs for sanitizers, built when they are first asked for, and the workers to run them in."""
-        built = build(_checked_sources(candidate), tools=self._tools, cache=self._cache)
+        """The programs for sanitizers, built when they are first asked for, and the workers to run them in.
+
+        A module is built there, by itself.
+        """
+        sources = _checked_sources(candidate) if candidate.tier != "module" else []
+        built = build(sources, tools=self._tools, cache=self._cache) if sources else []
         paths = [one.library if isinstance(one, Built) else None for one in built]
         if self._tool_workers is None:
             self._tool_workers = self._workers
             if self._on_gpu:  # compute-sanitizer attaches to what it runs
                 self._tool_workers = Workers(sandbox=Sandbox((self._cache / "builds",), gpu=True, filtered=False))
-        if self._on_gpu:
-            return Programs(paths[0]), self._tool_workers
+        if self._on_gpu or not paths:
+            return Programs(paths[0] if paths else None), self._tool_workers
         if len(paths) < 2:
             why = "its threads are ordered by fences, flushes or assembly, which that does not see"
             return Programs(paths[0], None, why), self._tool_workers

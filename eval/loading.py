@@ -6,6 +6,7 @@ no arguments for the timed path. Bound once per set of buffers; state of the cod
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -196,9 +197,12 @@ class PybindCode:
     def __init__(self, source: str, device: torch.device) -> None:
         from torch.utils import cpp_extension
 
-        path = Path.cwd() / ("candidate.cu" if device.type == "cuda" else "candidate.cpp")
-        path.write_text(source)
-        built = cpp_extension.load(name="candidate", sources=[str(path)], build_directory=str(Path.cwd()))
+        folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR", ".")).resolve()
+        folder.mkdir(exist_ok=True)
+        path = folder / ("candidate.cu" if device.type == "cuda" else "candidate.cpp")
+        if not path.is_file() or path.read_text() != source:  # sanitizers load what was built before them
+            path.write_text(source)
+        built = cpp_extension.load(name="candidate", sources=[str(path)], build_directory=str(folder))
         self._forward = built.forward
 
     def bind(self, buffers: Buffers, message: dict[str, Any]) -> Callable[[], Any]:

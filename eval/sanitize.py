@@ -56,7 +56,7 @@ _FOUND = (
     re.compile(r"========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)([^\n]{10,160})"),
 )
 _ERROR = re.compile(r"========= (?:Invalid|Uninitialized|Error: Race|Race reported|Barrier error|Program hit)")
-_LINE = re.compile(r"kernel\d+\.(?:cpp|cu):(\d+)")
+_LINE = re.compile(r"(?:kernel\d+|main|cuda|candidate)\.(?:cpp|cu):(\d+)")  # the last ones of torch's loader
 
 
 def call_file(session: Session, most_bytes: int | None = None) -> bytes:
@@ -119,10 +119,13 @@ def sanitize(
         "recorded": recorded,
         "calls": [base64.b64encode(call).decode() for call in calls],
     }  # fmt: skip
-    if not calls:
-        return []
+    return sanitized(workers, "eval.sanitize:run", payload, 3 * RUN_LIMIT_S * len(calls)) if calls else []
+
+
+def sanitized(workers: Workers, target: str, payload: Any, deadline_s: float) -> list[Report]:
+    """The reports that `target` makes in a child of `workers`; one if it dies."""
     try:
-        replies = workers.call("eval.sanitize:run", payload, deadline_s=3 * RUN_LIMIT_S * len(calls))["reports"]
+        replies = workers.call(target, payload, deadline_s=deadline_s)["reports"]
     except WorkerFailed as failure:
         if failure.kind == "raised":
             raise MachineError(f"The sanitizers cannot run here: {failure.message}.") from failure
@@ -161,7 +164,7 @@ def _on_cpu(checked: str, raced: str, call: str, recorded: bool) -> dict[str, An
                 threads.kill()
             return {"ran": [], "found": [], "left_out": ["its calls could not be made again in a program"]}
         if ended not in (0, REFUSED):
-            found.append([" and ".join(CPU_TOOLS), _first(_log("checked.log"))])
+            found.append([" and ".join(CPU_TOOLS), said_first(_log("checked.log"))])
     if threads is not None and not found:
         try:
             code = threads.wait(THREAD_LIMIT_S)
@@ -170,7 +173,7 @@ def _on_cpu(checked: str, raced: str, call: str, recorded: bool) -> dict[str, An
         log = _log("raced.log")
         if code in (0, REFUSED, RACY):
             ran.append("thread")
-            found += [["thread", _first(log)]] * (code == RACY)
+            found += [["thread", said_first(log)]] * (code == RACY)
         else:
             why = log.strip().splitlines()[0][:160] if log.strip() else f"it ended with code {code}"
             left_out.append(f"ThreadSanitizer: {why if code is not None else f'not done after {THREAD_LIMIT_S:.0f} s'}")
@@ -197,13 +200,13 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
     not end, each is made alone, twice, to see which it was; what none shows alone is the last one's, which came after
     others: a buffer of the first size, but nothing that waits for a second call.
     """
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    tool = compute_sanitizer()
     reports: list[dict[str, Any]] = [{"ran": [], "found": [], "left_out": []} for _ in files]
-    if not Path(tool).is_file():
+    if tool is None:
         return [report | {"left_out": ["compute-sanitizer does not work here"]} for report in reports]
-    together = _under(tool, [(name, files) for name in GPU_TOOLS], program)
+    together = side_by_side([tool], [(name, files) for name in GPU_TOOLS], [program])
     unclear = [name for name, code, _ in together if code in (None, FOUND) and len(files) > 1]
-    alone = _under(tool, [(name, [file, file]) for name in unclear for file in files], program)
+    alone = side_by_side([tool], [(name, [file, file]) for name in unclear for file in files], [program])
     for name, code, log in together:
         results = [(c, text) for n, c, text in alone if n == name] or [(code, log)] * len(files)
         if code == FOUND and all(c != FOUND for c, _ in results):
@@ -213,19 +216,36 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
                 report["left_out"].append(log_ if code_ is None else f"{name} does not work here")
                 continue
             report["ran"].append(name)
-            report["found"] += [[name, _first(log_)]] * (code_ == FOUND)
+            report["found"] += [[name, said_first(log_)]] * (code_ == FOUND)
     return reports
 
 
-def _under(tool: str, jobs: Sequence[tuple[str, Sequence[str]]], program: str) -> list[tuple[str, int | None, str]]:
-    """Name, exit code and log of each tool, all side by side; no code, and why, of one that took too long."""
-    started = [
-        _logged([tool, "--tool", name, "--error-exitcode", str(FOUND), *MORE.get(name, ()), program, *files],
-                f"tool{job}.log")
-        for job, (name, files) in enumerate(jobs)
-    ]
+def compute_sanitizer() -> str | None:
+    """Its path, where there is one."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    return tool if Path(tool).is_file() else None
+
+
+def side_by_side(
+    tool: Sequence[str], jobs: Sequence[tuple[str, Sequence[str]]], program: Sequence[str], *,
+    limit_s: float = GPU_LIMIT_S, environment: dict[str, str] | None = None, apart: bool = False,
+) -> list[tuple[str, int | None, str]]:  # fmt: skip
+    """Name, exit code and log of each tool of compute-sanitizer; no code, and why, of one that took too long.
+
+    `apart` runs each in a folder of its own.
+    """
+    started = []
+    for job, (name, files) in enumerate(jobs):
+        folder = Path(f"tool{job}" if apart else ".")
+        folder.mkdir(exist_ok=True)
+        command = [*tool, "--tool", name, "--error-exitcode", str(FOUND), *MORE.get(name, ()), *program, *files]
+        with open(f"tool{job}.log", "wb") as log:
+            started.append(subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment,
+                cwd=folder,
+            ))  # fmt: skip
     results: list[tuple[str, int | None, str]] = []
-    end = time.monotonic() + GPU_LIMIT_S
+    end = time.monotonic() + limit_s
     for job, ((name, _), process) in enumerate(zip(jobs, started, strict=True)):
         try:
             code = process.wait(max(0.0, end - time.monotonic()))
@@ -233,18 +253,13 @@ def _under(tool: str, jobs: Sequence[tuple[str, Sequence[str]]], program: str) -
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # what it looks at, too
             process.wait()
-            log = _log(f"tool{job}.log")
-            why = f"{name} was not done after {GPU_LIMIT_S:.0f} s"
-            results.append((name, FOUND, log) if _ERROR.search(log) else (name, None, why))  # many take long to tell
+            text = _log(f"tool{job}.log")
+            why = f"{name} was not done after {limit_s:.0f} s"
+            results.append((name, FOUND, text) if _ERROR.search(text) else (name, None, why))  # many take long to tell
     return results
 
 
-def _logged(command: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-    with open(log, "wb") as file:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
-
-
-def _first(log: str) -> str:
+def said_first(log: str) -> str:
     """What the tool says first, with the line of the candidate's source."""
     sentence = next((m.group(1).strip() for pattern in _FOUND if (m := pattern.search(log))), "it ended in a crash")
     sentence = re.sub(r" on address 0x.*| on unknown address 0x.*", "", sentence)

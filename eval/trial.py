@@ -7,7 +7,7 @@ request with new content.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TypeVar
 
@@ -19,7 +19,8 @@ from eval.device import floor_us
 from eval.fingerprint import Taken
 from eval.race import MOST_ASKING, Race, Times, order_matters, self_check
 from eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict, Wrong
-from eval.sanitize import SOFT_TOOLS, Programs, call_file, sanitize, takes
+from eval.sanitize import SOFT_TOOLS, Programs, Report, call_file, sanitize, takes
+from eval.sanitize_module import builds_its_own, sanitize_module
 from eval.session import Session
 from eval.subject import Library, Place, Stopped, Subject
 from eval.timing import median_us, product
@@ -136,26 +137,34 @@ class Trial:
         return True
 
     def _sanitize(self) -> None:
-        """Programs around its functions, under sanitizers, at small sizes and at odd ones; none of a module's.
+        """Programs around its functions under sanitizers, at small sizes and at odd ones, or the whole of a module.
 
         What goes wrong at other sizes than the problem's is a label here too.
         """
-        sessions = [s for s in (self.session.small, self.session.odd) if s is not None and takes(s.fp)]
+        sessions = [s for s in (self.session.small, self.session.odd) if s is not None]
         if "shape-specialised" in self.found.labels:
             sessions = []
             self.found.notes.append("not run under sanitizers: it does not take smaller sizes")
-        if self.candidate.tier == "module" or "sanitizers" in self.without or not sessions or self.checked is None:
+        if "sanitizers" in self.without or not sessions or self.checked is None:
+            return
+        if self.candidate.tier == "module":
+            if builds_its_own(self.candidate):
+                reports = sanitize_module(self.candidate, sessions, self.checked()[1])
+                self._take_reports(sessions, reports, [])
             return
         programs, workers = self.checked()
-        sessions = sessions if programs.checked or programs.raced else []
+        sessions = [s for s in sessions if takes(s.fp)] if programs.checked or programs.raced else []
         left_out = [] if programs.checked else ["not run under sanitizers: it does not build with them"]
         left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
         recorded = self.candidate.tier == "composed"
         made = [(s, self._recorded(s) if recorded else call_file(s)) for s in sessions]
         made = [(session, calls) for session, calls in made if calls]
         reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
+        self._take_reports([session for session, _ in made], reports, left_out)
+
+    def _take_reports(self, sessions: Sequence[Session], reports: Sequence[Report], left_out: list[str]) -> None:
         ran: list[str] = []
-        for (session, _), report in zip(made, reports, strict=False):
+        for session, report in zip(sessions, reports, strict=False):
             sizes = self._sizes(session)
             ran += [tool for tool in report.ran if tool not in ran]
             left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_offline_deep import BOTTLENECKS, MANY_SUMS, RESIDUAL
@@ -18,9 +19,10 @@ from eval.device import gpu_name
 from eval.judge import LocalJudge, open_judge
 from eval.limits import Limits
 from eval.problem import problem_from_source
-from eval.records import Candidate, FunctionalProblem, Passed, Verdict, Wrong
+from eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict, Wrong
 from eval.session import Session
 from ingest.functionalize import functionalize
+from ingest.sizes import at_other_sizes
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cuda import CudaParameters
 
@@ -53,6 +55,45 @@ MODULES = {
         return self.y.clone()""",
 }
 DIES = "x = x[torch.where(x.abs().max() > 50, 1 << 40, 0) + torch.arange(x.shape[0], device=x.device)]\n        return "
+
+OWN_KERNEL = """import ctypes
+import subprocess
+import torch
+import torch.nn as nn
+
+SOURCE = r'''
+__global__ void row_softmax(const float* x, float* kept, float* y, int n) {
+  __shared__ float parts[256];
+  const float* row = x + blockIdx.x * (long)n;
+  float top = -INFINITY, sum = 0;
+  for (int i = 0; i < n; ++i) top = fmaxf(top, row[i] * 0.37f);
+  for (int i = 0; i < n; ++i) sum += expf(row[i] * 0.37f - top);
+  BEFORE
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * (long)n + i] = expf(row[i] * 0.37f - top) / sum;
+}
+extern "C" void run(const float* x, float* kept, float* y, int rows, int n) {
+  row_softmax<<<rows, 256>>>(x, kept, y, n);
+}
+'''
+with open("candidate.cu", "w") as file:
+    file.write(SOURCE)
+nvcc = "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc) -O2 -lineinfo -arch=native -shared -Xcompiler -fPIC"
+subprocess.run(nvcc + " -o own.so candidate.cu", shell=True, check=True)
+run = ctypes.CDLL("./own.so").run
+run.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 2
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y, kept = torch.empty_like(x), torch.ones(x.shape[1], device=x.device)
+        run(x.data_ptr(), kept.data_ptr(), y.data_ptr(), x.shape[0], x.shape[1])
+        return y
+"""
+KERNEL_ERRORS = {  # none changes a number
+    "": "",
+    "memcheck": "if (kept[n] > 1e30f) sum = 1;",
+    "racecheck": "parts[threadIdx.x] = 1; if (parts[threadIdx.x ^ 64] == 7.0f) sum = 1;",
+}
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +174,17 @@ def test_deep_networks_are_right(judge: LocalJudge, case: Case) -> None:
 def test_memory_is_given_away_and_opened_again(judge: LocalJudge) -> None:
     """What the doctor asks."""
     assert judge.workers.call("eval.gpu_memory:shared", 1, deadline_s=60) >= 1
+
+
+@pytest.mark.parametrize("tool", KERNEL_ERRORS)
+def test_the_kernels_of_a_module_run_under_sanitizers(tmp_path: Path, tool: str) -> None:
+    limits = Limits(measure_compile=False, pairs=7, few_pairs=3, thorough=True)
+    source = OWN_KERNEL.replace("BEFORE", KERNEL_ERRORS[tool])
+    with open_judge("cuda", limits=limits, cache_dir=tmp_path, at_other_sizes=at_other_sizes) as judge:
+        fp = functionalize(problem_from_source("softmax", SOFTMAX.replace("ROWS", "512")), workers=judge.workers)
+        verdict = verdicts(judge, fp, [Candidate(source, "module", "cuda")])[0]
+    if tool:
+        assert isinstance(verdict, Rejected) and verdict.code == "sanitizer" and tool in verdict.reason, verdict
+    else:
+        assert isinstance(verdict, Passed), verdict
+        assert "sanitizers: memcheck, racecheck, initcheck, synccheck" in verdict.checks, verdict
