@@ -6,7 +6,7 @@ PYTHON ?= python3
 DEMO ?= examples/layernorm_gelu.py
 # Two files at a time, since tests mostly wait for processes. What failed is tried once more, and said: on a busy machine
 # a process that should have been quick was not.
-PYTEST ?= -n 2 --dist loadfile --reruns 1 -rR
+PYTEST ?= -n 3 --dist loadfile --reruns 1 -rR
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
