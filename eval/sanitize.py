@@ -228,7 +228,7 @@ def compute_sanitizer() -> str | None:
 
 def side_by_side(
     tool: Sequence[str], jobs: Sequence[tuple[str, Sequence[str]]], program: Sequence[str], *,
-    limit_s: float = GPU_LIMIT_S, environment: dict[str, str] | None = None, apart: bool = False,
+    limit_s: float | None = None, environment: dict[str, str] | None = None, apart: bool = False,
 ) -> list[tuple[str, int | None, str]]:  # fmt: skip
     """Name, exit code and log of each tool of compute-sanitizer; no code, and why, of one that took too long.
 
@@ -245,6 +245,7 @@ def side_by_side(
                 cwd=folder,
             ))  # fmt: skip
     results: list[tuple[str, int | None, str]] = []
+    limit_s = limit_s or GPU_LIMIT_S
     end = time.monotonic() + limit_s
     for job, ((name, _), process) in enumerate(zip(jobs, started, strict=True)):
         try:
