@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 DEMO ?= examples/layernorm_gelu.py
-# Two files at a time, since tests mostly wait for processes. What failed is tried once more, and said: on a busy machine
+# Three files at a time, since tests mostly wait for processes. What failed is tried once more, and said: on a busy machine
 # a process that should have been quick was not.
 PYTEST ?= -n 3 --dist loadfile --reruns 1 -rR
 VENV := .venv
