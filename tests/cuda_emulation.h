@@ -1,16 +1,17 @@
-// Enough of CUDA for g++ to run generated kernels without a GPU: a thread for each thread of a block; blocks one after the
+// Enough of CUDA for g++ to run generated kernels without a GPU: a fiber for each thread of a block; blocks one after the
 // other, or all at once where a launch asks for that (up to eight); shared memory as static variables, one for each of
-// eight blocks. Slow, and for right numbers only. All lanes of a warp take part in a shuffle.
+// eight blocks. For right numbers only. All lanes of a warp take part in a shuffle.
 #pragma once
+#include <sys/mman.h>
+#include <ucontext.h>
+
 #include <algorithm>
-#include <atomic>
-#include <barrier>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <thread>
+#include <functional>
 #include <vector>
 
 #define __global__
@@ -27,24 +28,70 @@ struct float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct dim3 { unsigned x, y, z; dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
-inline thread_local dim3 threadIdx, blockIdx;
-inline dim3 blockDim, gridDim;
-struct Barriers {  // of a block and of its warps
-  std::barrier<> all;
-  std::deque<std::barrier<>> warps;
-  explicit Barriers(unsigned threads) : all(threads) {
-    for (unsigned t = 0; t < threads; t += 32) warps.emplace_back(std::min(32u, threads - t));
+// A fiber for each thread of a block (or of several): it runs until it has to wait for others, then the next one does.
+// They take turns forwards and backwards, so that what reads before it waited for the writer finds nothing there.
+struct Barriers;
+struct Fiber {
+  ucontext_t at;
+  dim3 thread, block;
+  Barriers* barriers;
+  bool done;
+};
+inline dim3 threadIdx, blockIdx, blockDim, gridDim;
+inline Barriers* barriers = nullptr;
+inline Fiber* running = nullptr;
+inline ucontext_t scheduler;
+inline std::function<void()> body;
+inline void let_others() { swapcontext(&running->at, &scheduler); }
+inline void live() {
+  for (;; let_others()) body(), running->done = true;
+}
+inline void run(std::vector<Fiber>& fibers) {
+  constexpr size_t stack = 256 << 10;
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  char* stacks = (char*)mmap(nullptr, fibers.size() * stack, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (stacks == MAP_FAILED) std::abort();
+  for (size_t f = 0; f < fibers.size(); ++f) {
+    getcontext(&fibers[f].at);
+    fibers[f].at.uc_stack = {stacks + f * stack, 0, stack};
+    makecontext(&fibers[f].at, live, 0);
+  }
+  size_t left = fibers.size();
+  for (bool forwards = true; left; forwards = !forwards)
+    for (size_t f = 0; f < fibers.size(); ++f) {
+      running = &fibers[forwards ? f : fibers.size() - 1 - f];
+      if (running->done) continue;
+      threadIdx = running->thread, blockIdx = running->block, barriers = running->barriers;
+      swapcontext(&scheduler, &running->at);
+      left -= running->done;
+    }
+  munmap(stacks, fibers.size() * stack);
+}
+struct Barrier {
+  unsigned expected, here = 0, round = 0;
+  void wait() {
+    if (++here == expected) {
+      here = 0, ++round;
+    } else {
+      for (const unsigned mine = round; round == mine;) let_others();
+    }
   }
 };
-inline thread_local Barriers* barriers = nullptr;
+struct Barriers {  // of a block and of its warps
+  Barrier all;
+  std::vector<Barrier> warps;
+  explicit Barriers(unsigned threads) : all{threads} {
+    for (unsigned t = 0; t < threads; t += 32) warps.push_back({std::min(32u, threads - t)});
+  }
+};
 inline unsigned in_block() { return threadIdx.x + (threadIdx.y + threadIdx.z * blockDim.y) * blockDim.x; }
 inline unsigned resident_block() { return blockIdx.x % 8; }  // of those that run at once; each has shared memory
-inline void wait_for_warp() { barriers->warps[in_block() / 32].arrive_and_wait(); }
+inline void wait_for_warp() { barriers->warps[in_block() / 32].wait(); }
 inline void __syncwarp() { wait_for_warp(); }
-inline void __syncthreads() { barriers->all.arrive_and_wait(); }
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-inline void __nanosleep(unsigned) { std::this_thread::yield(); }
-inline int atomicAdd(int* p, int v) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
+inline void __syncthreads() { barriers->all.wait(); }
+inline void __threadfence() {}
+inline void __nanosleep(unsigned) { let_others(); }
+inline int atomicAdd(int* p, int v) { return (*p += v) - v; }
 inline int __syncthreads_or(int v) {
   static int any;
   if (in_block() == 0) any = 0;
@@ -63,14 +110,8 @@ inline void keep_whole(float4* to, float4 v) { *to = v; }
 inline void put_whole(void* to, float4 v) { std::memcpy(to, &v, sizeof v); }
 inline void close_copies() {}
 inline void await_copies(int later) { if (later < 0) std::abort(); }  // for one that was not made
-inline void post(ulonglong2* to, ulonglong2 v) {  // the half that is waited for comes last
-  to->y = v.y;
-  __atomic_store_n(&to->x, v.x, __ATOMIC_RELEASE);
-}
-inline ulonglong2 posted(const ulonglong2* at) {
-  const unsigned long long x = __atomic_load_n(&at->x, __ATOMIC_ACQUIRE);
-  return {x, at->y};
-}
+inline void post(ulonglong2* to, ulonglong2 v) { *to = v; }
+inline ulonglong2 posted(const ulonglong2* at) { return let_others(), *at; }
 inline __align__(1024) float shared[64 * 1024];  // dynamic shared memory
 template <class T> T shuffle(T v, unsigned lane) {
   static T shown_of[8][1024];
@@ -128,18 +169,17 @@ template <class F> void emulate(dim3 grid, dim3 block, F kernel) {
   const unsigned threads = block.x * block.y * block.z;
   Barriers shared(threads);
   blockDim = block, gridDim = grid;
-  std::vector<std::thread> team;
+  std::vector<Fiber> team;
   for (unsigned t = 0; t < threads; ++t)
-    team.emplace_back([&, t] {
-      barriers = &shared;
-      threadIdx = dim3(t % block.x, t / block.x % block.y, t / block.x / block.y);
-      for (unsigned b = 0; b < grid.x; ++b) {
-        blockIdx = dim3(b, 0, 0);
-        kernel();
-        __syncthreads();
-      }
-    });
-  for (auto& thread : team) thread.join();
+    team.push_back({{}, dim3(t % block.x, t / block.x % block.y, t / block.x / block.y), dim3(0, 0, 0), &shared, false});
+  body = [&] {
+    for (unsigned b = 0; b < grid.x; ++b) {
+      running->block = blockIdx = dim3(b, 0, 0);
+      kernel();
+      __syncthreads();
+    }
+  };
+  run(team);
 }
 
 // A launch of blocks that meet: all of them at once. Those of a cluster have a barrier, and memory side by side.
@@ -152,8 +192,8 @@ struct cudaLaunchConfig_t {
   int numAttrs;
 };
 inline unsigned cluster_blocks = 1;
-inline std::deque<std::barrier<>> clusters;
-inline void cluster_barrier() { clusters[blockIdx.x / cluster_blocks].arrive_and_wait(); }
+inline std::vector<Barrier> clusters;
+inline void cluster_barrier() { clusters[blockIdx.x / cluster_blocks].wait(); }
 inline ulonglong2 beside(const ulonglong2* here, int block) {
   constexpr int board = 16;  // of a block: those of all blocks lie in one array
   return here[(block - int(blockIdx.x % cluster_blocks)) * board];
@@ -168,16 +208,13 @@ template <class... P, class... A> int cudaLaunchKernelEx(const cudaLaunchConfig_
   blockDim = config->blockDim, gridDim = config->gridDim;
   cluster_blocks = config->attrs->id == cudaLaunchAttributeClusterDimension ? config->attrs->val.clusterDim.x : gridDim.x;
   clusters.clear();
-  for (unsigned b = 0; b < gridDim.x; b += cluster_blocks) clusters.emplace_back(cluster_blocks * blockDim.x);
-  std::vector<std::thread> all;
+  for (unsigned b = 0; b < gridDim.x; b += cluster_blocks) clusters.push_back({cluster_blocks * blockDim.x});
+  std::vector<Fiber> all;
   for (unsigned b = 0; b < gridDim.x; ++b) {
     shared.emplace_back(blockDim.x);
-    for (unsigned t = 0; t < blockDim.x; ++t)
-      all.emplace_back([&, b, t, mine = &shared.back()] {
-        barriers = mine, threadIdx = dim3(t, 0, 0), blockIdx = dim3(b, 0, 0);
-        kernel(P(args)...);
-      });
+    for (unsigned t = 0; t < blockDim.x; ++t) all.push_back({{}, dim3(t, 0, 0), dim3(b, 0, 0), &shared.back(), false});
   }
-  for (auto& thread : all) thread.join();
+  body = [&] { kernel(P(args)...); };
+  run(all);
   return cudaSuccess;
 }
