@@ -14,9 +14,9 @@ none of them times (`eval.turns`); verdicts an hour are then by the clock on the
 
 Rows are appended to --out as they come; candidates that are in it already are skipped, so that a run which was cut
 off goes on. --part 2/5 takes the second fifth of the problems, --limit the first so many candidates of the share.
-Builds are never reused from an earlier run; those of later problems are made beside the judging, as `eval --batch`
-does it. Our judge measures no torch.compile baseline here unless --compile-baseline is given, because KernelBench's
-evaluator measures none.
+Builds are reused from an earlier run only with --builds; those of later problems are made beside the judging, as
+`eval --batch` does it. Our judge measures no torch.compile baseline here unless --compile-baseline is given, because
+KernelBench's evaluator measures none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,16 +98,8 @@ class Run:
 
 def kernelbench(run: Run) -> None:
     todo = run.todo("kernelbench")
-    with tempfile.TemporaryDirectory(prefix="kernelbench-builds-") as folder:
-        compiled: dict[str, dict[str, Any]] = {}
-        if run.asked.precompile and todo:
-            started = time.perf_counter()
-            with ThreadPoolExecutor(run.asked.precompile) as pool:
-                jobs = {t.name: pool.submit(_child, run, t, "compile", folder) for t in todo}
-                compiled = {name: job.result() for name, job in jobs.items()}
-            wall_s = time.perf_counter() - started
-            run.log.write("precompile", seconds=wall_s, jobs=run.asked.precompile, count=len(todo))
-            print(f"{len(todo)} compiled by KernelBench's build_compile_cache in {wall_s:.0f} s", flush=True)
+    with nullcontext(run.asked.builds) if run.asked.builds else tempfile.TemporaryDirectory() as folder:
+        compiled = _precompiled(run, todo, folder) if run.asked.precompile else {}
         for texts in todo:
             if run.over:
                 return
@@ -120,6 +112,21 @@ def kernelbench(run: Run) -> None:
                 stages |= {"compile": before, "load compiled": stages.get("compile", 0.0)}
             stages["other"] = seconds - sum(v for k, v in stages.items() if k != "load compiled")
             run.log.candidate("kernelbench", texts, seconds, **(answer | {"stages": stages}))
+
+
+def _precompiled(run: Run, todo: Sequence[Texts], folder: str) -> dict[str, dict[str, Any]]:
+    """What KernelBench's compiling said of each candidate; of those in `folder` from before, what it said then."""
+    kept = {t.name: Path(folder) / t.name / "compile.answer.json" for t in todo}
+    compiled = {name: json.loads(file.read_text()) for name, file in kept.items() if file.is_file()}
+    if missing := [t for t in todo if t.name not in compiled]:
+        started = time.perf_counter()
+        with ThreadPoolExecutor(run.asked.precompile) as pool:
+            jobs = {t.name: pool.submit(_child, run, t, "compile", folder) for t in missing}
+            compiled |= {name: job.result() for name, job in jobs.items()}
+        wall_s = time.perf_counter() - started
+        run.log.write("precompile", seconds=wall_s, jobs=run.asked.precompile, count=len(missing))
+        print(f"{len(missing)} compiled by KernelBench's build_compile_cache in {wall_s:.0f} s", flush=True)
+    return compiled
 
 
 def _child(run: Run, texts: Texts, mode: str, folder: str) -> dict[str, Any]:
@@ -291,6 +298,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="problems whose name contains this")
     parser.add_argument("--batch", type=int, default=1, help="candidates that our judge is given at once")
     parser.add_argument("--precompile", type=int, default=0, metavar="JOBS", help="as KernelBench's build_cache does")
+    parser.add_argument("--builds", help="keep KernelBench's builds here, for a run that goes on with this --out")
     parser.add_argument("--compile-baseline", action="store_true")
     parser.add_argument("--correct-trials", type=int, default=5)
     parser.add_argument("--perf-trials", type=int, default=100)
