@@ -222,9 +222,13 @@ def _prepared(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
     return " ".join(parts)
 
 
+def header_folder(cache: Path) -> Path:
+    return cache / "headers"
+
+
 def _once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache: Path, *more: str) -> Path:
     """The folder with `result`, which is compiled from our own `text`; found in the cache the next time."""
-    folder = cache / "headers" / content_id("h", text, *more, flags, tools.version)
+    folder = header_folder(cache) / content_id("h", text, *more, flags, tools.version)
     if not (folder / result).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -251,7 +255,8 @@ def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache
             edges.append(f"build {work[folder]}: {backend} {text}\n  limit = {limit_s(source)}\n")
         ninja_file = Path(scratch) / "build.ninja"
         ninja_file.write_text("\n".join(rules + edges))
-        box = _box(tools, scratch, [cache / "headers"] if any(prepared.values()) else []) if builds_boxed(tools) else []
+        readable = [header_folder(cache)] if any(prepared.values()) else []
+        box = _box(tools, scratch, readable) if builds_boxed(tools) else []
         subprocess.run(
             [*box, _ninja(), "-C", scratch, "-k", "0", "--quiet"],
             capture_output=True, check=False, stdin=subprocess.DEVNULL, env=_environment() | {"TMPDIR": scratch},

@@ -10,21 +10,30 @@ from typing import Any
 import test_offline_numbers as numbers
 import tvm_ffi
 
+from eval.build import _once, toolchain
+
+HEADERS = [numbers.ROOT / "tests" / "cuda_emulation.h", numbers.ROOT / "eval" / "include" / "rag_kernel.h"]
+FLAGS = (
+    "-O1 -fno-strict-aliasing -fPIC -std=c++20 -pthread "
+    f"-I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
+)
+
 
 def build_emulated(source: str, folder: Path) -> Any:
     """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
-    header = numbers.ROOT / "tests" / "cuda_emulation.h"
     text, library = folder / "k.cpp", folder / "k.so"
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), \w+, stream>>>\((.*?)\);"
-    source = source.replace("<cuda_runtime.h>", f'"{header}"').replace("extern __shared__ float shared[];", "")
+    source = source.replace("#include <cuda_runtime.h>", "").replace("extern __shared__ float shared[];", "")
     source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
     held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"
     source = source.replace("extern __shared__ float4 held[];", held)
     shared = r"__shared__ (?:__align__\(\d+\) )?(\w+) (\w+)((?:\[[^\]]*\])*);"
     source = re.sub(shared, r"static \1 \2_of[8]\3; auto& \2 = \2_of[resident_block()];", source)
     text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))
-    flags = "-O1 -fno-strict-aliasing -shared -fPIC -std=c++20 -pthread"
-    flags += f" -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include -L{numbers.FFI}/lib"
-    done = subprocess.run(["g++", *flags.split(), "-o", library, text, "-ltvm_ffi"], capture_output=True, text=True)
+    common = "".join(f'#include "{header}"\n' for header in HEADERS)
+    texts = [header.read_text() for header in HEADERS]
+    made = _once("emulated.h", common, "emulated.h.gch", f"{FLAGS} -x c++-header", toolchain(), folder, *texts)
+    command = ["g++", *FLAGS.split(), "-include", made / "emulated.h", "-shared", text, "-o", library]
+    done = subprocess.run([*command, f"-L{numbers.FFI}/lib", "-ltvm_ffi"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return tvm_ffi.load_module(str(library))

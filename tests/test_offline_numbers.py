@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ import torch
 import torch.nn.functional as F
 import tvm_ffi
 
+from eval.build import Built, toolchain
+from eval.build import build as compiled
 from eval.records import FunctionalProblem, Problem, TensorArgument
 from eval.tiers import check_composed, kernels_text
 from ingest.functionalize_child import functionalize_here
@@ -175,13 +176,10 @@ def functional(name: str, case: Case) -> FunctionalProblem:
 
 
 def build(source: str, folder: Path) -> Any:
-    """Compile C++ as the judge does, and load it."""
-    text, library = folder / "k.cpp", folder / "k.so"
-    text.write_text(source)
-    flags = f"-O3 -march=native -fopenmp -shared -fPIC -std=c++17 -I{ROOT}/eval/include -I{FFI}/include -L{FFI}/lib"
-    done = subprocess.run(["g++", *flags.split(), "-o", library, text, "-ltvm_ffi"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return tvm_ffi.load_module(str(library))
+    """Compile C++ with the judge's compiler, and load it."""
+    [built] = compiled([(source, "cpu")], tools=toolchain(), cache=folder)
+    assert isinstance(built, Built), built
+    return tvm_ffi.load_module(str(built.library))
 
 
 def empty_outputs(fp: FunctionalProblem) -> list[torch.Tensor]:
