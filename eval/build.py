@@ -223,7 +223,8 @@ def _prepared(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
 
 
 def header_folder(cache: Path) -> Path:
-    return cache / "headers"
+    """Resolved: a link would hang in the compilers' box, where its target is not."""
+    return (cache / "headers").resolve()
 
 
 def _once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache: Path, *more: str) -> Path:

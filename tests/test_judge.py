@@ -136,6 +136,8 @@ def test_a_confirmation_is_a_fresh_run_against_live_torch_compile(tmp_path: Path
     assert confirmed.measurement.confirmed
     assert confirmed.measurement.speedup_compile is not None, confirmed.measurement.compile_note
     assert confirmed.measurement.compile_us
+    kept = tmp_path / "inductor" / "precompiled_headers"
+    assert list(kept.glob("*.gch")), "the next process does not wait for it"
 
 
 def test_a_build_failure_keeps_the_compilers_words(judge: LocalJudge, problem: FunctionalProblem) -> None:
