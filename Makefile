@@ -71,20 +71,27 @@ tools:
 
 # An interpreter that is gone (an upgraded system) means a new .venv, whatever the stamps say.
 ifneq ($(shell test -x $(BIN)/python && echo there),there)
-.PHONY: $(READY)
+.PHONY: $(READY) $(READY_DEV)
 endif
 
-$(READY): pyproject.toml constraints.txt | tools
+# pip would compile 20,000 modules, one after the other. Those that warm workers import, which write nothing, are compiled
+# here on all cores; others are when they are imported.
+WORKERS := torch sympy mpmath networkx numpy tvm_ffi
+define install
 	$(call package,$(PYTHON) -c 'import ensurepip',python3-venv,the venv module of Python,exit 1)
 	$(call package,test -f $(PYTHON_H),python3-dev,Python.h (without it torch.compile is no baseline),true)
 	@echo "Setting up $(VENV) from constraints.txt; some minutes the first time."
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(PIP) -c constraints.txt -e .
+	@$(PIP) --no-compile -c constraints.txt -e '$(1)'
+	@cd $(VENV)/lib/python*/site-packages && $(CURDIR)/$(BIN)/python -m compileall -qq -j 0 $(WORKERS) || true
+endef
+
+$(READY): pyproject.toml constraints.txt | tools
+	$(call install,.)
 	@touch $@
 
-$(READY_DEV): $(READY)
+$(READY_DEV): pyproject.toml constraints.txt | tools
 	$(call package,command -v chromium || command -v google-chrome,chromium,a browser (without it the test of the explorer in one is skipped),true)
 	$(call package,command -v bwrap,bubblewrap,bwrap (without it the tests of that sandbox are skipped),true)
-	@echo "Adding the development tools to $(VENV)."
-	@$(PIP) -c constraints.txt -e '.[dev]'
-	@touch $@
+	$(call install,.[dev])
+	@touch $(READY) $@

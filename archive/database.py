@@ -86,7 +86,9 @@ class MemoryDatabase:
     @contextmanager
     def read(self, *, stay: bool = False) -> Iterator[DuckDBPyConnection]:
         with self._lock, translated("the archive in memory"):
-            yield self._connection()
+            con = self._connection()
+            with stopping(con):
+                yield con
 
     @contextmanager
     def write(self) -> Iterator[DuckDBPyConnection]:
@@ -128,12 +130,13 @@ class FileDatabase:
         """`stay`: soon there will be another read, so leave the file attached (unless somebody else asks for it)."""
         with self._place.lock, translated(str(self.path)):
             if not stay:
-                with self._connection(read_only=True) as con:
+                with self._connection(read_only=True) as con, stopping(con):
                     yield con
                 return
             con = self._staying()
             try:
-                yield con
+                with stopping(con):
+                    yield con
             except BaseException:
                 self._make_room()
                 raise
@@ -352,8 +355,9 @@ def transaction(con: DuckDBPyConnection) -> Iterator[None]:
 
     con.execute("BEGIN")
     try:
-        yield
-        con.execute("COMMIT")
+        with stopping(con):
+            yield
+            con.execute("COMMIT")
     except BaseException:
         try:
             con.execute("ROLLBACK")
@@ -363,12 +367,34 @@ def transaction(con: DuckDBPyConnection) -> Iterator[None]:
 
 
 @contextmanager
+def stopping(con: DuckDBPyConnection) -> Iterator[None]:
+    """What ends this early ends its query too: DuckDB 1.5 goes on with it after Ctrl-C, and the next one waits."""
+    try:
+        yield
+    except BaseException:
+        con.interrupt()
+        raise
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C be Ctrl-C also within a query, where DuckDB makes a RuntimeError of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
+
+
+@contextmanager
 def translated(place: str) -> Iterator[None]:
     """Turn what DuckDB and the operating system say into an ArchiveError that names the next step."""
     import duckdb
 
     try:
-        yield
+        with interruptible():
+            yield
     except (duckdb.Error, OSError) as error:
         text = str(error)
         if any(sign in text for sign in FULL_DISK):

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from archive.database import CONFIG, literal
+from archive.database import CONFIG, interruptible, literal
 from archive.migrations import pending
 from archive.quack import TOKEN, Address, first_line, load
 from archive.records import ArchiveError
@@ -203,7 +203,8 @@ class SharedDatabase:
         import duckdb
 
         try:
-            yield
+            with interruptible():
+                yield
         except duckdb.Error as error:
             text = first_line(error).replace(self._token, "...")
             advice = next((advice for sign, advice in ADVICE if sign in text), None)

@@ -8,16 +8,18 @@ with torch takes seconds. Knows nothing of kernels or verdicts.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from eval import codec
@@ -156,6 +158,25 @@ class Worker:
         self.close()
 
 
+@contextmanager
+def to_the_end() -> Iterator[None]:
+    """Ctrl-C and a polite kill wait for the end of an exchange: half of one would leave its answer to the next."""
+    late: list[tuple[int, FrameType | None]] = []
+    handlers: dict[int, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():  # signals are handled nowhere else
+            for which in (signal.SIGINT, signal.SIGTERM):
+                if (handler := signal.getsignal(which)) is not None:  # Python's own
+                    handlers[which] = handler
+                    signal.signal(which, lambda *given: late.append(given))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number, _ in late:
+            signal.raise_signal(number)
+
+
 class Workers:
     """The warm parent and its children; safe to use from several threads. A context manager.
 
@@ -191,10 +212,13 @@ class Workers:
             try:
                 if not self._ready:
                     self._control.settimeout(START_LIMIT_S)
-                    self._control.receive()
-                    self._ready = True
-                self._control.send(request, fds)
-                return self._control.receive()[0]
+                    select.select([self._control], [], [], START_LIMIT_S)  # seconds, which may be interrupted
+                with to_the_end():
+                    if not self._ready:
+                        self._control.receive()
+                        self._ready = True
+                    self._control.send(request, fds)
+                    return self._control.receive()[0]
             except (ChannelClosed, TimeoutError) as error:
                 raise RuntimeError("The warm worker process has died; run `rag-kernels doctor`.") from error
 

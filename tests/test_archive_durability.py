@@ -13,14 +13,17 @@ import archive_trials as trials
 import factories as f
 import psutil
 import pytest
+from interrupts import ctrl_c
 
 from archive import database
 from archive.audit import verify
+from archive.memory import MemoryArchive
 from archive.records import ArchiveError
 from archive.store import FileArchive
 from rag_kernels.growth import NIGHT
 
 TESTS = Path(__file__).parent
+ENDLESS = "SELECT sum(hash(range)) FROM range(1000000000000)"
 
 def child(code: str, *arguments: object) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
@@ -185,3 +188,18 @@ def test_one_thread_looks_after_a_file_however_often_it_is_left_attached(tmp_pat
         with archive.database.read(stay=True):
             pass
         assert threading.active_count() <= before + 1
+
+
+@pytest.mark.parametrize("kind", [FileArchive, MemoryArchive])
+def test_a_query_that_is_interrupted_is_an_interrupt(
+    kind: type[FileArchive | MemoryArchive], tmp_path: Path
+) -> None:
+    archive = FileArchive(tmp_path) if kind is FileArchive else MemoryArchive()
+    archive.record_attempt(f.attempt("run", 1))
+    with ctrl_c(0.3), archive.database.read() as con:
+        con.execute(ENDLESS)
+    with ctrl_c(0.3), archive.database.write() as con:
+        con.execute("DELETE FROM attempts")
+        con.execute(ENDLESS)
+    archive.record_attempt(f.attempt("run", 2))
+    assert [attempt.number for attempt in archive.attempts("run")] == [1, 2]

@@ -17,6 +17,7 @@ import duckdb
 import factories as f
 import pytest
 from explorer_archive import numbers, over, shown, visit
+from interrupts import ctrl_c
 
 from archive import queries, serve
 from archive.audit import verify
@@ -125,6 +126,14 @@ def test_what_fails_is_undone_whole(archive: DuckArchive) -> None:
     with archive.database.read() as con:
         assert con.execute("SELECT count(*) FROM ideas WHERE id = 'i_x'").fetchall() == [(0,)]
     assert archive.stats() == before
+
+
+def test_a_query_that_is_interrupted_is_an_interrupt(archive: DuckArchive) -> None:
+    """Once the server has answered: a client waits for that."""
+    with ctrl_c(0.1), archive.database.read() as con:
+        con.execute("SELECT sum(hash(range)) FROM range(50000000)")
+    archive.record_attempt(f.attempt("interrupted", 1))
+    assert [attempt.number for attempt in archive.attempts("interrupted")] == [1]
 
 
 def test_bundles_go_both_ways(archive: DuckArchive, tmp_path: Path) -> None:

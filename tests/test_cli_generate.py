@@ -45,7 +45,7 @@ def generated(home: Path) -> Done:
     return run(home, "generate", "relu.py", "--model", name, *BRIEF, "--out", "best.py", "--json")
 
 
-def test_generate_ends_with_the_promised_object(generated: Done) -> None:
+def test_generate_ends_with_the_promised_object(generated: Done, home: Path) -> None:
     assert generated.code == 0, generated.err
     *attempts, result = generated.rows
     promised = {
@@ -56,6 +56,9 @@ def test_generate_ends_with_the_promised_object(generated: Done) -> None:
     assert (result["verdict"], result["tier"], result["writer"], result["device"]) == ("passed", "kernel", "llm", "cpu")
     assert result["confirmed"] is True and result["attempts"] == 2 and result["out"] == "best.py"
     assert result["speedup_eager"] > 0 and 0 < result["floor_fraction"] < 2
+    assert result["speedup_compile"] > 0, "torch.compile was measured live, in the fresh process of the confirmation"
+    kept = home / "cache" / "inductor" / "precompiled_headers"
+    assert list(kept.glob("*.gch")), "the next process does not wait for it"
     assert sorted(a["verdict"] for a in attempts) == ["passed", "passed", "wrong"]
     assert all(a["type"] == "attempt" and a["run_id"] == result["run_id"] for a in attempts)
 

@@ -1,7 +1,6 @@
 """The judge from source to verdict, on a CPU with real compilers and processes: every kind of verdict."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -127,17 +126,6 @@ def test_an_honest_kernel_passes_with_times_and_checks(judge: LocalJudge, proble
 def test_the_other_tiers_pass(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier) -> None:
     passed = verdict(judge, problem, source, tier)
     assert isinstance(passed, Passed), passed
-
-
-def test_a_confirmation_is_a_fresh_run_against_live_torch_compile(tmp_path: Path, problem: FunctionalProblem) -> None:
-    with open_judge("cpu", limits=replace(QUICK, measure_compile=True), cache_dir=tmp_path) as own:
-        confirmed = own.confirm(problem, Candidate(altered(), "kernel", "cpu")).verdict
-    assert isinstance(confirmed, Passed), confirmed
-    assert confirmed.measurement.confirmed
-    assert confirmed.measurement.speedup_compile is not None, confirmed.measurement.compile_note
-    assert confirmed.measurement.compile_us
-    kept = tmp_path / "inductor" / "precompiled_headers"
-    assert list(kept.glob("*.gch")), "the next process does not wait for it"
 
 
 def test_a_build_failure_keeps_the_compilers_words(judge: LocalJudge, problem: FunctionalProblem) -> None:

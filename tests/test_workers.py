@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from interrupts import ctrl_c
 
 from eval.channel import Channel, ChannelClosed, pair
 from eval.workers import Worker, WorkerFailed, Workers
@@ -143,6 +144,17 @@ def test_two_threads_may_call_at_once(workers: Workers) -> None:
     with ThreadPoolExecutor(4) as pool:
         results = pool.map(lambda n: workers.call("math:sqrt", float(n * n), deadline_s=30), range(8))
     assert list(results) == [float(n) for n in range(8)]
+
+
+def test_an_interrupt_leaves_no_answer_to_the_next_request(workers: Workers) -> None:
+    """At twenty moments of as many conversations: each is whole, and the one after is understood."""
+    with workers.spawn("eval.zygote:one_shot") as worker:
+        for number in range(20):
+            with ctrl_c(0.01 + number * 1e-4):
+                while True:
+                    worker.freeze()
+                    worker.thaw()
+            assert worker.activity().processes == 1
 
 
 def test_a_worker_keeps_to_the_cores_it_is_told(workers: Workers) -> None:
