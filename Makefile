@@ -74,8 +74,8 @@ ifneq ($(shell test -x $(BIN)/python && echo there),there)
 .PHONY: $(READY) $(READY_DEV)
 endif
 
-# pip would compile 20,000 modules, one after the other. Those that warm workers import, which write nothing, are compiled
-# here on all cores; others are when they are imported.
+# pip would compile some 25,000 modules, one after the other. Those that warm workers import, which write nothing, are
+# compiled here on all cores; others are when they are imported.
 WORKERS := torch sympy mpmath networkx numpy tvm_ffi
 define install
 	$(call package,$(PYTHON) -c 'import ensurepip',python3-venv,the venv module of Python,exit 1)

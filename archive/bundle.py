@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from archive import rows
 from archive.audit import lost_references, wrong_contents
-from archive.database import MemoryDatabase, literal
+from archive.connection import literal
+from archive.database import MemoryDatabase
 from archive.duck import DuckArchive
 from archive.filters import condition
 from archive.records import KEPT_AT_HOME, ArchiveError, KernelFilter

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from archive import rows
-from archive.database import literal
+from archive.connection import literal
 from archive.records import ArchivedKernel, ArchiveError
 from eval import codec
 from eval.records import FunctionalProblem, Judged

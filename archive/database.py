@@ -3,9 +3,9 @@
 Comes in: a path. Goes out: `read()` and `write()`, context managers that hand out a DuckDB connection inside a
 transaction. DuckDB lets one process write a file at a time and readers need it closed, so a file is attached for each
 transaction, to a DuckDB that is kept, and a lock held by another process is waited for. A second lock, `archive.lock`,
-is a queue: a waiting writer holds it, so that readers who come again and again cannot keep it out. Errors of the
-database become `ArchiveError`s that say what to do. A read with `stay` leaves the file attached for the next one, for a
-second, or until any other process or thread asks for it. Knows nothing of what is stored.
+is a queue: a waiting writer holds it, so that readers who come again and again cannot keep it out. A read with `stay`
+leaves the file attached for the next one, for a second, or until any other process or thread asks for it. Knows nothing
+of what is stored.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from archive.connection import CONFIG, literal, stopping, transaction, translated
 from archive.migrations import migrate, pending
 from archive.records import ArchiveError
 
@@ -32,15 +33,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-CONFIG: dict[str, Any] = {
-    "threads": 2,
-    "default_block_size": "16384",  # of new files: a fifth of the size and two thirds of the time for small ones
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
 STORAGE = "v1.4.0"  # the oldest DuckDB that reads the file: from it on a write leaves alone what it does not change
 TIDY = 32  # writes, one of which joins the pieces that the others left: that takes 0.1 s, and 20 ms without
-FULL_DISK = ("No space left", "File too large", "Disk quota", "Could not write", "out of disk space")
 
 STAY_S, LOOK_S = 1.0, 0.02  # how long a file stays attached for the next reader, and how soon others are noticed
 
@@ -332,79 +326,3 @@ def _watch(place: _Place) -> None:
 def locked(error: Exception) -> bool:
     """Whether another process, or another archive of this one, has the file open."""
     return any(sign in str(error) for sign in ("lock", "different configuration", "already attached"))
-
-
-def literal(text: str) -> str:
-    """A text in SQL, where a parameter cannot stand or is dear: DuckDB imports pandas to look at parameters."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-@contextmanager
-def closing(con: DuckDBPyConnection) -> Iterator[DuckDBPyConnection]:
-    """Close the connection also when DuckDB itself has given up on the file."""
-    try:
-        yield con
-    finally:
-        con.close()
-
-
-@contextmanager
-def transaction(con: DuckDBPyConnection) -> Iterator[None]:
-    """All or nothing."""
-    import duckdb
-
-    con.execute("BEGIN")
-    try:
-        with stopping(con):
-            yield
-            con.execute("COMMIT")
-    except BaseException:
-        try:
-            con.execute("ROLLBACK")
-        except duckdb.Error:
-            pass  # the failed commit has already rolled back
-        raise
-
-
-@contextmanager
-def stopping(con: DuckDBPyConnection) -> Iterator[None]:
-    """What ends this early ends its query too: DuckDB 1.5 goes on with it after Ctrl-C, and the next one waits."""
-    try:
-        yield
-    except BaseException:
-        con.interrupt()
-        raise
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let Ctrl-C be Ctrl-C also within a query, where DuckDB makes a RuntimeError of it."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise error.__cause__ from None
-        raise
-
-
-@contextmanager
-def translated(place: str) -> Iterator[None]:
-    """Turn what DuckDB and the operating system say into an ArchiveError that names the next step."""
-    import duckdb
-
-    try:
-        with interruptible():
-            yield
-    except (duckdb.Error, OSError) as error:
-        text = str(error)
-        if any(sign in text for sign in FULL_DISK):
-            advice = "There is no room to write it. Free some space and try again; what was recorded before is intact"
-        elif "not a valid DuckDB database" in text or "Serialization" in text or "corrupt" in text.lower():
-            advice = "It is damaged. Move it aside and import your last `archive export`, or start a new archive"
-        elif "version number" in text:
-            advice = "Another version of DuckDB wrote it. Upgrade with `pip install -U duckdb`"
-        elif isinstance(error, OSError) or "Permission denied" in text or "Read-only file system" in text:
-            advice = "It cannot be used. Fix its permissions, or choose another folder"
-        else:
-            raise
-        raise ArchiveError(f"{place}: {advice}. ({text})") from error

@@ -21,7 +21,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archive.database import CONFIG, FileDatabase, closing
+from archive.connection import CONFIG, closing
+from archive.database import FileDatabase
 from archive.quack import OPEN_TOKEN, TOKEN, Address, first_line, load
 from archive.records import ArchiveError
 from archive.shared import MARK, STATEMENT_S, TURN

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from archive.database import CONFIG, interruptible, literal
+from archive.connection import CONFIG, ended, interruptible, literal
 from archive.migrations import pending
 from archive.quack import TOKEN, Address, first_line, load
 from archive.records import ArchiveError
@@ -37,7 +37,7 @@ PREPARED = 200  # statements that a session keeps prepared
 
 
 class Session:
-    """A session with a server. Has of DuckDB's connection what an archive uses: `execute`, and its cursor."""
+    """A session with a server, with what an archive uses of a connection: `execute`, its cursor, `interrupt`."""
 
     def __init__(self, address: Address, token: str) -> None:
         import duckdb
@@ -89,6 +89,9 @@ class Session:
             self._prepared[sql] = name
         return self._prepared[sql]
 
+    def interrupt(self) -> None:
+        self._con.interrupt()
+
     def _send(self, sql: str) -> DuckDBPyConnection:
         return self._con.execute(self._call(sql))
 
@@ -113,12 +116,12 @@ class SharedDatabase:
 
     @contextmanager
     def read(self, *, stay: bool = False) -> Iterator[DuckDBPyConnection]:
-        with self._lock, self._translated(), ended(self._begun()) as con:
+        with self._lock, self._translated(), ended(cast("DuckDBPyConnection", self._begun())) as con:
             yield con
 
     @contextmanager
     def write(self) -> Iterator[DuckDBPyConnection]:
-        with self._lock, self._translated(), ended(self._turn()) as con:
+        with self._lock, self._translated(), ended(cast("DuckDBPyConnection", self._turn())) as con:
             yield con
 
     def version(self) -> str:
@@ -223,22 +226,6 @@ ADVICE = (
      "recorded: it was started anew, or this process stood still for long. Try again."),
     ("No space left", "has no room on its disk: free some there and try again; what was recorded before is intact."),
 )  # fmt: skip
-
-
-@contextmanager
-def ended(session: Session) -> Iterator[DuckDBPyConnection]:
-    """End the transaction of a session: all of it, or nothing."""
-    import duckdb
-
-    try:
-        yield cast("DuckDBPyConnection", session)
-        session.execute("COMMIT")
-    except BaseException:
-        try:
-            session.execute("ROLLBACK")
-        except duckdb.Error:
-            pass  # the failed commit has already rolled back, or the server is gone and does it by itself
-        raise
 
 
 def write_parquet(con: DuckDBPyConnection | Session, select: str, file: Path) -> None:

@@ -207,17 +207,17 @@ def _done(folder: Path) -> bool:
     return (folder / "kernel.so").is_file() or (folder / "failed").is_file()
 
 
-def _prepared(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
+def header_options(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
     """What every C++ edge of a flavour takes, compiled once per compiler: common headers (with g++ only) halve a build,
     and programs under ThreadSanitizer have their OpenMP runtime."""
     parts = []
     if flavour in CPU_FLAGS and "clang" not in tools.version:
         flags = f"-std=c++17 {tools.cpu_flags(flavour)} -I{INCLUDE} -I{tvm_ffi_root()}/include -x c++-header"
         contract = (INCLUDE / "rag_kernel.h").read_text()
-        folder = _once("common.h", COMMON_HEADERS, "common.h.gch", flags, tools, cache, contract)
+        folder = made_once("common.h", COMMON_HEADERS, "common.h.gch", flags, tools, cache, contract)
         parts.append(f"-include {folder / 'common.h'}")
     if flavour == "cpu-raced":
-        folder = _once(OPENMP, (INCLUDE / OPENMP).read_text(), "openmp.o", "-std=c++17 -O2 -fPIC -c", tools, cache)
+        folder = made_once(OPENMP, (INCLUDE / OPENMP).read_text(), "openmp.o", "-std=c++17 -O2 -fPIC -c", tools, cache)
         parts.append(str(folder / "openmp.o"))
     return " ".join(parts)
 
@@ -227,7 +227,7 @@ def header_folder(cache: Path) -> Path:
     return (cache / "headers").resolve()
 
 
-def _once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache: Path, *more: str) -> Path:
+def made_once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache: Path, *more: str) -> Path:
     """The folder with `result`, which is compiled from our own `text`; found in the cache the next time."""
     folder = header_folder(cache) / content_id("h", text, *more, flags, tools.version)
     if not (folder / result).is_file():
@@ -245,7 +245,7 @@ def _once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache
 def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache: Path) -> None:
     """One graph for all; each edge writes its own log and renames its result into place."""
     backends = {backend for _, backend in missing.values()}
-    prepared = {backend: _prepared(backend, tools, cache) for backend in backends}
+    prepared = {backend: header_options(backend, tools, cache) for backend in backends}
     with tempfile.TemporaryDirectory(prefix="rag-kernels-build-") as scratch:
         rules = [_rule(backend, tools, prepared[backend]) for backend in sorted(backends)]
         edges, work = [], {}

@@ -33,6 +33,7 @@ from eval.oracle import double_factories, doubled, is_constant, strict_precision
 from eval.probe import one_hot, relative_error, targets
 from eval.problem import load_module
 from eval.records import FunctionalProblem, TensorArgument
+from eval.variants import make
 
 
 def serve_cuda(channel: Channel) -> None:
@@ -46,19 +47,6 @@ def serve_cuda(channel: Channel) -> None:
             some @ some
         torch.cuda.synchronize()
     serve(channel)
-
-
-def _keep_headers() -> None:
-    """Let Inductor keep its precompiled header beside what it has compiled, where the next process finds it.
-
-    Torch keeps it in the folder for temporary files, also where a cache is named; ours is gone with the process, and
-    the header takes g++ eight seconds.
-    """
-    from torch._inductor import codecache
-
-    if kept := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        codecache._HEADER_DIR = os.path.join(kept, "precompiled_headers")
-        codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
 
 
 def serve(channel: Channel) -> None:
@@ -226,33 +214,10 @@ class Reference:
         """Make a variant callable (compile, autotune, graph), on the current content, and run it once."""
         if variant not in self.variants:
             with timed_precision(tf32=self.tf32):
-                self.variants[variant] = self._variant(variant)
+                self.variants[variant] = make(variant, self.model, pytree.tree_unflatten(self.leaves, self.tree))
         self.ready(cold=False, calls=1, fds=fds)
         self.call(variant=variant, calls=1, fds=fds)
         return {"done": True}
-
-    def _variant(self, variant: str) -> Any:
-        if variant in ("compile", "autotune"):
-            _keep_headers()
-        if variant == "compile":
-            return torch.compile(self.model)
-        if variant == "autotune":
-            return torch.compile(self.model, mode="max-autotune")
-        inputs = pytree.tree_unflatten(self.leaves, self.tree)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # capture wants a warmed-up module on a stream that is not the default one
-            self.model(*inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = self.model(*inputs)
-
-        def replay(*_: Any) -> Any:
-            graph.replay()
-            return result
-
-        return replay
 
     def ready(self, *, cold: bool, calls: int, fds: Sequence[int]) -> dict[str, Any]:
         """Before a call, or a burst of calls that each have inputs of their own, as a candidate's have."""

@@ -10,7 +10,7 @@ from typing import Any
 import test_offline_numbers as numbers
 import tvm_ffi
 
-from eval.build import _once, toolchain
+from eval.build import made_once, toolchain
 
 HEADERS = [numbers.ROOT / "tests" / "cuda_emulation.h", numbers.ROOT / "eval" / "include" / "rag_kernel.h"]
 FLAGS = (
@@ -32,7 +32,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))
     common = "".join(f'#include "{header}"\n' for header in HEADERS)
     texts = [header.read_text() for header in HEADERS]
-    made = _once("emulated.h", common, "emulated.h.gch", f"{FLAGS} -x c++-header", toolchain(), folder, *texts)
+    made = made_once("emulated.h", common, "emulated.h.gch", f"{FLAGS} -x c++-header", toolchain(), folder, *texts)
     command = ["g++", *FLAGS.split(), "-include", made / "emulated.h", "-shared", text, "-o", library]
     done = subprocess.run([*command, f"-L{numbers.FFI}/lib", "-ltvm_ffi"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from factories import attempt, candidate, compiled, device, judged, linear_problem, passed, problem, run
 
-from archive.database import literal
+from archive.connection import literal
 from archive.memory import MemoryArchive
 from archive.records import ArchiveError, KernelFilter
 from archive.store import FileArchive

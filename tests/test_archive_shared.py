@@ -22,7 +22,7 @@ from interrupts import ctrl_c
 from archive import queries, serve
 from archive.audit import verify
 from archive.bundle import export, import_bundle
-from archive.database import CONFIG
+from archive.connection import CONFIG
 from archive.duck import DuckArchive
 from archive.quack import Address, load, packaged, parse
 from archive.records import ArchiveError, Edge, KernelFilter

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.build import _prepared, toolchain
+from eval.build import header_options, toolchain
 from eval.limits import DEFENCES
 from eval.records import Candidate
 from eval.tiers import check_composed, kernels_text
@@ -92,7 +92,7 @@ def test_every_cpu_source_compiles(tmp_path: Path) -> None:
             text = candidate.source if candidate.tier == "kernel" else kernels_text(candidate.source)
             chosen[text] = specimen.idea
     tools = toolchain()
-    command = tools.command("cpu").replace(" $in ", f" -fsyntax-only {_prepared('cpu', tools, tmp_path)} $in ")
+    command = tools.command("cpu").replace(" $in ", f" -fsyntax-only {header_options('cpu', tools, tmp_path)} $in ")
     file = tmp_path / "kernel.cpp"
     for text, idea in chosen.items():
         file.write_text(text)

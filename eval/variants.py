@@ -1,0 +1,47 @@
+"""What a candidate is compared with beside eager: torch.compile, its autotuning, and the replay of a CUDA graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def make(variant: str, model: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The module as a variant (`compile`, `autotune`, `graph`), called as the module is; a graph reads `inputs`."""
+    if variant == "graph":
+        return _graph(model, inputs)
+    _keep_headers()
+    return torch.compile(model, mode="max-autotune" if variant == "autotune" else None)
+
+
+def _graph(model: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # capture wants a warmed-up module on a stream that is not the default one
+        model(*inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = model(*inputs)
+
+    def replay(*_: Any) -> Any:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def _keep_headers() -> None:
+    """Let Inductor keep its precompiled header beside what it has compiled, where the next process finds it.
+
+    Torch keeps it in the folder for temporary files, also where a cache is named; ours is gone with the process, and
+    the header takes g++ eight seconds.
+    """
+    from torch._inductor import codecache
+
+    if kept := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        codecache._HEADER_DIR = os.path.join(kept, "precompiled_headers")
+        codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
