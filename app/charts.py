@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from eval.records import Device, Features, Measurement
+from rag_kernels.eval.records import Device, Features, Measurement
 
 BLUE, ORANGE, GREEN, PINK, GREY = "#3A8FCB", "#E69F00", "#009E73", "#CC79A7", "#8C8C8C"
 BASELINES = alt.Scale(domain=["eager", "torch.compile"], range=[ORANGE, BLUE])

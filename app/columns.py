@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from archive.filters import BEST_ROW
+from rag_kernels.archive.filters import BEST_ROW
 
 # A row for each kernel, problem and device; `choice` is 1 for the one that speaks for its kernel.
 CARDS = f"""

@@ -16,22 +16,22 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from app import figures
-from app.columns import EVERYTHING, Where
-from app.snapshot import Snapshot
-from archive import browse, quack, queries
-from archive.browse import Failure, Paid, ProblemSet
-from archive.claims import claims_of
-from archive.duck import DuckArchive
-from archive.queries import Evaluation, LineageGraph
-from archive.records import ArchivedKernel, ArchiveError, Attempt, Claim, LLMCall, Run
-from archive.store import DATABASE, open_archive
-from eval import codec
-from eval.admission import Admission, admission_file
-from eval.build import default_cache
-from eval.ids import content_id
-from eval.records import Device, FunctionalProblem
-from ingest.embedder import Embedder, EmbedderError, load_embedder
+from rag_kernels.app import figures
+from rag_kernels.app.columns import EVERYTHING, Where
+from rag_kernels.app.snapshot import Snapshot
+from rag_kernels.archive import browse, quack, queries
+from rag_kernels.archive.browse import Failure, Paid, ProblemSet
+from rag_kernels.archive.claims import claims_of
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.queries import Evaluation, LineageGraph
+from rag_kernels.archive.records import ArchivedKernel, ArchiveError, Attempt, Claim, LLMCall, Run
+from rag_kernels.archive.store import DATABASE, open_archive
+from rag_kernels.eval import codec
+from rag_kernels.eval.admission import Admission, admission_file
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.records import Device, FunctionalProblem
+from rag_kernels.ingest.embedder import Embedder, EmbedderError, load_embedder
 from rag_kernels.retrieval import Retriever
 
 MANY_RUNS = 100_000

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from app import data, show
-from archive.records import ArchiveError
+from rag_kernels.app import data, show
+from rag_kernels.archive.records import ArchiveError
 
 HERE = Path(__file__).parent
 VIEWS = HERE / "views"

@@ -15,11 +15,11 @@ from typing import Any
 
 import pandas as pd
 
-from archive.browse import Failure, Paid, SignalRecord
-from archive.queries import AttemptRow, RunRow
-from archive.records import Exemplar, Run
-from eval.admission import Admission
 from rag_kernels.ablation import Trial, summarise
+from rag_kernels.archive.browse import Failure, Paid, SignalRecord
+from rag_kernels.archive.queries import AttemptRow, RunRow
+from rag_kernels.archive.records import Exemplar, Run
+from rag_kernels.eval.admission import Admission
 from rag_kernels.likeness import likeness
 
 BASELINES = {"eager": "eager", "over_compile": "torch.compile"}

@@ -1,4 +1,4 @@
-"""Starts the explorer: `python -P -m app.launch ARCHIVE [--port N]`.
+"""Starts the explorer: `python -P -m rag_kernels.app.launch ARCHIVE [--port N]`.
 
 Comes in: the folder of an archive, or a server's address, and perhaps a port. Goes out: a Streamlit server on the
 loopback address, in this process, which reads the archive before anyone asks. Knows nothing of what the pages show.
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from streamlit.web import cli
 
-from app import data
-from archive import quack
+from rag_kernels.app import data
+from rag_kernels.archive import quack
 
 ADDRESS = "127.0.0.1"
 PORT = 8501
@@ -52,7 +52,8 @@ def main(archive: str, port: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="app.launch", description="Browse a kernel archive on this machine.")
+    about = "Browse a kernel archive on this machine."
+    parser = argparse.ArgumentParser(prog="rag_kernels.app.launch", description=about)
     parser.add_argument("archive", help="folder of the archive, or quack://host:port")
     parser.add_argument("--port", type=int, default=None, help=f"port on {ADDRESS} (default {PORT})")
     options = parser.parse_args()

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 
-from app import show
-from archive.queries import LineageGraph, LineageNode
-from archive.records import Relation
+from rag_kernels.app import show
+from rag_kernels.archive.queries import LineageGraph, LineageNode
+from rag_kernels.archive.records import Relation
 
 STYLES: dict[Relation, str] = {
     "parent": "solid",

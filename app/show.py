@@ -17,9 +17,9 @@ from typing import assert_never
 
 import streamlit as st
 
-from archive import quack
-from archive.records import ArchivedKernel, LLMCall, Trust
-from eval.records import (
+from rag_kernels.archive import quack
+from rag_kernels.archive.records import ArchivedKernel, LLMCall, Trust
+from rag_kernels.eval.records import (
     BARRED_LABELS,
     Backend,
     BuildFailed,

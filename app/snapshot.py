@@ -13,9 +13,9 @@ from typing import Any
 import duckdb
 import pandas as pd
 
-from app.columns import CARDS, EVERYTHING, FILTERS, FORMS, LISTED, MEASURED, SPENDING, TRIES, Where
-from archive.duck import DuckArchive
-from ingest.describe import main_family
+from rag_kernels.app.columns import CARDS, EVERYTHING, FILTERS, FORMS, LISTED, MEASURED, SPENDING, TRIES, Where
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.ingest.describe import main_family
 
 ANSWERS = 100  # that are kept
 

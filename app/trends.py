@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from app.charts import BASELINE_SHAPES, BASELINES, BLUE, GREEN, GREY, ORANGE, PINK, Chart, height, no_gain
+from rag_kernels.app.charts import BASELINE_SHAPES, BASELINES, BLUE, GREEN, GREY, ORANGE, PINK, Chart, height, no_gain
 
 OUTCOME_COLOURS = {
     "passed": GREEN,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from archive import rows
-from archive.claims import claim_id, to_claim
-from archive.duck import DuckArchive
-from eval import codec
-from eval.ids import content_id
-from eval.records import Candidate, FunctionalProblem, Judged, Problem, verdict_name
+from rag_kernels.archive import rows
+from rag_kernels.archive.claims import claim_id, to_claim
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.eval import codec
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Problem, verdict_name
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archive import rows
-from archive.duck import DuckArchive
-from archive.queries import AttemptRow, load
-from archive.records import Attempt, Run
-from eval import codec
-from eval.records import Device, FunctionalProblem
+from rag_kernels.archive import rows
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.queries import AttemptRow, load
+from rag_kernels.archive.records import Attempt, Run
+from rag_kernels.eval import codec
+from rag_kernels.eval.records import Device, FunctionalProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archive import rows
-from archive.audit import lost_references, wrong_contents
-from archive.connection import literal
-from archive.database import MemoryDatabase
-from archive.duck import DuckArchive
-from archive.filters import condition
-from archive.records import KEPT_AT_HOME, ArchiveError, KernelFilter
-from archive.shared import parquet, write_parquet
+from rag_kernels.archive import rows
+from rag_kernels.archive.audit import lost_references, wrong_contents
+from rag_kernels.archive.connection import literal
+from rag_kernels.archive.database import MemoryDatabase
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.filters import condition
+from rag_kernels.archive.records import KEPT_AT_HOME, ArchiveError, KernelFilter
+from rag_kernels.archive.shared import parquet, write_parquet
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

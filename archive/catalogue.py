@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from archive import rows
-from archive.connection import literal
-from archive.records import ArchivedKernel, ArchiveError
-from eval import codec
-from eval.records import FunctionalProblem, Judged
+from rag_kernels.archive import rows
+from rag_kernels.archive.connection import literal
+from rag_kernels.archive.records import ArchivedKernel, ArchiveError
+from rag_kernels.eval import codec
+from rag_kernels.eval.records import FunctionalProblem, Judged
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

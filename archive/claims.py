@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from archive import rows
-from archive.duck import DuckArchive, now
-from archive.records import Claim, Imported
-from eval import codec
-from eval.ids import content_id
-from eval.records import FunctionalProblem, Problem
+from rag_kernels.archive import rows
+from rag_kernels.archive.duck import DuckArchive, now
+from rag_kernels.archive.records import Claim, Imported
+from rag_kernels.eval import codec
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import FunctionalProblem, Problem
 
 Tables = dict[str, dict[tuple[Any, ...], rows.Row]]
 TABLES = ("problems", "functionals", "candidates", "ideas", "kernels", "edges", "claims")

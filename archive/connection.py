@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from archive.records import ArchiveError
+from rag_kernels.archive.records import ArchiveError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

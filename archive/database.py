@@ -24,9 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from archive.connection import CONFIG, literal, stopping, transaction, translated
-from archive.migrations import migrate, pending
-from archive.records import ArchiveError
+from rag_kernels.archive.connection import CONFIG, literal, stopping, transaction, translated
+from rag_kernels.archive.migrations import migrate, pending
+from rag_kernels.archive.records import ArchiveError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -1,4 +1,4 @@
-"""docs/archive.md, from the database itself: `python -m archive.docs > docs/archive.md`.
+"""docs/archive.md, from the database itself: `python -m rag_kernels.archive.docs > docs/archive.md`.
 
 Comes in: nothing but the schema of a fresh archive, whose tables, views and columns carry their comments. Goes out:
 Markdown. A test fails when the file is not what this prints.
@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archive.memory import MemoryArchive
-from archive.migrations import MIGRATIONS, SCHEMA
-from archive.rows import KEYS
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.migrations import MIGRATIONS, SCHEMA
+from rag_kernels.archive.rows import KEYS
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -40,7 +40,7 @@ evaluation may rise. Times are ISO 8601 in UTC, as text (`created_at::TIMESTAMPT
 How far a kernel is trusted: *claimed* (imported, not judged here), *compiled* (built, but the device it is for was
 not there), *verified* (right on every check, and timed), *confirmed* (passed again in a fresh process).
 
-This page is made by `python -m archive.docs > docs/archive.md`.
+This page is made by `python -m rag_kernels.archive.docs > docs/archive.md`.
 """
 
 

@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from archive import rows
-from archive.catalogue import (
-    Catalogue,
-    FunctionalRow,
-    read_catalogue,
-    read_evaluation,
-    read_kernels,
+from rag_kernels.archive import rows
+from rag_kernels.archive.catalogue import Catalogue, FunctionalRow, read_catalogue, read_evaluation, read_kernels
+from rag_kernels.archive.database import Database
+from rag_kernels.archive.filters import BEST_ROW, condition
+from rag_kernels.archive.records import (
+    ArchivedKernel,
+    ArchiveError,
+    Attempt,
+    BriefRecord,
+    Edge,
+    KernelFilter,
+    LLMCall,
+    Run,
 )
-from archive.database import Database
-from archive.filters import BEST_ROW, condition
-from archive.records import ArchivedKernel, ArchiveError, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
-from eval.records import FunctionalProblem, Judged
+from rag_kernels.eval.records import FunctionalProblem, Judged
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from archive.records import KernelFilter
+from rag_kernels.archive.records import KernelFilter
 
 # Of the rows of kernel_cards that pass the filter, the one that speaks for its kernel.
 BEST_ROW = """row_number() OVER (

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from eval.ids import content_id
+from rag_kernels.eval.ids import content_id
 
 if TYPE_CHECKING:
     from chromadb import Collection

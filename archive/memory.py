@@ -5,8 +5,8 @@ The same code as the file archive over a DuckDB in memory; similarity by compari
 
 from __future__ import annotations
 
-from archive.database import MemoryDatabase
-from archive.duck import DuckArchive
+from rag_kernels.archive.database import MemoryDatabase
+from rag_kernels.archive.duck import DuckArchive
 
 
 class MemoryArchive(DuckArchive):

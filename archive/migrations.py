@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archive.records import ArchiveError
+from rag_kernels.archive.records import ArchiveError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

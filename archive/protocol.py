@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from archive.catalogue import Catalogue, FunctionalRow
-from archive.records import ArchivedKernel, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
-from eval.records import FunctionalProblem, Judged
+from rag_kernels.archive.catalogue import Catalogue, FunctionalRow
+from rag_kernels.archive.records import ArchivedKernel, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
+from rag_kernels.eval.records import FunctionalProblem, Judged
 
 
 class Archive(Protocol):

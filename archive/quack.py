@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from archive.records import ArchiveError
+from rag_kernels.archive.records import ArchiveError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

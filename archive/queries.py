@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from archive import rows
-from archive.duck import DuckArchive
-from archive.filters import BEST_ROW
-from archive.records import Edge, Trust
-from eval import codec
-from eval.records import Backend, Judged, Tier
+from rag_kernels.archive import rows
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.filters import BEST_ROW
+from rag_kernels.archive.records import Edge, Trust
+from rag_kernels.eval import codec
+from rag_kernels.eval.records import Backend, Judged, Tier
 
 Row = TypeVar("Row")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from archive import rows
-from archive.duck import DuckArchive
-from archive.records import Attempt, Trust
-from eval import codec
-from eval.records import Candidate, Compiled, Device, Measurement, Passed, Problem, Ratio, verdict_name
+from rag_kernels.archive import rows
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.records import Attempt, Trust
+from rag_kernels.eval import codec
+from rag_kernels.eval.records import Candidate, Compiled, Device, Measurement, Passed, Problem, Ratio, verdict_name
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

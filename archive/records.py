@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from eval import codec
-from eval.ids import content_id
-from eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier
+from rag_kernels.eval import codec
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier
 
 Trust = Literal["claimed", "compiled", "verified", "confirmed"]
 Relation = Literal["parent", "crossover", "retrieved", "transplanted", "imported"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, assert_never
 
-from archive.records import ArchivedKernel, Attempt, Edge, Exemplar, LLMCall, Trust
-from eval import codec
-from eval.ids import content_id
-from eval.records import (
+from rag_kernels.archive.records import ArchivedKernel, Attempt, Edge, Exemplar, LLMCall, Trust
+from rag_kernels.eval import codec
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import (
     BuildFailed,
     Candidate,
     Compiled,

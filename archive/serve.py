@@ -21,12 +21,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archive.connection import CONFIG, closing
-from archive.database import FileDatabase
-from archive.quack import OPEN_TOKEN, TOKEN, Address, first_line, load
-from archive.records import ArchiveError
-from archive.shared import MARK, STATEMENT_S, TURN
-from archive.store import DATABASE, INDEX
+from rag_kernels.archive.connection import CONFIG, closing
+from rag_kernels.archive.database import FileDatabase
+from rag_kernels.archive.quack import OPEN_TOKEN, TOKEN, Address, first_line, load
+from rag_kernels.archive.records import ArchiveError
+from rag_kernels.archive.shared import MARK, STATEMENT_S, TURN
+from rag_kernels.archive.store import DATABASE, INDEX
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

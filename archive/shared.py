@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from archive.connection import CONFIG, ended, interruptible, literal
-from archive.migrations import pending
-from archive.quack import TOKEN, Address, first_line, load
-from archive.records import ArchiveError
+from rag_kernels.archive.connection import CONFIG, ended, interruptible, literal
+from rag_kernels.archive.migrations import pending
+from rag_kernels.archive.quack import TOKEN, Address, first_line, load
+from rag_kernels.archive.records import ArchiveError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

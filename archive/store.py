@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from archive import quack, rows
-from archive.database import Database, FileDatabase
-from archive.duck import DuckArchive, nearest, put_vectors, resolve_model
-from archive.index import ChromaIndex, ChromaServerIndex, IndexDamaged, Item
-from archive.memory import MemoryArchive
-from archive.records import ArchiveError, KernelFilter
-from archive.shared import SharedDatabase
+from rag_kernels.archive import quack, rows
+from rag_kernels.archive.database import Database, FileDatabase
+from rag_kernels.archive.duck import DuckArchive, nearest, put_vectors, resolve_model
+from rag_kernels.archive.index import ChromaIndex, ChromaServerIndex, IndexDamaged, Item
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchiveError, KernelFilter
+from rag_kernels.archive.shared import SharedDatabase
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

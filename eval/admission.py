@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from eval import codec
-from eval.device import threads
-from eval.ids import content_id
-from eval.records import Device, FunctionalProblem, ProblemError, Role
-from eval.workers import WorkerFailed, Workers
+from rag_kernels.eval import codec
+from rag_kernels.eval.device import threads
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError, Role
+from rag_kernels.eval.workers import WorkerFailed, Workers
 
 ADMISSION_VERSION = "1"
-EXAMINER = "eval.examination:examine"
+EXAMINER = "rag_kernels.eval.examination:examine"
 BUDGET_S = 60.0  # measuring stops after this long; what is left out is noted
 DEADLINE_S = 300.0  # for modules whose single call is slow
 MEMORY_SHARE = 0.7  # of what is available on the host

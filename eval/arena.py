@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.records import TensorSpec
+from rag_kernels.eval.records import TensorSpec
 
 if TYPE_CHECKING:
     import torch

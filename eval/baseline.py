@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from eval.ids import content_id
-from eval.records import Device, FunctionalProblem, Ratio
-from eval.reference_times import VARIANTS
-from eval.session import Session
-from eval.timing import Paired, median_us, orders, pairs_for
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import Device, FunctionalProblem, Ratio
+from rag_kernels.eval.reference_times import VARIANTS
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.timing import Paired, median_us, orders, pairs_for
 
 BASELINE_VERSION = "4"
 FASTER = 8  # times that another baseline may be as fast as eager

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from eval.ids import content_id
-from eval.records import MachineError
-from eval.sandbox import allowed_env, bwrap, outside_system, python_folders, system_folders
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import MachineError
+from rag_kernels.eval.sandbox import allowed_env, bwrap, outside_system, python_folders, system_folders
 
 INCLUDE = Path(__file__).resolve().parent / "include"
 COMPILE_LIMIT_S, CHARS_A_SECOND = 90, 20_000
@@ -165,12 +165,6 @@ def _first_line(command: list[str]) -> str:
 
 def _last_line(command: list[str]) -> str:
     return _output(command)[-1]
-
-
-def default_cache() -> Path:
-    """Where builds, baselines and device figures are kept."""
-    base = os.environ.get("RAG_KERNELS_CACHE") or Path.home() / ".cache" / "rag-kernels"
-    return Path(base)
 
 
 def checked(source: str, names: Sequence[str] = ()) -> str:

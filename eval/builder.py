@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.build import BuildError, Built, Flavour, Toolchain, build, checked
-from eval.nvrtc import build_device, host_text, is_split
-from eval.records import Candidate
-from eval.sandbox import Sandbox
-from eval.sanitize import Programs, can_show_races
-from eval.subject import Library
-from eval.tiers import called_kernels, kernels_text
-from eval.workers import Workers
+from rag_kernels.eval.build import BuildError, Built, Flavour, Toolchain, build, checked
+from rag_kernels.eval.nvrtc import build_device, host_text, is_split
+from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.sandbox import Sandbox
+from rag_kernels.eval.sanitize import Programs, can_show_races
+from rag_kernels.eval.subject import Library
+from rag_kernels.eval.tiers import called_kernels, kernels_text
+from rag_kernels.eval.workers import Workers
 
 
 class Builder:

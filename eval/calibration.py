@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from eval.admission import MIN_GAP, Calibration, Cheat
-from eval.noise import Perturbed, RoundingNoise, through, to_tf32
-from eval.numerics import LIMITS, ratios
+from rag_kernels.eval.admission import MIN_GAP, Calibration, Cheat
+from rag_kernels.eval.noise import Perturbed, RoundingNoise, through, to_tf32
+from rag_kernels.eval.numerics import LIMITS, ratios
 
 NOISE_RUNS = 5
 LEAST_NOISE = 1.0  # an exact problem (a copy, a maximum) has no noise of its own

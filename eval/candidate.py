@@ -21,14 +21,14 @@ from typing import Any
 
 import torch
 
-from eval import codec, driver_file
-from eval.arena import attach, described
-from eval.channel import Channel
-from eval.content import Splice
-from eval.exchange import Exchange
-from eval.gpu import Banded, Job, compose_all, digest, dirty_shared_memory, flush_caches
-from eval.loading import KernelCode, load
-from eval.records import TensorSpec
+from rag_kernels.eval import codec, driver_file
+from rag_kernels.eval.arena import attach, described
+from rag_kernels.eval.channel import Channel
+from rag_kernels.eval.content import Splice
+from rag_kernels.eval.exchange import Exchange
+from rag_kernels.eval.gpu import Banded, Job, compose_all, digest, dirty_shared_memory, flush_caches
+from rag_kernels.eval.loading import KernelCode, load
+from rag_kernels.eval.records import TensorSpec
 
 MOST_RECORDED = 64 << 20  # bytes of calls
 
@@ -46,7 +46,7 @@ def serve_cuda(channel: Channel) -> None:
 
 def serve_cuda_module(channel: Channel) -> None:
     """The same with the profiler set up, which takes seconds: what a module runs is told by its help."""
-    from eval.profiling import profile
+    from rag_kernels.eval.profiling import profile
 
     with suppress(Exception):
         profile(lambda: torch.empty(1, device="cuda").zero_(), on_gpu=True)
@@ -258,7 +258,7 @@ class Loaded:
 
     def profile(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
         """One call under torch's profiler: microseconds by kernel (GPU) or operator (CPU), and native code loaded."""
-        from eval.profiling import loaded_libraries, profile
+        from rag_kernels.eval.profiling import loaded_libraries, profile
 
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
         flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]

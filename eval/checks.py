@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eval.content import Recipe, plain
-from eval.device import threads
-from eval.fingerprint import Taken
-from eval.kinds import SPECIAL
-from eval.records import Rejected, Wrong
-from eval.session import Session
-from eval.subject import Place, Stopped, Subject
+from rag_kernels.eval.content import Recipe, plain
+from rag_kernels.eval.device import threads
+from rag_kernels.eval.fingerprint import Taken
+from rag_kernels.eval.kinds import SPECIAL
+from rag_kernels.eval.records import Rejected, Wrong
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.subject import Place, Stopped, Subject
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}

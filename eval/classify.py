@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.profiling_names import is_compiled, is_library
-from eval.records import FunctionalProblem, Tier
+from rag_kernels.eval.profiling_names import is_compiled, is_library
+from rag_kernels.eval.records import FunctionalProblem, Tier
 
 # Operators that move nothing, or only make room.
 FREE = frozenset(

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from typing import Any
 
-from eval import records
+from rag_kernels.eval import records
 
 _TYPES: dict[str, type] = {
     name: value for name, value in vars(records).items() if isinstance(value, type) and dataclasses.is_dataclass(value)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval import codec
-from eval.arena import ITEM_BYTES
-from eval.records import TensorSpec
+from rag_kernels.eval import codec
+from rag_kernels.eval.arena import ITEM_BYTES
+from rag_kernels.eval.records import TensorSpec
 
 SPLICE_SHARE = 16  # one row in sixteen comes from elsewhere
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.device import threads
+from rag_kernels.eval.device import threads
 
 CHUNK = 16 << 20
 

@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eval.records import Candidate, Counters, Passed, Verdict
-from eval.sanitize import Programs, call_file, takes
-from eval.session import Session
-from eval.workers import WorkerFailed, Workers
+from rag_kernels.eval.records import Candidate, Counters, Passed, Verdict
+from rag_kernels.eval.sanitize import Programs, call_file, takes
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.workers import WorkerFailed, Workers
 
 COUNT_LIMIT_S = 45.0
 START_S = 10.0  # of a worker, and to write its call
@@ -126,7 +126,7 @@ class Profiler:
         payload = {"program": str(programs.checked), "call": base64.b64encode(call).decode(), "limit_s": COUNT_LIMIT_S}
         try:
             with session.turns.alone():
-                reply = workers.call("eval.counters:run", payload, deadline_s=COUNT_LIMIT_S + START_S)
+                reply = workers.call("rag_kernels.eval.counters:run", payload, deadline_s=COUNT_LIMIT_S + START_S)
         except WorkerFailed as failure:
             reply = {"csv": "", "why": str(failure)}
         self.why_not, self._works = reply["why"], not reply["why"]

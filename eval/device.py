@@ -16,12 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.ids import content_id
-from eval.records import Backend, Device, Features, MachineError
-from eval.turns import Turns, locks
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import Backend, Device, Features, MachineError
+from rag_kernels.eval.turns import Turns, locks
 
 if TYPE_CHECKING:
-    from eval.workers import Workers
+    from rag_kernels.eval.workers import Workers
 
 MEASURE_LIMIT_S = 120.0
 CEILINGS_VERSION = "2"  # of what `measure` measures
@@ -92,7 +92,7 @@ def open_device(backend: Backend, workers: Workers, cache: Path) -> Device:
         with Turns(units(backend), locks(backend, cache)).alone():
             if not file.is_file():  # another process may have measured it meanwhile
                 asked = {"backend": backend, "threads": threads()}
-                ceilings = workers.call("eval.device:measure", asked, deadline_s=MEASURE_LIMIT_S)
+                ceilings = workers.call("rag_kernels.eval.device:measure", asked, deadline_s=MEASURE_LIMIT_S)
                 device = Device(backend, name, arch, ceilings["bandwidth_gbs"], ceilings["fp32_gflops"])
                 file.parent.mkdir(parents=True, exist_ok=True)
                 staged = file.with_suffix(f".{os.getpid()}.tmp")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from eval.records import TensorSpec
+from rag_kernels.eval.records import TensorSpec
 
 # kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLComplex, kDLBool of DLPack
 DTYPE_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}

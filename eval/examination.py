@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from eval.admission import Calibration, Examination, NullKernel, Output, Sensitivity
-from eval.calibration import Case, calibrate
-from eval.oracle import double_factories, doubled, strict_precision, tensors, vary
-from eval.panel import Sample, panel
-from eval.problem import load_module
-from eval.records import FunctionalProblem, TensorArgument
-from eval.turns import Turns
+from rag_kernels.eval.admission import Calibration, Examination, NullKernel, Output, Sensitivity
+from rag_kernels.eval.calibration import Case, calibrate
+from rag_kernels.eval.oracle import double_factories, doubled, strict_precision, tensors, vary
+from rag_kernels.eval.panel import Sample, panel
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.records import FunctionalProblem, TensorArgument
+from rag_kernels.eval.turns import Turns
 
 TINY = 1e-300
 SLOW_SHARE = 0.25  # of the budget; beyond it only one kind of inputs is calibrated

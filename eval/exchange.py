@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-from eval import gpu_memory
-from eval.arena import layout
-from eval.gpu import digest
-from eval.records import TensorSpec
+from rag_kernels.eval import gpu_memory
+from rag_kernels.eval.arena import layout
+from rag_kernels.eval.gpu import digest
+from rag_kernels.eval.records import TensorSpec
 
 
 class Exchange:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from eval.content import Splice, copies
-from eval.records import TensorSpec
+from rag_kernels.eval.content import Splice, copies
+from rag_kernels.eval.records import TensorSpec
 
 BAND_BYTES = 4096
 BAND = 0xC3

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from eval.arena import layout, tensor_bytes
-from eval.kinds import NOT_SHARED
-from eval.records import TensorSpec
+from rag_kernels.eval.arena import layout, tensor_bytes
+from rag_kernels.eval.kinds import NOT_SHARED
+from rag_kernels.eval.records import TensorSpec
 
 PINNED, ON_DEVICE, FILE_DESCRIPTOR, READ_AND_WRITE = 1, 1, 1, 3  # of the driver's enumerations
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.device import absent_gpu, threads
-from eval.records import Backend, Device
+from rag_kernels.eval.device import absent_gpu, threads
+from rag_kernels.eval.records import Backend, Device
 
 if TYPE_CHECKING:
-    from eval.workers import Workers
+    from rag_kernels.eval.workers import Workers
 
 ASK_LIMIT_S = 60.0
 _CPU = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -37,7 +37,7 @@ def hardware(device: Device, workers: Workers, cache: Path) -> tuple[str, ...]:
         return ()
     file = _kept(device, cache / "devices")
     if not file.is_file():
-        found = workers.call("eval.hardware:ask_gpu", {"backend": device.backend}, deadline_s=ASK_LIMIT_S)
+        found = workers.call("rag_kernels.eval.hardware:ask_gpu", {"backend": device.backend}, deadline_s=ASK_LIMIT_S)
         file.parent.mkdir(parents=True, exist_ok=True)
         staged = file.with_suffix(f".{os.getpid()}.tmp")
         staged.write_text(json.dumps(found))

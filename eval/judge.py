@@ -14,14 +14,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
-from eval.build import BuildError, Toolchain, builds_boxed, default_cache, toolchain
-from eval.builder import Builder, kernels_of
-from eval.counters import Profiler
-from eval.device import absent_gpu, gpu_name, open_device, threads, units
-from eval.hardware import hardware
-from eval.limits import Limits
-from eval.records import (
+from rag_kernels.eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
+from rag_kernels.eval.build import BuildError, Toolchain, builds_boxed, toolchain
+from rag_kernels.eval.builder import Builder, kernels_of
+from rag_kernels.eval.counters import Profiler
+from rag_kernels.eval.device import absent_gpu, gpu_name, open_device, threads, units
+from rag_kernels.eval.hardware import hardware
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.records import (
     Backend,
     BuildFailed,
     Candidate,
@@ -33,13 +34,13 @@ from eval.records import (
     Rejected,
     Verdict,
 )
-from eval.sandbox import Sandbox, layers
-from eval.sessions import AtOtherSizes, Sessions
-from eval.subject import Library, Subject
-from eval.tiers import Forbidden, check_composed
-from eval.trial import Trial
-from eval.turns import Turns, locks
-from eval.workers import Workers
+from rag_kernels.eval.sandbox import Sandbox, layers
+from rag_kernels.eval.sessions import AtOtherSizes, Sessions
+from rag_kernels.eval.subject import Library, Subject
+from rag_kernels.eval.tiers import Forbidden, check_composed
+from rag_kernels.eval.trial import Trial
+from rag_kernels.eval.turns import Turns, locks
+from rag_kernels.eval.workers import Workers
 
 JUDGE_VERSION = "2"
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import torch
 
-from eval.extensions import lighten
-from eval.nvrtc import SplitKernels, kernel_names
-from eval.tiers import kernels_text
+from rag_kernels.eval.extensions import lighten
+from rag_kernels.eval.nvrtc import SplitKernels, kernel_names
+from rag_kernels.eval.tiers import kernels_text
 
 # What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
 # builtins; the forward cannot name it (eval.tiers refuses underscores).
@@ -125,7 +125,7 @@ class ModuleCode:
     """A KernelBench `ModelNew`: arbitrary Python."""
 
     def __init__(self, source: str, device: torch.device) -> None:
-        from eval.problem import load_module
+        from rag_kernels.eval.problem import load_module
 
         self._device = device
         self._new = load_module("candidate", source).ModelNew

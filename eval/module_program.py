@@ -1,4 +1,4 @@
-"""A module candidate in a program of its own, for a sanitizer to look at: `python -m eval.module_program CALL ...`.
+"""A module candidate in a program of its own, for a sanitizer: `python -m rag_kernels.eval.module_program CALL ...`.
 
 Comes in: files with a call each, as `eval.sanitize_module` writes them. Goes out: a line before each call, and
 whatever the sanitizer has to say that the program runs under. Code that fails ends it with REFUSED: that it does is for
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from eval.loading import load
-from eval.sanitize_module import CALL, REFUSED
+from rag_kernels.eval.loading import load
+from rag_kernels.eval.sanitize_module import CALL, REFUSED
 
 
 class Given:

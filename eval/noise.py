@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eval.numerics import UNIT_ROUNDOFF
+from rag_kernels.eval.numerics import UNIT_ROUNDOFF
 
 SCALE = 16.0
 Change = Callable[[torch.Tensor], torch.Tensor]

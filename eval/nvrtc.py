@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eval.build import INCLUDE, BuildError
-from eval.ids import content_id
-from eval.workers import WorkerFailed, Workers
+from rag_kernels.eval.build import INCLUDE, BuildError
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.workers import WorkerFailed, Workers
 
 COMPILE_LIMIT_S = 60.0
 _SECTION = re.compile(r"^#if RK_DEVICE\b.*?^#endif.*?$", re.MULTILINE | re.DOTALL)
@@ -44,7 +44,8 @@ def build_device(source: str, *, arch: str, workers: Workers, cache: Path) -> Pa
     if file.is_file():
         return file
     try:
-        reply = workers.call("eval.nvrtc:compile_device", {"source": source, "arch": arch}, deadline_s=COMPILE_LIMIT_S)
+        payload = {"source": source, "arch": arch}
+        reply = workers.call("rag_kernels.eval.nvrtc:compile_device", payload, deadline_s=COMPILE_LIMIT_S)
     except WorkerFailed as failure:
         return BuildError(f"NVRTC did not finish: {failure.message}", failure.log, COMPILE_LIMIT_S)
     if not reply["found"]:

@@ -6,7 +6,7 @@ right reason to catch it.
 
 from __future__ import annotations
 
-from eval.records import Passed, Rejected, TimedOut, Verdict, Wrong, verdict_name
+from rag_kernels.eval.records import Passed, Rejected, TimedOut, Verdict, Wrong, verdict_name
 
 
 def codes(verdict: Verdict) -> frozenset[str]:

@@ -13,8 +13,8 @@ from functools import partial
 
 import torch
 
-from eval.admission import NullKernel
-from eval.numerics import compare
+from rag_kernels.eval.admission import NullKernel
+from rag_kernels.eval.numerics import compare
 
 KERNELBENCH = 1e-2  # atol and rtol
 Outputs = list[torch.Tensor]

@@ -11,8 +11,8 @@ from typing import Literal
 
 import torch
 
-from eval.draws import one_hot_rows
-from eval.records import FunctionalProblem, Node, Ref, TensorArgument
+from rag_kernels.eval.draws import one_hot_rows
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgument
 
 Along = Literal["first", "rows", "columns"]
 # operator -> operands that may be made one-hot, and which of their sides the outputs are on

@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable
 from pathlib import Path
 
-from eval.records import Problem, ProblemError
+from rag_kernels.eval.records import Problem, ProblemError
 
 REQUIRED = {
     "Model": "class Model(nn.Module)",

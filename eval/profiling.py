@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch.profiler import ProfilerActivity
 
-from eval.profiling_names import OWN
+from rag_kernels.eval.profiling_names import OWN
 
 
 def loaded_libraries() -> set[str]:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from eval.clocks import Clocks
-from eval.content import Recipe
-from eval.fingerprint import Taken
-from eval.records import Ratio
-from eval.reference_times import ASKING_S, BURST, BURST_BYTES
-from eval.session import Session
-from eval.subject import Place, Subject
-from eval.timing import Paired, orders, pairs_for
+from rag_kernels.eval.clocks import Clocks
+from rag_kernels.eval.content import Recipe
+from rag_kernels.eval.fingerprint import Taken
+from rag_kernels.eval.records import Ratio
+from rag_kernels.eval.reference_times import ASKING_S, BURST, BURST_BYTES
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.subject import Place, Subject
+from rag_kernels.eval.timing import Paired, orders, pairs_for
 
 BURST_S = 0.25  # of a candidate's burst at most
 BIND_S = 1.5  # for the buffers of a burst: modules, which each of them takes anew, may be slow to make

@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
-from eval.ids import content_id
+from rag_kernels.eval.ids import content_id
 
 Backend = Literal["cpu", "cuda"]
 Tier = Literal["kernel", "composed", "module"]

@@ -19,21 +19,29 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from eval import codec
-from eval.arena import attach, described
-from eval.channel import Channel
-from eval.content import Recipe, compose
-from eval.draws import is_structured, redraw
-from eval.exchange import Exchange, Shelf
-from eval.gpu import flush_caches
-from eval.kinds import precision_class
-from eval.noise import RoundingNoise
-from eval.numerics import compare
-from eval.oracle import double_factories, doubled, is_constant, strict_precision, tensors, timed_precision, vary
-from eval.probe import one_hot, relative_error, targets
-from eval.problem import load_module
-from eval.records import FunctionalProblem, TensorArgument
-from eval.variants import make
+from rag_kernels.eval import codec
+from rag_kernels.eval.arena import attach, described
+from rag_kernels.eval.channel import Channel
+from rag_kernels.eval.content import Recipe, compose
+from rag_kernels.eval.draws import is_structured, redraw
+from rag_kernels.eval.exchange import Exchange, Shelf
+from rag_kernels.eval.gpu import flush_caches
+from rag_kernels.eval.kinds import precision_class
+from rag_kernels.eval.noise import RoundingNoise
+from rag_kernels.eval.numerics import compare
+from rag_kernels.eval.oracle import (
+    double_factories,
+    doubled,
+    is_constant,
+    strict_precision,
+    tensors,
+    timed_precision,
+    vary,
+)
+from rag_kernels.eval.probe import one_hot, relative_error, targets
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.records import FunctionalProblem, TensorArgument
+from rag_kernels.eval.variants import make
 
 
 def serve_cuda(channel: Channel) -> None:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.device import cache_bytes, floor_us
-from eval.workers import WorkerFailed
+from rag_kernels.eval.device import cache_bytes, floor_us
+from rag_kernels.eval.workers import WorkerFailed
 
 if TYPE_CHECKING:
-    from eval.session import Session
+    from rag_kernels.eval.session import Session
 
 # Calls of a burst and memory of a side's buffers at most, seconds to aim at; beyond LONG_S a call is timed by itself.
 BURST, BURST_BYTES, BURST_S, LONG_S = 64, 8 << 30, 1.5e-3, 4e-3

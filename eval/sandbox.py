@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from eval.lockdown import Confinement
+from rag_kernels.eval.lockdown import Confinement
+from rag_kernels.eval.places import IMPORTED_BY_CHILDREN, PACKAGE, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = "/scratch"
 # What an untrusted process's environment may hold. Keys and tokens are not on the list.
 ALLOWED_ENV = (
@@ -34,7 +34,6 @@ SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/run/opengl-driver",
     "/opt/cuda", "/opt/nvidia", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
 )  # fmt: skip
-NOT_OURS = ("app", "archive", "ingest", "rag_kernels", "tests")  # beside `eval`, and of no use to a kernel
 APART = ("--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "rag-kernels")
 OWN_PIDS = ("--unshare-pid", "--proc", "/proc")
 HOST_PIDS = ("--ro-bind", "/proc", "/proc")  # a container may forbid to mount a new /proc
@@ -71,7 +70,7 @@ class Sandbox:
         return Confinement(tuple(self._readable()), tuple(self._devices()), found().layers if self.filtered else ())
 
     def _readable(self) -> list[str]:
-        return [*system_folders(), *python_folders(), str(ROOT / "eval"), *map(str, self.readable)]
+        return [*system_folders(), *python_folders(), *IMPORTED_BY_CHILDREN, *map(str, self.readable)]
 
     def _devices(self) -> list[str]:
         return sorted([*glob.glob("/dev/nvidia*"), *glob.glob("/dev/dxg")]) if self.gpu else []
@@ -90,8 +89,8 @@ def layers() -> tuple[str, ...]:
 @functools.cache
 def found() -> Found:
     """Start a process in the strictest box that works, and have it try Landlock and seccomp."""
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from eval.lockdown import probe; probe()"
-    visible = [*system_folders(), *python_folders(), str(ROOT / "eval")]
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from rag_kernels.eval.lockdown import probe; probe()"
+    visible = [*system_folders(), *python_folders(), *IMPORTED_BY_CHILDREN]
     if shutil.which("bwrap"):
         for namespaces, name in ATTEMPTS:
             inside = _probe([*_box(namespaces, visible, None, [], []), sys.executable, "-I", "-S", "-c", start])
@@ -128,7 +127,10 @@ def _box(
     for device in devices:
         options += ["--dev-bind", device, device]
     for folder in hidden:
-        options += ["--tmpfs", folder, "--remount-ro", folder]
+        options += ["--tmpfs", folder]
+        for path in (path for path in IMPORTED_BY_CHILDREN if Path(path).is_relative_to(folder)):
+            options += ["--ro-bind", path, path]
+        options += ["--remount-ro", folder]
     if scratch is not None:
         options += ["--bind", *scratch]
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
@@ -171,6 +173,6 @@ def outside_system(folders: Sequence[str]) -> list[str]:
 
 
 def _hidden() -> list[str]:
-    """Our other packages, where they are installed beside torch."""
-    site = [ROOT / name for name in NOT_OURS if (ROOT / name / "__init__.py").is_file()]
-    return [str(p) for p in site if any(p.is_relative_to(folder) for folder in [*system_folders(), *python_folders()])]
+    """Our own package, where it is installed beside torch: a kernel has no use for more of it than `eval`."""
+    seen = [*system_folders(), *python_folders()]
+    return [str(PACKAGE)] if any(PACKAGE.is_relative_to(folder) for folder in seen) else []

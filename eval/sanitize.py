@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.arena import tensor_bytes
-from eval.driver_file import READ, REPEATED, WRITTEN, number, tensor
-from eval.records import FunctionalProblem, MachineError, ScalarArgument
-from eval.session import Session
-from eval.workers import WorkerFailed, Workers
+from rag_kernels.eval.arena import tensor_bytes
+from rag_kernels.eval.driver_file import READ, REPEATED, WRITTEN, number, tensor
+from rag_kernels.eval.records import FunctionalProblem, MachineError, ScalarArgument
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.workers import WorkerFailed, Workers
 
 RUN_LIMIT_S, GPU_LIMIT_S = 120.0, 40.0
 GPU_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -119,7 +119,7 @@ def sanitize(
         "recorded": recorded,
         "calls": [base64.b64encode(call).decode() for call in calls],
     }  # fmt: skip
-    return sanitized(workers, "eval.sanitize:run", payload, 3 * RUN_LIMIT_S * len(calls)) if calls else []
+    return sanitized(workers, "rag_kernels.eval.sanitize:run", payload, 3 * RUN_LIMIT_S * len(calls)) if calls else []
 
 
 def sanitized(workers: Workers, target: str, payload: Any, deadline_s: float) -> list[Report]:

@@ -21,12 +21,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.records import Candidate
-from eval.sandbox import ROOT
-from eval.sanitize import CPU_TOOLS, FOUND, GPU_TOOLS, Report, compute_sanitizer, said_first, sanitized, side_by_side
-from eval.session import Session
-from eval.subject import binding
-from eval.workers import Workers
+from rag_kernels.eval.places import PACKAGE
+from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.sanitize import (
+    CPU_TOOLS,
+    FOUND,
+    GPU_TOOLS,
+    Report,
+    compute_sanitizer,
+    said_first,
+    sanitized,
+    side_by_side,
+)
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.subject import binding
+from rag_kernels.eval.workers import Workers
 
 BUILD_LIMIT_S, TOOL_LIMIT_S = 240.0, 120.0  # a GPU's tools start Python and torch, which they slow down
 CHECKS = "-fsanitize=address,undefined -fno-sanitize=shift-base,vptr -fno-omit-frame-pointer -g1"
@@ -42,7 +51,7 @@ _KERNEL = re.compile(r"\bat (?:void )?([\w:]+)")
 _UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
 
 
-PROGRAM = (sys.executable, "-P", "-m", "eval.module_program")
+PROGRAM = (sys.executable, "-P", "-m", "rag_kernels.eval.module_program")
 
 
 def builds_its_own(candidate: Candidate) -> bool:
@@ -56,7 +65,7 @@ def sanitize_module(candidate: Candidate, sessions: Sequence[Session], workers: 
     calls = [_call(candidate, session) for session in sessions]
     payload = {"source": candidate.source, "gpu": on_gpu, "calls": calls}
     deadline_s = 2 * BUILD_LIMIT_S + TOOL_LIMIT_S
-    return sanitized(workers, "eval.sanitize_module:run", payload, deadline_s)
+    return sanitized(workers, "rag_kernels.eval.sanitize_module:run", payload, deadline_s)
 
 
 def _call(candidate: Candidate, session: Session) -> str:
@@ -76,7 +85,9 @@ def run(payload: dict[str, Any]) -> dict[str, Any]:
     files = [str(Path(f"call{i}.json").resolve()) for i in range(len(payload["calls"]))]
     for file, call in zip(files, payload["calls"], strict=True):
         Path(file).write_text(call)
-    Path("eval").symlink_to(ROOT / "eval")
+    Path("rag_kernels").mkdir()
+    for name in ("__init__.py", "eval"):
+        Path("rag_kernels", name).symlink_to(PACKAGE / name)
     reports = _on_gpu(payload["source"], files) if payload["gpu"] else _on_cpu(files)
     return {"reports": reports}
 
@@ -135,7 +146,7 @@ def _plain(files: Sequence[str], environment: dict[str, str]) -> tuple[int | Non
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
-    """Extensions are built in the scratch folder, and `eval` is found there: the folder around it may be hidden."""
+    """Extensions are built in the scratch folder, and our package is found there: its own folder may be hidden."""
     own = {"TORCH_EXTENSIONS_DIR": str(Path("extensions").resolve()), "PYTHONPATH": str(Path.cwd())}
     return dict(os.environ) | own | more
 

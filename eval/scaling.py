@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.records import Problem, ProblemError
+from rag_kernels.eval.records import Problem, ProblemError
 
 Reach = Literal["batch", "inputs", "all"]
 REACHES: tuple[Reach, ...] = ("batch", "inputs", "all")

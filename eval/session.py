@@ -13,19 +13,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from eval import codec
-from eval.admission import Admission
-from eval.arena import Arena, describe, tensor_bytes
-from eval.content import Recipe, compose, plain, random_recipe, whole_draw
-from eval.copying import copied, copy_bytes
-from eval.device import threads
-from eval.fingerprint import Taken
-from eval.kinds import NOT_SHARED, SPECIAL, STRICT
-from eval.limits import Limits
-from eval.records import Device, FunctionalProblem, MachineError, Measurement, ProblemError
-from eval.reference_times import ReferenceTimes
-from eval.turns import Turns
-from eval.workers import Worker, WorkerFailed, Workers
+from rag_kernels.eval import codec
+from rag_kernels.eval.admission import Admission
+from rag_kernels.eval.arena import Arena, describe, tensor_bytes
+from rag_kernels.eval.content import Recipe, compose, plain, random_recipe, whole_draw
+from rag_kernels.eval.copying import copied, copy_bytes
+from rag_kernels.eval.device import threads
+from rag_kernels.eval.fingerprint import Taken
+from rag_kernels.eval.kinds import NOT_SHARED, SPECIAL, STRICT
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, Measurement, ProblemError
+from rag_kernels.eval.reference_times import ReferenceTimes
+from rag_kernels.eval.turns import Turns
+from rag_kernels.eval.workers import Worker, WorkerFailed, Workers
 
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
@@ -92,7 +92,7 @@ class Session:
 
     def _open_worker(self) -> Worker:
         memory = None if self.on_gpu else 3 * self.memory_bytes
-        role = "eval.reference:serve_cuda" if self.on_gpu else "eval.reference:serve"
+        role = "rag_kernels.eval.reference:serve_cuda" if self.on_gpu else "rag_kernels.eval.reference:serve"
         worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
         message = {
             "problem": codec.encode(self.fp), "device": self.device.backend, "threads": threads(),

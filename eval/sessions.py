@@ -15,12 +15,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal
 
-from eval.admission import Admission, admission_file, open_admission
-from eval.limits import Limits
-from eval.records import Device, FunctionalProblem, ProblemError
-from eval.session import Session, bytes_of, takes_special
-from eval.turns import Turns
-from eval.workers import Workers
+from rag_kernels.eval.admission import Admission, admission_file, open_admission
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
+from rag_kernels.eval.session import Session, bytes_of, takes_special
+from rag_kernels.eval.turns import Turns
+from rag_kernels.eval.workers import Workers
 
 AHEAD_BYTES = 4 << 30  # of `bytes_of`
 Sizes = Literal["small", "odd"]
@@ -66,7 +66,7 @@ class Sessions:
                 self._kept = made
                 opened.pop_all()
         elif self.device.backend == "cuda":  # for the next problem, whose two sessions find a GPU's context made
-            self.workers.spare("eval.reference:serve_cuda", limit_address_space=False, count=2)
+            self.workers.spare("rag_kernels.eval.reference:serve_cuda", limit_address_space=False, count=2)
         return self._kept
 
     def _open_beside(self, fp: FunctionalProblem) -> Session:

@@ -17,13 +17,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from eval import codec
-from eval.arena import Arena, describe
-from eval.classify import Profile
-from eval.content import Recipe, plain
-from eval.device import threads
-from eval.fingerprint import Taken, image
-from eval.records import (
+from rag_kernels.eval import codec
+from rag_kernels.eval.arena import Arena, describe
+from rag_kernels.eval.classify import Profile
+from rag_kernels.eval.content import Recipe, plain
+from rag_kernels.eval.device import threads
+from rag_kernels.eval.fingerprint import Taken, image
+from rag_kernels.eval.records import (
     Candidate,
     Crashed,
     FunctionalProblem,
@@ -34,8 +34,8 @@ from eval.records import (
     Verdict,
     Wrong,
 )
-from eval.session import Session
-from eval.workers import Worker, WorkerFailed
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.workers import Worker, WorkerFailed
 
 POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
 
@@ -79,7 +79,7 @@ class Subject:
         self.is_module = candidate.tier == "module"
         self._requests = 0
         self.round_trips: list[float] = []  # seconds of requests for no call
-        role = "eval.candidate:serve"
+        role = "rag_kernels.eval.candidate:serve"
         if session.on_gpu:
             role += "_cuda_module" if self.is_module else "_cuda"
         memory = None if session.on_gpu else session.memory_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from eval.records import Backend, Candidate, ProblemError, Tier
+from rag_kernels.eval.records import Backend, Candidate, ProblemError, Tier
 
 # Methods of tensors that only look or re-shape; everything that computes is written as torch.* or F.*.
 TENSOR_METHODS = frozenset(

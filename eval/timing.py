@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from eval.records import Ratio
+from rag_kernels.eval.records import Ratio
 
 NARROW = 1.02  # from the bottom of an interval to its top: no further pairs are needed
 MIN_HALF = 5  # pairs of either order; with fewer the orders are not told apart

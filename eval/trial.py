@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TypeVar
 
-from eval.baseline import Baseline
-from eval.checks import Checks, Findings
-from eval.classify import classify, fuses_nothing, links_library
-from eval.content import Recipe
-from eval.device import floor_us
-from eval.fingerprint import Taken
-from eval.race import MOST_ASKING, Race, Times, order_matters, self_check
-from eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict, Wrong
-from eval.sanitize import SOFT_TOOLS, Programs, Report, call_file, sanitize, takes
-from eval.sanitize_module import builds_its_own, sanitize_module
-from eval.session import Session
-from eval.subject import Library, Place, Stopped, Subject
-from eval.timing import median_us, product
-from eval.workers import Workers
+from rag_kernels.eval.baseline import Baseline
+from rag_kernels.eval.checks import Checks, Findings
+from rag_kernels.eval.classify import classify, fuses_nothing, links_library
+from rag_kernels.eval.content import Recipe
+from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.fingerprint import Taken
+from rag_kernels.eval.race import MOST_ASKING, Race, Times, order_matters, self_check
+from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict, Wrong
+from rag_kernels.eval.sanitize import SOFT_TOOLS, Programs, Report, call_file, sanitize, takes
+from rag_kernels.eval.sanitize_module import builds_its_own, sanitize_module
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.subject import Library, Place, Stopped, Subject
+from rag_kernels.eval.timing import median_us, product
+from rag_kernels.eval.workers import Workers
 
 T = TypeVar("T")
 QUIET = 0.02  # what eager against itself may be off by

@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from eval.build import default_cache
-from eval.records import Backend
+from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.records import Backend
 
 Turn = Literal["none", "shared", "alone"]
 

@@ -22,14 +22,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from eval import codec
-from eval.channel import Channel, ChannelClosed, pair
-from eval.sandbox import SCRATCH, Sandbox, allowed_env
+from rag_kernels.eval import codec
+from rag_kernels.eval.channel import Channel, ChannelClosed, pair
+from rag_kernels.eval.places import ROOT
+from rag_kernels.eval.sandbox import SCRATCH, Sandbox, allowed_env
 
 FailureKind = Literal["crashed", "timed_out", "memory", "raised"]
 LOG_CHARS = 8000
 START_LIMIT_S = 120.0
-ROOT = Path(__file__).resolve().parent.parent
 
 WORKER_ENV = {
     "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",  # importing tvm_ffi beside torch would touch CUDA before the fork
@@ -194,7 +194,7 @@ class Workers:
         confinement = asdict(sandbox.confinement()) if sandbox else None
         start = (
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-            f"from eval.zygote import main; main({theirs.fileno()}, {list(preload)!r}, {confinement!r})"
+            f"from rag_kernels.eval.zygote import main; main({theirs.fileno()}, {list(preload)!r}, {confinement!r})"
         )
         self._process = subprocess.Popen(
             [*box, sys.executable, "-P", "-c", start],
@@ -256,7 +256,7 @@ class Workers:
 
     def call(self, target: str, payload: Any, *, deadline_s: float, memory_bytes: int | None = None) -> Any:
         """Run `target(payload)` in a child and return its result; both pass through `eval.codec`."""
-        with self.spawn("eval.zygote:one_shot", memory_bytes=memory_bytes) as worker:
+        with self.spawn("rag_kernels.eval.zygote:one_shot", memory_bytes=memory_bytes) as worker:
             reply = worker.request({"target": target, "payload": codec.encode(payload)}, deadline_s=deadline_s)
         return codec.decode(reply["result"])
 

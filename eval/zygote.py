@@ -50,9 +50,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from eval.channel import Channel, ChannelClosed
-from eval.lockdown import Confinement, lock_down
-from eval.processes import (
+from rag_kernels.eval.channel import Channel, ChannelClosed
+from rag_kernels.eval.lockdown import Confinement, lock_down
+from rag_kernels.eval.processes import (
     PAGE_BYTES,
     counts,
     cpu_seconds,
@@ -291,7 +291,7 @@ def _under(pid: int, known: dict[int, _Child]) -> bool:
 
 def one_shot(channel: Channel) -> None:
     """Worker role for `Workers.call`: one payload in, one result (or the exception's text) out."""
-    from eval import codec
+    from rag_kernels.eval import codec
 
     request, _ = channel.receive()
     module, _, function = request["target"].partition(":")

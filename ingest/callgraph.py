@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ingest.vocabulary import family, is_known, operator
+from rag_kernels.ingest.vocabulary import family, is_known, operator
 
 BINARY = {"Add": "add", "Sub": "sub", "Mult": "mul", "Div": "div", "FloorDiv": "div", "Pow": "pow", "MatMult": "matmul"}
 MARKS = {"groups": "grouped", "dilation": "dilated", "stride": "strided", "is_causal": "causal"}

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from eval.records import FunctionalProblem
-from ingest.callgraph import Step, idioms, steps
-from ingest.vocabulary import FAMILIES, family, is_known, main_operator, operator, words_of
+from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.ingest.callgraph import Step, idioms, steps
+from rag_kernels.ingest.vocabulary import FAMILIES, family, is_known, main_operator, operator, words_of
 
 REPEATS = 2  # how often one operator is said at most: a chain of twenty convolutions is still about convolution
 

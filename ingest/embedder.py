@@ -56,7 +56,7 @@ class StaticEmbedder:
         except Exception as error:  # tokenizers raises bare Exception for a missing or damaged file
             raise EmbedderError(
                 f"The embedding model in {folder} cannot be read ({error}). Reinstall rag-kernels, or make the model "
-                "again with `python -m ingest.train_embedder`."
+                "again with `python -m rag_kernels.ingest.train_embedder`."
             ) from error
         tokenizer.no_padding()
         weights = load(raw)["embedding.weight"].astype(np.float32, copy=False)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eval.records import Argument, Node, Ref, Scalar, ScalarArgument, TensorArgument, Value
-from ingest.graph import Functional, base_name, bind, overload, refs
-from ingest.spelling import (
+from rag_kernels.eval.records import Argument, Node, Ref, Scalar, ScalarArgument, TensorArgument, Value
+from rag_kernels.ingest.graph import Functional, base_name, bind, overload, refs
+from rag_kernels.ingest.spelling import (
     ALWAYS,
     F_OTHER,
     F_SAME,

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from eval.ids import content_id
-from eval.records import Features, Node, Ref, TensorArgument, TensorSpec, Value
-from ingest.graph import Functional, base_name, bind, overload, refs
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import Features, Node, Ref, TensorArgument, TensorSpec, Value
+from rag_kernels.ingest.graph import Functional, base_name, bind, overload, refs
 
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 MATMUL_LIKE = _RECURRENT | {

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import psutil
 
-from eval.arena import tensor_bytes
-from eval.device import nvidia_smi
-from eval.records import Backend, FunctionalProblem, Problem
-from eval.scaling import fit
-from eval.workers import Workers
-from ingest.functionalize import functionalize
+from rag_kernels.eval.arena import tensor_bytes
+from rag_kernels.eval.device import nvidia_smi
+from rag_kernels.eval.records import Backend, FunctionalProblem, Problem
+from rag_kernels.eval.scaling import fit
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.functionalize import functionalize
 
 CPU_SHARE = 24  # draws, outputs, the fp64 oracle and two workers' temporaries share the memory
 GPU_SHARE = 7

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument
-from eval.scaling import fit
-from ingest.emit import Emitted, emit
-from ingest.features import count_flops, features, graph_key, nbytes, output_specs, working_bytes
-from ingest.graph import Functional, functional
-from ingest.recording import trace
-from ingest.verify import DoesNotRun, verify
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument
+from rag_kernels.eval.scaling import fit
+from rag_kernels.ingest.emit import Emitted, emit
+from rag_kernels.ingest.features import count_flops, features, graph_key, nbytes, output_specs, working_bytes
+from rag_kernels.ingest.graph import Functional, functional
+from rag_kernels.ingest.recording import trace
+from rag_kernels.ingest.verify import DoesNotRun, verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from ingest.vocabulary import family
+from rag_kernels.ingest.vocabulary import family
 
 
 @dataclass(frozen=True, slots=True)

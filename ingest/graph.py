@@ -14,8 +14,17 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
-from eval.records import Argument, Node, ProblemError, Ref, ScalarArgument, TensorArgument, TensorSpec, Value
-from ingest.recording import RESERVED, Trace, spec_of, untangled
+from rag_kernels.eval.records import (
+    Argument,
+    Node,
+    ProblemError,
+    Ref,
+    ScalarArgument,
+    TensorArgument,
+    TensorSpec,
+    Value,
+)
+from rag_kernels.ingest.recording import RESERVED, Trace, spec_of, untangled
 
 # Calls whose result is their first argument, as far as values go.
 _SAME_VALUE = {"detach", "alias", "lift", "lift_fresh", "lift_fresh_copy", "clone", "contiguous", "resolve_conj"}

@@ -7,11 +7,11 @@ were written. Knows nothing of searching.
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from archive.protocol import Archive
-from archive.records import ArchivedKernel, Attempt, KernelFilter
-from eval.records import Compiled, Passed
-from ingest.describe import description, functional_text
-from ingest.embedder import Embedder
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import ArchivedKernel, Attempt, KernelFilter
+from rag_kernels.eval.records import Compiled, Passed
+from rag_kernels.ingest.describe import description, functional_text
+from rag_kernels.ingest.embedder import Embedder
 
 BATCH = 4000
 

@@ -21,9 +21,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from eval.problem import load_module, problem_from_source
-from eval.records import Argument, Problem, ProblemError, Role, ScalarArgument, TensorArgument, TensorSpec
-from ingest.recurrent import shape_only_recurrence
+from rag_kernels.eval.problem import load_module, problem_from_source
+from rag_kernels.eval.records import Argument, Problem, ProblemError, Role, ScalarArgument, TensorArgument, TensorSpec
+from rag_kernels.ingest.recurrent import shape_only_recurrence
 
 _VALUE_READS = (DataDependentOutputException, DynamicOutputShapeException)
 

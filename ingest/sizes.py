@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from eval.records import FunctionalProblem, ProblemError
-from eval.scaling import REACHES, difference, odd_sizes, scaled
-from eval.sessions import Sizes
-from eval.workers import Workers
-from ingest.fitting import footprint, functionalize_to_fit
-from ingest.functionalize import functionalize
+from rag_kernels.eval.records import FunctionalProblem, ProblemError
+from rag_kernels.eval.scaling import REACHES, difference, odd_sizes, scaled
+from rag_kernels.eval.sessions import Sizes
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.fitting import footprint, functionalize_to_fit
+from rag_kernels.ingest.functionalize import functionalize
 
 SMALL_BYTES = 4 << 20
 

@@ -1,4 +1,4 @@
-"""Train the built-in embedder: `python -m ingest.train_embedder [--out DIR] [--steps N] [--seed N]`.
+"""Train the built-in embedder: `python -m rag_kernels.ingest.train_embedder [--out DIR] [--steps N] [--seed N]`.
 
 Comes in: a seed. Goes out: `tokenizer.json`, `model.safetensors` and the files that let sentence-transformers load
 the folder as a `StaticEmbedding`. The pairs come from `ingest.grammar`: texts of one graph in two guises, or of two
@@ -23,10 +23,10 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 
-from ingest import grammar
-from ingest.describe import functional_text, query_text
-from ingest.embedder import BUILTIN, StaticEmbedder
-from ingest.vocabulary import family
+from rag_kernels.ingest import grammar
+from rag_kernels.ingest.describe import functional_text, query_text
+from rag_kernels.ingest.embedder import BUILTIN, StaticEmbedder
+from rag_kernels.ingest.vocabulary import family
 
 WORDS = 3600  # whole words in the vocabulary, the most frequent first
 ENDINGS = 400  # continuations, so that an unseen identifier still has known parts

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from eval.records import Argument, Problem, ProblemError, ScalarArgument
-from ingest.recording import build, execute, make_inputs, said, state_at, tensors_of
+from rag_kernels.eval.records import Argument, Problem, ProblemError, ScalarArgument
+from rag_kernels.ingest.recording import build, execute, make_inputs, said, state_at, tensors_of
 
 SEED = 2025
 RELATIVE = 1e-4

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eval.judge import Judge
     from rag_kernels.api import evaluate, functionalize, generate, open_session
+    from rag_kernels.eval.judge import Judge
     from rag_kernels.finding import find_kernels
     from rag_kernels.growth import Grown, grow
     from rag_kernels.options import Options
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "eval.judge": ("Judge",),
+    "rag_kernels.eval.judge": ("Judge",),
     "rag_kernels.api": ("evaluate", "functionalize", "generate", "open_session"),
     "rag_kernels.finding": ("find_kernels",),
     "rag_kernels.growth": ("Grown", "grow"),

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
-from archive.protocol import Archive
-from archive.records import Attempt, Run
-from eval.ids import content_id
-from eval.problem import load_problem
-from eval.records import Passed, Problem, ProblemError
 from rag_kernels import search
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt, Run
 from rag_kernels.estimates import Interval, mean_interval, ratio_interval
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.records import Passed, Problem, ProblemError
 from rag_kernels.likeness import NEAR_COPY, likeness
 from rag_kernels.options import Options, RetrievalMode
 from rag_kernels.session import Session

@@ -16,26 +16,26 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from archive.protocol import Archive
-from archive.records import Attempt
-from archive.store import open_archive
-from eval.build import default_cache
-from eval.device import gpu_name, open_device
-from eval.hardware import hardware, told_hardware
-from eval.judge import Judge, open_judge
-from eval.limits import Limits
-from eval.problem import load_problem
-from eval.records import Backend, Device, FunctionalProblem, MachineError
-from eval.tiers import candidate_from_file
-from eval.workers import Workers
-from ingest.embedder import load_embedder
-from ingest.fitting import functionalize_to_fit, room_bytes
-from ingest.functionalize import functionalize as functionalize_problem
-from ingest.pipeline import index_attempt
-from ingest.sizes import at_other_sizes
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt
+from rag_kernels.archive.store import open_archive
 from rag_kernels.budget import Ledger
 from rag_kernels.cluster import open_cluster
+from rag_kernels.eval.device import gpu_name, open_device
+from rag_kernels.eval.hardware import hardware, told_hardware
+from rag_kernels.eval.judge import Judge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
+from rag_kernels.eval.tiers import candidate_from_file
+from rag_kernels.eval.workers import Workers
 from rag_kernels.exemplars import Exemplars, Prover
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
+from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
+from rag_kernels.ingest.pipeline import index_attempt
+from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.llm import LLM, Completer
 from rag_kernels.llm_writer import LLMWriter, Style
 from rag_kernels.novelty import Embed

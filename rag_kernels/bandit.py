@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from archive.records import Attempt
+from rag_kernels.archive.records import Attempt
 from rag_kernels.feedback import latest, speed
 from rag_kernels.records import Trial
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.device import floor_us
-from eval.records import Counters, Device, Features, Measurement, Passed
+from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.records import Counters, Device, Features, Measurement, Passed
 
 Kind = Literal["memory", "arithmetic", "library", "overhead"]
 SHORT_US = 20.0  # a call this short is mostly launch, threads waking up, and arguments

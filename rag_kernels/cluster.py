@@ -19,24 +19,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from eval.build import COMPILER_ENV
-from eval.device import gpu_count, threads
-from eval.judge import More, nothing_more
-from eval.limits import Limits
-from eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
-from eval.sandbox import allowed_env
-from eval.workers import Workers
 from rag_kernels.crew import Job, LostError
 from rag_kernels.dispatch import AHEAD, Dispatcher
+from rag_kernels.eval.build import COMPILER_ENV
+from rag_kernels.eval.device import gpu_count, threads
+from rag_kernels.eval.judge import More, nothing_more
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.places import ROOT
+from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
+from rag_kernels.eval.sandbox import allowed_env
+from rag_kernels.eval.workers import Workers
 from rag_kernels.remote_judge import About, Fault, RemoteJudge, Wanted
 
 log = logging.getLogger(__name__)
 
-ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.1
 CLOSE_S = 10.0
 LINE_CHARS = 400

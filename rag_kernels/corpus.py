@@ -14,9 +14,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from archive.catalogue import Catalogue, FunctionalRow
-from eval.records import FunctionalProblem
-from ingest.describe import functional_text, graph_words, keywords, main_family, told_family
+from rag_kernels.archive.catalogue import Catalogue, FunctionalRow
+from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.ingest.describe import functional_text, graph_words, keywords, main_family, told_family
 from rag_kernels.postings import Postings
 
 

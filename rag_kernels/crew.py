@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from eval.records import Candidate, FunctionalProblem, Judged
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged
 from rag_kernels.remote_judge import About, Fault
 
 

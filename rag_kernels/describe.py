@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archive.records import Attempt
-from eval.device import floor_us
-from eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec, Tier
 from rag_kernels import feedback
+from rag_kernels.archive.records import Attempt
 from rag_kernels.bottleneck import bound
+from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec, Tier
 from rag_kernels.llm_request import estimate_tokens
 from rag_kernels.records import Brief, Shown
 

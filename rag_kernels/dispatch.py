@@ -28,8 +28,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from eval.records import Candidate, Crashed, FunctionalProblem, Judged, MachineError
 from rag_kernels.crew import Crew, Job, LostError, Seat, Try
+from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Judged, MachineError
 from rag_kernels.remote_judge import VERSION, About, Fault
 
 log = logging.getLogger(__name__)

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from archive.claims import written_for
-from archive.duck import DuckArchive
-from archive.recheck import due
-from archive.records import ArchivedKernel, Attempt
-from eval.judge import JUDGE_VERSION, Judge
-from eval.records import Device, FunctionalProblem, Passed, Problem
 from rag_kernels import search
+from rag_kernels.archive.claims import written_for
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.recheck import due
+from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.bottleneck import Bottleneck, bottleneck_of
+from rag_kernels.eval.judge import JUDGE_VERSION, Judge
+from rag_kernels.eval.records import Device, FunctionalProblem, Passed, Problem
 from rag_kernels.options import Options
 from rag_kernels.records import Shown
 from rag_kernels.retrieval import Limits, Retriever

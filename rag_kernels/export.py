@@ -9,8 +9,8 @@ import logging
 import pprint
 from pathlib import Path
 
-from archive.records import Attempt
-from eval.records import FunctionalProblem, Passed, TensorArgument
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.records import FunctionalProblem, Passed, TensorArgument
 
 log = logging.getLogger(__name__)
 

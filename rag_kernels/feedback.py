@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import assert_never
 
-from archive.records import Attempt
-from eval.records import (
+from rag_kernels.archive.records import Attempt
+from rag_kernels.bottleneck import recommendation
+from rag_kernels.eval.records import (
     BuildFailed,
     Compiled,
     Crashed,
@@ -24,7 +25,6 @@ from eval.records import (
     Wrong,
     verdict_name,
 )
-from rag_kernels.bottleneck import recommendation
 
 ERRORS_SHOWN = 4
 CONTEXT_LINES = 4

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from archive.records import ArchiveError
-from archive.store import open_archive
-from eval.records import FunctionalProblem, Passed
-from ingest.embedder import load_embedder
+from rag_kernels.archive.records import ArchiveError
+from rag_kernels.archive.store import open_archive
 from rag_kernels.bottleneck import Bottleneck, Kind, bottleneck_of
+from rag_kernels.eval.records import FunctionalProblem, Passed
+from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.options import Options
 from rag_kernels.retrieval import Hit, Limits, Retriever
 from rag_kernels.starter import stock

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from eval.records import Candidate
 from rag_kernels.budget import BudgetExhaustedError, Ledger
+from rag_kernels.eval.records import Candidate
 from rag_kernels.history import History, new_drafts
 from rag_kernels.journal import Journal, Told
 from rag_kernels.records import Brief, Draft, Gained, StreamingWriter, Writer, WriterError

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from archive.queries import leaderboard
-from archive.records import ArchiveError, Attempt, LLMCall, Run
-from eval.ids import content_id
-from eval.problem import load_problem
-from eval.records import ProblemError
+from rag_kernels.archive.queries import leaderboard
+from rag_kernels.archive.records import ArchiveError, Attempt, LLMCall, Run
 from rag_kernels.budget import Ledger
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.records import ProblemError
 from rag_kernels.growth_queue import Entry, history, next_entry
 from rag_kernels.journal import Told, read_journal, spent_before
 from rag_kernels.records import Budget

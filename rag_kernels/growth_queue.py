@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from archive.records import Attempt, LLMCall
-from eval.records import Passed, Problem
+from rag_kernels.archive.records import Attempt, LLMCall
+from rag_kernels.eval.records import Passed, Problem
 from rag_kernels.search import winner
 
 LEAD = 2  # turns that a problem may be ahead of another that still waits

@@ -13,8 +13,8 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 
-from archive.records import Attempt, LLMCall
-from eval.records import Passed, verdict_name
+from rag_kernels.archive.records import Attempt, LLMCall
+from rag_kernels.eval.records import Passed, verdict_name
 from rag_kernels.growth import Grown, Night, calls_of
 from rag_kernels.rows import verdict_row
 from rag_kernels.search import winner

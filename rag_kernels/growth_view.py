@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
 
-from archive.records import Attempt
-from eval.records import Passed, verdict_name
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.records import Passed, verdict_name
 from rag_kernels.growth import Grown, Turn
 from rag_kernels.report import attempt_line, summary
 from rag_kernels.rows import attempt_row, grown_row

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from archive.records import Attempt
+from rag_kernels.archive.records import Attempt
 from rag_kernels.records import Brief, Draft
 
 

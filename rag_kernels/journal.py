@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from archive.protocol import Archive
-from archive.records import Attempt, BriefRecord, LLMCall
-from eval import codec
-from eval.records import LATER
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt, BriefRecord, LLMCall
 from rag_kernels.budget import Spent
+from rag_kernels.eval import codec
+from rag_kernels.eval.records import LATER
 from rag_kernels.records import Brief, Draft, Gained, Past
 
 

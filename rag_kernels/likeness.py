@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from eval.records import Judged, Passed
+from rag_kernels.eval.records import Judged, Passed
 
 RUN = 8  # tokens
 NEAR_COPY = 0.9

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from archive.records import GIVEN_UP, LLMCall
+from rag_kernels.archive.records import GIVEN_UP, LLMCall
 from rag_kernels.budget import Hold, Ledger
 from rag_kernels.llm_request import PROGRAM_PREFIX, Answer, Message, RequestError, estimate_tokens, price, prompt_text
 from rag_kernels.llm_request import request as ask_once

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from archive.records import Exemplar, Relation
 from rag_kernels import describe, llm_reply
+from rag_kernels.archive.records import Exemplar, Relation
 from rag_kernels.llm import Reply
 from rag_kernels.llm_plan import Kind, Rework
 from rag_kernels.prompts import render

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, get_args
 
-from archive.records import Attempt
-from eval.records import Compiled
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.records import Compiled
 from rag_kernels.feedback import latest, speed
 
 TIRED = 0.9  # each child that a parent has had already makes it this much less promising

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.records import MachineError
+from rag_kernels.eval.records import MachineError
 from rag_kernels.scores import Score
 
 WIDTH, HEIGHT = 340, 260

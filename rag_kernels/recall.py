@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from archive.records import LLMCall
+from rag_kernels.archive.records import LLMCall
 from rag_kernels.llm import Reply
 from rag_kernels.llm_request import Message, prompt_text
 from rag_kernels.records import WriterError

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall, Relation
-from eval import codec
-from eval.records import LATER, Candidate, Device, FunctionalProblem
+from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall, Relation
+from rag_kernels.eval import codec
+from rag_kernels.eval.records import LATER, Candidate, Device, FunctionalProblem
 
 REPEATS_TOLD = 4
 

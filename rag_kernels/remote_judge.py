@@ -18,14 +18,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from eval.build import default_cache
-from eval.device import units
-from eval.hardware import hardware
-from eval.judge import JUDGE_VERSION, LocalJudge, open_judge
-from eval.limits import Limits
-from eval.records import Backend, Candidate, Device, Environment, FunctionalProblem, Judged, MachineError, ProblemError
-from ingest.fitting import room_bytes
-from ingest.sizes import at_other_sizes
+from rag_kernels.eval.device import units
+from rag_kernels.eval.hardware import hardware
+from rag_kernels.eval.judge import JUDGE_VERSION, LocalJudge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.records import (
+    Backend,
+    Candidate,
+    Device,
+    Environment,
+    FunctionalProblem,
+    Judged,
+    MachineError,
+    ProblemError,
+)
+from rag_kernels.ingest.fitting import room_bytes
+from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.version import __version__
 
 log = logging.getLogger(__name__)

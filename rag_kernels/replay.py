@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from archive.records import Attempt, LLMCall, Run
-from eval.records import FunctionalProblem, Passed, ProblemError, verdict_name
+from rag_kernels.archive.records import Attempt, LLMCall, Run
+from rag_kernels.eval.records import FunctionalProblem, Passed, ProblemError, verdict_name
 from rag_kernels.history import History, new_drafts
 from rag_kernels.journal import Told, read_journal
 from rag_kernels.likeness import label_near_copy

@@ -17,8 +17,8 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
-from archive.records import Attempt
-from eval.admission import IGNORED
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.admission import IGNORED
 from rag_kernels.rows import Row, attempt_row
 from rag_kernels.wording import LINE_CHARS, count, money, percent, shorten, times
 

@@ -17,12 +17,12 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from archive.protocol import Archive
-from archive.records import ArchivedKernel, Exemplar
-from eval.records import Backend, FunctionalProblem
-from ingest.embedder import Embedder
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import ArchivedKernel, Exemplar
 from rag_kernels.bottleneck import Bottleneck
 from rag_kernels.corpus import Corpus, describe_row, make_corpus
+from rag_kernels.eval.records import Backend, FunctionalProblem
+from rag_kernels.ingest.embedder import Embedder
 from rag_kernels.options import RetrievalMode
 from rag_kernels.ranking import diversify, fuse, jaccard
 from rag_kernels.reasons import Reasons, tell

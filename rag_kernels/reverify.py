@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from archive import recheck
-from archive.duck import DuckArchive
-from archive.recheck import Due, Recheck
-from archive.records import Attempt, Run
-from eval.device import gpu_name
-from eval.judge import Judge
-from eval.records import Backend, FunctionalProblem, MachineError, Passed, Problem, ProblemError
+from rag_kernels.archive import recheck
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.recheck import Due, Recheck
+from rag_kernels.archive.records import Attempt, Run
+from rag_kernels.eval.device import gpu_name
+from rag_kernels.eval.judge import Judge
+from rag_kernels.eval.records import Backend, FunctionalProblem, MachineError, Passed, Problem, ProblemError
 from rag_kernels.history import History
 from rag_kernels.records import Draft
 from rag_kernels.search import as_attempt, now

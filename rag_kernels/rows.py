@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from archive.records import ArchivedKernel, Attempt, Claim
-from eval.device import floor_us
-from eval.records import (
+from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim
+from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.records import (
     BuildFailed,
     Compiled,
     Crashed,
@@ -29,8 +29,8 @@ from eval.records import (
 from rag_kernels.search import winner
 
 if TYPE_CHECKING:
-    from eval.admission import Admission
     from rag_kernels.ablation import Arm, Trial
+    from rag_kernels.eval.admission import Admission
     from rag_kernels.growth import Grown
     from rag_kernels.replay import Replayed
     from rag_kernels.retrieval import Hit

@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from archive.claims import take, written_for
-from archive.duck import DuckArchive
-from archive.records import Attempt, BriefRecord, Claim, Imported, LLMCall, Run
-from eval import codec
-from eval.judge import Judge
-from eval.records import Candidate, Device, Problem, ProblemError
 from rag_kernels import search
+from rag_kernels.archive.claims import take, written_for
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.records import Attempt, BriefRecord, Claim, Imported, LLMCall, Run
 from rag_kernels.budget import Ledger
+from rag_kernels.eval import codec
+from rag_kernels.eval.judge import Judge
+from rag_kernels.eval.records import Candidate, Device, Problem, ProblemError
 from rag_kernels.history import new_drafts
 from rag_kernels.journal import Answer, Journal, Told, read_journal, spent_before
 from rag_kernels.options import Options

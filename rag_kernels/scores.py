@@ -14,12 +14,12 @@ from itertools import groupby
 from math import comb
 from typing import Literal
 
-from archive.duck import DuckArchive
-from archive.queries import Judgement, last_judgements
-from archive.records import Run
-from eval.records import ProblemError
 from rag_kernels import llm_reply
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.queries import Judgement, last_judgements
+from rag_kernels.archive.records import Run
 from rag_kernels.estimates import Interval, mean_interval
+from rag_kernels.eval.records import ProblemError
 from rag_kernels.journal import read_journal
 from rag_kernels.session import run_setting
 

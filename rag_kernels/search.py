@@ -14,9 +14,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from archive.protocol import Archive
-from archive.records import Attempt, Edge, Run
-from eval.records import (
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt, Edge, Run
+from rag_kernels.budget import Ledger
+from rag_kernels.eval.records import (
     Candidate,
     Crashed,
     FunctionalProblem,
@@ -27,7 +28,6 @@ from eval.records import (
     Rejected,
     Wrong,
 )
-from rag_kernels.budget import Ledger
 from rag_kernels.flow import Flow
 from rag_kernels.history import History
 from rag_kernels.journal import Journal
@@ -35,7 +35,7 @@ from rag_kernels.likeness import label_near_copy
 from rag_kernels.records import Brief, Draft, Learnt, Shown, StreamingWriter, Writer
 
 if TYPE_CHECKING:
-    from eval.judge import Judge
+    from rag_kernels.eval.judge import Judge
 
 log = logging.getLogger(__name__)
 

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from archive.protocol import Archive
-from archive.records import Attempt, Run
-from eval.records import Candidate, Problem, ProblemError
 from rag_kernels import search
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt, Run
 from rag_kernels.budget import Ledger
+from rag_kernels.eval.records import Candidate, Problem, ProblemError
 from rag_kernels.history import History
 from rag_kernels.journal import spent_before
 from rag_kernels.options import Options
 from rag_kernels.records import Draft, Writer
 
 if TYPE_CHECKING:
-    from eval.judge import Judge
+    from rag_kernels.eval.judge import Judge
 
 
 @dataclass(frozen=True, slots=True)

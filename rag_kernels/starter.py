@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from archive.bundle import import_bundle
-from archive.duck import DuckArchive
-from ingest.embedder import Embedder
-from ingest.pipeline import reindex
+from rag_kernels.archive.bundle import import_bundle
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.ingest.embedder import Embedder
+from rag_kernels.ingest.pipeline import reindex
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,18 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eval.counters import in_a_line
-from eval.records import BuildFailed, Crashed, Judged, Measurement, Passed, Ratio, Rejected, Wrong, verdict_name
+from rag_kernels.eval.counters import in_a_line
+from rag_kernels.eval.records import (
+    BuildFailed,
+    Crashed,
+    Judged,
+    Measurement,
+    Passed,
+    Ratio,
+    Rejected,
+    Wrong,
+    verdict_name,
+)
 
 LOG_LINES = 12
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Literal
 
-from eval.judge import LocalJudge, open_judge
-from eval.limits import Limits
-from eval.outcome import codes
-from eval.problem import problem_from_source
-from eval.records import Backend, Candidate, FunctionalProblem, Passed, Ratio, Verdict
-from eval.zoo.catalogue import SPECIMENS
-from eval.zoo.cuda_tasks import cuda
-from eval.zoo.honest import Honest
-from eval.zoo.specimen import VOID, Specimen
-from eval.zoo.tasks import TASKS, Task, cpp
-from ingest.functionalize import functionalize
-from ingest.sizes import at_other_sizes
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.outcome import codes
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed, Ratio, Verdict
+from rag_kernels.eval.zoo.catalogue import SPECIMENS
+from rag_kernels.eval.zoo.cuda_tasks import cuda
+from rag_kernels.eval.zoo.honest import Honest
+from rag_kernels.eval.zoo.specimen import VOID, Specimen
+from rag_kernels.eval.zoo.tasks import TASKS, Task, cpp
+from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.sizes import at_other_sizes
 
 log = logging.getLogger(__name__)
 

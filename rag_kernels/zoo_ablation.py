@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eval.judge import LocalJudge
-from eval.kinds import SPECIAL
-from eval.limits import DEFENCES
-from eval.records import Backend
-from eval.zoo.specimen import VOID, Specimen
-from eval.zoo.tasks import TASKS
+from rag_kernels.eval.judge import LocalJudge
+from rag_kernels.eval.kinds import SPECIAL
+from rag_kernels.eval.limits import DEFENCES
+from rag_kernels.eval.records import Backend
+from rag_kernels.eval.zoo.specimen import VOID, Specimen
+from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.zoo import Seen, Text, judge_texts, open_zoo, texts_of
 
 TIMED = "wrong:timed call"

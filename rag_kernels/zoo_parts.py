@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.records import Backend, ProblemError
-from eval.zoo.honest import Honest, cuda_kernels, honest_kernels
-from eval.zoo.specimen import Specimen
+from rag_kernels.eval.records import Backend, ProblemError
+from rag_kernels.eval.zoo.honest import Honest, cuda_kernels, honest_kernels
+from rag_kernels.eval.zoo.specimen import Specimen
 from rag_kernels.zoo import Seen, Text, chosen, texts_of
 from rag_kernels.zoo_report import fine
 

@@ -25,15 +25,15 @@ import chromadb  # noqa: F401  (imported once, in the server that jobs are forke
 import duckdb  # noqa: F401
 import factories as f
 
-from archive import queries
-from archive.audit import verify
-from archive.records import Attempt, KernelFilter
-from archive.store import FileArchive
-from eval.judge import More, nothing_more
-from eval.records import Candidate, FunctionalProblem, Judged, Verdict, verdict_name
-from ingest.embedder import load_embedder
-from ingest.pipeline import index_attempt, reindex
+from rag_kernels.archive import queries
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.records import Attempt, KernelFilter
+from rag_kernels.archive.store import FileArchive
+from rag_kernels.eval.judge import More, nothing_more
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Verdict, verdict_name
 from rag_kernels.growth import grow, open_night
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.pipeline import index_attempt, reindex
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft
 from rag_kernels.retrieval import Limits, Retriever

@@ -12,8 +12,8 @@ from typing import Any
 
 from factories import candidate, problem
 
-from archive.bundle import import_bundle
-from archive.memory import MemoryArchive
+from rag_kernels.archive.bundle import import_bundle
+from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.starter import BUNDLE
 
 ROOT = Path(__file__).resolve().parent.parent

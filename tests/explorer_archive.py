@@ -20,9 +20,9 @@ from factories import (
 )
 from streamlit.testing.v1 import AppTest
 
-import app
-from archive.records import Exemplar
-from archive.store import FileArchive
+from rag_kernels import app
+from rag_kernels.archive.records import Exemplar
+from rag_kernels.archive.store import FileArchive
 
 EXPLORER = str(Path(app.__file__).with_name("explorer.py"))
 HOSTILE_NAME = "<img src=x onerror=alert(1)> **bold** [x](http://evil.test)"

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archive.records import Attempt, Edge, Exemplar, LLMCall, Relation, Run
-from eval.ids import content_id
-from eval.records import (
+from rag_kernels.archive.records import Attempt, Edge, Exemplar, LLMCall, Relation, Run
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import (
     Backend,
     BuildFailed,
     Candidate,

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archive.memory import MemoryArchive
-from archive.records import ArchivedKernel, KernelFilter
-from ingest.importers.protocol import Importer
-from ingest.importers.take import Report, import_from
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchivedKernel, KernelFilter
+from rag_kernels.ingest.importers.protocol import Importer
+from rag_kernels.ingest.importers.take import Report, import_from
 
 PROGRAM = str(Path(sys.executable).with_name("rag-kernels"))
 ANY = KernelFilter(include_retracted=True)

@@ -20,10 +20,10 @@ from pathlib import Path
 from factories import passed, problem, wrong
 from scripted_judge import ScriptedJudge
 
-from archive.store import open_archive
-from eval.judge import More, nothing_more
-from eval.records import Candidate, FunctionalProblem, Judged
 from rag_kernels.api import open_writer
+from rag_kernels.archive.store import open_archive
+from rag_kernels.eval.judge import More, nothing_more
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged
 from rag_kernels.journal import read_journal
 from rag_kernels.options import Options
 from rag_kernels.session import Session

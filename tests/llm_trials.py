@@ -17,10 +17,10 @@ import factories
 from fake_openai import Answer, Body, Cut, FakeOpenAI, Garbage, Say, Status
 from scripted_judge import ScriptedJudge
 
-from archive.records import Attempt
-from archive.store import FileArchive, open_archive
-from eval.records import Verdict
+from rag_kernels.archive.records import Attempt
+from rag_kernels.archive.store import FileArchive, open_archive
 from rag_kernels.budget import Ledger, Spent
+from rag_kernels.eval.records import Verdict
 from rag_kernels.llm import LLM
 from rag_kernels.llm_writer import LLMWriter, Style
 from rag_kernels.options import Options

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from archive.records import LLMCall
-from eval.records import Backend, Candidate
-from eval.tiers import tier_of
 from rag_kernels import llm_reply
+from rag_kernels.archive.records import LLMCall
+from rag_kernels.eval.records import Backend, Candidate
+from rag_kernels.eval.tiers import tier_of
 from rag_kernels.llm import Reply
 from rag_kernels.llm_request import Message, prompt_text
 from rag_kernels.recall import Recorded

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from factories import device, environment, judged, passed
 
-from eval.judge import More, nothing_more
-from eval.records import Candidate, Device, FunctionalProblem, Judged, Verdict
+from rag_kernels.eval.judge import More, nothing_more
+from rag_kernels.eval.records import Candidate, Device, FunctionalProblem, Judged, Verdict
 
 
 class ScriptedJudge:

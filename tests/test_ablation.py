@@ -11,15 +11,15 @@ import typer
 from factories import attempt, candidate, linear_problem, passed, problem, run
 from scripted_judge import ScriptedJudge
 
-from archive.memory import MemoryArchive
-from eval.problem import load_problem
-from eval.records import Candidate, FunctionalProblem, Problem, ProblemError
-from ingest.embedder import load_embedder
-from ingest.pipeline import reindex
 from rag_kernels.ablation import Trial, ablate, summarise
+from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.cli.ablate import modes
 from rag_kernels.estimates import mean_interval, ratio_interval
+from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, ProblemError
 from rag_kernels.exemplars import Exemplars
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.pipeline import reindex
 from rag_kernels.options import Options, RetrievalMode
 from rag_kernels.records import Brief, Draft
 from rag_kernels.report import arms_text, trial_line

@@ -8,15 +8,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eval.admission import Admission, admission_file, admit, open_admission
-from eval.device import open_device
-from eval.noise import Perturbed, through, to_tf32
-from eval.numerics import LIMITS, compare, ratios
-from eval.problem import problem_from_source
-from eval.records import Device, FunctionalProblem, ProblemError
-from eval.workers import Workers
-from ingest.functionalize import PRELOAD, functionalize
 from rag_kernels.cli import app
+from rag_kernels.eval.admission import Admission, admission_file, admit, open_admission
+from rag_kernels.eval.device import open_device
+from rag_kernels.eval.noise import Perturbed, through, to_tf32
+from rag_kernels.eval.numerics import LIMITS, compare, ratios
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.functionalize import PRELOAD, functionalize
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 Admit = Callable[..., Admission]

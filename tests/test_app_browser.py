@@ -19,9 +19,9 @@ import pytest
 from explorer_archive import CHILD, HOSTILE, HOSTILE_IDEA, HOSTILE_NAME, PARENT, fill
 from factories import attempt, problem, wrong
 
-from app import show
-from app.launch import arguments
-from archive.store import FileArchive
+from rag_kernels.app import show
+from rag_kernels.app.launch import arguments
+from rag_kernels.archive.store import FileArchive
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_FLAGS = (
@@ -56,7 +56,7 @@ def served(folder: Path) -> Iterator[str]:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    start = [sys.executable, "-P", "-m", "app.launch", str(folder), "--port", str(port)]
+    start = [sys.executable, "-P", "-m", "rag_kernels.app.launch", str(folder), "--port", str(port)]
     environment = {**os.environ, "HOME": str(folder.parent)}
     server = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -11,13 +11,13 @@ import pytest
 from explorer_archive import CHILD, HOSTILE, LINEAR, PARENT, PROBLEM_ID, fill
 from factories import attempt, device, passed, problem, run, wrong
 
-from app import charts, figures, lineage, show
-from app.columns import Where
-from app.snapshot import Snapshot
-from archive import browse
-from archive.queries import LineageGraph, LineageNode, attempts_of_run, run_table
-from archive.records import Edge
-from archive.store import FileArchive
+from rag_kernels.app import charts, figures, lineage, show
+from rag_kernels.app.columns import Where
+from rag_kernels.app.snapshot import Snapshot
+from rag_kernels.archive import browse
+from rag_kernels.archive.queries import LineageGraph, LineageNode, attempts_of_run, run_table
+from rag_kernels.archive.records import Edge
+from rag_kernels.archive.store import FileArchive
 
 
 @pytest.fixture(scope="module")

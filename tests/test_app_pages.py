@@ -9,9 +9,9 @@ from explorer_archive import CHILD, PARENT, PROBLEM_ID, fill, numbers, over, sho
 from factories import device, problem, run
 from streamlit.testing.v1 import AppTest
 
-from archive.store import FileArchive
-from eval import codec
-from eval.admission import Examination, NullKernel, Sensitivity, admission_file, admit
+from rag_kernels.archive.store import FileArchive
+from rag_kernels.eval import codec
+from rag_kernels.eval.admission import Examination, NullKernel, Sensitivity, admission_file, admit
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from pathlib import Path
 import factories as f
 import pytest
 
-from archive import recheck
-from archive.audit import verify
-from archive.duck import DuckArchive
-from archive.index import ChromaIndex, Item
-from archive.memory import MemoryArchive
-from archive.records import KernelFilter
-from archive.store import FileArchive
+from rag_kernels.archive import recheck
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.index import ChromaIndex, Item
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import KernelFilter
+from rag_kernels.archive.store import FileArchive
 
 A, B = f.candidate().id, f.candidate(variant=1).id
 MODEL = "test-model"

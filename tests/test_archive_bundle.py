@@ -9,11 +9,11 @@ from pathlib import Path
 import factories as f
 import pytest
 
-from archive import bundle
-from archive.audit import verify
-from archive.memory import MemoryArchive
-from archive.records import ArchiveError, Edge, KernelFilter
-from archive.store import FileArchive
+from rag_kernels.archive import bundle
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
+from rag_kernels.archive.store import FileArchive
 
 ANY = KernelFilter()
 

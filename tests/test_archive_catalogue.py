@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from factories import attempt, candidate, compiled, device, judged, linear_problem, passed, problem, run
 
-from archive.connection import literal
-from archive.memory import MemoryArchive
-from archive.records import ArchiveError, KernelFilter
-from archive.store import FileArchive
+from rag_kernels.archive.connection import literal
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchiveError, KernelFilter
+from rag_kernels.archive.store import FileArchive
 
 MODEL = "it's a model"
 GPU = device("cuda")

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from interrupts import ctrl_c
 
-from archive import database
-from archive.audit import verify
-from archive.memory import MemoryArchive
-from archive.records import ArchiveError
-from archive.store import FileArchive
+from rag_kernels.archive import database
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchiveError
+from rag_kernels.archive.store import FileArchive
 from rag_kernels.growth import NIGHT
 
 TESTS = Path(__file__).parent
@@ -94,8 +94,8 @@ FULL_DISK = """
 import os, resource, signal, sys
 from pathlib import Path
 import factories as f
-from archive.records import ArchiveError
-from archive.store import FileArchive
+from rag_kernels.archive.records import ArchiveError
+from rag_kernels.archive.store import FileArchive
 from rag_kernels.growth import NIGHT
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -130,7 +130,7 @@ WRITES = """
 import sys
 from pathlib import Path
 import factories as f
-from archive.store import FileArchive
+from rag_kernels.archive.store import FileArchive
 FileArchive(Path(sys.argv[1]), deadline_s=10).record_attempt(f.attempt("run", int(sys.argv[2])))
 """
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import factories as f
 import pytest
 
-from archive import rows
-from archive.duck import DuckArchive
-from archive.memory import MemoryArchive
-from archive.records import ArchiveError, KernelFilter
-from archive.store import FileArchive
+from rag_kernels.archive import rows
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchiveError, KernelFilter
+from rag_kernels.archive.store import FileArchive
 
 ANY = KernelFilter()
 MODEL = "test-model"
@@ -172,7 +172,7 @@ def test_one_process_finds_what_another_indexed(tmp_path: Path) -> None:
     assert archive.nearest(vector(0), 1, ANY)[0][0] == ids[0]
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from pathlib import Path\nfrom archive.store import FileArchive\nimport test_archive_index as t\n"
+        "from pathlib import Path\nfrom rag_kernels.archive.store import FileArchive\nimport test_archive_index as t\n"
         f"a = FileArchive(Path({str(tmp_path)!r}))\nprint(t.fill(a, 3, start=3)[1])\n"
         "assert a.nearest(t.vector(0), 1, t.ANY)[0][1] > 0.99\n"
     )

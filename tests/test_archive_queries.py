@@ -11,11 +11,11 @@ from typing import Any
 import factories as f
 import pytest
 
-from archive import browse, docs, queries
-from archive.duck import DuckArchive
-from archive.memory import MemoryArchive
-from archive.records import Edge
-from archive.store import FileArchive
+from rag_kernels.archive import browse, docs, queries
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import Edge
+from rag_kernels.archive.store import FileArchive
 
 RELU, TANH = f.problem("relu"), f.problem("tanh")
 A, B, C, D = (f.candidate(RELU, variant=v).id for v in range(4))
@@ -175,8 +175,8 @@ def test_version_is_for_caching(archive: MemoryArchive) -> None:
 
 
 def test_the_page_on_the_schema_is_current() -> None:
-    page = Path(docs.__file__).parent.parent / "docs" / "archive.md"
-    assert page.read_text() == docs.page(), "run `python -m archive.docs > docs/archive.md`"
+    page = Path(docs.__file__).resolve().parent.parent / "docs" / "archive.md"
+    assert page.read_text() == docs.page(), "run `python -m rag_kernels.archive.docs > docs/archive.md`"
 
 
 def test_every_table_view_and_column_is_explained() -> None:

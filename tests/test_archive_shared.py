@@ -19,16 +19,16 @@ import pytest
 from explorer_archive import numbers, over, shown, visit
 from interrupts import ctrl_c
 
-from archive import queries, serve
-from archive.audit import verify
-from archive.bundle import export, import_bundle
-from archive.connection import CONFIG
-from archive.duck import DuckArchive
-from archive.quack import Address, load, packaged, parse
-from archive.records import ArchiveError, Edge, KernelFilter
-from archive.serve import Server, check
-from archive.shared import SharedDatabase, constant
-from archive.store import FileArchive, shared_archive
+from rag_kernels.archive import queries, serve
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.bundle import export, import_bundle
+from rag_kernels.archive.connection import CONFIG
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.quack import Address, load, packaged, parse
+from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
+from rag_kernels.archive.serve import Server, check
+from rag_kernels.archive.shared import SharedDatabase, constant
+from rag_kernels.archive.store import FileArchive, shared_archive
 
 if packaged("quack", duckdb.__version__) is None:
     pytest.skip("no package of Quack for this version of DuckDB", allow_module_level=True)
@@ -164,7 +164,8 @@ def test_a_client_that_dies_in_the_middle_does_not_keep_the_others_out(
 ) -> None:
     address, server = place
     code = (
-        "import sys, time\nfrom archive.quack import parse\nfrom archive.shared import SharedDatabase\n"
+        "import sys, time\nfrom rag_kernels.archive.quack import parse\n"
+        "from rag_kernels.archive.shared import SharedDatabase\n"
         f"with SharedDatabase(parse(sys.argv[1]), {TOKEN!r}).write() as con:\n"
         "    con.execute(\"INSERT INTO ideas VALUES ('i_dead', 'p_x', 'text', 'now')\")\n"
         "    print('writing', flush=True)\n    time.sleep(100)\n"
@@ -226,8 +227,8 @@ def client(code: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
 WRITER = """
 import sys
 import factories as f
-from archive.records import KernelFilter
-from archive.store import open_archive
+from rag_kernels.archive.records import KernelFilter
+from rag_kernels.archive.store import open_archive
 archive, me = open_archive(), int(sys.argv[1])
 for n in range(1, 5):
     archive.start_run(f.run(f"run{me}"))

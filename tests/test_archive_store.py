@@ -10,10 +10,10 @@ from pathlib import Path
 import factories as f
 import pytest
 
-from archive.duck import DuckArchive
-from archive.memory import MemoryArchive
-from archive.records import ArchiveError, Edge, KernelFilter
-from archive.store import FileArchive, open_archive
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
+from rag_kernels.archive.store import FileArchive, open_archive
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -233,7 +233,7 @@ def test_an_archive_of_a_newer_version_is_refused_with_advice(tmp_path: Path) ->
 def test_an_older_archive_is_brought_up_to_date(tmp_path: Path) -> None:
     import duckdb
 
-    from archive import migrations, rows
+    from rag_kernels.archive import migrations, rows
 
     with duckdb.connect(str(tmp_path / "archive.duckdb")) as con:
         migrations.migrate(con, migrations.MIGRATIONS[:6])
@@ -252,7 +252,7 @@ def test_an_older_archive_is_brought_up_to_date(tmp_path: Path) -> None:
 def test_labels_of_old_evaluations_are_taken_from_their_records(tmp_path: Path) -> None:
     import duckdb
 
-    from archive import migrations, rows
+    from rag_kernels.archive import migrations, rows
 
     made = f.attempt(verdict=f.passed(9.0, labels=("nondeterministic", "suspicious: too good")))
     old = rows.evaluation_row(made.candidate.id, made.problem, made.judged, made.created_at)

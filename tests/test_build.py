@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from eval import build as building
-from eval.build import BuildError, Built, build, toolchain
-from eval.records import MachineError
+from rag_kernels.eval import build as building
+from rag_kernels.eval.build import BuildError, Built, build, toolchain
+from rag_kernels.eval.records import MachineError
 
 SOURCE = """
 #include "rag_kernel.h"

@@ -13,9 +13,9 @@ from cli_home import QUICK_PROGRAM, RIGHT, ROOT, Done, environment, run, starter
 from factories import linear_problem
 from typer.testing import CliRunner
 
-from eval.device import gpu_name
 from rag_kernels.cli import app, main
 from rag_kernels.cli.functionalize import functional_text
+from rag_kernels.eval.device import gpu_name
 from rag_kernels.settings import Settings
 
 COMMANDS = [

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from eval import clocks
-from eval.clocks import Clocks
-from eval.race import Times
+from rag_kernels.eval import clocks
+from rag_kernels.eval.clocks import Clocks
+from rag_kernels.eval.race import Times
 
 STAT = "usage_usec 1\nnr_periods 9\nnr_throttled {}\nthrottled_usec 3\n"
 

@@ -14,13 +14,13 @@ import pytest
 from cli_home import RELU, RIGHT, WRONG
 from typer.testing import CliRunner
 
-from eval.device import gpu_count, units
-from eval.judge import open_judge
-from eval.limits import Limits
-from eval.records import Candidate, Passed, verdict_name
 from rag_kernels import api
 from rag_kernels.cli import app
 from rag_kernels.cluster import ClusterJudge, connected, open_cluster
+from rag_kernels.eval.device import gpu_count, units
+from rag_kernels.eval.judge import open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.records import Candidate, Passed, verdict_name
 
 pytest.importorskip("ray")
 

@@ -15,14 +15,14 @@ import factories
 import numpy as np
 import pytest
 
-from eval import codec, counters
-from eval.build import Built, build, checked, toolchain
-from eval.counters import LIMITS, METRICS, STALLS, Profiler, in_a_line, read_counters, run
-from eval.records import Candidate, Counters, Passed
-from eval.sanitize import OPTIONS, Programs, call_file
-from eval.turns import Turns
-from eval.workers import Workers
 from rag_kernels.bottleneck import HOLDS, WAITS, bottleneck_of, counted, recommendation
+from rag_kernels.eval import codec, counters
+from rag_kernels.eval.build import Built, build, checked, toolchain
+from rag_kernels.eval.counters import LIMITS, METRICS, STALLS, Profiler, in_a_line, read_counters, run
+from rag_kernels.eval.records import Candidate, Counters, Passed
+from rag_kernels.eval.sanitize import OPTIONS, Programs, call_file
+from rag_kernels.eval.turns import Turns
+from rag_kernels.eval.workers import Workers
 
 FIRST = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
          "Device", "CC")  # fmt: skip

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from factories import linear_problem, problem
 
-from ingest import grammar
-from ingest.callgraph import Step, idioms
-from ingest.callgraph import steps as read_steps
-from ingest.describe import description, functional_text, main_family, query_text
-from ingest.embedder import BUILTIN, EmbedderError, StaticEmbedder, TransformerEmbedder, load_embedder
+from rag_kernels.ingest import grammar
+from rag_kernels.ingest.callgraph import Step, idioms
+from rag_kernels.ingest.callgraph import steps as read_steps
+from rag_kernels.ingest.describe import description, functional_text, main_family, query_text
+from rag_kernels.ingest.embedder import BUILTIN, EmbedderError, StaticEmbedder, TransformerEmbedder, load_embedder
 
 CONV = """
 import torch
@@ -183,7 +183,8 @@ def test_the_model_is_small_and_described() -> None:
 
 def test_embedding_a_query_imports_no_torch_and_no_sentence_transformers() -> None:
     code = (
-        "import sys\nfrom ingest.embedder import load_embedder\nfrom ingest.describe import query_text\n"
+        "import sys\nfrom rag_kernels.ingest.embedder import load_embedder\n"
+        "from rag_kernels.ingest.describe import query_text\n"
         "load_embedder().embed([query_text('softmax')])\n"
         "print(sorted({'torch', 'sentence_transformers', 'model2vec', 'transformers'} & set(sys.modules)))"
     )
@@ -201,7 +202,7 @@ def test_the_model_is_a_static_embedding_of_sentence_transformers() -> None:
 
 
 def test_training_is_seeded_and_learns(tmp_path: Path) -> None:
-    from ingest.train_embedder import build_tokenizer, pair, recall, save, train
+    from rag_kernels.ingest.train_embedder import build_tokenizer, pair, recall, save, train
 
     rng = Random(5)
     pairs = [pair(rng) for _ in range(600)]

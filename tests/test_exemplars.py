@@ -8,13 +8,13 @@ import pytest
 from factories import attempt, candidate, device, judged, linear_problem, measurement, passed, problem, run, wrong
 from scripted_judge import ScriptedJudge
 
-from archive.memory import MemoryArchive
-from eval.records import Candidate, Device, FunctionalProblem, Problem, ProblemError
-from ingest.embedder import load_embedder
-from ingest.pipeline import index_attempt
+from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.bottleneck import Bottleneck, bottleneck_of
+from rag_kernels.eval.records import Candidate, Device, FunctionalProblem, Problem, ProblemError
 from rag_kernels.exemplars import Exemplars, Prover, holding_back
 from rag_kernels.hits import hit_text
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.pipeline import index_attempt
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Brief

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from torch.utils import cpp_extension
 
-from eval.extensions import lighten
-from eval.judge import open_judge
-from eval.limits import Limits
-from eval.problem import problem_from_source
-from eval.records import Candidate, Passed
-from ingest.functionalize import functionalize
+from rag_kernels.eval.extensions import lighten
+from rag_kernels.eval.judge import open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import Candidate, Passed
+from rag_kernels.ingest.functionalize import functionalize
 
 NINJA = """
 rule compile

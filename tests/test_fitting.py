@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from eval.problem import problem_from_source
-from eval.records import ProblemError
-from eval.workers import Workers
-from ingest.fitting import footprint, functionalize_to_fit, room_bytes
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import ProblemError
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.fitting import footprint, functionalize_to_fit, room_bytes
 
 LARGE = """
 import torch

@@ -12,8 +12,8 @@ from factories import candidate
 from scripted_judge import ScriptedJudge
 from test_search import RELU, draft, run_all, session
 
-from eval.records import Candidate
 from rag_kernels.budget import BudgetExhaustedError
+from rag_kernels.eval.records import Candidate
 from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, WriterError
 from rag_kernels.search import winner
 

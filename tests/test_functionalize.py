@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from eval.problem import load_module
-from eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
-from eval.workers import Workers
-from ingest.functionalize import PRELOAD, functionalize, functionalize_many
-from ingest.graph import refs
-from ingest.recording import state_at
-from ingest.verify import verify
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.functionalize import PRELOAD, functionalize, functionalize_many
+from rag_kernels.ingest.graph import refs
+from rag_kernels.ingest.recording import state_at
+from rag_kernels.ingest.verify import verify
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 

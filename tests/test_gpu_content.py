@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from eval import fingerprint
-from eval.arena import Arena
-from eval.candidate import Bound
-from eval.content import compose, plain, random_recipe
-from eval.exchange import Exchange, Shelf
-from eval.fingerprint import Taken
-from eval.gpu import SMALL, compose_all, digest
-from eval.records import TensorSpec
+from rag_kernels.eval import fingerprint
+from rag_kernels.eval.arena import Arena
+from rag_kernels.eval.candidate import Bound
+from rag_kernels.eval.content import compose, plain, random_recipe
+from rag_kernels.eval.exchange import Exchange, Shelf
+from rag_kernels.eval.fingerprint import Taken
+from rag_kernels.eval.gpu import SMALL, compose_all, digest
+from rag_kernels.eval.records import TensorSpec
 
 
 def test_every_content_comes_in_the_layout_that_the_code_sees() -> None:

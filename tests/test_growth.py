@@ -16,10 +16,10 @@ from rich.console import Console
 from scripted_judge import ScriptedJudge
 from test_search import RELU, Rounds, draft, session
 
-from archive.memory import MemoryArchive
-from archive.records import Attempt
-from eval.records import Problem
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import Attempt
 from rag_kernels.budget import Ledger
+from rag_kernels.eval.records import Problem
 from rag_kernels.growth import Grown, Night, Turn, grow, next_time, open_night
 from rag_kernels.growth_queue import Entry, next_entry
 from rag_kernels.growth_report import html, markdown, report, write_report

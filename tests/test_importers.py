@@ -24,21 +24,21 @@ from foreign import (
     taken,
 )
 
-from archive import bundle
-from archive.audit import verify
-from archive.claims import claims_of, without_functional
-from archive.records import ArchiveError
-from eval.problem import load_module
-from eval.records import Candidate
-from eval.workers import Workers
-from ingest.embedder import load_embedder
-from ingest.functionalize import PRELOAD
-from ingest.importers.gpu_mode import GpuMode
-from ingest.importers.kernelbench_runs import KernelBenchRuns
-from ingest.importers.robust_kbench import RobustKbench
-from ingest.importers.sakana import Sakana
-from ingest.importers.take import functionalize_imported
-from ingest.pipeline import reindex
+from rag_kernels.archive import bundle
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.claims import claims_of, without_functional
+from rag_kernels.archive.records import ArchiveError
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.functionalize import PRELOAD
+from rag_kernels.ingest.importers.gpu_mode import GpuMode
+from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
+from rag_kernels.ingest.importers.robust_kbench import RobustKbench
+from rag_kernels.ingest.importers.sakana import Sakana
+from rag_kernels.ingest.importers.take import functionalize_imported
+from rag_kernels.ingest.pipeline import reindex
 
 
 def test_a_kernelbench_run_comes_in_with_its_results(tmp_path: Path) -> None:

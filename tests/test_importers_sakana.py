@@ -13,21 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from foreign import ANY, FAILED, MODULE, only, sakana_file, sakana_row, taken
 
-from archive import bundle, queries, recheck
-from archive.audit import verify
-from archive.claims import claims_of
-from archive.memory import MemoryArchive
-from archive.records import ArchiveError, Edge, KernelFilter
-from eval.records import Candidate, Problem
-from ingest.embedder import load_embedder
-from ingest.importers.gpu_mode import GpuMode
-from ingest.importers.kernelbench_runs import KernelBenchRuns
-from ingest.importers.protocol import too_good, without_paths
-from ingest.importers.robust_kbench import RobustKbench
-from ingest.importers.sakana import KNOWN, Sakana
-from ingest.importers.take import import_from
-from ingest.pipeline import reindex
+from rag_kernels.archive import bundle, queries, recheck
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.claims import claims_of
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
+from rag_kernels.eval.records import Candidate, Problem
 from rag_kernels.exemplars import is_from
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.importers.gpu_mode import GpuMode
+from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
+from rag_kernels.ingest.importers.protocol import too_good, without_paths
+from rag_kernels.ingest.importers.robust_kbench import RobustKbench
+from rag_kernels.ingest.importers.sakana import KNOWN, Sakana
+from rag_kernels.ingest.importers.take import import_from
+from rag_kernels.ingest.pipeline import reindex
 from rag_kernels.retrieval import Limits, Retriever
 
 

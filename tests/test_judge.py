@@ -7,10 +7,10 @@ import psutil
 import pytest
 from judging import verdict
 
-from eval.judge import LocalJudge, open_judge
-from eval.limits import Limits
-from eval.problem import problem_from_source
-from eval.records import (
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import (
     BuildFailed,
     Candidate,
     Crashed,
@@ -22,8 +22,8 @@ from eval.records import (
     TimedOut,
     Wrong,
 )
-from eval.tiers import Forbidden, check_composed, tier_of
-from ingest.functionalize import functionalize
+from rag_kernels.eval.tiers import Forbidden, check_composed, tier_of
+from rag_kernels.ingest.functionalize import functionalize
 
 PROBLEM = """
 import torch

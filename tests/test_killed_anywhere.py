@@ -21,9 +21,9 @@ import pytest
 from killed_run import RELU, DecidingJudge
 from prompted_model import SOURCE
 
-from archive.memory import MemoryArchive
-from eval import codec
 from rag_kernels.api import open_writer
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.eval import codec
 from rag_kernels.journal import read_journal
 from rag_kernels.llm_request import Answer, Message, RequestError
 from rag_kernels.options import Options

@@ -1,6 +1,6 @@
 """How alike two sources are, on kernels of the zoo."""
 
-from eval.zoo.tasks import cpp
+from rag_kernels.eval.zoo.tasks import cpp
 from rag_kernels.likeness import NEAR_COPY, likeness
 
 SOFTMAX = cpp("softmax")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_openai import Answer, Cut, FakeOpenAI, Garbage, Say, Status, Trickle
 
-from archive.records import LLMCall
+from rag_kernels.archive.records import LLMCall
 from rag_kernels.budget import BudgetExhaustedError, Ledger, Spent
 from rag_kernels.llm import LLM, Reply
 from rag_kernels.llm_request import with_cache_marks

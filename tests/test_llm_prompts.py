@@ -10,13 +10,21 @@ import factories
 import jinja2
 import pytest
 
-from eval.build import Built, build, toolchain
-from eval.device import threads
-from eval.hardware import cpu_facts, gpu_facts
-from eval.records import Backend, Crashed, FunctionalProblem, ScalarArgument, TensorArgument, TensorSpec, Verdict
-from eval.tiers import check_composed, kernels_text, tier_of
 from rag_kernels import describe, feedback
 from rag_kernels.bottleneck import recommendation
+from rag_kernels.eval.build import Built, build, toolchain
+from rag_kernels.eval.device import threads
+from rag_kernels.eval.hardware import cpu_facts, gpu_facts
+from rag_kernels.eval.records import (
+    Backend,
+    Crashed,
+    FunctionalProblem,
+    ScalarArgument,
+    TensorArgument,
+    TensorSpec,
+    Verdict,
+)
+from rag_kernels.eval.tiers import check_composed, kernels_text, tier_of
 from rag_kernels.prompts import FOLDER, render
 from rag_kernels.records import Brief, Learnt
 

@@ -11,9 +11,9 @@ import pytest
 from fake_openai import Answer, Body, FakeOpenAI, Say, Status
 from scripted import ScriptedLLM
 
-from archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall
-from eval.records import BuildFailed, FunctionalProblem
+from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall
 from rag_kernels.budget import BudgetExhaustedError, Ledger
+from rag_kernels.eval.records import BuildFailed, FunctionalProblem
 from rag_kernels.llm import LLM
 from rag_kernels.llm_branch import IDEA_ONLY
 from rag_kernels.llm_writer import LLMWriter

@@ -8,7 +8,7 @@ from itertools import combinations
 import factories
 import pytest
 
-from ingest.embedder import load_embedder
+from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.novelty import form, repeated_idea, repeated_source
 
 PARAPHRASES = [

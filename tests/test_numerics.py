@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from eval.content import Splice, compose, random_recipe, rows_of
-from eval.draws import is_structured
-from eval.limits import Limits
-from eval.numerics import Comparison, compare
-from eval.records import TensorSpec
-from eval.timing import Paired, orders, pairs_for, ratio_of
+from rag_kernels.eval.content import Splice, compose, random_recipe, rows_of
+from rag_kernels.eval.draws import is_structured
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.numerics import Comparison, compare
+from rag_kernels.eval.records import TensorSpec
+from rag_kernels.eval.timing import Paired, orders, pairs_for, ratio_of
 
 RNG = np.random.default_rng(0)
 GEN = torch.Generator().manual_seed(0)

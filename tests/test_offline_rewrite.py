@@ -12,9 +12,9 @@ import torch
 from test_offline_numbers import Case, functional, worst_ratio
 from test_offline_writer import brief
 
-from eval.judge import LocalJudge, open_judge
-from eval.limits import Limits
-from eval.records import FunctionalProblem, Node, Passed, Ref
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.records import FunctionalProblem, Node, Passed, Ref
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.lower import base_name

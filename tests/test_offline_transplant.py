@@ -14,16 +14,16 @@ from factories import attempt, run
 from test_offline_numbers import Case, functional, worst_ratio
 from test_offline_writer import brief, judged
 
-from archive.memory import MemoryArchive
-from archive.records import ArchivedKernel, Exemplar, KernelFilter
-from eval.judge import LocalJudge, open_judge
-from eval.limits import Limits
-from eval.records import Backend, Candidate, FunctionalProblem, Passed
-from eval.tiers import kernels_text
-from ingest.embedder import load_embedder
-from ingest.functionalize import functionalize
-from ingest.pipeline import index_attempt
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchivedKernel, Exemplar, KernelFilter
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.tiers import kernels_text
 from rag_kernels.exemplars import Exemplars
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.pipeline import index_attempt
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.foreign import foreign

@@ -16,9 +16,9 @@ import tvm_ffi
 from factories import attempt, candidate, linear_problem, problem, wrong
 from test_offline_numbers import CASES, Case, functional
 
-from archive.records import ArchivedKernel, Attempt, Exemplar
-from eval.records import Backend, Candidate, Device, FunctionalProblem, Measurement, Passed
-from eval.tiers import check_composed, kernels_text
+from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar
+from rag_kernels.eval.records import Backend, Candidate, Device, FunctionalProblem, Measurement, Passed
+from rag_kernels.eval.tiers import check_composed, kernels_text
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters

@@ -9,12 +9,12 @@ import pytest
 from factories import llm_call, wrong
 from killed_run import RELU, DecidingJudge, session
 
-from archive.duck import DuckArchive
-from archive.records import Run
-from eval.judge import nothing_more
-from eval.records import ProblemError
 from rag_kernels.api import open_writer
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.records import Run
 from rag_kernels.budget import Ledger
+from rag_kernels.eval.judge import nothing_more
+from rag_kernels.eval.records import ProblemError
 from rag_kernels.records import Budget
 from rag_kernels.replay import Differs, RecordedModel, Replayed, find_run, recorded_options, replay
 from rag_kernels.session import Session

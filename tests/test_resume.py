@@ -11,8 +11,8 @@ import pytest
 from factories import candidate, device, llm_call
 from killed_run import HERE, RELU, REPLIES, outcome, session
 
-from archive.memory import MemoryArchive
-from archive.records import GIVEN_UP, LLMCall
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import GIVEN_UP, LLMCall
 from rag_kernels.journal import Journal, read_journal, replies_at_hand
 from rag_kernels.llm_request import prompt_text
 from rag_kernels.recall import Recorded

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from factories import attempt, candidate, compiled, linear_problem, passed, problem, run, wrong
 
-from archive.memory import MemoryArchive
-from archive.records import ArchivedKernel, Exemplar
-from archive.store import open_archive
-from eval.records import Candidate, FunctionalProblem
-from ingest.embedder import load_embedder
-from ingest.pipeline import index_attempt, reindex
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import ArchivedKernel, Exemplar
+from rag_kernels.archive.store import open_archive
+from rag_kernels.eval.records import Candidate, FunctionalProblem
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.pipeline import index_attempt, reindex
 from rag_kernels.options import RetrievalMode
 from rag_kernels.postings import Postings
 from rag_kernels.ranking import diversify, foremost, fuse, jaccard, places
@@ -248,7 +248,8 @@ def test_the_archive_in_a_folder_gives_the_same_and_the_query_path_imports_no_to
     reindex(archive, EMBEDDER)
     [hit] = Retriever(archive, EMBEDDER).search("tanh")
     code = (
-        "import sys\nfrom archive.store import open_archive\nfrom ingest.embedder import load_embedder\n"
+        "import sys\nfrom rag_kernels.archive.store import open_archive\n"
+        "from rag_kernels.ingest.embedder import load_embedder\n"
         "from rag_kernels.retrieval import Retriever\n"
         "hits = Retriever(open_archive(sys.argv[1]), load_embedder()).search('hyperbolic tanh')\n"
         "heavy = {'torch', 'sentence_transformers', 'litellm', 'chromadb', 'scipy'}\n"

@@ -9,14 +9,14 @@ import factories as f
 import pytest
 from scripted_judge import ScriptedJudge
 
-from archive import queries
-from archive.audit import verify
-from archive.duck import DuckArchive
-from archive.memory import MemoryArchive
-from archive.recheck import due
-from archive.records import KernelFilter
-from eval.device import gpu_name
-from eval.records import FunctionalProblem, Judged, MachineError, Problem, ProblemError, Verdict
+from rag_kernels.archive import queries
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.recheck import due
+from rag_kernels.archive.records import KernelFilter
+from rag_kernels.eval.device import gpu_name
+from rag_kernels.eval.records import FunctionalProblem, Judged, MachineError, Problem, ProblemError, Verdict
 from rag_kernels.reverify import Reverified, require_device, reverify
 from rag_kernels.rows import reverified_row
 

@@ -14,14 +14,14 @@ from factories import attempt, device, run
 from killed_run import RELU, REPLIES, session
 from scripted_judge import ScriptedJudge
 
-from archive.audit import verify
-from archive.memory import MemoryArchive
-from archive.records import Exemplar
-from eval.hardware import told_hardware
-from eval.records import MachineError, ProblemError
-from eval.workers import Workers
 from rag_kernels.api import device_for, open_writer
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import Exemplar
 from rag_kernels.budget import Ledger
+from rag_kernels.eval.hardware import told_hardware
+from rag_kernels.eval.records import MachineError, ProblemError
+from rag_kernels.eval.workers import Workers
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Shown, WriterError
 from rag_kernels.sampling import Sampler, built_ahead, judge_sampled, judge_together, mend, read_lines, write_line

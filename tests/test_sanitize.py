@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from eval import sanitize
-from eval.build import BuildError, Built, build, checked, toolchain
-from eval.sandbox import Sandbox
-from eval.sanitize import can_show_races
-from eval.workers import Workers
+from rag_kernels.eval import sanitize
+from rag_kernels.eval.build import BuildError, Built, build, checked, toolchain
+from rag_kernels.eval.sandbox import Sandbox
+from rag_kernels.eval.sanitize import can_show_races
+from rag_kernels.eval.workers import Workers
 
 SIZE = 1003
 HEAD = """#include "rag_kernel.h"
@@ -184,7 +184,7 @@ def run(workers: Workers, program: Path) -> Any:
     vector = struct.pack("<5q", 2, 32, 1, SIZE, 4 * SIZE)
     call = struct.pack("<q", 3) + vector + struct.pack("<f", 1.0) * SIZE + struct.pack("<q", 4) + vector
     payload = {"checked": "", "raced": str(program), "gpu": False, "calls": [base64.b64encode(call).decode()]}
-    (report,) = workers.call("eval.sanitize:run", payload, deadline_s=100)["reports"]
+    (report,) = workers.call("rag_kernels.eval.sanitize:run", payload, deadline_s=100)["reports"]
     return report
 
 

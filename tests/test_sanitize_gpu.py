@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval import sanitize
+from rag_kernels.eval import sanitize
 
 ERROR = 'echo "========= Invalid __global__ read of size 4 bytes"; echo "at kernel0.cu:7"; echo SUMMARY; exit 9'
 

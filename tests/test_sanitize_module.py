@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from test_extensions import RELU
 
-from eval.judge import LocalJudge, open_judge
-from eval.limits import Limits
-from eval.problem import problem_from_source
-from eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict
-from eval.sanitize_module import _own_on_gpu
-from ingest.functionalize import functionalize
-from ingest.sizes import at_other_sizes
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict
+from rag_kernels.eval.sanitize_module import _own_on_gpu
+from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.sizes import at_other_sizes
 
 # Without torch's headers, which take twenty seconds to parse; its compilers are found as theirs are.
 MODULE = """import ctypes

@@ -6,9 +6,9 @@ import ast
 
 import pytest
 
-from eval.problem import load_module
-from eval.records import Problem, ProblemError
-from eval.scaling import difference, fit, scaled
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.records import Problem, ProblemError
+from rag_kernels.eval.scaling import difference, fit, scaled
 
 CONV = """\
 import torch

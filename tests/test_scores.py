@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from factories import attempt, candidate, linear_problem, llm_call, passed, problem, run, wrong
 
-from archive.memory import MemoryArchive
-from eval.records import ProblemError
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.eval.records import ProblemError
 from rag_kernels.plots import draw
 from rag_kernels.scores import Score, Solved, at_least_one, runs_of, scores, solved
 

@@ -12,12 +12,12 @@ from factories import candidate, compiled, llm_call, passed, problem, wrong
 from scripted import ScriptedWriter
 from scripted_judge import ScriptedJudge
 
-from archive.bundle import export
-from archive.memory import MemoryArchive
-from archive.records import Attempt, Exemplar, KernelFilter
-from eval.records import Candidate, FunctionalProblem, Passed, Problem, ProblemError, Verdict
-from eval.zoo.tasks import cpp
-from ingest.embedder import load_embedder
+from rag_kernels.archive.bundle import export
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import Attempt, Exemplar, KernelFilter
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Problem, ProblemError, Verdict
+from rag_kernels.eval.zoo.tasks import cpp
+from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.journal import spent_before
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, Writer, WriterError

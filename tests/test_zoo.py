@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from eval.build import header_options, toolchain
-from eval.limits import DEFENCES
-from eval.records import Candidate
-from eval.tiers import check_composed, kernels_text
-from eval.zoo.catalogue import SPECIMENS
-from eval.zoo.specimen import VOID, Specimen
-from eval.zoo.tasks import TASKS
+from rag_kernels.eval.build import header_options, toolchain
+from rag_kernels.eval.limits import DEFENCES
+from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.tiers import check_composed, kernels_text
+from rag_kernels.eval.zoo.catalogue import SPECIMENS
+from rag_kernels.eval.zoo.specimen import VOID, Specimen
+from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.zoo import chosen, texts_of
 from rag_kernels.zoo_ablation import RESTS_ON, resting_on
 from rag_kernels.zoo_parts import honest_corpus, read, share
@@ -27,7 +27,7 @@ from rag_kernels.zoo_report import summary, wilson
 
 CODES = re.compile(
     r"void|wrong(:.+)?|rejected(:\w+)?|crashed|timed_out(:\w+)?|build_failed|label:[\w -]+(: .+)?"
-)  # the forms of eval.outcome, and the zoo's own
+)  # the forms of rag_kernels.eval.outcome, and the zoo's own
 CPU_WORDS = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\S")
 BUILD_MAY_FAIL = {"code that runs when it is built or loaded"}
 

@@ -7,10 +7,10 @@ import json
 import pandas as pd
 import streamlit as st
 
-from app import data, figures, show, trends
-from archive.queries import Evaluation
-from archive.records import ArchivedKernel, Run
-from eval.records import Passed
+from rag_kernels.app import data, figures, show, trends
+from rag_kernels.archive.queries import Evaluation
+from rag_kernels.archive.records import ArchivedKernel, Run
+from rag_kernels.eval.records import Passed
 
 LINES = 24  # of a source that is shown without scrolling
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app import charts, data, show, tables
-from app.lineage import graph, nearby
-from archive.queries import Evaluation, LineageGraph
-from archive.records import ArchivedKernel, Attempt
-from eval.records import Measurement, Passed, Ratio
+from rag_kernels.app import charts, data, show, tables
+from rag_kernels.app.lineage import graph, nearby
+from rag_kernels.archive.queries import Evaluation, LineageGraph
+from rag_kernels.archive.records import ArchivedKernel, Attempt
+from rag_kernels.eval.records import Measurement, Passed, Ratio
 from rag_kernels.export import module_text
 
 RELATIVES = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import data, figures, show, tables, trends
-from app.columns import Where
+from rag_kernels.app import data, figures, show, tables, trends
+from rag_kernels.app.columns import Where
 
 SORTS = {
     "speed-up": ("speedup", True),

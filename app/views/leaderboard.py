@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import data, show, tables
-from app.columns import Where
+from rag_kernels.app import data, show, tables
+from rag_kernels.app.columns import Where
 
 EVERY = "all problems"
 LISTED = 200

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
-from app import data, figures, show, tables, trends
+from rag_kernels.app import data, figures, show, tables, trends
 
 BEST_HELP = "over the better of eager and torch.compile"
 MEAN_HELP = f"of the best kernel for each problem and device, {BEST_HELP}"

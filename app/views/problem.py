@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import data, figures, show, tables, trends
-from app.columns import Where
-from eval.device import floor_us
-from eval.records import FunctionalProblem, ScalarArgument
+from rag_kernels.app import data, figures, show, tables, trends
+from rag_kernels.app.columns import Where
+from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.records import FunctionalProblem, ScalarArgument
 
 BOARD = 100
 LINES = 24  # of a source that is shown without scrolling

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import data, show, tables
-from archive.records import Attempt
-from eval.records import Passed, verdict_name
+from rag_kernels.app import data, show, tables
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.records import Passed, verdict_name
 
 
 def one(made: Attempt) -> None:

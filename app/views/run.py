@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pandas as pd
 import streamlit as st
 
-from app import data, figures, show, tables, trends
-from archive.records import LLMCall, Run
+from rag_kernels.app import data, figures, show, tables, trends
+from rag_kernels.archive.records import LLMCall, Run
 
 
 def numbers(run: Run, attempts: pd.DataFrame, calls: list[LLMCall]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import data, show, tables, trends
+from rag_kernels.app import data, show, tables, trends
 
 
 def table() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eval.zoo import (
+from rag_kernels.eval.zoo import (
     channel,
     correctness,
     cuda_timing,
@@ -16,7 +16,7 @@ from eval.zoo import (
     tampering,
     timing,
 )
-from eval.zoo.specimen import Specimen
+from rag_kernels.eval.zoo.specimen import Specimen
 
 FILES = (correctness, numerics_gaps, forging, state, timing, tampering, channel, precision, legal, on_cpu,
          cuda_wrong, cuda_timing)  # fmt: skip

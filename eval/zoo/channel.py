@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from eval.zoo.state import module
-from eval.zoo.tampering import HONEST, ZERO, Tamper, softmax
+from rag_kernels.eval.zoo.state import module
+from rag_kernels.eval.zoo.tampering import HONEST, ZERO, Tamper, softmax
 
 SOCKET = """
 #include <sys/socket.h>

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.specimen import Specimen, Text
-from eval.zoo.tasks import TASKS, cpp
+from rag_kernels.eval.zoo.specimen import Specimen, Text
+from rag_kernels.eval.zoo.tasks import TASKS, cpp
 
 Wrong = partial(Specimen, family="correctness", adversary="T0", layer="run-time test", expect=("wrong",), held_out=True)
 

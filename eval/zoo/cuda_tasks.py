@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from textwrap import dedent, indent
 
-from eval.zoo.tasks import TASKS
+from rag_kernels.eval.zoo.tasks import TASKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.cuda_tasks import CUDA_TASKS, cuda
-from eval.zoo.specimen import VOID, Specimen, Text
+from rag_kernels.eval.zoo.cuda_tasks import CUDA_TASKS, cuda
+from rag_kernels.eval.zoo.specimen import VOID, Specimen, Text
 
 Gpu = partial(Specimen, backend="cuda", adversary="T2", layer="void by construction", expect=("wrong", VOID))
 LATE = ("wrong", VOID, "rejected:late_write", "rejected:background_work")

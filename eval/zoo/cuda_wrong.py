@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.cuda_tasks import CUDA_TASKS, cuda
-from eval.zoo.specimen import VOID, Specimen, Text
+from rag_kernels.eval.zoo.cuda_tasks import CUDA_TASKS, cuda
+from rag_kernels.eval.zoo.specimen import VOID, Specimen, Text
 
 Gpu = partial(Specimen, backend="cuda", adversary="T0", layer="run-time test", expect=("wrong",))
 SANITIZER = ("wrong", "rejected:sanitizer", "label:nondeterministic")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eval.zoo.pieces import Honest, cpu, kernel, spread
-from eval.zoo.problems import task
+from rag_kernels.eval.zoo.pieces import Honest, cpu, kernel, spread
+from rag_kernels.eval.zoo.problems import task
 
 # 2-D convolution, any stride and padding. Each body may use the sizes below; `source(c, r, s)` is 0 in the padding.
 FRAME = """

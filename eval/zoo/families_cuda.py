@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eval.records import Candidate
-from eval.zoo.pieces import Honest
-from eval.zoo.problems import task
+from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.zoo.pieces import Honest
+from rag_kernels.eval.zoo.problems import task
 
 HEAD = """\
 #include <cuda_runtime.h>

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eval.zoo.pieces import LINES, Honest, cpu, kernel, spread
-from eval.zoo.problems import task
+from rag_kernels.eval.zoo.pieces import LINES, Honest, cpu, kernel, spread
+from rag_kernels.eval.zoo.problems import task
 
 INDEX = (
     "typedef rk::Tensor<const int64_t> Places;\ntypedef rk::Tensor<int64_t> Found;\n"

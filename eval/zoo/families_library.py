@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eval.records import Candidate
-from eval.zoo.pieces import SCHEDULES, Honest
-from eval.zoo.problems import task
+from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.zoo.pieces import SCHEDULES, Honest
+from rag_kernels.eval.zoo.problems import task
 
 HEAD = '#include "rag_kernel.h"\ntypedef rk::Tensor<const float> In;\ntypedef rk::Tensor<float> Out;\n'
 ROWS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eval.zoo.pieces import Honest, cpu, kernel, spread
-from eval.zoo.problems import task
+from rag_kernels.eval.zoo.pieces import Honest, cpu, kernel, spread
+from rag_kernels.eval.zoo.problems import task
 
 # Bodies of `void product(const T* a, B b, Acc* c, int64_t m, int64_t n, int64_t depth)`: c = a @ b, where b(k, j) reads
 # the right side and c is m by n, to be overwritten. `each` spreads rows (or panels) over threads.

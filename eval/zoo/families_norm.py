@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eval.zoo.pieces import LINES, Honest, cpu, kernel, spread
-from eval.zoo.problems import task
+from rag_kernels.eval.zoo.pieces import LINES, Honest, cpu, kernel, spread
+from rag_kernels.eval.zoo.problems import task
 
 # Each computes `mean` and `square` (the sum of squared deviations) of a(0..n-1).
 MOMENTS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eval.zoo.pieces import Honest, cpu, kernel, spread
-from eval.zoo.problems import task
+from rag_kernels.eval.zoo.pieces import Honest, cpu, kernel, spread
+from rag_kernels.eval.zoo.problems import task
 
 # Attention of one query row `from` with `keys` keys; `allowed(j)` says which keys it sees; writes `width` numbers.
 ROUTES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from eval.zoo.pieces import Honest, cpu, kernel
-from eval.zoo.problems import task
+from rag_kernels.eval.zoo.pieces import Honest, cpu, kernel
+from rag_kernels.eval.zoo.problems import task
 
 # How the elements are gone through; `element(i)` is the value to store at i.
 LOOPS = {

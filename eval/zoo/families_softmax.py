@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eval.zoo.pieces import LINES, Honest, cpu, kernel, spread
-from eval.zoo.problems import task
+from rag_kernels.eval.zoo.pieces import LINES, Honest, cpu, kernel, spread
+from rag_kernels.eval.zoo.problems import task
 
 # Each computes, for the line a(0..n-1), `top` and `total` with total = sum exp(a(i) - top).
 TOTALS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.specimen import VOID, Specimen, Text
-from eval.zoo.state import module
-from eval.zoo.tasks import cpp
+from rag_kernels.eval.zoo.specimen import VOID, Specimen, Text
+from rag_kernels.eval.zoo.state import module
+from rag_kernels.eval.zoo.tasks import cpp
 
 Forged = partial(
     Specimen, family="forging", adversary="T1", layer="void by construction", expect=("wrong", VOID), held_out=True

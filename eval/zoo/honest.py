@@ -6,7 +6,7 @@ is its false-reject rate; `tests/bench/honest_corpus.py` measures it. Knows noth
 
 from __future__ import annotations
 
-from eval.zoo import (
+from rag_kernels.eval.zoo import (
     families_conv,
     families_cuda,
     families_index,
@@ -18,7 +18,7 @@ from eval.zoo import (
     families_reduce,
     families_softmax,
 )
-from eval.zoo.pieces import Honest as Honest
+from rag_kernels.eval.zoo.pieces import Honest as Honest
 
 FAMILIES = (
     families_reduce, families_softmax, families_norm, families_matmul, families_conv, families_point, families_index,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.correctness import body
-from eval.zoo.forging import COMPOSED
-from eval.zoo.specimen import VOID, Specimen, Text
-from eval.zoo.state import MODULE, module
-from eval.zoo.tasks import cpp
+from rag_kernels.eval.zoo.correctness import body
+from rag_kernels.eval.zoo.forging import COMPOSED
+from rag_kernels.eval.zoo.specimen import VOID, Specimen, Text
+from rag_kernels.eval.zoo.state import MODULE, module
+from rag_kernels.eval.zoo.tasks import cpp
 
 REWRITE = ("label:library rewrite",)
 Legal = partial(Specimen, family="legal but trivial", adversary="T0", layer="run-time test")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.correctness import body
-from eval.zoo.specimen import Specimen, Text
-from eval.zoo.tasks import cpp
+from rag_kernels.eval.zoo.correctness import body
+from rag_kernels.eval.zoo.specimen import Specimen, Text
+from rag_kernels.eval.zoo.tasks import cpp
 
 FRAGILE = ("wrong", "label:fragile")
 SPECIAL = ("label:shape-specialised", "wrong:odd shape")

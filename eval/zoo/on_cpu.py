@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.correctness import body
-from eval.zoo.specimen import VOID, Specimen, Text
-from eval.zoo.state import module
-from eval.zoo.tasks import cpp
+from rag_kernels.eval.zoo.correctness import body
+from rag_kernels.eval.zoo.specimen import VOID, Specimen, Text
+from rag_kernels.eval.zoo.state import module
+from rag_kernels.eval.zoo.tasks import cpp
 
 Cpu = partial(Specimen, family="cpu-specific", adversary="T0", layer="run-time test", expect=("wrong",))
 STATE = ("rejected:floating_point_state",)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from eval.records import Candidate
+from rag_kernels.eval.records import Candidate
 
 
 @dataclass(frozen=True, slots=True)

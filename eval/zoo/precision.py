@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.correctness import body
-from eval.zoo.specimen import VOID, Specimen, Text
-from eval.zoo.state import MODULE
-from eval.zoo.tasks import cpp
+from rag_kernels.eval.zoo.correctness import body
+from rag_kernels.eval.zoo.specimen import VOID, Specimen, Text
+from rag_kernels.eval.zoo.state import MODULE
+from rag_kernels.eval.zoo.tasks import cpp
 
 LOWER = ("wrong", "rejected:lower_precision", "label:precision")
 Less = partial(Specimen, family="precision", adversary="T0", layer="run-time test", expect=LOWER)

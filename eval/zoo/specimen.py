@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.records import Backend, Candidate, Tier
+from rag_kernels.eval.records import Backend, Candidate, Tier
 
 Family = Literal[
     "correctness", "forging", "state", "timing", "tampering", "precision", "legal but trivial", "cpu-specific"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.specimen import VOID, Specimen, Text
-from eval.zoo.tasks import cpp
+from rag_kernels.eval.zoo.specimen import VOID, Specimen, Text
+from rag_kernels.eval.zoo.tasks import cpp
 
 Kept = partial(
     Specimen, family="state", adversary="T2", layer="void by construction", expect=("wrong", VOID), held_out=True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from textwrap import dedent, indent
 
-from eval.zoo.problems import PROBLEMS
+from rag_kernels.eval.zoo.problems import PROBLEMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from eval.zoo.specimen import VOID, Specimen, Text
-from eval.zoo.state import module
-from eval.zoo.tasks import cpp
-from eval.zoo.timing_texts import (
+from rag_kernels.eval.zoo.specimen import VOID, Specimen, Text
+from rag_kernels.eval.zoo.state import module
+from rag_kernels.eval.zoo.tasks import cpp
+from rag_kernels.eval.zoo.timing_texts import (
     EARLY,
     HOG,
     LOCKED,

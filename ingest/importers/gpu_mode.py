@@ -19,9 +19,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from archive.records import KEPT_AT_HOME, Claim, Imported
-from eval.records import Candidate
-from ingest.importers.protocol import ImportRefused, Read, Skipped, known_problem, python_files, read_text, stated
+from rag_kernels.archive.records import KEPT_AT_HOME, Claim, Imported
+from rag_kernels.eval.records import Candidate
+from rag_kernels.ingest.importers.protocol import (
+    ImportRefused,
+    Read,
+    Skipped,
+    known_problem,
+    python_files,
+    read_text,
+    stated,
+)
 
 RECIPROCITY, UNSTATED = KEPT_AT_HOME
 ATTRIBUTION = "GPU MODE, reference-kernels, and the authors of the submissions"

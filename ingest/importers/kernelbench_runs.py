@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archive.records import Claim, Imported
-from eval.records import Backend, Candidate
-from ingest.importers.protocol import (
+from rag_kernels.archive.records import Claim, Imported
+from rag_kernels.eval.records import Backend, Candidate
+from rag_kernels.ingest.importers.protocol import (
     ImportRefused,
     Read,
     Skipped,

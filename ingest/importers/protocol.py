@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from archive.records import ArchiveError, Imported
-from eval.ids import content_id
-from eval.problem import problem_from_source
-from eval.records import Features, FunctionalProblem, Problem, ProblemError
+from rag_kernels.archive.records import ArchiveError, Imported
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import Features, FunctionalProblem, Problem, ProblemError
 
 NOT_FUNCTIONALIZED = "not functionalized here yet: the text is that of its source"
 BELIEVABLE = 10.0  # KernelBench itself calls more than ten times as fast as PyTorch suspicious

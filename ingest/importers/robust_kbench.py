@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from archive.records import Claim, Imported
-from eval.records import Candidate, Problem
-from ingest.importers.protocol import (
+from rag_kernels.archive.records import Claim, Imported
+from rag_kernels.eval.records import Candidate, Problem
+from rag_kernels.ingest.importers.protocol import (
     ImportRefused,
     Read,
     Skipped,
@@ -33,7 +33,7 @@ from ingest.importers.protocol import (
     too_good,
     without_paths,
 )
-from ingest.importers.task_filters import task_warning
+from rag_kernels.ingest.importers.task_filters import task_warning
 
 LICENCE = "Apache-2.0"
 ATTRIBUTION = "Sakana AI, robust-kbench; tasks under kernelbench/ are from KernelBench (MIT)"

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archive.records import Claim, Imported
-from eval.records import Candidate
-from ingest.importers.protocol import (
+from rag_kernels.archive.records import Claim, Imported
+from rag_kernels.eval.records import Candidate
+from rag_kernels.ingest.importers.protocol import (
     ImportRefused,
     Read,
     Skipped,
@@ -32,7 +32,7 @@ from ingest.importers.protocol import (
     too_good,
     without_paths,
 )
-from ingest.importers.task_filters import task_warnings
+from rag_kernels.ingest.importers.task_filters import task_warnings
 
 LICENCE = "CC-BY-4.0"
 ATTRIBUTION = "Sakana AI, The AI CUDA Engineer archive; its PyTorch modules are from KernelBench (MIT)"

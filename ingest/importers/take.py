@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from archive.claims import add_functionals, take, without_functional
-from archive.duck import DuckArchive
-from archive.records import Imported
-from eval.records import Problem
-from eval.workers import Workers
-from ingest.embedder import Embedder
-from ingest.functionalize import Row, functionalize_many
-from ingest.importers.protocol import Importer, Skipped, stated
-from ingest.pipeline import embed_problem
+from rag_kernels.archive.claims import add_functionals, take, without_functional
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.records import Imported
+from rag_kernels.eval.records import Problem
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.embedder import Embedder
+from rag_kernels.ingest.functionalize import Row, functionalize_many
+from rag_kernels.ingest.importers.protocol import Importer, Skipped, stated
+from rag_kernels.ingest.pipeline import embed_problem
 
 BATCH = 4000
 

@@ -93,9 +93,9 @@ def main() -> None:
 
 def expected(error: Exception) -> str:
     """The sentence of an error that is the input's or the machine's; empty when the fault is ours."""
-    from archive.records import ArchiveError
-    from eval.records import MachineError, ProblemError
-    from ingest.embedder import EmbedderError
+    from rag_kernels.archive.records import ArchiveError
+    from rag_kernels.eval.records import MachineError, ProblemError
+    from rag_kernels.ingest.embedder import EmbedderError
     from rag_kernels.records import WriterError
 
     if isinstance(error, ProblemError | MachineError | ArchiveError | WriterError | EmbedderError):

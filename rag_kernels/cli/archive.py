@@ -12,10 +12,10 @@ from rag_kernels.cli import serve
 from rag_kernels.cli.common import ArchivePlace, DeviceChoice, Json, emit, end_politely, read_options, read_settings
 
 if TYPE_CHECKING:
-    from archive.duck import DuckArchive
-    from archive.records import ArchivedKernel
-    from ingest.importers.protocol import Importer
-    from ingest.importers.take import Report
+    from rag_kernels.archive.duck import DuckArchive
+    from rag_kernels.archive.records import ArchivedKernel
+    from rag_kernels.ingest.importers.protocol import Importer
+    from rag_kernels.ingest.importers.take import Report
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command()(serve.serve)
@@ -34,13 +34,13 @@ def archive() -> None:
 
 
 def opened(place: str | None) -> DuckArchive:
-    from archive.store import open_archive
+    from rag_kernels.archive.store import open_archive
 
     return open_archive(read_settings(archive=place).archive or None)
 
 
 def found(store: DuckArchive, kernel_id: str) -> ArchivedKernel:
-    from archive.records import ArchiveError
+    from rag_kernels.archive.records import ArchiveError
 
     kernel = store.kernel(kernel_id)
     if kernel is None:
@@ -49,8 +49,8 @@ def found(store: DuckArchive, kernel_id: str) -> ArchivedKernel:
 
 
 def embed_missing(store: DuckArchive) -> int:
-    from ingest.embedder import load_embedder
-    from ingest.pipeline import reindex
+    from rag_kernels.ingest.embedder import load_embedder
+    from rag_kernels.ingest.pipeline import reindex
 
     return reindex(store, load_embedder(read_settings().embedder))
 
@@ -76,7 +76,7 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
 
     Example: rag-kernels archive show k_1f0c
     """
-    from archive.claims import claims_of
+    from rag_kernels.archive.claims import claims_of
     from rag_kernels.report import facts
     from rag_kernels.rows import claim_row, kernel_row
 
@@ -150,8 +150,8 @@ def export_bundle(
 
     Example: rag-kernels archive export kernels.zip --licence Apache-2.0
     """
-    from archive.bundle import export
-    from archive.records import KernelFilter
+    from rag_kernels.archive.bundle import export
+    from rag_kernels.archive.records import KernelFilter
 
     where = KernelFilter(min_trust=trust, backend=backend)
     counts = export(opened(archive), out, where, licence=licence, attribution=attribution)
@@ -188,13 +188,13 @@ def import_kernels(
     """
     store = opened(archive)
     if source == "bundle":
-        from archive.bundle import import_bundle
+        from rag_kernels.archive.bundle import import_bundle
 
         counts = import_bundle(store, path, trust_bundle=trust_bundle)
         embed_missing(store)
         show_counts(counts, f"taken from {path}", as_json=as_json)
         return
-    from ingest.importers.take import import_from
+    from rag_kernels.ingest.importers.take import import_from
 
     report = import_from(store, importer_for(source, problems, filters, licence, attribution), path)
     embed_missing(store)
@@ -204,10 +204,10 @@ def import_kernels(
 def importer_for(
     source: str, problems: Path | None, filters: Path | None, licence: str, attribution: str
 ) -> Importer:
-    from ingest.importers.gpu_mode import GpuMode
-    from ingest.importers.kernelbench_runs import KernelBenchRuns
-    from ingest.importers.robust_kbench import RobustKbench
-    from ingest.importers.sakana import Sakana
+    from rag_kernels.ingest.importers.gpu_mode import GpuMode
+    from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
+    from rag_kernels.ingest.importers.robust_kbench import RobustKbench
+    from rag_kernels.ingest.importers.sakana import Sakana
 
     if source == "sakana":
         return Sakana(filters)
@@ -249,10 +249,10 @@ def functionalize(
     """
     import os
 
-    from eval.workers import Workers
-    from ingest.embedder import load_embedder
-    from ingest.functionalize import PRELOAD
-    from ingest.importers.take import functionalize_imported
+    from rag_kernels.eval.workers import Workers
+    from rag_kernels.ingest.embedder import load_embedder
+    from rag_kernels.ingest.functionalize import PRELOAD
+    from rag_kernels.ingest.importers.take import functionalize_imported
 
     store, embedder = opened(archive), load_embedder(read_settings().embedder)
     done = failed = 0
@@ -275,7 +275,7 @@ def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
 
     Example: rag-kernels archive verify
     """
-    from archive.audit import verify as audit
+    from rag_kernels.archive.audit import verify as audit
 
     wrong = audit(opened(archive))
     if as_json:
@@ -305,10 +305,10 @@ def reverify(
 
     Example: rag-kernels archive reverify --device cuda
     """
-    from archive.recheck import due
-    from eval.judge import JUDGE_VERSION
     from rag_kernels import reverify as again
     from rag_kernels.api import open_session, target_backend
+    from rag_kernels.archive.recheck import due
+    from rag_kernels.eval.judge import JUDGE_VERSION
     from rag_kernels.rows import reverified_row
 
     store = opened(archive)

@@ -29,8 +29,8 @@ def check(
 
     Example: rag-kernels check examples/ --device cpu --json
     """
-    from eval.problem import find_problems
-    from eval.records import ProblemError
+    from rag_kernels.eval.problem import find_problems
+    from rag_kernels.eval.records import ProblemError
     from rag_kernels.report import admission_line, print_admission
 
     files = find_problems(paths)
@@ -50,15 +50,15 @@ def check(
 
 def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
     """A row a problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
-    from eval.admission import admission_file, open_admission
-    from eval.build import default_cache
-    from eval.device import open_device
-    from eval.problem import load_problem
-    from eval.records import ProblemError
-    from eval.workers import Workers
-    from ingest.fitting import functionalize_to_fit, room_bytes
-    from ingest.functionalize import PRELOAD
     from rag_kernels.api import target_backend
+    from rag_kernels.eval.admission import admission_file, open_admission
+    from rag_kernels.eval.device import open_device
+    from rag_kernels.eval.places import default_cache
+    from rag_kernels.eval.problem import load_problem
+    from rag_kernels.eval.records import ProblemError
+    from rag_kernels.eval.workers import Workers
+    from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
+    from rag_kernels.ingest.functionalize import PRELOAD
     from rag_kernels.rows import admission_row
 
     backend = target_backend(options)

@@ -155,8 +155,8 @@ def read_settings(**flags: Any) -> Settings:
 
 def problem_files(paths: Sequence[Path]) -> list[Path]:
     """The problem files that paths name, those of folders among them. ProblemError where one is missing."""
-    from eval.problem import find_problems
-    from eval.records import ProblemError
+    from rag_kernels.eval.problem import find_problems
+    from rag_kernels.eval.records import ProblemError
 
     files = find_problems(list(paths))
     missing = [str(file) for file in files if not file.is_file()]

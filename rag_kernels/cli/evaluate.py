@@ -68,9 +68,9 @@ def judge_one(
     problem: Path, kernel: Path, options: Options, device: str | None, *, confirm: bool, as_json: bool
 ) -> NoReturn:
     """`device` is what the command line says; what settings say is no reason to refuse a kernel of another backend."""
-    from eval.problem import load_problem
-    from eval.tiers import candidate_from_file
     from rag_kernels.api import open_session, target_backend
+    from rag_kernels.eval.problem import load_problem
+    from rag_kernels.eval.tiers import candidate_from_file
     from rag_kernels.rows import result_row
     from rag_kernels.search import winner
     from rag_kernels.verdict_report import print_verdict

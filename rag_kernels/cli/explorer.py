@@ -20,8 +20,8 @@ def explorer(
 
     Example: rag-kernels app --port 8600
     """
-    from archive.memory import MemoryArchive
-    from archive.store import open_archive
+    from rag_kernels.archive.memory import MemoryArchive
+    from rag_kernels.archive.store import open_archive
 
     store = open_archive(read_settings(archive=archive).archive or None)
     if isinstance(store, MemoryArchive):
@@ -30,4 +30,4 @@ def explorer(
     if as_json:
         emit({"url": url, "archive": str(store)})
     print(f"The explorer is at {url} (Ctrl-C ends it).", file=sys.stderr, flush=True)
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "app.launch", str(store), "--port", str(port)])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "rag_kernels.app.launch", str(store), "--port", str(port)])

@@ -26,8 +26,8 @@ def functionalize(
 
     Example: rag-kernels functionalize examples/ --json
     """
-    from eval.problem import find_problems
-    from eval.records import ProblemError
+    from rag_kernels.eval.problem import find_problems
+    from rag_kernels.eval.records import ProblemError
 
     files = find_problems(paths)
     if not files:
@@ -46,10 +46,10 @@ def functionalize(
 
 def functional_rows(files: list[Path], *, jobs: int) -> Iterator[dict[str, Any]]:
     """A row a problem, in the order of the files, several at a time."""
-    from eval.problem import load_problem
-    from eval.records import Problem, ProblemError
-    from eval.workers import Workers
-    from ingest.functionalize import functionalize_many
+    from rag_kernels.eval.problem import load_problem
+    from rag_kernels.eval.records import Problem, ProblemError
+    from rag_kernels.eval.workers import Workers
+    from rag_kernels.ingest.functionalize import functionalize_many
     from rag_kernels.rows import functional_row
 
     loaded: list[Problem | ProblemError] = []

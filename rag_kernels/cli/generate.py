@@ -14,7 +14,7 @@ from rag_kernels.cli.flags import with_search_flags
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from archive.records import Attempt
+    from rag_kernels.archive.records import Attempt
     from rag_kernels.options import Options
 
 
@@ -38,8 +38,8 @@ def generate(
 
     Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
     """
-    from eval.problem import load_problem
     from rag_kernels.api import open_session, source_suffixes
+    from rag_kernels.eval.problem import load_problem
     from rag_kernels.export import write_kernel
     from rag_kernels.rows import result_row
     from rag_kernels.search import winner

@@ -70,9 +70,9 @@ def grow(
 @contextmanager
 def alone(files: list[Path]) -> Iterator[None]:
     """One growth over the same problems at a time: a timer that fires twice must not pay twice."""
-    from eval.build import default_cache
-    from eval.ids import content_id
-    from eval.records import ProblemError
+    from rag_kernels.eval.ids import content_id
+    from rag_kernels.eval.places import default_cache
+    from rag_kernels.eval.records import ProblemError
 
     name = content_id("f", *sorted(str(f.resolve()) for f in files))
     default_cache().mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def alone(files: list[Path]) -> Iterator[None]:
 
 def reports_folder(session: Session) -> Path | None:
     """Beside the archive; an archive in memory has no place for reports."""
-    from archive.store import FileArchive
+    from rag_kernels.archive.store import FileArchive
 
     return session.archive.root / "reports" if isinstance(session.archive, FileArchive) else None
 
@@ -97,7 +97,7 @@ def follow(
     """Show what happens, and keep the report up to date; return a row for each problem that was worked on."""
     from rich.console import Console
 
-    from archive.records import Attempt
+    from rag_kernels.archive.records import Attempt
     from rag_kernels.growth import Grown, Turn, grow
     from rag_kernels.growth_report import write_report
     from rag_kernels.growth_view import growth_table

@@ -25,8 +25,8 @@ def replay(
     """
     from dataclasses import replace
 
-    from archive.store import open_archive
     from rag_kernels.api import open_session
+    from rag_kernels.archive.store import open_archive
     from rag_kernels.budget import Ledger
     from rag_kernels.records import Budget
     from rag_kernels.replay import Differs, RecordedModel, find_run, recorded_options

@@ -24,7 +24,7 @@ def report(
 
     Example: rag-kernels report latest --out report.svg
     """
-    from archive.store import open_archive
+    from rag_kernels.archive.store import open_archive
     from rag_kernels.report import scores_text
     from rag_kernels.rows import score_row, solved_row
     from rag_kernels.scores import runs_of, scores, solved

@@ -27,9 +27,9 @@ def serve(
 
     Example: rag-kernels archive serve --archive team
     """
-    from archive.quack import TOKEN, Address
-    from archive.serve import serving
-    from archive.store import FileArchive, open_archive
+    from rag_kernels.archive.quack import TOKEN, Address
+    from rag_kernels.archive.serve import serving
+    from rag_kernels.archive.store import FileArchive, open_archive
 
     settings = read_settings(archive=archive)
     store = open_archive(settings.archive or None)

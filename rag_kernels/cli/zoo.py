@@ -12,8 +12,8 @@ import typer
 from rag_kernels.cli.common import Json, emit, end_politely, writable_out
 
 if TYPE_CHECKING:
-    from eval.records import Backend
-    from eval.zoo.specimen import Specimen
+    from rag_kernels.eval.records import Backend
+    from rag_kernels.eval.zoo.specimen import Specimen
     from rag_kernels.zoo import Seen
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from eval.records import Backend
+from rag_kernels.eval.records import Backend
 from rag_kernels.offline.compose import Plan
 from rag_kernels.offline.foreign import MARK
 from rag_kernels.offline.lower import base_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from eval.records import Node, Ref
+from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline import ir
 from rag_kernels.offline.lower import Lowering
 from rag_kernels.offline.table import CTYPES

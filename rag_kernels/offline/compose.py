@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
-from eval.records import Value as Argument
+from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
+from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline import cpp, cuda, ir, prelude
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from eval.records import Node
+from rag_kernels.eval.records import Node
 
 PREFIX = "archived."  # of operators that are calls of such kernels: no rule covers them, so they end a fusion
 MARK = "// of another hand: "  # the first line of each of their texts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from eval.records import FunctionalProblem, TensorArgument, TensorSpec
+from rag_kernels.eval.records import FunctionalProblem, TensorArgument, TensorSpec
 from rag_kernels.offline import ir
 from rag_kernels.offline.nest import Names
 from rag_kernels.offline.regions import Region, tile_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eval.records import FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 
 
 def growing(fp: FunctionalProblem) -> dict[str, Node]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
-from eval.records import Value as Argument
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
+from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline import ir
 from rag_kernels.offline.joins import growing
 from rag_kernels.offline.sizes import Number, numbers

@@ -11,7 +11,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorArgument, TensorSpec, Value
+from rag_kernels.eval.records import (
+    FunctionalProblem,
+    Node,
+    Ref,
+    Scalar,
+    ScalarArgument,
+    TensorArgument,
+    TensorSpec,
+    Value,
+)
 from rag_kernels.offline.lower import base_name, refs
 
 LARGEST = 40  # operators of a pattern

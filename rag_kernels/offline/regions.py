@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from eval.records import TensorSpec
+from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline import ir
 from rag_kernels.offline.lower import Library, Lowered
 

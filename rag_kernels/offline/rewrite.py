@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
 from rag_kernels.offline.arguments import given
 from rag_kernels.offline.lower import base_name
 from rag_kernels.offline.matching import refs_of, specs_of

@@ -6,7 +6,7 @@ reason. Knows nothing of loops' order or of C++.
 
 from __future__ import annotations
 
-from eval.records import Node
+from rag_kernels.eval.records import Node
 from rag_kernels.offline import ir
 from rag_kernels.offline.arguments import given, operand_dtype, out_dtype
 from rag_kernels.offline.lower import Lowering, Rule

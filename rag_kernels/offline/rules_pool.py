@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from eval.records import Node
+from rag_kernels.eval.records import Node
 from rag_kernels.offline import ir
 from rag_kernels.offline.arguments import given
 from rag_kernels.offline.lower import Lowering, Rule

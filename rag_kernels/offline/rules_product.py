@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from eval.records import Backend, Node
+from rag_kernels.eval.records import Backend, Node
 from rag_kernels.offline import ir
 from rag_kernels.offline.arguments import given
 from rag_kernels.offline.lower import Lowering, Rule, base_name

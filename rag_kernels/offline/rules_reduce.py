@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from eval.records import Node, Ref
+from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline import ir
 from rag_kernels.offline.arguments import given, out_dtype
 from rag_kernels.offline.lower import Lowering, Rule

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eval.records import Node
+from rag_kernels.eval.records import Node
 from rag_kernels.offline import ir
 from rag_kernels.offline.arguments import given
 from rag_kernels.offline.lower import Lowering, Rule

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from eval.records import FunctionalProblem, Scalar, ScalarArgument, TensorArgument
+from rag_kernels.eval.records import FunctionalProblem, Scalar, ScalarArgument, TensorArgument
 
 
 @dataclass(frozen=True, slots=True)

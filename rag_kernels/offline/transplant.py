@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from eval.records import Backend, FunctionalProblem, Node, Ref, TensorArgument
+from rag_kernels.eval.records import Backend, FunctionalProblem, Node, Ref, TensorArgument
 from rag_kernels.offline.foreign import Foreign, foreign
 from rag_kernels.offline.lower import VIEWS, base_name
 from rag_kernels.offline.matching import Match, matches, refs_of, specs_of, stands_free

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from eval.records import Backend
+from rag_kernels.eval.records import Backend
 from rag_kernels.offline.cpp import CpuParameters
 from rag_kernels.offline.cuda import CudaParameters
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from archive.records import Attempt, Relation
-from eval.records import Candidate, FunctionalProblem, Passed, TensorSpec
+from rag_kernels.archive.records import Attempt, Relation
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, TensorSpec
 from rag_kernels.offline.advice import advised
 from rag_kernels.offline.compose import Plan, choices, first_plans, write
 from rag_kernels.offline.foreign import MARK, Foreign

@@ -17,13 +17,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.admission import UNVERIFIABLE, Admission, admission_file, open_admission
-from eval.device import open_device
-from eval.problem import find_problems, load_problem
-from eval.records import Device, FunctionalProblem, Problem, ProblemError
-from eval.workers import Workers
-from ingest.fitting import functionalize_to_fit
-from ingest.functionalize import PRELOAD
+from rag_kernels.eval.admission import UNVERIFIABLE, Admission, admission_file, open_admission
+from rag_kernels.eval.device import open_device
+from rag_kernels.eval.problem import find_problems, load_problem
+from rag_kernels.eval.records import Device, FunctionalProblem, Problem, ProblemError
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.fitting import functionalize_to_fit
+from rag_kernels.ingest.functionalize import PRELOAD
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ import psutil
 from archive_scale import fill
 from test_app_browser import CHROMIUM, CHROMIUM_FLAGS, served
 
-from archive.store import FileArchive
+from rag_kernels.archive.store import FileArchive
 
 MADE = f.problem("relu", 0.0, (8, 8), name="problem_0")
 KERNEL = f.candidate(MADE, variant=28).id
@@ -181,7 +181,7 @@ def ask(page: Any, text: str) -> None:
 def resident_mb(url: str) -> float:
     port = url.rsplit(":", 1)[1]
     for process in psutil.process_iter(["cmdline"]):
-        if {"app.launch", port} <= set(process.info["cmdline"] or ()):
+        if {"rag_kernels.app.launch", port} <= set(process.info["cmdline"] or ()):
             return float(process.memory_info().rss) / 1e6
     raise LookupError("the server is not among the processes")
 

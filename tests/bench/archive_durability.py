@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import archive_trials as trials
 import factories as f
 
-from archive.audit import verify
-from archive.records import ArchiveError, KernelFilter
-from archive.store import FileArchive
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.records import ArchiveError, KernelFilter
+from rag_kernels.archive.store import FileArchive
 
 
 def main() -> None:

@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import factories as f
 
-from archive import rows
-from archive.audit import verify
-from archive.records import Attempt
-from archive.store import FileArchive
+from rag_kernels.archive import rows
+from rag_kernels.archive.audit import verify
+from rag_kernels.archive.records import Attempt
+from rag_kernels.archive.store import FileArchive
 
 QUESTIONS = {  # name -> (code that asks it of `archive`, what is asked)
     "open": ("archive.kernel(KERNEL)", "open the file and read one kernel"),
@@ -55,8 +55,8 @@ def timed(ask):
 def first():
     global archive, browse, queries, KernelFilter
     from archive import browse, queries
-    from archive.records import KernelFilter
-    from archive.store import FileArchive
+    from rag_kernels.archive.records import KernelFilter
+    from rag_kernels.archive.store import FileArchive
     archive = FileArchive(Path(sys.argv[1]))
     again()
 again = lambda: ({code})

@@ -25,11 +25,11 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 import factories as f  # noqa: E402
 
-from archive.audit import verify  # noqa: E402
-from archive.duck import DuckArchive  # noqa: E402
-from archive.quack import Address  # noqa: E402
-from archive.records import ArchiveError, KernelFilter  # noqa: E402
-from archive.store import FileArchive, shared_archive  # noqa: E402
+from rag_kernels.archive.audit import verify  # noqa: E402
+from rag_kernels.archive.duck import DuckArchive  # noqa: E402
+from rag_kernels.archive.quack import Address  # noqa: E402
+from rag_kernels.archive.records import ArchiveError, KernelFilter  # noqa: E402
+from rag_kernels.archive.store import FileArchive, shared_archive  # noqa: E402
 
 TOKEN = "the token of a benchmark"
 SILENT_S = 2  # instead of half a minute, so that the trial goes on
@@ -38,7 +38,7 @@ SERVER = f"""{PROLOGUE}
 import time
 from pathlib import Path
 from archive import serve
-from archive.quack import Address
+from rag_kernels.archive.quack import Address
 serve.SILENT_S = {SILENT_S}
 with serve.serving(Path(sys.argv[1]), Address("127.0.0.1", int(sys.argv[2])), {TOKEN!r}) as server:
     print("up", flush=True)
@@ -49,9 +49,9 @@ with serve.serving(Path(sys.argv[1]), Address("127.0.0.1", int(sys.argv[2])), {T
 CLIENT = f"""{PROLOGUE}
 import itertools, time
 import factories as f
-from archive.quack import Address
-from archive.records import ArchiveError
-from archive.store import shared_archive
+from rag_kernels.archive.quack import Address
+from rag_kernels.archive.records import ArchiveError
+from rag_kernels.archive.store import shared_archive
 archive, run = shared_archive(Address("127.0.0.1", int(sys.argv[1])), {TOKEN!r}), sys.argv[2]
 for n in itertools.count(1):
     made = f.attempt(run_id=run, number=n, variant=n % 200, parents=(f.candidate(f.problem(), variant=1).id,) * (n > 1))

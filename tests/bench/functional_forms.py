@@ -15,11 +15,11 @@ import json
 import math
 from pathlib import Path
 
-from eval.problem import find_problems, load_problem, problem_from_source
-from eval.records import FunctionalProblem, ProblemError, TensorArgument
-from eval.workers import Workers
-from ingest.fitting import functionalize_to_fit
-from ingest.functionalize import PRELOAD, functionalize
+from rag_kernels.eval.problem import find_problems, load_problem, problem_from_source
+from rag_kernels.eval.records import FunctionalProblem, ProblemError, TensorArgument
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.fitting import functionalize_to_fit
+from rag_kernels.ingest.functionalize import PRELOAD, functionalize
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from eval.problem import find_problems, load_problem
-from eval.workers import Workers
-from ingest.functionalize import PRELOAD, Row, functionalize_many
+from rag_kernels.eval.problem import find_problems, load_problem
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.functionalize import PRELOAD, Row, functionalize_many
 
 LEVELS = ("level1", "level2", "level3")
 

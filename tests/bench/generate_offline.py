@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from eval.device import cpu_name
+from rag_kernels.eval.device import cpu_name
 
 PROGRAM = "from rag_kernels import cli; cli.main()"
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from math import comb
 from time import perf_counter
 
-from eval.judge import LocalJudge, open_judge
-from eval.limits import Limits
-from eval.outcome import codes
-from eval.problem import problem_from_source
-from eval.records import Passed, ProblemError, Verdict
-from eval.zoo.honest import Honest, honest_kernels
-from ingest.functionalize import functionalize
-from ingest.sizes import at_other_sizes
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.outcome import codes
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import Passed, ProblemError, Verdict
+from rag_kernels.eval.zoo.honest import Honest, honest_kernels
+from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.sizes import at_other_sizes
 
 QUICK = Limits(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3, measure_compile=False)
 HARDER = {

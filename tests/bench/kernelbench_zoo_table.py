@@ -14,7 +14,7 @@ from typing import Any
 
 from kernelbench_zoo_texts import entries
 
-from eval.zoo.specimen import VOID
+from rag_kernels.eval.zoo.specimen import VOID
 from rag_kernels.zoo import GAIN, Seen
 from rag_kernels.zoo_parts import seen_of
 from rag_kernels.zoo_report import table as markdown

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eval.records import Candidate, FunctionalProblem
-from eval.zoo.cuda_tasks import CUDA_TASKS, cuda
-from eval.zoo.specimen import Text as Source
-from eval.zoo.tasks import TASKS
+from rag_kernels.eval.records import Candidate, FunctionalProblem
+from rag_kernels.eval.zoo.cuda_tasks import CUDA_TASKS, cuda
+from rag_kernels.eval.zoo.specimen import Text as Source
+from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.zoo import Kind, Text, chosen, texts_of
 from rag_kernels.zoo_parts import honest_corpus
 

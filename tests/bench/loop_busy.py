@@ -31,15 +31,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fake_openai import Answer, Body, FakeOpenAI, Say
 
-from archive.records import Attempt
-from archive.store import FileArchive
-from eval.judge import LocalJudge
-from eval.problem import load_problem
-from eval.records import verdict_name
-from ingest.embedder import load_embedder
 from rag_kernels import flow, llm_branch
 from rag_kernels.api import STALE_S, open_session
+from rag_kernels.archive.records import Attempt
+from rag_kernels.archive.store import FileArchive
+from rag_kernels.eval.judge import LocalJudge
+from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.records import verdict_name
 from rag_kernels.exemplars import Exemplars
+from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.llm import LLM
 from rag_kernels.memory import Memory
 from rag_kernels.offline.writer import OfflineWriter

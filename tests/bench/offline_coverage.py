@@ -17,10 +17,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from eval.problem import find_problems, load_problem
-from eval.records import Backend, FunctionalProblem
-from eval.workers import Workers
-from ingest.functionalize import PRELOAD, functionalize_many
+from rag_kernels.eval.problem import find_problems, load_problem
+from rag_kernels.eval.records import Backend, FunctionalProblem
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.functionalize import PRELOAD, functionalize_many
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tune import starting_parameters
 

@@ -23,14 +23,14 @@ from pathlib import Path
 
 from offline_tables import Row, read, tables
 
-from archive.records import Attempt
-from eval.judge import LocalJudge, open_judge
-from eval.limits import DEFENCES, Limits
-from eval.outcome import codes
-from eval.problem import find_problems, load_problem
-from eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
-from ingest.fitting import functionalize_to_fit, room_bytes
-from ingest.sizes import at_other_sizes
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.limits import DEFENCES, Limits
+from rag_kernels.eval.outcome import codes
+from rag_kernels.eval.problem import find_problems, load_problem
+from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
+from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
+from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, WriterError
 

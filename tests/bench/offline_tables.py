@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.records import BARRED_LABELS
+from rag_kernels.eval.records import BARRED_LABELS
 
 Row = dict[str, Any]
 OWN = ("custom kernel", "fused + library")

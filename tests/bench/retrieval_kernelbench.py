@@ -31,11 +31,11 @@ from pathlib import Path
 
 import numpy as np
 
-from archive.memory import MemoryArchive
-from archive.records import Attempt
-from eval import codec
-from eval.problem import load_problem
-from eval.records import (
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval import codec
+from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.records import (
     Candidate,
     Device,
     Environment,
@@ -45,11 +45,11 @@ from eval.records import (
     Passed,
     Ratio,
 )
-from eval.workers import Workers
-from ingest.describe import description, functional_text
-from ingest.embedder import Embedder, load_embedder
-from ingest.functionalize import functionalize_many
-from ingest.pipeline import reindex
+from rag_kernels.eval.workers import Workers
+from rag_kernels.ingest.describe import description, functional_text
+from rag_kernels.ingest.embedder import Embedder, load_embedder
+from rag_kernels.ingest.functionalize import functionalize_many
+from rag_kernels.ingest.pipeline import reindex
 from rag_kernels.options import RetrievalMode
 from rag_kernels.postings import Postings
 from rag_kernels.retrieval import Limits, Retriever

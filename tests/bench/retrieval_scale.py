@@ -27,15 +27,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from archive.store import DATABASE, FileArchive
-from eval import codec
-from eval.ids import content_id
-from eval.records import Features, FunctionalProblem, Problem, TensorArgument, TensorSpec
-from ingest import grammar
-from ingest.callgraph import steps
-from ingest.describe import description
-from ingest.embedder import load_embedder
+from rag_kernels.archive.store import DATABASE, FileArchive
 from rag_kernels.bottleneck import Bottleneck
+from rag_kernels.eval import codec
+from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.records import Features, FunctionalProblem, Problem, TensorArgument, TensorSpec
+from rag_kernels.ingest import grammar
+from rag_kernels.ingest.callgraph import steps
+from rag_kernels.ingest.describe import description
+from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.retrieval import Limits, Retriever
 
 PROBLEMS_SEED, QUERIES_SEED, EMBEDDED_SEED = 1, 2, 3

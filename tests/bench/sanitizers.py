@@ -21,20 +21,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from eval.build import BuildError, Built, Flavour, build, checked, default_cache, toolchain
-from eval.device import open_device
-from eval.limits import Limits
-from eval.problem import problem_from_source
-from eval.records import MachineError, ProblemError
-from eval.sandbox import Sandbox
-from eval.sanitize import Programs, call_file, sanitize
-from eval.session import Session
-from eval.workers import Workers
-from eval.zoo.catalogue import SPECIMENS
-from eval.zoo.honest import honest_kernels
-from eval.zoo.tasks import TASKS
-from ingest.functionalize import functionalize
-from ingest.sizes import at_other_sizes
+from rag_kernels.eval.build import BuildError, Built, Flavour, build, checked, toolchain
+from rag_kernels.eval.device import open_device
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import MachineError, ProblemError
+from rag_kernels.eval.sandbox import Sandbox
+from rag_kernels.eval.sanitize import Programs, call_file, sanitize
+from rag_kernels.eval.session import Session
+from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.zoo.catalogue import SPECIMENS
+from rag_kernels.eval.zoo.honest import honest_kernels
+from rag_kernels.eval.zoo.tasks import TASKS
+from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.sizes import at_other_sizes
 
 RACES = ("a race on the accumulator",)
 FLAVOURS: dict[str, Flavour] = {"address": "cpu-checked", "thread": "cpu-raced"}
