@@ -35,10 +35,10 @@ bench: $(READY)  ## time the examples, eager and under torch.compile
 	@$(BIN)/python tests/bench/examples_sizes.py --compile
 
 starter: $(READY)  ## make the starter archive of the package anew, from the examples, FORMS (half a minute each), BUNDLES
-	@rm -rf build/starter rag_kernels/starter.zip
+	@rm -rf build/starter rag_kernels/retrieval/starter.zip
 	@$(BIN)/rag-kernels grow examples/ $(FORMS) --device cpu --archive build/starter
 	@for bundle in $(BUNDLES); do $(BIN)/rag-kernels archive import $$bundle --trust-bundle --archive build/starter || exit 1; done
-	@$(BIN)/rag-kernels archive export rag_kernels/starter.zip --archive build/starter --trust confirmed \
+	@$(BIN)/rag-kernels archive export rag_kernels/retrieval/starter.zip --archive build/starter --trust confirmed \
 	  --licence Apache-2.0 --attribution "rag-kernels, offline writer"
 
 setup: $(READY)  ## .venv to use the tool

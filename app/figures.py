@@ -15,12 +15,12 @@ from typing import Any
 
 import pandas as pd
 
-from rag_kernels.ablation import Trial, summarise
 from rag_kernels.archive.browse import Failure, Paid, SignalRecord
 from rag_kernels.archive.queries import AttemptRow, RunRow
 from rag_kernels.archive.records import Exemplar, Run
 from rag_kernels.eval.admission import Admission
-from rag_kernels.likeness import likeness
+from rag_kernels.experiments.retrieval_ablation import Trial, summarise
+from rag_kernels.text.likeness import likeness
 
 BASELINES = {"eager": "eager", "over_compile": "torch.compile"}
 NUMBERS = ("speedup", "cost_usd", "best", "median_speedup", "likeness", "dense", "graph")

@@ -33,7 +33,7 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
-from rag_kernels.likeness import likeness
+from rag_kernels.text.likeness import likeness
 
 TRUST_LOOK: dict[Trust, tuple[str, str]] = {
     "confirmed": ("green", ":material/verified:"),

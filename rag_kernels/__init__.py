@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rag_kernels.api import evaluate, functionalize, generate, open_session
     from rag_kernels.eval.judge import Judge
-    from rag_kernels.finding import find_kernels
-    from rag_kernels.growth import Grown, grow
+    from rag_kernels.long_runs.growth import Grown, grow
     from rag_kernels.options import Options
     from rag_kernels.records import Brief, Budget, Draft, Writer
-    from rag_kernels.search import winner
-    from rag_kernels.session import Session
+    from rag_kernels.retrieval.find import find_kernels
+    from rag_kernels.run.generate import winner
+    from rag_kernels.run.session import Session
 
 __all__ = [
     "Brief",
@@ -41,12 +41,12 @@ __all__ = [
 _HOMES = {
     "rag_kernels.eval.judge": ("Judge",),
     "rag_kernels.api": ("evaluate", "functionalize", "generate", "open_session"),
-    "rag_kernels.finding": ("find_kernels",),
-    "rag_kernels.growth": ("Grown", "grow"),
+    "rag_kernels.retrieval.find": ("find_kernels",),
+    "rag_kernels.long_runs.growth": ("Grown", "grow"),
     "rag_kernels.options": ("Options",),
     "rag_kernels.records": ("Brief", "Budget", "Draft", "Writer"),
-    "rag_kernels.search": ("winner",),
-    "rag_kernels.session": ("Session",),
+    "rag_kernels.run.generate": ("winner",),
+    "rag_kernels.run.session": ("Session",),
 }
 
 

@@ -20,7 +20,7 @@ from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.store import open_archive
 from rag_kernels.budget import Ledger
-from rag_kernels.cluster import open_cluster
+from rag_kernels.cluster.ray_judge import open_cluster
 from rag_kernels.eval.device import gpu_name, open_device
 from rag_kernels.eval.hardware import hardware, told_hardware
 from rag_kernels.eval.judge import Judge, open_judge
@@ -30,22 +30,22 @@ from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
 from rag_kernels.eval.tiers import candidate_from_file
 from rag_kernels.eval.workers import Workers
-from rag_kernels.exemplars import Exemplars, Prover
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
 from rag_kernels.ingest.pipeline import index_attempt
 from rag_kernels.ingest.sizes import at_other_sizes
-from rag_kernels.llm import LLM, Completer
-from rag_kernels.llm_writer import LLMWriter, Style
-from rag_kernels.novelty import Embed
+from rag_kernels.llm.client import LLM, Completer
+from rag_kernels.llm.novelty import Embed
+from rag_kernels.llm.writer import LLMWriter, Style
+from rag_kernels.long_runs.sampling import Sampler
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Shown, Writer
-from rag_kernels.retrieval import Retriever
-from rag_kernels.sampling import Sampler
-from rag_kernels.session import Session
-from rag_kernels.starter import stock
+from rag_kernels.retrieval.retriever import Retriever
+from rag_kernels.retrieval.starter import stock
+from rag_kernels.run.exemplars import Exemplars, Prover
+from rag_kernels.run.session import Session
 
 log = logging.getLogger(__name__)
 

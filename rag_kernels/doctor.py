@@ -23,8 +23,8 @@ from rag_kernels.eval.records import Backend, MachineError
 from rag_kernels.eval.sandbox import layers
 from rag_kernels.eval.workers import WorkerFailed, Workers
 from rag_kernels.ingest.embedder import EmbedderError, load_embedder
-from rag_kernels.llm import LLM
-from rag_kernels.llm_request import PROGRAM_PREFIX, load_litellm
+from rag_kernels.llm.client import LLM
+from rag_kernels.llm.request import PROGRAM_PREFIX, load_litellm
 from rag_kernels.options import Options
 from rag_kernels.records import WriterError
 

@@ -1,6 +1,6 @@
 """Trials of the archive with real processes: growth jobs that are killed, many processes at once, a full disk.
 
-A growth job here is `rag_kernels.growth.grow` over a real archive (DuckDB and Chroma) with the built-in embedder and
+A growth job here is `long_runs.growth.grow` over a real archive (DuckDB and Chroma) with the built-in embedder and
 hybrid retrieval; only the writer and the judge are scripted. Every attempt that the job reports is written to a file,
 so that a kill cannot unsay it. Used by tests/test_archive_durability.py and tests/bench/archive_durability.py.
 
@@ -31,13 +31,13 @@ from rag_kernels.archive.records import Attempt, KernelFilter
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.judge import More, nothing_more
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Verdict, verdict_name
-from rag_kernels.growth import grow, open_night
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt, reindex
+from rag_kernels.long_runs.growth import grow, open_night
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft
-from rag_kernels.retrieval import Limits, Retriever
-from rag_kernels.session import Session
+from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.run.session import Session
 
 log = logging.getLogger(__name__)
 PROCESSES = multiprocessing.get_context("forkserver")

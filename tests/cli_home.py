@@ -14,7 +14,7 @@ from factories import candidate, problem
 
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.memory import MemoryArchive
-from rag_kernels.starter import BUNDLE
+from rag_kernels.retrieval.starter import BUNDLE
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = [str(Path(sys.executable).with_name("rag-kernels"))]

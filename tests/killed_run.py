@@ -24,9 +24,9 @@ from rag_kernels.api import open_writer
 from rag_kernels.archive.store import open_archive
 from rag_kernels.eval.judge import More, nothing_more
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged
-from rag_kernels.journal import read_journal
 from rag_kernels.options import Options
-from rag_kernels.session import Session
+from rag_kernels.run.journal import read_journal
+from rag_kernels.run.session import Session
 
 HERE = Path(__file__).parent
 RELU = problem()

@@ -21,10 +21,10 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.store import FileArchive, open_archive
 from rag_kernels.budget import Ledger, Spent
 from rag_kernels.eval.records import Verdict
-from rag_kernels.llm import LLM
-from rag_kernels.llm_writer import LLMWriter, Style
+from rag_kernels.llm.client import LLM
+from rag_kernels.llm.writer import LLMWriter, Style
 from rag_kernels.options import Options
-from rag_kernels.session import Session
+from rag_kernels.run.session import Session
 
 MODEL = "openai/gpt-4o-mini"  # litellm knows its price
 PROBLEM = factories.problem()

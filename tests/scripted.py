@@ -9,13 +9,13 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rag_kernels import llm_reply
 from rag_kernels.archive.records import LLMCall
 from rag_kernels.eval.records import Backend, Candidate
 from rag_kernels.eval.tiers import tier_of
-from rag_kernels.llm import Reply
-from rag_kernels.llm_request import Message, prompt_text
-from rag_kernels.recall import Recorded
+from rag_kernels.llm import reply as llm_reply
+from rag_kernels.llm.client import Reply
+from rag_kernels.llm.recorded import Recorded
+from rag_kernels.llm.request import Message, prompt_text
 from rag_kernels.records import Brief, Draft, WriterError
 
 

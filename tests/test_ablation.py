@@ -11,20 +11,20 @@ import typer
 from factories import attempt, candidate, linear_problem, passed, problem, run
 from scripted_judge import ScriptedJudge
 
-from rag_kernels.ablation import Trial, ablate, summarise
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.cli.ablate import modes
-from rag_kernels.estimates import mean_interval, ratio_interval
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, ProblemError
-from rag_kernels.exemplars import Exemplars
+from rag_kernels.experiments.bootstrap import mean_interval, ratio_interval
+from rag_kernels.experiments.retrieval_ablation import Trial, ablate, summarise
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import reindex
 from rag_kernels.options import Options, RetrievalMode
 from rag_kernels.records import Brief, Draft
-from rag_kernels.report import arms_text, trial_line
-from rag_kernels.retrieval import Retriever
-from rag_kernels.session import Session
+from rag_kernels.report.console import arms_text, trial_line
+from rag_kernels.retrieval.retriever import Retriever
+from rag_kernels.run.exemplars import Exemplars
+from rag_kernels.run.session import Session
 
 FORMS = {fp.problem.name: fp for fp in (problem("tanh"), problem("sigmoid"), problem("exp"))}
 ARMS: tuple[RetrievalMode, ...] = ("off", "random", "hybrid")

@@ -20,7 +20,7 @@ from rag_kernels.archive.audit import verify
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.archive.store import FileArchive
-from rag_kernels.growth import NIGHT
+from rag_kernels.long_runs.growth import NIGHT
 
 TESTS = Path(__file__).parent
 ENDLESS = "SELECT sum(hash(range)) FROM range(1000000000000)"

@@ -7,7 +7,7 @@ from random import Random
 
 import factories
 
-from rag_kernels.bandit import choose, mean_costs, trials
+from rag_kernels.llm.model_choice import choose, mean_costs, trials
 from rag_kernels.records import Trial
 
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from rag_kernels.cli import app, main
 from rag_kernels.cli.functionalize import functional_text
+from rag_kernels.cli.settings import Settings
 from rag_kernels.eval.device import gpu_name
-from rag_kernels.settings import Settings
 
 COMMANDS = [
     *([c] for c in ("generate", "check", "functionalize", "eval", "search", "grow", "replay", "report", "sample")),

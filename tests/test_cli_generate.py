@@ -34,8 +34,8 @@ from cli_home import (
 from factories import attempt, wrong
 from rich.console import Console
 
-from rag_kernels.report import attempt_line, attempts_table, summary
-from rag_kernels.rows import attempt_row, result_row
+from rag_kernels.report.console import attempt_line, attempts_table, summary
+from rag_kernels.report.json_rows import attempt_row, result_row
 
 
 @pytest.fixture(scope="module")

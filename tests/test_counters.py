@@ -15,7 +15,6 @@ import factories
 import numpy as np
 import pytest
 
-from rag_kernels.bottleneck import HOLDS, WAITS, bottleneck_of, counted, recommendation
 from rag_kernels.eval import codec, counters
 from rag_kernels.eval.build import Built, build, checked, toolchain
 from rag_kernels.eval.counters import LIMITS, METRICS, STALLS, Profiler, in_a_line, read_counters, run
@@ -23,6 +22,7 @@ from rag_kernels.eval.records import Candidate, Counters, Passed
 from rag_kernels.eval.sanitize import OPTIONS, Programs, call_file
 from rag_kernels.eval.turns import Turns
 from rag_kernels.eval.workers import Workers
+from rag_kernels.feedback.bottleneck import HOLDS, WAITS, bottleneck_of, counted, recommendation
 
 FIRST = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
          "Device", "CC")  # fmt: skip

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from factories import candidate, device, environment, judged, passed, problem
 
-from rag_kernels.cluster import ClusterJudge
-from rag_kernels.crew import Job, LostError
-from rag_kernels.dispatch import Dispatcher, Rules
+from rag_kernels.cluster.dispatcher import Dispatcher, Rules
+from rag_kernels.cluster.ray_judge import ClusterJudge
+from rag_kernels.cluster.records import Job, LostError
+from rag_kernels.cluster.remote_judge import VERSION, About, Fault
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Judged, MachineError, ProblemError
-from rag_kernels.remote_judge import VERSION, About, Fault
 
 LIMIT_S = 30.0
 RELU, TANH = problem(), problem("tanh")

@@ -9,17 +9,17 @@ from factories import attempt, candidate, device, judged, linear_problem, measur
 from scripted_judge import ScriptedJudge
 
 from rag_kernels.archive.memory import MemoryArchive
-from rag_kernels.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.eval.records import Candidate, Device, FunctionalProblem, Problem, ProblemError
-from rag_kernels.exemplars import Exemplars, Prover, holding_back
-from rag_kernels.hits import hit_text
+from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Brief
-from rag_kernels.retrieval import Limits, Retriever
-from rag_kernels.rows import hit_row
+from rag_kernels.report.json_rows import hit_row
+from rag_kernels.report.search_hits import hit_text
+from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.run.exemplars import Exemplars, Prover, holding_back
 
 EMBEDDER = load_embedder()
 ELSEWHERE = device(name="Another CPU (64 threads)")

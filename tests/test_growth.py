@@ -20,13 +20,13 @@ from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.records import Problem
-from rag_kernels.growth import Grown, Night, Turn, grow, next_time, open_night
-from rag_kernels.growth_queue import Entry, next_entry
-from rag_kernels.growth_report import html, markdown, report, write_report
-from rag_kernels.growth_view import growth_table
+from rag_kernels.long_runs.growth import Grown, Night, Turn, grow, next_time, open_night
+from rag_kernels.long_runs.problem_queue import Entry, next_entry
 from rag_kernels.records import Brief, Draft, WriterError
-from rag_kernels.search import winner
-from rag_kernels.session import Session
+from rag_kernels.report.growth_report import html, markdown, report, write_report
+from rag_kernels.report.growth_view import growth_table
+from rag_kernels.run.generate import winner
+from rag_kernels.run.session import Session
 
 Event = Attempt | Turn | Grown
 

@@ -19,7 +19,6 @@ from rag_kernels.archive.claims import claims_of
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
 from rag_kernels.eval.records import Candidate, Problem
-from rag_kernels.exemplars import is_from
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.importers.gpu_mode import GpuMode
 from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
@@ -28,7 +27,8 @@ from rag_kernels.ingest.importers.robust_kbench import RobustKbench
 from rag_kernels.ingest.importers.sakana import KNOWN, Sakana
 from rag_kernels.ingest.importers.take import import_from
 from rag_kernels.ingest.pipeline import reindex
-from rag_kernels.retrieval import Limits, Retriever
+from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.run.exemplars import is_from
 
 
 def test_a_row_of_sakana_becomes_a_claim_and_its_figures_rank_nowhere(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ from prompted_model import SOURCE
 from rag_kernels.api import open_writer
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.eval import codec
-from rag_kernels.journal import read_journal
-from rag_kernels.llm_request import Answer, Message, RequestError
+from rag_kernels.llm.request import Answer, Message, RequestError
 from rag_kernels.options import Options
-from rag_kernels.session import Session
+from rag_kernels.run.journal import read_journal
+from rag_kernels.run.session import Session
 
 WRITES = ("start_run", "finish_run", "record_call", "record_brief", "record_drafts", "record_attempt")
 SALT = 12  # with which the sequential run loses something of every kind
@@ -152,7 +152,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ask]]:
     def ask(model: str, messages: Sequence[Message], **_: Any) -> Answer:
         return Answer(script[-1](model, str(messages[-1]["content"])), 10, 10, 0.01, False, False)
 
-    monkeypatch.setattr("rag_kernels.llm.ask_once", ask)
+    monkeypatch.setattr("rag_kernels.llm.client.ask_once", ask)
     yield script
 
 

@@ -22,7 +22,7 @@ HEAVY = (
 
 # Where our own packages may be imported inside functions: commands start fast by loading their work when they run,
 # and the workers' side of `eval` (which imports torch at the top) is loaded in child processes only.
-LATE_IMPORTS = ("rag_kernels/cli/", "rag_kernels/compiled.py", "eval/")
+LATE_IMPORTS = ("rag_kernels/cli/", "rag_kernels/export/runtime.py", "eval/")
 
 
 def imported(node: ast.AST) -> list[str]:

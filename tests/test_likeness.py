@@ -1,7 +1,7 @@
 """How alike two sources are, on kernels of the zoo."""
 
 from rag_kernels.eval.zoo.tasks import cpp
-from rag_kernels.likeness import NEAR_COPY, likeness
+from rag_kernels.text.likeness import NEAR_COPY, likeness
 
 SOFTMAX = cpp("softmax")
 

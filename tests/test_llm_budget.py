@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rag_kernels.budget import BudgetExhaustedError, Ledger, Spent
-from rag_kernels.llm_request import load_litellm
+from rag_kernels.llm.request import load_litellm
 from rag_kernels.records import Budget
 
 

@@ -15,10 +15,10 @@ from fake_openai import Answer, Cut, FakeOpenAI, Garbage, Say, Status, Trickle
 
 from rag_kernels.archive.records import LLMCall
 from rag_kernels.budget import BudgetExhaustedError, Ledger, Spent
-from rag_kernels.llm import LLM, Reply
-from rag_kernels.llm_request import with_cache_marks
+from rag_kernels.llm.client import LLM, Reply
+from rag_kernels.llm.request import with_cache_marks
 from rag_kernels.records import Budget, WriterError
-from rag_kernels.redact import REPLACEMENT, redact
+from rag_kernels.text.redact import REPLACEMENT, redact
 
 KEY = "sk-test-0123456789abcdef"
 PRICED = "openai/gpt-4o-mini"
@@ -93,7 +93,7 @@ def test_the_system_prompt_is_marked_for_the_cache_where_the_provider_wants_a_ma
 
 
 def test_an_unknown_price_is_none_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    with FakeOpenAI([Say("a"), Say("b")]) as server, caplog.at_level(logging.WARNING, logger="rag_kernels.llm"):
+    with FakeOpenAI([Say("a"), Say("b")]) as server, caplog.at_level(logging.WARNING, logger="rag_kernels.llm.client"):
         client = Client(server)
         assert [client.ask().cost_usd, client.ask().cost_usd] == [None, None]
     assert caplog.messages == ["The price of openai/test is unknown: costs of this run are shown as unknown."]

@@ -10,8 +10,6 @@ import factories
 import jinja2
 import pytest
 
-from rag_kernels import describe, feedback
-from rag_kernels.bottleneck import recommendation
 from rag_kernels.eval.build import Built, build, toolchain
 from rag_kernels.eval.device import threads
 from rag_kernels.eval.hardware import cpu_facts, gpu_facts
@@ -25,7 +23,10 @@ from rag_kernels.eval.records import (
     Verdict,
 )
 from rag_kernels.eval.tiers import check_composed, kernels_text, tier_of
-from rag_kernels.prompts import FOLDER, render
+from rag_kernels.feedback import explain
+from rag_kernels.feedback.bottleneck import recommendation
+from rag_kernels.llm import prompt_values
+from rag_kernels.llm.templates import FOLDER, render
 from rag_kernels.records import Brief, Learnt
 
 ERRORS = """In file included from /tmp/build-1/kernel.cpp:1:
@@ -89,17 +90,17 @@ def test_a_missing_value_is_an_error() -> None:
 def test_braces_in_sources_are_not_template_code() -> None:
     assert "{{ idea }}" in FOLDER.joinpath("implement.jinja").read_text()
     parent = factories.attempt(verdict=factories.wrong(), idea="{{ 7 * 7 }} & <b>")
-    row = describe.parent_values(parent, _brief(factories.problem()))
+    row = prompt_values.parent_values(parent, _brief(factories.problem()))
     assert row["idea"] == "{{ 7 * 7 }} & <b>"
 
 
 def test_prompts_state_the_machine_the_lessons_and_the_repeats() -> None:
     learnt = Learnt("fusing pays", ("Not built, since it is attempt 1 again.",))
     at = replace(_brief(factories.problem()), learnt=learnt)
-    text = render("ideas", **describe.problem_values(at, cpu_facts()), count=2, exemplars=[])
+    text = render("ideas", **prompt_values.problem_values(at, cpu_facts()), count=2, exemplars=[])
     assert f"It has {threads()} threads" in text
     assert "in your own words: fusing pays" in text and "- Not built, since it is attempt 1 again." in text
-    assert "Lessons:" not in render("ideas", **describe.problem_values(_brief(at.problem)), count=2, exemplars=[])
+    assert "Lessons:" not in render("ideas", **prompt_values.problem_values(_brief(at.problem)), count=2, exemplars=[])
 
 
 def test_what_a_driver_does_not_say_is_left_out() -> None:
@@ -144,32 +145,32 @@ def test_the_signature_follows_the_call() -> None:
             "outputs": (TensorSpec((), "float32"), TensorSpec((2,), "bool")),
         }
     )
-    assert " ".join(describe.signature(problem, "cuda").split()) == (
+    assert " ".join(prompt_values.signature(problem, "cuda").split()) == (
         "void kernel(rk::Tensor<const __nv_bfloat16> x, bool causal, int64_t steps, rk::Tensor<const int64_t> table, "
         "int64_t stride_0, int64_t stride_1, double eps, bool exact, rk::Tensor<float> out_0, rk::Tensor<bool> out_1); "
         "RK_EXPORT(forward, kernel)"
     )
-    assert "rk::Tensor<const rk::bf16> x" in describe.signature(problem, "cpu")
-    line = describe.composed_signature(problem)
+    assert "rk::Tensor<const rk::bf16> x" in prompt_values.signature(problem, "cpu")
+    line = prompt_values.composed_signature(problem)
     assert line == "def forward(x, causal, steps, table, *, stride, eps, mode, exact):"
     check_composed(f"KERNELS = ''\n\n{line}\n    return x\n")
 
 
 def test_compiler_logs_are_cut_to_the_first_errors() -> None:
-    text = feedback.trim_log(ERRORS)
+    text = explain.trim_log(ERRORS)
     assert text.splitlines()[0] == "kernel.cpp:7:12: error: 'expf' was not declared in this scope; did you mean 'exp'?"
     assert "y[i] = expf(x[i]);" in text and "kernel.cpp:9:1: error: expected '}'" in text and "/tmp" not in text
-    many = feedback.trim_log("\n".join(f"k.cu({i}): error: no {i}" for i in range(90)))
-    assert many.count("error:") == feedback.ERRORS_SHOWN and many.endswith("(86 more errors follow)")
-    assert len(feedback.trim_log("x" * 99_999)) == feedback.LOG_CHARS
+    many = explain.trim_log("\n".join(f"k.cu({i}): error: no {i}" for i in range(90)))
+    assert many.count("error:") == explain.ERRORS_SHOWN and many.endswith("(86 more errors follow)")
+    assert len(explain.trim_log("x" * 99_999)) == explain.LOG_CHARS
 
 
 def test_a_real_compiler_log_keeps_its_cause(tmp_path: Path) -> None:
     broken = factories.candidate().source.replace("x.numel()", "x.count()")
     [result] = build([(broken, "cpu")], tools=toolchain(), cache=tmp_path)
     assert not isinstance(result, Built)
-    text = feedback.trim_log(result.log)
-    assert "count" in text and len(text.splitlines()) <= feedback.ERRORS_SHOWN * feedback.CONTEXT_LINES + 1
+    text = explain.trim_log(result.log)
+    assert "count" in text and len(text.splitlines()) <= explain.ERRORS_SHOWN * explain.CONTEXT_LINES + 1
 
 
 @pytest.mark.parametrize(
@@ -187,15 +188,15 @@ def test_a_real_compiler_log_keeps_its_cause(tmp_path: Path) -> None:
 )
 def test_every_verdict_is_explained(verdict: Verdict, says: str) -> None:
     problem = factories.problem()
-    text = feedback.explain(verdict, device=factories.device(), features=problem.features)
+    text = explain.explain(verdict, device=factories.device(), features=problem.features)
     assert says in text and ".." not in text.replace("...", "")
-    [line] = feedback.history([factories.attempt(verdict=verdict, idea="an idea")])
+    [line] = explain.history([factories.attempt(verdict=verdict, idea="an idea")])
     assert line.startswith("#1 ") and line.endswith("Idea: an idea") and "\n" not in line
 
 
 def test_the_history_is_short_with_winners_first() -> None:
     wins = [factories.attempt(number=i, variant=i, verdict=factories.passed(1.0 + i)) for i in range(1, 10)]
     losses = [factories.attempt(number=i, variant=i, verdict=factories.wrong()) for i in range(10, 30)]
-    lines = feedback.history([*wins, *losses])
-    assert len(lines) == feedback.HISTORY_LINES
+    lines = explain.history([*wins, *losses])
+    assert len(lines) == explain.HISTORY_LINES
     assert lines[0].startswith("#9 ") and lines[6].startswith("#29 wrong")

@@ -6,9 +6,9 @@ import factories
 import pytest
 from scripted import Scripted, ScriptedLLM, ScriptedWriter
 
-from rag_kernels import llm_reply
-from rag_kernels.llm_plan import Explore, Rework, plan
-from rag_kernels.llm_request import prompt_text
+from rag_kernels.llm import reply as llm_reply
+from rag_kernels.llm.plan import Explore, Rework, plan
+from rag_kernels.llm.request import prompt_text
 from rag_kernels.records import Brief, WriterError
 
 KERNEL = '#include "rag_kernel.h"\nvoid f(rk::Tensor<float> out) {}\nRK_EXPORT(forward, f)\n'

@@ -14,9 +14,9 @@ from scripted import ScriptedLLM
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall
 from rag_kernels.budget import BudgetExhaustedError, Ledger
 from rag_kernels.eval.records import BuildFailed, FunctionalProblem
-from rag_kernels.llm import LLM
-from rag_kernels.llm_branch import IDEA_ONLY
-from rag_kernels.llm_writer import LLMWriter
+from rag_kernels.llm.branch import IDEA_ONLY
+from rag_kernels.llm.client import LLM
+from rag_kernels.llm.writer import LLMWriter
 from rag_kernels.records import Brief, Budget, Shown, WriterError
 
 IDEAS = (

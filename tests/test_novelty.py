@@ -9,7 +9,7 @@ import factories
 import pytest
 
 from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.novelty import form, repeated_idea, repeated_source
+from rag_kernels.llm.novelty import form, repeated_idea, repeated_source
 
 PARAPHRASES = [
     ("Fuse the scaling and the softmax into one pass over each row with an online maximum and sum.",

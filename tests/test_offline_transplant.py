@@ -20,7 +20,6 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.tiers import kernels_text
-from rag_kernels.exemplars import Exemplars
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.pipeline import index_attempt
@@ -31,8 +30,9 @@ from rag_kernels.offline.transplant import Transplant, transplants
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Shown
-from rag_kernels.retrieval import Retriever
-from rag_kernels.session import Session
+from rag_kernels.retrieval.retriever import Retriever
+from rag_kernels.run.exemplars import Exemplars
+from rag_kernels.run.session import Session
 
 # By hand, and as awkward as honest sources are: a macro, an include between, and names that our own texts have too.
 RMS = """#include "rag_kernel.h"

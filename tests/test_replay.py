@@ -15,9 +15,9 @@ from rag_kernels.archive.records import Run
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.judge import nothing_more
 from rag_kernels.eval.records import ProblemError
+from rag_kernels.long_runs.replay import Differs, RecordedModel, Replayed, find_run, recorded_options, replay
 from rag_kernels.records import Budget
-from rag_kernels.replay import Differs, RecordedModel, Replayed, find_run, recorded_options, replay
-from rag_kernels.session import Session
+from rag_kernels.run.session import Session
 
 
 @pytest.fixture(scope="module")

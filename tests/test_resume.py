@@ -13,10 +13,10 @@ from killed_run import HERE, RELU, REPLIES, outcome, session
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import GIVEN_UP, LLMCall
-from rag_kernels.journal import Journal, read_journal, replies_at_hand
-from rag_kernels.llm_request import prompt_text
-from rag_kernels.recall import Recorded
+from rag_kernels.llm.recorded import Recorded
+from rag_kernels.llm.request import prompt_text
 from rag_kernels.records import Brief, Draft, WriterError
+from rag_kernels.run.journal import Journal, read_journal, replies_at_hand
 
 SECONDS = "0.02"
 

@@ -17,9 +17,9 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt, reindex
 from rag_kernels.options import RetrievalMode
-from rag_kernels.postings import Postings
-from rag_kernels.ranking import diversify, foremost, fuse, jaccard, places
-from rag_kernels.retrieval import Hit, Limits, Retriever
+from rag_kernels.retrieval.bm25 import Postings
+from rag_kernels.retrieval.rank_fusion import diversify, foremost, fuse, jaccard, places
+from rag_kernels.retrieval.retriever import Hit, Limits, Retriever
 
 EMBEDDER = load_embedder()
 SHAPE = (64, 1024)
@@ -250,7 +250,7 @@ def test_the_archive_in_a_folder_gives_the_same_and_the_query_path_imports_no_to
     code = (
         "import sys\nfrom rag_kernels.archive.store import open_archive\n"
         "from rag_kernels.ingest.embedder import load_embedder\n"
-        "from rag_kernels.retrieval import Retriever\n"
+        "from rag_kernels.retrieval.retriever import Retriever\n"
         "hits = Retriever(open_archive(sys.argv[1]), load_embedder()).search('hyperbolic tanh')\n"
         "heavy = {'torch', 'sentence_transformers', 'litellm', 'chromadb', 'scipy'}\n"
         "print(hits[0].kernel.id, sorted(heavy & set(sys.modules)))"

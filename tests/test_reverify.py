@@ -17,8 +17,8 @@ from rag_kernels.archive.recheck import due
 from rag_kernels.archive.records import KernelFilter
 from rag_kernels.eval.device import gpu_name
 from rag_kernels.eval.records import FunctionalProblem, Judged, MachineError, Problem, ProblemError, Verdict
-from rag_kernels.reverify import Reverified, require_device, reverify
-from rag_kernels.rows import reverified_row
+from rag_kernels.report.json_rows import reverified_row
+from rag_kernels.run.reverify import Reverified, require_device, reverify
 
 RELU, TANH = f.problem("relu"), f.problem("tanh")
 KNOWN = {p.problem.id: p for p in (RELU, TANH)}

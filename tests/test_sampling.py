@@ -22,9 +22,17 @@ from rag_kernels.budget import Ledger
 from rag_kernels.eval.hardware import told_hardware
 from rag_kernels.eval.records import MachineError, ProblemError
 from rag_kernels.eval.workers import Workers
+from rag_kernels.long_runs.sampling import (
+    Sampler,
+    built_ahead,
+    judge_sampled,
+    judge_together,
+    mend,
+    read_lines,
+    write_line,
+)
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Shown, WriterError
-from rag_kernels.sampling import Sampler, built_ahead, judge_sampled, judge_together, mend, read_lines, write_line
 
 
 def sampler(folder: Path, archive: MemoryArchive, **changes: object) -> Sampler:

@@ -10,8 +10,8 @@ from factories import attempt, candidate, linear_problem, llm_call, passed, prob
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.eval.records import ProblemError
-from rag_kernels.plots import draw
-from rag_kernels.scores import Score, Solved, at_least_one, runs_of, scores, solved
+from rag_kernels.experiments.scores import Score, Solved, at_least_one, runs_of, scores, solved
+from rag_kernels.report.plots import draw
 
 RELU = problem()
 

@@ -18,13 +18,13 @@ from rag_kernels.archive.records import Attempt, Exemplar, KernelFilter
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Problem, ProblemError, Verdict
 from rag_kernels.eval.zoo.tasks import cpp
 from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.journal import spent_before
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, Writer, WriterError
-from rag_kernels.rows import result_row
-from rag_kernels.search import winner
-from rag_kernels.session import Session
-from rag_kernels.starter import stock
+from rag_kernels.report.json_rows import result_row
+from rag_kernels.retrieval.starter import stock
+from rag_kernels.run.generate import winner
+from rag_kernels.run.journal import spent_before
+from rag_kernels.run.session import Session
 
 RELU = problem()
 

@@ -20,10 +20,10 @@ from rag_kernels.eval.tiers import check_composed, kernels_text
 from rag_kernels.eval.zoo.catalogue import SPECIMENS
 from rag_kernels.eval.zoo.specimen import VOID, Specimen
 from rag_kernels.eval.zoo.tasks import TASKS
-from rag_kernels.zoo import chosen, texts_of
-from rag_kernels.zoo_ablation import RESTS_ON, resting_on
-from rag_kernels.zoo_parts import honest_corpus, read, share
-from rag_kernels.zoo_report import summary, wilson
+from rag_kernels.zoo.ablation import RESTS_ON, resting_on
+from rag_kernels.zoo.parts import honest_corpus, read, share
+from rag_kernels.zoo.report import summary, wilson
+from rag_kernels.zoo.runner import chosen, texts_of
 
 CODES = re.compile(
     r"void|wrong(:.+)?|rejected(:\w+)?|crashed|timed_out(:\w+)?|build_failed|label:[\w -]+(: .+)?"

@@ -11,7 +11,7 @@ from rag_kernels.app.lineage import graph, nearby
 from rag_kernels.archive.queries import Evaluation, LineageGraph
 from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.eval.records import Measurement, Passed, Ratio
-from rag_kernels.export import module_text
+from rag_kernels.export.module_file import module_text
 
 RELATIVES = 200
 

@@ -65,7 +65,7 @@ def stats(archive: ArchivePlace = None, as_json: Json = False) -> None:
     if as_json:
         emit(counts)
     else:
-        from rag_kernels.report import facts
+        from rag_kernels.report.console import facts
 
         print(facts(counts.items()))
 
@@ -77,8 +77,8 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
     Example: rag-kernels archive show k_1f0c
     """
     from rag_kernels.archive.claims import claims_of
-    from rag_kernels.report import facts
-    from rag_kernels.rows import claim_row, kernel_row
+    from rag_kernels.report.console import facts
+    from rag_kernels.report.json_rows import claim_row, kernel_row
 
     store = opened(archive)
     shown = found(store, kernel)
@@ -305,11 +305,11 @@ def reverify(
 
     Example: rag-kernels archive reverify --device cuda
     """
-    from rag_kernels import reverify as again
     from rag_kernels.api import open_session, target_backend
     from rag_kernels.archive.recheck import due
     from rag_kernels.eval.judge import JUDGE_VERSION
-    from rag_kernels.rows import reverified_row
+    from rag_kernels.report.json_rows import reverified_row
+    from rag_kernels.run import reverify as again
 
     store = opened(archive)
     chosen = [found(store, kernel_id).id for kernel_id in kernels] if kernels else None

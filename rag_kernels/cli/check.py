@@ -31,7 +31,7 @@ def check(
     """
     from rag_kernels.eval.problem import find_problems
     from rag_kernels.eval.records import ProblemError
-    from rag_kernels.report import admission_line, print_admission
+    from rag_kernels.report.console import admission_line, print_admission
 
     files = find_problems(paths)
     if not files:
@@ -59,7 +59,7 @@ def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
     from rag_kernels.eval.workers import Workers
     from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
     from rag_kernels.ingest.functionalize import PRELOAD
-    from rag_kernels.rows import admission_row
+    from rag_kernels.report.json_rows import admission_row
 
     backend = target_backend(options)
     cache = Path(options.cache) if options.cache else default_cache()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from rag_kernels.cli.settings import Settings
     from rag_kernels.options import Options
-    from rag_kernels.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a result on stdout; messages go to stderr.")]
 ArchivePlace = Annotated[
@@ -141,7 +141,7 @@ def read_settings(**flags: Any) -> Settings:
     """The settings: flags that were given, then the environment, then the defaults."""
     from pydantic import ValidationError
 
-    from rag_kernels.settings import Settings
+    from rag_kernels.cli.settings import Settings
 
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})

@@ -71,9 +71,9 @@ def judge_one(
     from rag_kernels.api import open_session, target_backend
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.tiers import candidate_from_file
-    from rag_kernels.rows import result_row
-    from rag_kernels.search import winner
-    from rag_kernels.verdict_report import print_verdict
+    from rag_kernels.report.json_rows import result_row
+    from rag_kernels.report.verdict import print_verdict
+    from rag_kernels.run.generate import winner
 
     loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
@@ -93,9 +93,9 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
     """Problem after problem, or as many at once as there are judges. Each run is merged into the archive first, and
     what was judged before is not again."""
     from rag_kernels.api import open_session
-    from rag_kernels.rows import result_row
-    from rag_kernels.sampling import built_ahead, judge_sampled, judge_together, read_lines
-    from rag_kernels.search import winner
+    from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_together, read_lines
+    from rag_kernels.report.json_rows import result_row
+    from rag_kernels.run.generate import winner
 
     sampled = read_lines(batch)
     solved, finished = 0, True

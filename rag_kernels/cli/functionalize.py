@@ -50,7 +50,7 @@ def functional_rows(files: list[Path], *, jobs: int) -> Iterator[dict[str, Any]]
     from rag_kernels.eval.records import Problem, ProblemError
     from rag_kernels.eval.workers import Workers
     from rag_kernels.ingest.functionalize import functionalize_many
-    from rag_kernels.rows import functional_row
+    from rag_kernels.report.json_rows import functional_row
 
     loaded: list[Problem | ProblemError] = []
     for path in files:
@@ -72,7 +72,7 @@ def functional_rows(files: list[Path], *, jobs: int) -> Iterator[dict[str, Any]]
 
 
 def functional_text(row: dict[str, Any], *, brief: bool) -> str:
-    from rag_kernels.report import facts
+    from rag_kernels.report.console import facts
 
     if not row["ok"]:
         return f"{row['problem']}: failed. {row['reason']}"

@@ -40,9 +40,9 @@ def generate(
     """
     from rag_kernels.api import open_session, source_suffixes
     from rag_kernels.eval.problem import load_problem
-    from rag_kernels.export import write_kernel
-    from rag_kernels.rows import result_row
-    from rag_kernels.search import winner
+    from rag_kernels.export.module_file import write_kernel
+    from rag_kernels.report.json_rows import result_row
+    from rag_kernels.run.generate import winner
 
     writable_out(out, (".py", *source_suffixes(options)))
     loaded = load_problem(problem)
@@ -66,8 +66,8 @@ def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool) -> tuple[li
     """Show attempts as they are judged; False beside them when Ctrl-C or a kill ended them early."""
     from rich.console import Console
 
-    from rag_kernels.report import attempts_table
-    from rag_kernels.rows import attempt_row
+    from rag_kernels.report.console import attempts_table
+    from rag_kernels.report.json_rows import attempt_row
 
     console = Console(stderr=as_json)
     seen: list[Attempt] = []
@@ -85,7 +85,7 @@ def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool) -> tuple[li
 
 
 def show_result(row: dict[str, Any], *, as_json: bool) -> None:
-    from rag_kernels.report import summary
+    from rag_kernels.report.console import summary
 
     if as_json:
         emit(row)

@@ -17,9 +17,9 @@ from rag_kernels.cli.flags import with_search_flags
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rag_kernels.growth import Grown, Night
+    from rag_kernels.long_runs.growth import Grown, Night
     from rag_kernels.options import Options
-    from rag_kernels.session import Session
+    from rag_kernels.run.session import Session
 
 
 @with_search_flags()
@@ -46,7 +46,7 @@ def grow(
     Example: rag-kernels grow problems/ --until 07:00 --budget-usd 50 --resume
     """
     from rag_kernels.api import open_session
-    from rag_kernels.growth import next_time, open_night
+    from rag_kernels.long_runs.growth import next_time, open_night
 
     try:
         deadline = next_time(until) if until else None
@@ -98,10 +98,10 @@ def follow(
     from rich.console import Console
 
     from rag_kernels.archive.records import Attempt
-    from rag_kernels.growth import Grown, Turn, grow
-    from rag_kernels.growth_report import write_report
-    from rag_kernels.growth_view import growth_table
-    from rag_kernels.rows import attempt_row, grown_row
+    from rag_kernels.long_runs.growth import Grown, Turn, grow
+    from rag_kernels.report.growth_report import write_report
+    from rag_kernels.report.growth_view import growth_table
+    from rag_kernels.report.json_rows import attempt_row, grown_row
 
     rows: dict[str, dict[str, Any]] = {}
     done: list[Grown] = []
@@ -129,7 +129,7 @@ def follow(
 
 def still_waiting(files: list[Path], session: Session, night: Night, done: set[str]) -> Iterator[Grown]:
     """Problems that were begun, and that this night did not come to the end of."""
-    from rag_kernels.growth import Grown
+    from rag_kernels.long_runs.growth import Grown
 
     by_name = {run.problem_name: run for run in night.runs.values()}
     for file in files:
@@ -138,7 +138,7 @@ def still_waiting(files: list[Path], session: Session, night: Night, done: set[s
 
 
 def show_summary(rows: list[dict[str, Any]], *, of: int, as_json: bool) -> None:
-    from rag_kernels.report import print_table
+    from rag_kernels.report.console import print_table
 
     won = sum(1 for row in rows if row["kernel_id"])
     done = sum(1 for row in rows if row["state"] != "waiting")

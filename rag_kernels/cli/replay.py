@@ -28,11 +28,11 @@ def replay(
     from rag_kernels.api import open_session
     from rag_kernels.archive.store import open_archive
     from rag_kernels.budget import Ledger
+    from rag_kernels.long_runs.replay import Differs, RecordedModel, find_run, recorded_options
+    from rag_kernels.long_runs.replay import replay as repeat
     from rag_kernels.records import Budget
-    from rag_kernels.replay import Differs, RecordedModel, find_run, recorded_options
-    from rag_kernels.replay import replay as repeat
-    from rag_kernels.report import replayed_line
-    from rag_kernels.rows import replayed_row
+    from rag_kernels.report.console import replayed_line
+    from rag_kernels.report.json_rows import replayed_row
 
     settings = read_settings(archive=archive)
     store = open_archive(settings.archive or None)

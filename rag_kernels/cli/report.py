@@ -25,9 +25,9 @@ def report(
     Example: rag-kernels report latest --out report.svg
     """
     from rag_kernels.archive.store import open_archive
-    from rag_kernels.report import scores_text
-    from rag_kernels.rows import score_row, solved_row
-    from rag_kernels.scores import runs_of, scores, solved
+    from rag_kernels.experiments.scores import runs_of, scores, solved
+    from rag_kernels.report.console import scores_text
+    from rag_kernels.report.json_rows import score_row, solved_row
 
     writable_out(out, (".svg", ".png"))
     store = open_archive(read_settings(archive=archive).archive or None)
@@ -40,7 +40,7 @@ def report(
     else:
         print(scores_text(problems, told))
     if out is not None:
-        from rag_kernels.plots import draw
+        from rag_kernels.report.plots import draw
 
         draw(told, f"{len(problems)} problem{'' if len(problems) == 1 else 's'}, {', '.join(runs)}", out)
         if not as_json:

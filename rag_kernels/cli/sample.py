@@ -66,8 +66,8 @@ def sampled_rows(
     from rag_kernels.budget import BudgetExhaustedError, Ledger
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.records import ProblemError
+    from rag_kernels.long_runs.sampling import batch_id, mend, write_line
     from rag_kernels.records import Budget, WriterError
-    from rag_kernels.sampling import batch_id, mend, write_line
 
     there = mend(out)
     known, batch = {done.problem.id: len(done.drafts) for done in there}, batch_id(there)

@@ -33,8 +33,8 @@ def search(
 
     Example: rag-kernels search "fused layernorm gelu" --explain
     """
-    from rag_kernels.finding import find_kernels, find_remedies
-    from rag_kernels.rows import hit_row
+    from rag_kernels.report.json_rows import hit_row
+    from rag_kernels.retrieval.find import find_kernels, find_remedies
 
     if sum(map(bool, (text, problem, optimise))) != 1:
         raise typer.BadParameter("Give words to look for, or --problem FILE, or --optimise KERNEL: one of the three.")
@@ -53,6 +53,6 @@ def search(
         for row in rows:
             emit(row)
         return
-    from rag_kernels.hits import hit_text
+    from rag_kernels.report.search_hits import hit_text
 
     print("\n".join(hit_text(row, explain=explain) for row in rows) or "The archive has nothing like it.")

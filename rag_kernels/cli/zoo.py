@@ -14,7 +14,7 @@ from rag_kernels.cli.common import Json, emit, end_politely, writable_out
 if TYPE_CHECKING:
     from rag_kernels.eval.records import Backend
     from rag_kernels.eval.zoo.specimen import Specimen
-    from rag_kernels.zoo import Seen
+    from rag_kernels.zoo.runner import Seen
 
 
 def zoo(
@@ -46,9 +46,9 @@ def zoo(
 
     Example: rag-kernels zoo --device cpu --quick --report zoo.md
     """
-    from rag_kernels.zoo import chosen
-    from rag_kernels.zoo_parts import read
-    from rag_kernels.zoo_report import summary, tables
+    from rag_kernels.zoo.parts import read
+    from rag_kernels.zoo.report import summary, tables
+    from rag_kernels.zoo.runner import chosen
 
     writable_out(report, (".md",))
     if merge:
@@ -80,7 +80,7 @@ def known(specimen: Specimen | None) -> bool:
 
 def shown(seen: Iterable[Seen], *, as_json: bool) -> list[Seen]:
     """All of them, each told as it comes."""
-    from rag_kernels.zoo_report import line, row
+    from rag_kernels.zoo.report import line, row
 
     kept = []
     for one in seen:
@@ -96,8 +96,8 @@ def judged(
     device: Backend, specimens: tuple[Specimen, ...], part: str, *, quick: bool, corpus: bool, as_json: bool
 ) -> list[Seen]:
     """Run one part of what was chosen."""
-    from rag_kernels.zoo import open_zoo, run
-    from rag_kernels.zoo_parts import honest_corpus, share
+    from rag_kernels.zoo.parts import honest_corpus, share
+    from rag_kernels.zoo.runner import open_zoo, run
 
     try:
         mine, honest = share(specimens, honest_corpus(device) if corpus else (), part)
@@ -109,8 +109,8 @@ def judged(
 
 def ablation_table(device: Backend, specimens: tuple[Specimen, ...], *, as_json: bool) -> tuple[list[Seen], str]:
     """Run one variant of each idea, then those that rest on a defence without it; the table of what is missed."""
-    from rag_kernels.zoo_ablation import ablate, first_run
-    from rag_kernels.zoo_report import ablation
+    from rag_kernels.zoo.ablation import ablate, first_run
+    from rag_kernels.zoo.report import ablation
 
     first = shown(first_run(device, specimens), as_json=as_json)
     found = []

@@ -47,9 +47,9 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.zoo import Text, judge_texts, open_zoo
-from rag_kernels.zoo_parts import read_part
-from rag_kernels.zoo_report import line, row
+from rag_kernels.zoo.parts import read_part
+from rag_kernels.zoo.report import line, row
+from rag_kernels.zoo.runner import Text, judge_texts, open_zoo
 
 STUCK_S = 300.0  # even one that waits for its turn ends some time
 FILE_BYTES = 256 << 20

@@ -15,9 +15,9 @@ from typing import Any
 from kernelbench_zoo_texts import entries
 
 from rag_kernels.eval.zoo.specimen import VOID
-from rag_kernels.zoo import GAIN, Seen
-from rag_kernels.zoo_parts import seen_of
-from rag_kernels.zoo_report import table as markdown
+from rag_kernels.zoo.parts import seen_of
+from rag_kernels.zoo.report import table as markdown
+from rag_kernels.zoo.runner import GAIN, Seen
 
 Row = dict[str, Any]
 HEADS = (

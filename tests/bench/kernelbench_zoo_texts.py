@@ -18,8 +18,8 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem
 from rag_kernels.eval.zoo.cuda_tasks import CUDA_TASKS, cuda
 from rag_kernels.eval.zoo.specimen import Text as Source
 from rag_kernels.eval.zoo.tasks import TASKS
-from rag_kernels.zoo import Kind, Text, chosen, texts_of
-from rag_kernels.zoo_parts import honest_corpus
+from rag_kernels.zoo.parts import honest_corpus
+from rag_kernels.zoo.runner import Kind, Text, chosen, texts_of
 
 OURS = {
     "'channel'": "our channel", "S_ISSOCK": "our channel", ".Loaded": "our worker", "'Loaded'": "our worker",

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from killed_run import HERE, losses, outcome
 
 from rag_kernels.archive.store import open_archive
-from rag_kernels.journal import read_journal
+from rag_kernels.run.journal import read_journal
 
 SHAPES = (("6", "1"), ("1", "6"), ("6", "1", "careless"))  # places, rounds: replies at once, or one after the other
 

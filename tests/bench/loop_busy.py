@@ -31,21 +31,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fake_openai import Answer, Body, FakeOpenAI, Say
 
-from rag_kernels import flow, llm_branch
 from rag_kernels.api import STALE_S, open_session
 from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import verdict_name
-from rag_kernels.exemplars import Exemplars
 from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.llm import LLM
-from rag_kernels.memory import Memory
+from rag_kernels.llm import branch
+from rag_kernels.llm.client import LLM
+from rag_kernels.llm.run_memory import Memory
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Brief
-from rag_kernels.retrieval import Retriever
+from rag_kernels.retrieval.retriever import Retriever
+from rag_kernels.run import draft_flow
+from rag_kernels.run.exemplars import Exemplars
 
 ROOT = Path(__file__).resolve().parents[2]
 P90 = 1.2816  # standard deviations
@@ -148,14 +149,14 @@ def main() -> None:
     os.environ.setdefault("OPENAI_API_KEY", "sk-test-0123456789abcdef")
     own: list[float] = []
     client: list[float] = []
-    for owner, name in ((llm_branch, "prompt"), (llm_branch, "read"), (Memory, "takes_draft")):
+    for owner, name in ((branch, "prompt"), (branch, "read"), (Memory, "takes_draft")):
         stopwatch(owner, name, own)
     stopwatch(LLM, "complete", client)
     rows: list[float] = []
     retrieval: list[float] = []
     stopwatch(FileArchive, "record_attempt", rows, time.perf_counter)
     stopwatch(Exemplars, "__call__", retrieval, time.perf_counter)
-    flow.queue = SimpleNamespace(SimpleQueue=Waits)  # type: ignore[assignment]
+    draft_flow.queue = SimpleNamespace(SimpleQueue=Waits)  # type: ignore[assignment]
     model = Model("", asked.median_s)
     with tempfile.TemporaryDirectory() as folder, FakeOpenAI(model) as server:
         options = Options(

@@ -16,13 +16,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from rag_kernels.bottleneck import recommendation
 from rag_kernels.eval import counters
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Passed
 from rag_kernels.eval.sanitize import call_file
+from rag_kernels.feedback.bottleneck import recommendation
 from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.cluster import ClusterJudge, open_cluster
+from rag_kernels.cluster.ray_judge import ClusterJudge, open_cluster
 from rag_kernels.eval.device import cpu_name, gpu_name, threads
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.outcome import codes

@@ -51,8 +51,8 @@ from rag_kernels.ingest.embedder import Embedder, load_embedder
 from rag_kernels.ingest.functionalize import functionalize_many
 from rag_kernels.ingest.pipeline import reindex
 from rag_kernels.options import RetrievalMode
-from rag_kernels.postings import Postings
-from rag_kernels.retrieval import Limits, Retriever
+from rag_kernels.retrieval.bm25 import Postings
+from rag_kernels.retrieval.retriever import Limits, Retriever
 
 NEAREST = 5
 LEVEL_1 = (

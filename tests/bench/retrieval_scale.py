@@ -28,15 +28,15 @@ import numpy as np
 import pandas as pd
 
 from rag_kernels.archive.store import DATABASE, FileArchive
-from rag_kernels.bottleneck import Bottleneck
 from rag_kernels.eval import codec
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Features, FunctionalProblem, Problem, TensorArgument, TensorSpec
+from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.ingest import grammar
 from rag_kernels.ingest.callgraph import steps
 from rag_kernels.ingest.describe import description
 from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.retrieval import Limits, Retriever
+from rag_kernels.retrieval.retriever import Limits, Retriever
 
 PROBLEMS_SEED, QUERIES_SEED, EMBEDDED_SEED = 1, 2, 3
 EMBEDDED = 4000  # problems, described and embedded at once

@@ -1,0 +1,1 @@
+"""Judges elsewhere: on other GPUs and other machines."""

@@ -1,0 +1,284 @@
+"""Which judge gets which candidate, and what happens when one of them is lost.
+
+Comes in: jobs from any thread, and a crew that hires judges. Goes out: a verdict for each job, in its future. All
+decisions are made in one thread, on events. Knows nothing of Ray, archives or searches.
+
+A judge keeps the problem that it has open as long as there is work on it, and judges without work take over what waits
+elsewhere. A lost judge is replaced, and its job goes to another one. What that costs:
+
+- the host is gone: the job starts again, as often as that happens;
+- the process died on a living host: the same, but a candidate under which three judges died has crashed;
+- the judge says that something is wrong: another one is asked. If two of them say that it is the problem, or three say
+  anything, it is raised, as a local judge would have done;
+- a GPU or a set of cores that failed five times in a row is given no more work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from rag_kernels.cluster.records import Crew, Job, LostError, Seat, Try
+from rag_kernels.cluster.remote_judge import VERSION, About, Fault
+from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Judged, MachineError
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+AHEAD = 4  # candidates that a judge builds ahead
+PATIENCE_S = 60.0  # after which age counts more than what a judge has open
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How often something is tried, and how long it is waited for."""
+
+    job_tries: int = 3
+    problem_tries: int = 2
+    unit_tries: int = 5
+    open_tries: int = 3  # judges in a row that could not be opened while none is open
+    backoff_s: float = 2.0  # after the first of them; twice as long after each other
+    absent_s: float = 900.0  # so long a cluster may be without any judge
+    verdict_s: float = 3600.0  # beyond all limits of a judge: it hangs
+
+
+class Dispatcher:
+    """Hires as soon as it is made; `ready` is done when the first judge is open. Close it when done."""
+
+    def __init__(self, crew: Crew, *, build_ahead: bool, rules: Rules | None = None) -> None:
+        self._crew, self._build_ahead, self._rules = crew, build_ahead, rules or Rules()
+        self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._seats: list[Seat] = []
+        self._queue: list[Job] = []
+        self._numbers = itertools.count()
+        self._failed: Counter[str] = Counter()  # by unit, in a row
+        self._misses: list[str] = []  # why judges did not open, in a row
+        self._hire_at = 0.0  # not before
+        self._last_open = time.monotonic()  # when a judge was there
+        self._closed = False
+        self._broken: Exception | None = None
+        self.about: About | None = None  # of the first judge; the others are of the same device
+        self.ready: Future[About] = Future()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="dispatch")
+        self._thread.start()
+
+    def submit(self, problem: FunctionalProblem, candidate: Candidate, *, confirm: bool = False) -> Job:
+        """From any thread. Cancelling the answer takes the job back, unless it has begun."""
+        job = Job(problem, candidate, confirm, next(self._numbers))
+        self._events.put(partial(self._add, job))
+        return job
+
+    @property
+    def judges(self) -> int:
+        """How many are open now."""
+        return sum(seat.works for seat in list(self._seats))
+
+    def close(self) -> None:
+        self._events.put(partial(setattr, self, "_closed", True))
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                with suppress(Empty):
+                    self._events.get(timeout=TICK_S)()
+                self._hire()
+                self._look_after()
+                self._hand_out()
+            except Exception as error:
+                self._give_up(error)
+        self._give_up(RuntimeError("The judges were closed."))
+        with ThreadPoolExecutor(max_workers=len(self._seats) or 1) as pool:
+            for seat in self._seats:
+                pool.submit(seat.hand.close)
+        self._seats.clear()
+
+    def _add(self, job: Job) -> None:
+        if self._broken is not None:
+            _fail(job, self._broken)
+        else:
+            self._queue.append(job)
+
+    # Judges
+
+    def _hire(self) -> None:
+        if self._broken is not None or time.monotonic() < self._hire_at:
+            return
+        while len(self._seats) < max(1, self._crew.wanted()):
+            seat = Seat(self._crew.hire())
+            self._seats.append(seat)
+            self._when(seat.hand.open(), partial(self._opened, seat))
+
+    def _when(self, done: Future[Any], act: Callable[[Future[Any]], None]) -> None:
+        """Futures end in threads of Ray; what follows is done in ours."""
+        done.add_done_callback(lambda future: self._events.put(partial(act, future)))
+
+    def _opened(self, seat: Seat, opened: Future[About | Fault]) -> None:
+        try:
+            about = opened.result()
+        except LostError as lost:
+            return self._missed(seat, str(lost))
+        if isinstance(about, Fault):
+            return self._missed(seat, about.text)
+        seat.about, self._last_open = about, time.monotonic()
+        self._misses.clear()
+        if about.version != VERSION:
+            self._retire(seat, f"it has rag-kernels {about.version}, and this host {VERSION}: install the same")
+        elif self.about is not None and about.device.key != self.about.device.key:
+            why = f"it has {about.device.name}, and times there do not compare with those on {self.about.device.name}"
+            self._retire(seat, why)
+        elif self._failed[about.where] >= self._rules.unit_tries:
+            self._retire(seat, f"it failed {self._rules.unit_tries} times in a row")
+        elif self.about is None:
+            self.about = about
+            self.ready.set_result(about)
+        if seat.works:
+            log.info("A judge is open on %s.", about.where)
+
+    def _retire(self, seat: Seat, why: str) -> None:
+        assert seat.about is not None
+        seat.retired = True
+        log.warning("The judge on %s gets no work: %s.", seat.about.where, why)
+        if all(s.retired for s in self._seats) and len(self._seats) >= self._crew.wanted():
+            self._give_up(MachineError(f"No judge is left: that on {seat.about.where} gets no work, since {why}."))
+
+    def _missed(self, seat: Seat, why: str) -> None:
+        self._drop(seat)
+        self._misses.append(why)
+        self._hire_at = time.monotonic() + self._rules.backoff_s * 2 ** (len(self._misses) - 1)
+        if len(self._misses) >= self._rules.open_tries and not any(s.works for s in self._seats):
+            self._give_up(MachineError(f"No judge could be opened on the cluster: {why}"))
+
+    def _drop(self, seat: Seat) -> None:
+        seat.hand.end()
+        if seat in self._seats:
+            self._seats.remove(seat)
+        for job in self._queue:
+            job.built_by = None if job.built_by is seat else job.built_by
+
+    def _look_after(self) -> None:
+        """End judges that hang, and do not wait for ever for a cluster that has gone."""
+        now = time.monotonic()
+        for seat in [s for s in self._seats if s.job is not None and now - s.since > self._rules.verdict_s]:
+            seat.hand.end()  # its answer is a LostError now
+            seat.since = now
+        if any(seat.works for seat in self._seats):
+            self._last_open = now
+        elif now - self._last_open > self._rules.absent_s and self._broken is None:
+            minutes = round(self._rules.absent_s / 60)
+            self._give_up(
+                MachineError(f"The cluster has had no place for a judge for {minutes} minutes: see `ray status`.")
+            )
+
+    def _give_up(self, error: Exception) -> None:
+        self._broken = self._broken or error
+        if not self.ready.done():
+            self.ready.set_exception(self._broken)
+        for job in [*self._queue, *(s.job for s in self._seats if s.job)]:
+            _fail(job, self._broken)
+        self._queue.clear()
+
+    # Jobs
+
+    def _hand_out(self) -> None:
+        self._queue = [job for job in self._queue if not job.answer.cancelled()]
+        for seat in [s for s in self._seats if s.works and s.job is None]:
+            fit = [job for job in self._queue if self._may(seat, job)]
+            if fit:
+                job = min(fit, key=partial(self._reluctance, seat))
+                self._queue.remove(job)
+                seat.job, seat.since, seat.problem = job, time.monotonic(), job.problem.problem.id
+                self._when(seat.hand.judge(job.problem, job.candidate, job.confirm), partial(self._said, seat, job))
+        if self._build_ahead:
+            self._build()
+
+    def _build(self) -> None:
+        """Let compilers work on what comes next, where it is likely to be judged."""
+        load = Counter(job.built_by for job in self._queue if job.built_by is not None)
+        for seat in [s for s in self._seats if s.works]:
+            left = [job for job in self._queue if job.built_by is None and not job.confirm and self._may(seat, job)]
+            for job in sorted(left, key=partial(self._reluctance, seat))[: AHEAD - load[seat]]:
+                job.built_by = seat
+                seat.hand.build(job.candidate)
+
+    def _may(self, seat: Seat, job: Job) -> bool:
+        """A job goes back to where it was tried in vain only if there is no other place."""
+        assert seat.about is not None
+        tried = {one.unit for one in job.tries}
+        return seat.about.where not in tried or all(s.about.where in tried for s in self._seats if s.works and s.about)
+
+    def _reluctance(self, seat: Seat, job: Job) -> tuple[int, int, bool, int]:
+        """The least is taken: what waits for minutes, then what is open here, what is open nowhere, and the rest."""
+        problem = job.problem.problem.id
+        elsewhere = any(s.problem == problem for s in self._seats if s is not seat)
+        place = 0 if seat.problem == problem else 2 if elsewhere else 1
+        waited = int((time.monotonic() - job.asked_at) / PATIENCE_S)
+        return -waited, place, job.built_by is not seat, job.number
+
+    def _said(self, seat: Seat, job: Job, said: Future[Judged | Fault]) -> None:
+        assert seat.about is not None
+        seat.job = None
+        try:
+            answer: Judged | Fault | LostError = said.result()
+        except LostError as lost:
+            answer = lost
+        unit = seat.about.where
+        if isinstance(answer, Judged):
+            self._failed[unit] = 0
+            self._blame(job)
+            _answer(job, answer)
+            return
+        seat.problem = ""
+        if isinstance(answer, LostError):
+            log.warning("The judge on %s is lost (%s): its candidate goes to another.", unit, answer)
+            self._drop(seat)
+        elif answer.kind != "problem":
+            log.warning("The judge on %s failed (%s): it is started anew.", unit, answer.text)
+            self._drop(seat)
+        if isinstance(answer, Fault) or not answer.host_too:
+            job.tries.append(Try(unit, answer))
+            self._failed[unit] += answer.kind != "problem" if isinstance(answer, Fault) else 1
+        self._once_more(job, seat.about)
+
+    def _blame(self, job: Job) -> None:
+        """Another judge could: what looked like the problem's fault was that of a unit. A judge there starts anew."""
+        for unit in [one.unit for one in job.tries if isinstance(one.why, Fault) and one.why.kind == "problem"]:
+            self._failed[unit] += 1
+            for seat in [s for s in self._seats if s.about and s.about.where == unit and s.job is None]:
+                self._drop(seat)
+
+    def _once_more(self, job: Job, about: About) -> None:
+        losses, faults = job.losses, job.faults
+        of_problem = [fault for fault in faults if fault.kind == "problem"]
+        if len(losses) >= self._rules.job_tries:
+            for one in job.tries:
+                self._failed[one.unit] = 0  # it was the candidate
+            why = f"Each of {self._rules.job_tries} judges that ran it died with it, on hosts that live."
+            _answer(job, Judged(Crashed(why, "\n".join(losses)), about.device, about.environment))
+        elif len(of_problem) >= self._rules.problem_tries:
+            _fail(job, of_problem[-1].raised())
+        elif len(job.tries) >= self._rules.job_tries:
+            _fail(job, faults[-1].raised())
+        else:
+            job.built_by = None
+            self._queue.insert(0, job)
+
+
+def _answer(job: Job, judged: Judged) -> None:
+    with suppress(InvalidStateError):  # nobody waits for it any more
+        job.answer.set_result(judged)
+
+
+def _fail(job: Job, error: Exception) -> None:
+    with suppress(InvalidStateError):
+        job.answer.set_exception(error)

@@ -1,0 +1,106 @@
+"""A winner as a file: a Python module with `ModelNew`, or the kernel's source as it is.
+
+Comes in: an attempt and a path. Goes out: a file. Knows nothing of the search.
+"""
+
+from __future__ import annotations
+
+import logging
+import pprint
+from pathlib import Path
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.records import FunctionalProblem, Passed, TensorArgument
+
+log = logging.getLogger(__name__)
+
+MODULE = """\
+# {summary}
+# Written by rag-kernels. `ModelNew` takes the place of `Model` below; for calls other than the one that was verified
+# (other shapes, dtypes, constructor arguments, gradients) it falls back to `Model`.{mutated}
+
+{problem}
+
+# ---- the kernel ----
+
+from rag_kernels.export.runtime import CompiledForward  # noqa: E402
+
+KERNEL = {source}
+
+COMPILED = CompiledForward(
+    KERNEL,
+    tier={tier!r},
+    backend={backend!r},
+    arguments={arguments},
+    constants={constants},
+    outputs={outputs},
+    train_mode_only={train_mode_only},
+)
+
+
+class ModelNew(Model):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._as_verified = not kwargs and repr(list(args)) == repr(list(get_init_inputs()))
+
+    def forward(self, *args, **kwargs):
+        if self._as_verified and not kwargs and COMPILED.fits(self, args):
+            return COMPILED(self, args)
+        return super().forward(*args, **kwargs)
+"""
+
+
+def write_kernel(attempt: Attempt, out: Path) -> Path:
+    """Write the kernel and return the path: another suffix than asked for where the kernel's form needs it."""
+    source, tier = attempt.candidate.source, attempt.candidate.tier
+    suffix = out.suffix
+    if tier == "module":
+        suffix = ".cu" if "PYBIND11_MODULE" in source else ".py"
+    elif tier == "composed":
+        suffix = ".py"
+    if suffix != out.suffix:
+        log.warning("A kernel of the %s tier is written as %s: %s.", tier, suffix, out.with_suffix(suffix))
+        out = out.with_suffix(suffix)
+    out.write_text(module_text(attempt) if suffix == ".py" and tier != "module" else source)
+    return out
+
+
+def module_text(attempt: Attempt) -> str:
+    """The text of an importable module: the problem, the kernel, and `ModelNew`."""
+    problem, candidate = attempt.problem, attempt.candidate
+    constants = dict(problem.constants) if candidate.tier == "composed" else dict(problem.abi_constants)
+    mutated = f"\n# It does not update {', '.join(problem.mutated)}." if problem.mutated else ""
+    return MODULE.format(
+        summary=_summary(attempt),
+        mutated=mutated,
+        problem=problem.problem.source.rstrip(),
+        source=_literal(candidate.source),
+        tier=candidate.tier,
+        backend=candidate.backend,
+        arguments=pprint.pformat(_arguments(problem), width=100),
+        constants=pprint.pformat(constants, width=100, sort_dicts=False),
+        outputs=[(o.shape, o.dtype) for o in problem.outputs],
+        train_mode_only=bool(problem.mutated),
+    )
+
+
+def _arguments(problem: FunctionalProblem) -> list[tuple[str, str, tuple[int, ...], str]]:
+    return [
+        (a.role, a.path, a.spec.shape, a.spec.dtype) if isinstance(a, TensorArgument) else ("scalar", a.path, (), "")
+        for a in problem.arguments
+    ]
+
+
+def _literal(source: str) -> str:
+    """Readable triple quotes, unless the text does not fit between them."""
+    return repr(source) if "'''" in source or source.endswith("\\") else f"r'''{source}'''"
+
+
+def _summary(attempt: Attempt) -> str:
+    verdict = attempt.judged.verdict
+    head = f"{attempt.problem.problem.name}: kernel {attempt.candidate.id}"
+    if not isinstance(verdict, Passed):
+        return head
+    m = verdict.measurement
+    over_compile = f", {m.speedup_compile.median:.2f}x torch.compile" if m.speedup_compile else ""
+    return f"{head}, {m.speedup_eager.median:.2f}x eager{over_compile} on {attempt.judged.device.name}."

@@ -1,0 +1,1 @@
+"""Say what a verdict teaches the next draft."""

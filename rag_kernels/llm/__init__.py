@@ -1,0 +1,1 @@
+"""The writer that asks language models."""

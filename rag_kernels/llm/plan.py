@@ -1,0 +1,119 @@
+"""What the LLM writer works on next: new ideas, repairs, improvements, recombinations, and second looks at losers.
+
+Comes in: the attempts so far, and how many tasks are wanted and were wanted before. Goes out: tasks in order of
+promise. A pure function of these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal, get_args
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.records import Compiled
+from rag_kernels.feedback.explain import latest, speed
+
+TIRED = 0.9  # each child that a parent has had already makes it this much less promising
+PARENTS = 3
+SLOWER = 0.95  # of its parent's speed: less is a regression, not noise
+
+Kind = Literal["improve", "repair", "recombine", "revisit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Explore:
+    """Write something new from an idea."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rework:
+    """Start from one or two attempts of this run."""
+
+    kind: Kind
+    parents: tuple[Attempt, ...]
+
+
+Task = Explore | Rework
+TURNS: tuple[Kind | Literal["explore"], ...] = ("improve", "repair", "recombine", "explore", "improve", "revisit")
+assert set(get_args(Kind)) < set(TURNS)
+
+
+def plan(attempts: Sequence[Attempt], count: int, asked: int = 0) -> list[Task]:
+    """The next `count` tasks after the `asked` ones before: the kinds in turn. One that has nothing to work on passes.
+
+    A round that is asked for in parts gets other parents from one part to the next.
+    """
+    found = reworks(attempts)
+    if not any(found.values()):
+        return [Explore()] * count
+    offset = asked // len(TURNS)
+    queues = {kind: deque(tasks[offset % len(tasks) :] if tasks else ()) for kind, tasks in found.items()}
+    chosen: list[Task] = []
+    turn = asked
+    while len(chosen) < count:
+        kind = TURNS[turn % len(TURNS)]
+        turn += 1
+        if kind == "explore":
+            chosen.append(Explore())
+        elif queues[kind]:
+            chosen.append(queues[kind].popleft())
+    return chosen
+
+
+def reworks(attempts: Sequence[Attempt]) -> dict[Kind, list[Rework]]:
+    """All that could be done with earlier attempts, best first."""
+    children = _children(attempts)
+    best = _best(attempts, children)
+    return {
+        "improve": [Rework("improve", (a,)) for a in best],
+        "repair": repairs(attempts, children),
+        "recombine": crossings(attempts, best),
+        "revisit": regressions(attempts, children),
+    }
+
+
+def repairs(attempts: Sequence[Attempt], children: Counter[str]) -> list[Rework]:
+    """Failures that nobody has worked on yet, newest first. What only lacked a GPU has nothing to repair."""
+    return [
+        Rework("repair", (a,))
+        for a in reversed(latest(attempts))
+        if speed(a) is None and not isinstance(a.judged.verdict, Compiled) and not children[a.candidate.id]
+    ]
+
+
+def crossings(attempts: Sequence[Attempt], best: Sequence[Attempt]) -> list[Rework]:
+    """Pairs of good attempts that have other ideas and were not crossed before."""
+    crossed = [{e.source for e in a.parents} for a in attempts]
+    return [
+        Rework("recombine", (a, b))
+        for a, b in combinations(best, 2)
+        if a.idea != b.idea and not any({a.candidate.id, b.candidate.id} <= c for c in crossed)
+    ]
+
+
+def regressions(attempts: Sequence[Attempt], children: Counter[str]) -> list[Rework]:
+    """Instructive losers: right, but slower than what they came from, and untouched since; each with its parent."""
+    known = {a.candidate.id: a for a in latest(attempts)}
+    found = []
+    for child in reversed(known.values()):
+        parents = [known[e.source] for e in child.parents if e.relation != "retrieved" and e.source in known]
+        faster = max(parents, key=lambda p: speed(p) or 0.0, default=None)
+        own, theirs = speed(child), speed(faster) if faster else None
+        if faster and own and theirs and own < SLOWER * theirs and not children[child.candidate.id]:
+            found.append(Rework("revisit", (child, faster)))
+    return found
+
+
+def _best(attempts: Sequence[Attempt], children: Counter[str]) -> list[Attempt]:
+    passed = [(speed(a), a) for a in latest(attempts)]
+    ranked = [(s * TIRED ** children[a.candidate.id], a) for s, a in passed if s is not None]
+    return [a for _, a in sorted(ranked, key=lambda pair: -pair[0])][:PARENTS]
+
+
+def _children(attempts: Sequence[Attempt]) -> Counter[str]:
+    """How many candidates of the run came from each candidate."""
+    lines = {(e.child, e.source) for a in attempts for e in a.parents if e.relation in ("parent", "crossover")}
+    return Counter(source for _, source in lines)

@@ -1,0 +1,169 @@
+"""What prompts say of a problem, a machine and exemplars, as values for the templates.
+
+Comes in: a `Brief`'s records. Goes out: plain values. Knows nothing of models and of how a round is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec, Tier
+from rag_kernels.feedback import explain
+from rag_kernels.feedback.bottleneck import bound
+from rag_kernels.llm.request import estimate_tokens
+from rag_kernels.records import Brief, Shown
+
+CPP_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int64": "int64_t",
+    "int32": "int32_t",
+    "int16": "int16_t",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "bool": "bool",
+}
+HALF_TYPES: dict[Backend, dict[str, str]] = {
+    "cpu": {"float16": "rk::f16", "bfloat16": "rk::bf16"},
+    "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16"},
+}
+Row = dict[str, str]
+
+
+def arguments(problem: FunctionalProblem, backend: Backend) -> list[Row]:
+    """One row for each argument of the kernel, in the order of the call: arguments, constants, outputs."""
+    rows: list[Row] = []
+    for a in problem.arguments:
+        if isinstance(a, ScalarArgument):
+            if isinstance(a.value, bool | int | float):
+                rows.append(_row(a.name, "input", _number(a.value), repr(a.value)))
+        else:
+            rows.append(_row(a.name, a.role, _tensor(a.spec, backend, const=True), _shape(a.spec)))
+    rows += [_row(name, "constant", _number(value), repr(value)) for name, value in problem.abi_constants]
+    for name, spec in zip(output_names(problem), problem.outputs, strict=True):
+        rows.append(_row(name, "output", _tensor(spec, backend, const=False), _shape(spec)))
+    return rows
+
+
+def output_names(problem: FunctionalProblem) -> list[str]:
+    taken = {a.name for a in problem.arguments} | {name for name, _ in problem.abi_constants}
+    stem = "out" if "out" not in taken and "out_0" not in taken else "result"
+    return [stem] if len(problem.outputs) == 1 else [f"{stem}_{i}" for i in range(len(problem.outputs))]
+
+
+def signature(problem: FunctionalProblem, backend: Backend) -> str:
+    """The C++ declaration that a kernel must have, with the export line."""
+    parameters = ",\n            ".join(f"{row['cpp']} {row['name']}" for row in arguments(problem, backend))
+    return f"void kernel({parameters});\nRK_EXPORT(forward, kernel)"
+
+
+def composed_signature(problem: FunctionalProblem) -> str:
+    """The line that begins the `forward` of a composed source; constants come as keywords."""
+    keywords = ["*", *(name for name, _ in problem.constants)] if problem.constants else []
+    return f"def forward({', '.join([*(a.name for a in problem.arguments), *keywords])}):"
+
+
+def problem_values(brief: Brief, hardware: Sequence[str] = ()) -> dict[str, Any]:
+    """All that `problem.jinja` asks for."""
+    problem, device = brief.problem, brief.device
+    features = problem.features
+    return {
+        "name": problem.problem.name,
+        "functional_source": problem.source.strip(),
+        "arguments": arguments(problem, device.backend),
+        "signature": signature(problem, device.backend),
+        "composed_signature": composed_signature(problem),
+        "device": device,
+        "megabytes": f"{features.bytes_moved / 1e6:.3g}",
+        "mflops": f"{(features.flops + features.pointwise_flops) / 1e6:.3g}",
+        "floor_us": f"{floor_us(features, device):.3g}",
+        "bound": bound(features, device),
+        "hardware": "; ".join(hardware),
+        "baselines": baselines(brief.attempts),
+        "hint": brief.hint.strip(),
+        "history": explain.history(brief.attempts),
+        "lessons": brief.learnt.lessons,
+        "repeats": brief.learnt.repeats,
+    }
+
+
+def baselines(attempts: Sequence[Attempt]) -> str:
+    """Baseline times as measured beside the newest candidate that passed, or nothing yet."""
+    for attempt in reversed(attempts):
+        verdict = attempt.judged.verdict
+        if isinstance(verdict, Passed):
+            m = verdict.measurement
+            compiled = f", torch.compile {m.compile_us:.0f} us" if m.compile_us is not None else ""
+            return f"eager {m.eager_us:.0f} us{compiled}"
+    return ""
+
+
+def exemplar_values(shown: Sequence[Shown]) -> list[Row]:
+    """All that `exemplars.jinja` asks for."""
+    return [
+        {
+            "problem_name": s.kernel.problem_name,
+            "result": _result(s),
+            "why": ", ".join(s.exemplar.reasons) or "similar",
+            "idea": " ".join(s.kernel.idea.split()),
+            "language": language(s.kernel.tier, s.kernel.backend),
+            "source": s.kernel.source.strip(),
+        }
+        for s in shown
+    ]
+
+
+def within(shown: Sequence[Shown], tokens: int) -> tuple[Shown, ...]:
+    """The exemplars, in order, whose sources fit into the budget; one that does not fit is left out whole."""
+    kept: list[Shown] = []
+    for s in shown:
+        need = estimate_tokens(s.kernel.source)
+        if need <= tokens:
+            kept.append(s)
+            tokens -= need
+    return tuple(kept)
+
+
+def parent_values(attempt: Attempt, brief: Brief) -> Row:
+    """A parent of a repair, an improvement or a recombination."""
+    return {
+        "title": f"Attempt {attempt.number}",
+        "idea": " ".join(attempt.idea.split()),
+        "language": language(attempt.candidate.tier, attempt.candidate.backend),
+        "source": attempt.candidate.source.strip(),
+        "feedback": explain.explain(attempt.judged.verdict, device=brief.device, features=brief.problem.features),
+    }
+
+
+def language(tier: Tier, backend: Backend) -> str:
+    if tier != "kernel":
+        return "python"
+    return "cuda" if backend == "cuda" else "cpp"
+
+
+def _result(s: Shown) -> str:
+    k = s.kernel
+    speed = f"{k.speedup:.2f}x over the better of eager and torch.compile" if k.speedup is not None else "not timed"
+    return f"{k.label or k.tier}, {speed} on {k.device_name or 'an unknown device'}"
+
+
+def _row(name: str, what: str, cpp: str, value: str) -> Row:
+    return {"name": name, "what": what, "cpp": cpp, "value": value}
+
+
+def _number(value: bool | int | float) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    return "int64_t" if isinstance(value, int) else "double"
+
+
+def _tensor(spec: TensorSpec, backend: Backend, *, const: bool) -> str:
+    inner = {**CPP_TYPES, **HALF_TYPES[backend]}.get(spec.dtype, f"/* {spec.dtype}: no kernel form, compose */ void")
+    return f"rk::Tensor<{'const ' if const else ''}{inner}>"
+
+
+def _shape(spec: TensorSpec) -> str:
+    return f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"

@@ -1,0 +1,1 @@
+"""Runs over many problems: growth overnight, sampling apart from judging, replay."""

@@ -1,0 +1,243 @@
+"""Sampling apart from judging: candidates are written where a model is reachable, and judged where the device is.
+
+Comes in: problems and a `Sampler`, which has no judge and needs no compiler; later, elsewhere, the file that it wrote
+and a `Session`. Goes out: a `Sampled` for each problem, a line of the file each, then attempts. A line holds all that
+an archive keeps of a run but its verdicts: prompts, replies, exemplars, drafts. Knows nothing of terminals.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rag_kernels.archive.claims import take, written_for
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.records import Attempt, BriefRecord, Claim, Imported, LLMCall, Run
+from rag_kernels.budget import Ledger
+from rag_kernels.eval import codec
+from rag_kernels.eval.judge import Judge
+from rag_kernels.eval.records import Candidate, Device, Problem, ProblemError
+from rag_kernels.long_runs.side_by_side import Ended, together
+from rag_kernels.options import Options
+from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
+from rag_kernels.run import generate
+from rag_kernels.run.history import new_drafts
+from rag_kernels.run.journal import Answer, Journal, Told, read_journal, spent_before
+from rag_kernels.run.session import Session, new_run, run_setting
+
+COMMAND = "sample"
+IMPORTER = "sample"
+BUILDS = 4  # at once
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What was asked and said for one problem. `exemplars` are the kernels that the writer was shown."""
+
+    run: Run
+    told: tuple[Told, ...]
+    calls: tuple[LLMCall, ...]
+    exemplars: tuple[Imported, ...]
+
+    @property
+    def problem(self) -> Problem:
+        return self.told[0].brief.problem.problem
+
+    @property
+    def drafts(self) -> list[Draft]:
+        return [draft for told in self.told for draft in told.drafts or ()]
+
+
+codec.register(Told, Sampled, Imported, Problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """What writing candidates takes. `device` is the one that they are for, which need not be here."""
+
+    options: Options
+    archive: DuckArchive
+    device: Device
+    functionalize: generate.Functionalize
+    retrieve: generate.Retrieve
+    make_writer: Callable[[Ledger], Writer]
+
+    def sample(self, problem: Problem, count: int, ledger: Ledger, *, batch: str = "") -> Sampled:
+        """Up to `count` candidates; raises WriterError when none came. A killed run goes on with what it has."""
+        functional = self.functionalize(problem)
+        generate.require_verifiable(functional)
+        run = self._cut_short(problem, count) or new_run(self.options, COMMAND, problem, samples=count, batch=batch)
+        self.archive.start_run(run)
+        journal, status = Journal(self.archive, run.id), "interrupted"
+        try:
+            left = journal.left()
+            if not left:
+                shown, hint = tuple(self.retrieve(functional, ())), self.options.hint
+                left = [journal.number(Brief(run.id, functional, self.device, shown, (), hint, 1, count))]
+                journal.ask(left[0])
+            for told in left:
+                if told.drafts is None:
+                    writer = self.make_writer(ledger)
+                    if isinstance(writer, StreamingWriter):
+                        writer.go_on(journal.past())
+                    journal.answer(told, new_drafts(writer.propose(told.brief), told.brief))
+            status = "finished"
+        finally:
+            self.archive.finish_run(run.id, status)
+        return self._sampled(run)
+
+    def _cut_short(self, problem: Problem, count: int) -> Run | None:
+        for run in self.archive.runs(limit=1000):
+            asked = (run_setting(run, "problem_id"), run_setting(run, "samples"))
+            if run.command == COMMAND and run.status != "finished" and asked == (problem.id, count):
+                return run
+        return None
+
+    def _sampled(self, run: Run) -> Sampled:
+        told = tuple(read_journal(self.archive, run.id))
+        shown = {s.kernel.id: s for one in told for s in one.brief.exemplars}
+        exemplars = tuple(carried(self.archive, s) for s in shown.values())
+        return Sampled(run, told, tuple(self.archive.calls(run.id)), exemplars)
+
+
+def carried(archive: DuckArchive, shown: Shown) -> Imported:
+    """An exemplar as another archive may take it in: a claim, until it is judged there."""
+    kernel = shown.kernel
+    claim = Claim(
+        importer=IMPORTER,
+        origin=kernel.id,
+        licence=kernel.licence,
+        attribution=kernel.attribution,
+        correct=True,
+        device_name=kernel.device_name,
+        candidate_us=kernel.candidate_us,
+        eager_us=kernel.eager_us,
+        compile_us=kernel.compile_us,
+        speedup_eager=kernel.speedup_eager,
+        speedup_compile=kernel.speedup_compile,
+        notes=("It was shown to a writer elsewhere.",),
+    )
+    candidate = Candidate(kernel.source, kernel.tier, kernel.backend)
+    return Imported(written_for(archive, kernel.id), candidate, claim, kernel.idea, kernel.model)
+
+
+def write_line(path: Path, sampled: Sampled) -> None:
+    """Append a line, whole or not at all as far as a reader can tell."""
+    head = {"problem": sampled.problem.name, "candidates": len(sampled.drafts)}
+    with path.open("a") as file:
+        file.write(json.dumps({**head, "sampled": codec.encode(sampled)}) + "\n")
+
+
+def read_lines(path: Path) -> list[Sampled]:
+    """What `write_line` wrote. A last line that a kill cut short is left out."""
+    try:
+        lines = path.read_text().split("\n")
+    except OSError as error:
+        raise ProblemError(f"The batch {path} cannot be read ({error.strerror}); check the path.") from None
+    found = []
+    for number, line in enumerate(lines[:-1], start=1):  # behind the last newline is nothing, or a part of a line
+        try:
+            found.append(codec.decode(json.loads(line)["sampled"]))
+        except (ValueError, KeyError, TypeError):
+            raise ProblemError(
+                f"Line {number} of {path} is not what `rag-kernels sample` of this version writes."
+            ) from None
+    return found
+
+
+def mend(path: Path) -> list[Sampled]:
+    """The lines of a file that is to be gone on with, without what a kill left of a last one."""
+    if not path.is_file():
+        return []
+    found, text = read_lines(path), path.read_text()
+    path.write_text(text[: text.rfind("\n") + 1])
+    return found
+
+
+def batch_id(found: Sequence[Sampled]) -> str:
+    """The id that all runs of a file share, so that they can be reported together."""
+    return str(run_setting(found[0].run, "batch")) if found else f"b_{secrets.token_hex(6)}"
+
+
+class Silent:
+    """A writer that has said all."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def propose(self, brief: Brief) -> list[Draft]:
+        return []
+
+
+def merge(sampled: Sampled, archive: DuckArchive) -> None:
+    """Take in the run with its prompts, replies, drafts and exemplars; what is there stays as it is."""
+    take(archive, [e for e in sampled.exemplars if e.candidate and archive.kernel(e.candidate.id) is None])
+    archive.start_run(sampled.run)
+    for call in sampled.calls:
+        archive.record_call(call)
+    for told in sampled.told:
+        text = codec.dumps(replace(told.brief, attempts=()))
+        archive.record_brief(BriefRecord(sampled.run.id, told.number, text, 0))
+        archive.record_drafts(sampled.run.id, told.number, codec.dumps(Answer(told.drafts or (), told.gained)))
+
+
+def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
+    """Merge a run and judge what it drafted; what was judged before is not judged again."""
+    archive = session.archive
+    assert isinstance(archive, DuckArchive)
+    merge(sampled, archive)
+    spent = spent_before(archive, sampled.run.id)
+    said_all = Ledger(Budget(rounds=spent.rounds), spent=spent)
+    return generate.generate(
+        sampled.problem,
+        run=sampled.run,
+        functionalize=session.functionalize,
+        retrieve=session.retrieve,
+        writer=Silent("llm" if run_setting(sampled.run, "models") else "offline"),
+        judge=session.judge,
+        archive=archive,
+        index=session.index,
+        ledger=said_all,
+        width=sum(told.brief.width for told in sampled.told),
+        confirm=confirm,
+    )
+
+
+@contextmanager
+def built_ahead(sampled: Sequence[Sampled], judge: Judge) -> Iterator[None]:
+    """Meanwhile later problems are examined, and what was drafted for them is built, a few at a time, where that
+    disturbs no measurement."""
+    with ThreadPoolExecutor(BUILDS, "building") as pool:
+        for one in sampled[1:]:
+            for told in one.told[:1]:
+                pool.submit(judge.examine_ahead, told.brief.problem)
+            for candidate in (d.candidate for told in one.told for d in told.drafts or ()):
+                pool.submit(judge.build_ahead, candidate)
+        try:
+            yield
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def judge_together(sampled: Sequence[Sampled], session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
+    """The same for several runs side by side."""
+    waiting = list(sampled)
+
+    def begin() -> tuple[str, Generator[Attempt, None, None]] | None:
+        if not waiting:
+            return None
+        one = waiting.pop(0)
+        return one.run.id, _judging(one, session, confirm=confirm)
+
+    for event in together(begin, lambda: session.at_once):
+        if not isinstance(event, Ended):
+            yield event
+
+
+def _judging(sampled: Sampled, session: Session, *, confirm: bool) -> Generator[Attempt, None, None]:
+    yield from judge_sampled(sampled, session, confirm=confirm)

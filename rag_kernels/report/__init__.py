@@ -1,0 +1,1 @@
+"""Everything that a person or `--json` gets to see."""

@@ -1,0 +1,290 @@
+"""Records as flat rows: what `--json` prints, and what tables show.
+
+Comes in: attempts, kernels, functional problems. Goes out: dicts of plain JSON values with stable keys. Knows
+nothing of terminals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim
+from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.records import (
+    BuildFailed,
+    Compiled,
+    Crashed,
+    Device,
+    FunctionalProblem,
+    Passed,
+    Rejected,
+    TimedOut,
+    Verdict,
+    Wrong,
+    verdict_name,
+)
+from rag_kernels.run.generate import winner
+
+if TYPE_CHECKING:
+    from rag_kernels.eval.admission import Admission
+    from rag_kernels.experiments.retrieval_ablation import Arm, Trial
+    from rag_kernels.experiments.scores import Score, Solved
+    from rag_kernels.long_runs.growth import Grown
+    from rag_kernels.long_runs.replay import Replayed
+    from rag_kernels.retrieval.retriever import Hit
+    from rag_kernels.run.reverify import Reverified
+
+Row = dict[str, Any]
+
+UNMEASURED: Row = dict.fromkeys(
+    ("label", "precision", "error_ratio", "speedup_eager", "speedup_compile", "speedup_eager_interval",
+     "speedup_compile_interval", "candidate_us", "eager_us", "compile_us", "floor_us", "floor_fraction", "confirmed")
+)  # fmt: skip
+
+
+def verdict_row(verdict: Verdict) -> Row:
+    """What the verdict says, with the measurement's keys always there (null when nothing was measured)."""
+    row: Row = {"verdict": verdict_name(verdict), "reason": "", **UNMEASURED}
+    match verdict:
+        case Passed(label=label, precision=precision, error_ratio=error_ratio, measurement=m):
+            over_compile = m.speedup_compile
+            row |= {
+                "label": label,
+                "precision": precision,
+                "error_ratio": error_ratio,
+                "speedup_eager": m.speedup_eager.median,
+                "speedup_compile": over_compile.median if over_compile else None,
+                "speedup_eager_interval": [m.speedup_eager.low, m.speedup_eager.high],
+                "speedup_compile_interval": [over_compile.low, over_compile.high] if over_compile else None,
+                "candidate_us": m.candidate_us,
+                "eager_us": m.eager_us,
+                "compile_us": m.compile_us,
+                "floor_us": m.floor_us,
+                "floor_fraction": m.floor_fraction,
+                "confirmed": m.confirmed,
+                "notes": list(verdict.notes) + ([m.compile_note] if m.compile_note else []),
+            }
+        case Wrong(error_ratio=error_ratio, input_class=input_class, where=where):
+            row |= {"reason": verdict.reason, "error_ratio": error_ratio, "input_class": input_class, "where": where}
+        case BuildFailed(log=text) | Crashed(log=text):
+            row |= {"reason": verdict.reason, "log": text}
+        case TimedOut(stage=stage):
+            row |= {"reason": verdict.reason, "stage": stage}
+        case Rejected(code=code):
+            row |= {"reason": verdict.reason, "code": code}
+        case Compiled():
+            row |= {"reason": verdict.reason}
+    return row
+
+
+def attempt_row(attempt: Attempt) -> Row:
+    return {
+        "type": "attempt",
+        "run_id": attempt.run_id,
+        "problem": attempt.problem.problem.name,
+        "attempt": attempt.number,
+        "round": attempt.round,
+        "kernel_id": attempt.candidate.id,
+        "tier": attempt.candidate.tier,
+        "writer": attempt.writer,
+        "model": attempt.model,
+        "idea": attempt.idea,
+        "note": attempt.note,
+        "device": attempt.candidate.backend,
+        "device_name": attempt.judged.device.name,
+        **verdict_row(attempt.judged.verdict),
+        "exemplars": [e.kernel_id for e in attempt.exemplars],
+        "parents": [{"kernel_id": e.source, "relation": e.relation} for e in attempt.parents],
+        "stage_s": attempt.judged.stage_s,
+        "cost_usd": attempt.cost_usd,
+        "seconds": attempt.seconds,
+    }
+
+
+def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str, out: str | None = None) -> Row:
+    """The row that closes a run: the winner, or what became of the last attempt when nothing passed.
+
+    `kernel_id` is null unless a kernel passed. `attempts` counts candidates, not confirmations.
+    """
+    best = winner(attempts)
+    shown = best or next((a for a in reversed(attempts) if isinstance(a.judged.verdict, Compiled)), None)
+    shown = shown or (attempts[-1] if attempts else None)
+    if shown is None:
+        return {
+            "type": "result", "run_id": run_id, "problem": problem, "kernel_id": None, "verdict": None,
+            "reason": "No candidate was written.", **UNMEASURED, "tier": None, "writer": None, "model": None,
+            "device": None, "exemplars": [], "attempts": 0, "seconds": 0.0, "cost_usd": 0.0, "out": None,
+        }  # fmt: skip
+    costs = [a.cost_usd for a in attempts]
+    known = [c for c in costs if c is not None]
+    return {
+        **attempt_row(shown),
+        "type": "result",
+        "kernel_id": best.candidate.id if best else None,
+        "graph_key": shown.problem.graph_key,
+        "attempts": len({a.candidate.id for a in attempts}),
+        "seconds": sum(a.seconds for a in attempts),
+        "cost_usd": sum(known) if len(known) == len(costs) else None,
+        "out": out,
+    }
+
+
+def grown_row(grown: Grown) -> Row:
+    """What a growth made of one problem: its result, with a `state` of done, skipped or failed."""
+    run_id = grown.attempts[0].run_id if grown.attempts else None
+    row = result_row(grown.attempts, run_id=run_id, problem=grown.name)
+    state = "failed" if grown.failure else "skipped" if grown.skipped else "done"
+    return {**row, "type": "problem", "state": state, "reason": grown.failure or row["reason"]}
+
+
+def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
+    """An archived kernel without its sources."""
+    return {
+        "kernel_id": kernel.id,
+        "problem": kernel.problem_name,
+        **extra,
+        "tier": kernel.tier,
+        "backend": kernel.backend,
+        "trust": kernel.trust,
+        "retracted": kernel.retracted,
+        "stale": kernel.stale,
+        "label": kernel.label,
+        "labels": list(kernel.labels),
+        "precision": kernel.precision,
+        "idea": kernel.idea,
+        "writer": kernel.writer,
+        "model": kernel.model,
+        "graph_key": kernel.graph_key,
+        "operators": list(kernel.operators),
+        "device": kernel.device_name,
+        "candidate_us": kernel.candidate_us,
+        "eager_us": kernel.eager_us,
+        "compile_us": kernel.compile_us,
+        "speedup_eager": kernel.speedup_eager,
+        "speedup_compile": kernel.speedup_compile,
+        "floor_fraction": kernel.floor_fraction,
+        "created_at": kernel.created_at,
+    }
+
+
+def claim_row(claim: Claim) -> Row:
+    """What an imported kernel's source says of it."""
+    return {**asdict(claim), "notes": list(claim.notes)}
+
+
+def hit_row(hit: Hit) -> Row:
+    """A kernel that was found, with everything that its score is made of."""
+    return kernel_row(
+        hit.kernel,
+        score=round(hit.score, 4),
+        reasons=list(hit.why.short),
+        signals=[asdict(signal) for signal in hit.why.signals],
+        factors=[asdict(factor) for factor in hit.why.factors],
+    )
+
+
+def trial_row(trial: Trial) -> Row:
+    return {"type": "trial", **asdict(trial)}
+
+
+def arm_row(arm: Arm) -> Row:
+    return {"type": "arm", **asdict(arm)}
+
+
+def functional_row(problem: FunctionalProblem) -> Row:
+    """The parameterized call and its features."""
+    features = problem.features
+    return {
+        "graph_key": problem.graph_key,
+        "source": problem.source,
+        "notice": problem.notice,
+        "operators": list(features.operators),
+        "ranks": list(features.ranks),
+        "dtypes": list(features.dtypes),
+        "parameter_count": features.parameter_count,
+        "flops": features.flops,
+        "pointwise_flops": features.pointwise_flops,
+        "bytes_moved": features.bytes_moved,
+        "uses_random": problem.uses_random,
+        "mutated": list(problem.mutated),
+    }
+
+
+def admission_row(problem: FunctionalProblem, device: Device, admission: Admission) -> Row:
+    """What the examination of a problem found; numbers that are not finite are null."""
+    found = admission.examination
+    row = {
+        "degenerate": admission.degenerate,
+        "labels": admission.labels,
+        "notes": [*admission.notes, *([problem.notice] if problem.notice else [])],
+        "device_name": device.name,
+        "arguments": [asdict(argument.spec) | {"name": argument.name} for argument in problem.tensors],
+        "flops": problem.features.flops,
+        "bytes_moved": problem.features.bytes_moved,
+        "floor_us": floor_us(problem.features, device),
+        "draws": found.kinds,
+        "outputs": [asdict(output) for output in found.outputs],
+        "sensitivities": [asdict(sensitivity) for sensitivity in found.sensitivities],
+        "null_kernels": [asdict(null) for null in found.panel],
+        "calibration": asdict(found.calibration) if found.calibration else None,
+        "seconds": found.seconds,
+    }
+    plain = _plain(row)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def replayed_row(replayed: Replayed) -> Row:
+    """A judgement beside the recorded one. `speedup` is null where nothing was measured."""
+    then, again = replayed.recorded, replayed.again
+    return {
+        "type": "replayed",
+        "kernel_id": then.candidate.id,
+        "attempt": then.number,
+        "round": then.round,
+        "then": {"verdict": verdict_name(then.judged.verdict), "speedup": speedup_of(then)},
+        "now": None if again is None else {"verdict": verdict_name(again.judged.verdict), "speedup": speedup_of(again)},
+        "difference": replayed.difference,
+    }
+
+
+def solved_row(solved: Solved) -> Row:
+    return {"type": "problem", **asdict(solved), "speedups": list(solved.speedups)}
+
+
+def score_row(score: Score) -> Row:
+    """A number with its interval (null for a single problem); `p` and `k` are null where they do not apply."""
+    found = score.interval
+    interval = [found.low, found.high] if score.problems > 1 else None
+    return {"type": "score", **asdict(score), "mean": found.mean, "interval": interval}
+
+
+def speedup_of(attempt: Attempt) -> float | None:
+    verdict = attempt.judged.verdict
+    return verdict.measurement.speedup if isinstance(verdict, Passed) else None
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def reverified_row(result: Reverified) -> Row:
+    """`state` is holds, stale, fails here or not judged; `was` is what the archive said of the kernel before."""
+    verdict = None if result.attempt is None else result.attempt.judged.verdict
+    return {
+        "kernel_id": result.due.candidate.id,
+        "problem": result.due.problem.name,
+        "verdict": None if verdict is None else verdict_name(verdict),
+        "speedup": verdict.measurement.speedup if isinstance(verdict, Passed) else None,
+        "was": {"trust": result.due.trust, "speedup": result.due.speedup},
+        "state": result.state,
+        "reason": result.why_not if result.mark is None else result.mark.reason,
+    }

@@ -1,0 +1,49 @@
+"""Searching the archive for a person: `find_kernels`, apart from `rag_kernels.api` because it needs no torch.
+
+Comes in: words, a functional problem, or the id of an archived kernel to optimise. Goes out: hits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rag_kernels.archive.records import ArchiveError
+from rag_kernels.archive.store import open_archive
+from rag_kernels.eval.records import FunctionalProblem, Passed
+from rag_kernels.feedback.bottleneck import Bottleneck, Kind, bottleneck_of
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.options import Options
+from rag_kernels.retrieval.retriever import Hit, Limits, Retriever
+from rag_kernels.retrieval.starter import stock
+
+
+def find_kernels(
+    query: str | FunctionalProblem, *, count: int = 10, bottleneck: Kind | None = None, **options: Any
+) -> list[Hit]:
+    """Archived kernels like these words or like this problem, best first, with scores and reasons.
+
+    With a `bottleneck`, those that know a remedy for it come first.
+    """
+    settings = Options(**options)
+    archive, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
+    stock(archive, embedder)
+    held = None if bottleneck is None else Bottleneck(bottleneck, bottleneck)
+    return Retriever(archive, embedder).search(query, mode=settings.retrieval, count=count, bottleneck=held)
+
+
+def find_remedies(kernel_id: str, *, count: int = 10, **options: Any) -> list[Hit]:
+    """Archived kernels that may teach how to speed this one up, by what the judge found to hold it back."""
+    settings = Options(**options)
+    archive, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
+    stock(archive, embedder)
+    kernel = archive.kernel(kernel_id)
+    if kernel is None:
+        raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `search`.")
+    problem, judged = archive.evaluation(kernel.id)
+    if not isinstance(judged.verdict, Passed):
+        raise ArchiveError(f"{kernel.id} was never timed, so nothing is known of what holds it back: judge it first.")
+    held = bottleneck_of(judged.verdict, problem.features, judged.device)
+    limits = Limits(backend=kernel.backend, exclude_kernel_ids=(kernel.id,))
+    return Retriever(archive, embedder).search(
+        problem, mode=settings.retrieval, count=count, limits=limits, bottleneck=held
+    )

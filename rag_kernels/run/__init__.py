@@ -1,0 +1,1 @@
+"""One run: ask for drafts, judge them, archive them, confirm the winner, resume."""

@@ -1,0 +1,245 @@
+"""The flow of drafts to the judge: what is asked of the writer, when, and what comes of it.
+
+Comes in: a writer, the ledger, a maker of briefs. Goes out: drafts by candidate id, all that came since the last
+look. A streaming writer is asked for more whenever one of `width` places is free, so that replies are under way while
+others are judged; any other writer is asked once for each round, when the last one is judged. Drafts are only ever
+handed out in the thread that iterates. Knows nothing of models and judges.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rag_kernels.budget import BudgetExhaustedError, Ledger
+from rag_kernels.eval.records import Candidate
+from rag_kernels.records import Brief, Draft, Gained, StreamingWriter, Writer, WriterError
+from rag_kernels.run.history import History, new_drafts
+from rag_kernels.run.journal import Journal, Told
+
+log = logging.getLogger(__name__)
+
+MakeBrief = Callable[[int, int, int], Brief]  # of the round, how many drafts are wanted, how many were asked for before
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A draft with the round that it was asked in."""
+
+    draft: Draft
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of one request: `lost` drafts did not come, `barren` of them because the writer had none."""
+
+    told: Told
+    drafts: tuple[Draft, ...]
+    lost: int
+    barren: int
+    error: BaseException | None
+
+
+class Flow:
+    """Iterate over it; call `judged` after each verdict.
+
+    `prepare` is called with each candidate in the writer's thread, `refresh` in the one that iterates, between what
+    it hands out, when it is time to look for other exemplars.
+
+    `stopped` says afterwards why nothing more came.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        ledger: Ledger,
+        history: History,
+        journal: Journal,
+        *,
+        width: int,
+        brief: MakeBrief,
+        refresh: Callable[[], None],
+        prepare: Callable[[Candidate], None],
+    ) -> None:
+        self._writer, self._ledger, self._history, self._journal = writer, ledger, history, journal
+        self._width, self._brief, self._refresh, self._prepare = width, brief, refresh, prepare
+        self._stale_at = 0  # attempts after which what the writer is shown is looked for again
+        self._streams = isinstance(writer, StreamingWriter)
+        self._came: queue.SimpleQueue[Arrived | Done] = queue.SimpleQueue()
+        self._asked = journal.asked or ledger.spent().rounds * width
+        while ledger.spent().rounds * width < self._asked:  # the round that was under way goes on
+            ledger.start_round()
+        self._open = 0  # asked for, and neither judged nor lost
+        self._requests = 0
+        self._barren = self._lost_before() if journal.cut_short else 0  # drafts lost in a row
+        self._handed: dict[str, Arrived] = {}
+        self.stopped = ""
+        if self._barren >= width:
+            self._give_up(None)
+        for told in journal.left():
+            self._go_on(told)
+
+    def __iter__(self) -> Iterator[dict[str, Arrived]]:
+        while True:
+            self._tend()
+            if not self._requests and self._came.empty():
+                return
+            self._handed = self._look()
+            if self._handed:
+                log.info("%d candidates to build and judge.", len(self._handed))
+                yield self._handed
+
+    def more(self) -> list[Candidate]:
+        """What has come since, without waiting for it: added to the drafts that were handed out last."""
+        if self._streams or not self._open:
+            self._tend()
+        if self._came.empty():
+            return []
+        new = self._look()
+        self._handed |= new
+        return [came.draft.candidate for came in new.values()]
+
+    def _tend(self) -> None:
+        """Look for other exemplars when it is time, and ask for drafts."""
+        if len(self._history.attempts) >= self._stale_at and not self.stopped:
+            self._refresh()
+            self._stale_at = len(self._history.attempts) + (self._width if self._streams else 0)
+        self._ask()
+
+    def judged(self) -> None:
+        """A verdict is there: its place is free for another draft."""
+        self._open -= 1
+        if self._streams:
+            self._ask()
+
+    def stop(self, why: str) -> None:
+        """Ask for no more. Requests under way are not waited for."""
+        self.stopped = self.stopped or why
+        self._requests = 0
+        self._came = queue.SimpleQueue()
+
+    def _go_on(self, told: Told) -> None:
+        """Take up what was cut short: what was drafted waits for the judge, and what was not said is asked again."""
+        if told.drafts is None:
+            self._open += told.brief.width
+            self._send(told, again=True)
+            return
+        judged = self._history.judged()
+        for draft in told.drafts:
+            if draft.candidate.id not in judged:
+                self._open += 1
+                self._came.put(Arrived(draft, told.brief.round))
+
+    def _ask(self) -> None:
+        """Ask for as many drafts as there are free places, one round at a time."""
+        while not self.stopped and (free := self._free()):
+            within_round = self._asked % self._width != 0
+            reason = self._ledger.exhausted(within_round=within_round)
+            if reason is not None:
+                if not self._open:  # what is under way may turn out cheaper than it was held for
+                    self.stopped = reason
+                return
+            if not within_round:
+                self._ledger.start_round()
+            count = min(free, self._width - self._asked % self._width)
+            number = 1 + self._asked // self._width
+            told = self._journal.number(self._brief(number, count, self._asked))
+            self._asked += count
+            self._open += count
+            self._send(told, again=False)
+
+    def _send(self, told: Told, *, again: bool) -> None:
+        self._requests += 1
+        known = self._history.judged() if again else set()
+        if self._streams:
+            threading.Thread(target=self._run, args=(told, known), daemon=True, name="writer").start()
+        else:
+            self._run(told, known)
+
+    def _free(self) -> int:
+        return max(0, self._width - self._open) if self._streams or not self._open else 0
+
+    def _run(self, told: Told, known: set[str]) -> None:
+        """One request; whatever happens ends up in the queue. Drafts that are `known` were judged before a kill."""
+        inbox, came, repeated = self._came, 0, 0
+        error, drafts = None, list[Draft]()
+        try:
+            self._journal.ask(told)  # does nothing to one that is there
+            for draft in self._drafts(told.brief):
+                drafts.append(draft)
+                if draft.candidate.id in known:
+                    repeated += 1
+                    continue
+                self._prepare(draft.candidate)
+                came += 1
+                inbox.put(Arrived(draft, told.brief.round))
+            self._answer(told, drafts)
+        except BaseException as caught:  # raised again by the thread that iterates
+            error = caught
+        lost = told.brief.width - came
+        inbox.put(Done(told, tuple(drafts), lost, lost - repeated if self._streams or not drafts else 0, error))
+
+    def _answer(self, told: Told, drafts: Sequence[Draft]) -> None:
+        gained = self._writer.gained(told.brief) if isinstance(self._writer, StreamingWriter) else Gained()
+        self._journal.answer(told, drafts, gained)
+
+    def _drafts(self, brief: Brief) -> Iterator[Draft]:
+        """What the writer has that its brief does not know."""
+        if isinstance(self._writer, StreamingWriter):
+            yield from self._writer.stream(brief)
+        else:
+            yield from new_drafts(self._writer.propose(brief), brief)
+
+    def _look(self) -> dict[str, Arrived]:
+        """Wait for something to come, then take all that is there and new to this run."""
+        came: list[Arrived | Done] = [self._came.get()]
+        while not self._came.empty():
+            came.append(self._came.get())
+        known = {a.candidate.id for a in self._history.attempts} | self._handed.keys()
+        new: dict[str, Arrived] = {}
+        for item in came:
+            if isinstance(item, Done):
+                self._end(item)
+            elif item.draft.candidate.id in known or item.draft.candidate.id in new:
+                self._lose(1, barren=1)
+            else:
+                new[item.draft.candidate.id] = item
+                self._barren = 0
+        return new
+
+    def _end(self, done: Done) -> None:
+        self._requests -= 1
+        self._lose(done.lost, barren=done.barren)
+        if done.error is not None and not isinstance(done.error, WriterError):
+            raise done.error
+        if isinstance(done.error, BudgetExhaustedError):
+            self.stopped = self.stopped or ("" if self._open else str(done.error))
+        elif self._barren >= self._width:
+            self._give_up(done.error)
+        elif done.error is not None:  # the run goes on without it, also when it is resumed
+            log.warning("%s", done.error)
+            self._answer(done.told, done.drafts)
+
+    def _lost_before(self) -> int:
+        """How many drafts in a row had not come when the run was cut short."""
+        lost = 0
+        for told in reversed([told for told in self._journal.told if told.drafts is not None]):
+            drafts = told.drafts or ()
+            lost += told.brief.width - len(drafts) if self._streams or not drafts else 0
+            if drafts:
+                break
+        return lost
+
+    def _lose(self, count: int, *, barren: int) -> None:
+        self._open -= count
+        self._barren += barren
+
+    def _give_up(self, error: WriterError | None) -> None:
+        """With nothing to show for it the run has failed; otherwise it ends with what there is."""
+        if error is not None and not self._history.attempts and not self._open:
+            raise error
+        self.stopped = self.stopped or str(error or f"The {self._writer.name} writer has nothing more to try.")

@@ -1,0 +1,115 @@
+"""What a writer is shown in each round, and the proof of it on this device.
+
+Comes in: a problem and the attempts of the run so far. Goes out: exemplars. The first round asks by function (draft);
+once a kernel stands, the rounds after it ask by what holds that kernel back (optimise). A kernel that was measured on
+another device is judged here before a writer sees it; one that fails here is passed over. Knows nothing of prompts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rag_kernels.archive.claims import written_for
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.recheck import due
+from rag_kernels.archive.records import ArchivedKernel, Attempt
+from rag_kernels.eval.judge import JUDGE_VERSION, Judge
+from rag_kernels.eval.records import Device, FunctionalProblem, Passed, Problem
+from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
+from rag_kernels.options import Options
+from rag_kernels.records import Shown
+from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.run import generate
+from rag_kernels.run.reverify import reverify
+
+log = logging.getLogger(__name__)
+
+PROOFS = 2  # how often what failed here is replaced by the next best
+
+Prove = Callable[[ArchivedKernel], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplars:
+    """Retrieval as the options say. `prove` is None for a writer that has everything judged here that it takes over,
+    as the offline writer does."""
+
+    retriever: Retriever
+    options: Options
+    device: Device
+    prove: Prove | None = None
+
+    def __call__(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
+        known = {attempt.candidate.id for attempt in attempts}  # the writer sees these anyway
+        refused: set[str] = set()
+        for _ in range(PROOFS):
+            shown = self._find(fp, attempts, known | refused)
+            foreign = [] if self.prove is None else [s.kernel for s in shown if not is_from(s.kernel, self.device)]
+            if not foreign:
+                return shown if self.prove else [self._with_problem(s, fp) for s in shown]
+            refused |= {kernel.id for kernel in foreign if self.prove is not None and not self.prove(kernel)}
+            self.retriever.look_again()  # what was proved is in the archive
+        return [s for s in self._find(fp, attempts, known | refused) if is_from(s.kernel, self.device)]
+
+    def _with_problem(self, shown: Shown, fp: FunctionalProblem) -> Shown:
+        """The offline writer compares the sizes of equal graphs, and looks for other kernels' graphs in this one."""
+        archive = self.retriever.archive
+        assert isinstance(archive, DuckArchive)
+        if shown.kernel.graph_key != fp.graph_key and shown.kernel.tier != "kernel":
+            return shown
+        claimed = shown.kernel.trust == "claimed"
+        problem = written_for(archive, shown.kernel.id) if claimed else archive.evaluation(shown.kernel.id)[0]
+        return replace(shown, problem=problem)
+
+    def _find(self, fp: FunctionalProblem, attempts: Sequence[Attempt], hidden: set[str]) -> list[Shown]:
+        options = self.options
+        limits = Limits(
+            backend=self.device.backend,
+            exclude_problem_ids=() if options.leave_out == "nothing" else (fp.problem.id,),
+            exclude_kernel_ids=tuple(sorted(hidden)),
+            exclude_family=options.leave_out == "family",
+        )
+        return self.retriever.exemplars(
+            fp,
+            mode=options.retrieval,
+            count=options.exemplar_count,
+            limits=limits,
+            bottleneck=holding_back(attempts, fp),
+            seed=options.seed,
+        )
+
+
+def holding_back(attempts: Sequence[Attempt], fp: FunctionalProblem) -> Bottleneck | None:
+    """What the fastest kernel of the run so far is held back by; None as long as none passed."""
+    best = max(generate.standing(attempts), key=generate.merit, default=None)
+    if best is None or not isinstance(best.judged.verdict, Passed):
+        return None
+    return bottleneck_of(best.judged.verdict, fp.features, best.judged.device)
+
+
+def is_from(kernel: ArchivedKernel, device: Device) -> bool:
+    """Whether what the archive says of this kernel was measured here, by our own judge."""
+    here = (kernel.device_name, kernel.device_arch) == (device.name, device.arch)
+    return here and kernel.trust in ("verified", "confirmed")
+
+
+@dataclass(frozen=True, slots=True)
+class Prover:
+    """Judges an archived kernel again on this device, as `archive reverify` does. It is remembered in the archive, so
+    that no kernel is judged twice by the same version of the judge."""
+
+    archive: DuckArchive
+    judge: Judge
+    functionalize: Callable[[Problem], FunctionalProblem]
+    judge_version: str = JUDGE_VERSION
+
+    def __call__(self, kernel: ArchivedKernel) -> bool:
+        """Whether it holds here; False also when it failed here before, or cannot be judged here."""
+        left = due(self.archive, self.judge.device, self.judge_version, kernel_ids=[kernel.id])
+        if left:
+            where = kernel.device_name or "an unknown device, by its source"
+            log.info("%s was measured on %s: judging it here before it is shown.", kernel.id, where)
+        found = reverify(left, archive=self.archive, judge=self.judge, functionalize=self.functionalize)
+        return any([result.state == "holds" for result in found])

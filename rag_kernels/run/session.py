@@ -1,0 +1,108 @@
+"""A session: the seams put together once, and runs made over them.
+
+Comes in: `Options`. Goes out: a `Session` whose `generate` yields attempts. Tests and other programs put their own
+writer, judge or archive into a `Session`; the rest of the house sees only the protocols.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt, Run
+from rag_kernels.budget import Ledger
+from rag_kernels.eval.records import Candidate, Problem, ProblemError
+from rag_kernels.options import Options
+from rag_kernels.records import Draft, Writer
+from rag_kernels.run import generate
+from rag_kernels.run.history import History
+from rag_kernels.run.journal import spent_before
+
+if TYPE_CHECKING:
+    from rag_kernels.eval.judge import Judge
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What every run of one command shares."""
+
+    options: Options
+    archive: Archive
+    judge: Judge
+    functionalize: generate.Functionalize
+    retrieve: generate.Retrieve
+    index: generate.Index
+    make_writer: Callable[[Ledger], Writer]
+    at_once: int = 1  # problems that are worked on side by side, so that no judge of several is idle
+
+    def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
+        return new_run(self.options, command, problem, **settings)
+
+    def old_run(self, name: str, problem: Problem) -> Run:
+        """The run of this problem with this id, or its newest one for `latest`."""
+        runs = [r for r in self.archive.runs(limit=100_000) if run_setting(r, "problem_id") == problem.id]
+        for run in runs:
+            if run.id == name or (name == "latest" and run.command == "generate"):
+                return run
+        raise ProblemError(
+            f"The archive has no run {name!r} of {problem.name} to resume: leave --resume out to start a new one."
+        )
+
+    def generate(self, problem: Problem, run: Run, *, ledger: Ledger | None = None) -> Iterator[Attempt]:
+        """Search for kernels; a run that the archive knows goes on where it stood."""
+        options = self.options
+        ledger = ledger or Ledger(options.budget, spent=spent_before(self.archive, run.id))
+        return generate.generate(
+            problem,
+            run=run,
+            functionalize=self.functionalize,
+            retrieve=self.retrieve,
+            writer=self.make_writer(ledger),
+            judge=self.judge,
+            archive=self.archive,
+            index=self.index,
+            ledger=ledger,
+            width=options.width,
+            hint=options.hint,
+        )
+
+    def evaluate(self, problem: Problem, candidate: Candidate, *, confirm: bool) -> Iterator[Attempt]:
+        """Judge a candidate from outside and archive what came of it."""
+        functional = self.functionalize(problem)
+        generate.require_verifiable(functional)
+        run = self.new_run("eval", problem)
+        self.archive.start_run(run)
+        history = History()
+        status = "interrupted"
+        try:
+            for _, judged in self.judge.judge(functional, [candidate]):
+                draft = Draft(candidate, idea="", note="judged as it was given")
+                attempt = generate.as_attempt(history, run, functional, draft, judged, "import", 1)
+                self.archive.record_attempt(attempt)
+                self.index(attempt)
+                history.add(attempt)
+                yield attempt
+            if confirm:
+                yield from generate.confirm_best(history, run, functional, self.judge, self.archive)
+            status = "finished"
+        finally:
+            self.archive.finish_run(run.id, status)
+
+
+def new_run(options: Options, command: str, problem: Problem, **settings: Any) -> Run:
+    known = asdict(options) | {"problem_id": problem.id} | settings
+    return Run(
+        id=f"r_{secrets.token_hex(6)}",
+        command=command,
+        problem_name=problem.name,
+        settings=json.dumps(known, sort_keys=True),
+        started_at=generate.now(),
+    )
+
+
+def run_setting(run: Run, name: str) -> Any:
+    return json.loads(run.settings).get(name)

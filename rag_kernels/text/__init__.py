@@ -1,0 +1,1 @@
+"""Words and likeness of texts."""

@@ -1,0 +1,1 @@
+"""Run the zoo of cheating and honest kernels against the judge."""
