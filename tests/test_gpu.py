@@ -24,7 +24,7 @@ from rag_kernels.eval.session import Session
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.offline.compose import write
-from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.cuda.function import CudaParameters
 
 pytestmark = pytest.mark.skipif(gpu_name() is None, reason="there is no GPU")
 

@@ -10,9 +10,9 @@ import test_offline_numbers as numbers
 from emulated_cuda import build_emulated
 from test_offline_numbers import Case, functional, worst_ratio
 
-from rag_kernels.offline import cuda_region, cuda_spread
 from rag_kernels.offline.compose import write
-from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.cuda import multi_block_rows, region
+from rag_kernels.offline.cuda.function import CudaParameters
 
 SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 
@@ -101,7 +101,7 @@ def test_rows_shared_by_blocks_are_as_exact_as_pytorch(
     name: str, meets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
-    monkeypatch.setattr(cuda_spread, "CLUSTER", 8 if meets == "Cluster" else 0)
+    monkeypatch.setattr(multi_block_rows, "CLUSTER", 8 if meets == "Cluster" else 0)
     assert_shared(name, *SHARED[name], meets, tmp_path)
 
 
@@ -117,7 +117,7 @@ def test_blocks_show_each_other_more_sums_than_they_have_warps(
 @pytest.mark.parametrize("name", CASES)
 def test_generated_cuda_is_as_exact_as_pytorch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
-    monkeypatch.setattr(cuda_region, "MANY_COLUMNS", 1)
+    monkeypatch.setattr(region, "MANY_COLUMNS", 1)
     about, case = CASES[name]
     fp = functional(name.replace(" ", "_"), case)
     plan = write(fp, SMALL)

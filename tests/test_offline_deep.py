@@ -14,8 +14,8 @@ from emulated_cuda import build_emulated
 from test_offline_numbers import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
-from rag_kernels.offline.cpp import CpuParameters
-from rag_kernels.offline.cuda import CudaParameters, anonymous
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters, anonymous
 
 CONVOLUTIONS = "self.c = nn.ModuleList(nn.Conv2d(12, 12, 3, padding=1, groups=3) for _ in range(4)); "
 RESIDUAL = Case(

@@ -13,9 +13,9 @@ from emulated_cuda import build_emulated
 from test_offline_numbers import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
-from rag_kernels.offline.cpp import CpuParameters
-from rag_kernels.offline.cuda import CudaParameters
-from rag_kernels.offline.sizes import c_name
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.ir.parameters import c_name
 
 SHARED = {
     "long": Case("return (x * y).softmax(-1)", "torch.randn(4, 40000)", "torch.randn(40000)"),

@@ -22,7 +22,7 @@ from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
 from rag_kernels.eval.tiers import check_composed, kernels_text
 from rag_kernels.ingest.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
-from rag_kernels.offline.cpp import CpuParameters
+from rag_kernels.offline.cpp.region import CpuParameters
 
 ROOT = Path(__file__).parent.parent
 FFI = Path(tvm_ffi.__file__).parent

@@ -13,8 +13,8 @@ from emulated_cuda import build_emulated
 from test_offline_numbers import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
-from rag_kernels.offline.cpp import CpuParameters
-from rag_kernels.offline.cuda import CudaParameters
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
 
 # Odd sizes and ones that allow sixteen-byte loads; strides, paddings, dilations and groups that are not alike.
 CASES = {

@@ -24,8 +24,8 @@ from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.pipeline import index_attempt
 from rag_kernels.offline.compose import Plan, write
-from rag_kernels.offline.cpp import CpuParameters
-from rag_kernels.offline.foreign import foreign
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.foreign_kernel import foreign
 from rag_kernels.offline.transplant import Transplant, transplants
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options

@@ -20,9 +20,9 @@ from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar
 from rag_kernels.eval.records import Backend, Candidate, Device, FunctionalProblem, Measurement, Passed
 from rag_kernels.eval.tiers import check_composed, kernels_text
 from rag_kernels.offline.compose import write
-from rag_kernels.offline.cpp import CpuParameters
-from rag_kernels.offline.cuda import CudaParameters
-from rag_kernels.offline.tune import is_felt, neighbours, parameters_in, starting_parameters
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.tuning import is_felt, neighbours, parameters_in, starting_parameters
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, Shown
 

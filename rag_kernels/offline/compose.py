@@ -12,22 +12,26 @@ from types import MappingProxyType
 
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 from rag_kernels.eval.records import Value as Argument
-from rag_kernels.offline import cpp, cuda, ir, prelude
-from rag_kernels.offline.cpp import CpuParameters
-from rag_kernels.offline.cuda import CudaParameters
-from rag_kernels.offline.cuda_spread import LONGEST
-from rag_kernels.offline.cuda_wide import KEPT_ELEMENTS
-from rag_kernels.offline.foreign import MARK, Foreign, is_foreign
-from rag_kernels.offline.function import Function, part_function, whole_function
-from rag_kernels.offline.lower import VIEWS, Library, Lowered, Lowering, base_name, refs
-from rag_kernels.offline.one_pass import one_pass
-from rag_kernels.offline.regions import Planner, Region, Split
-from rag_kernels.offline.rereads import with_rereads
-from rag_kernels.offline.rules import RULES
-from rag_kernels.offline.rules_product import product_rules
-from rag_kernels.offline.sizes import Number
-from rag_kernels.offline.table import CTYPES
-from rag_kernels.offline.tune import Parameters
+from rag_kernels.offline.codegen import math_prelude
+from rag_kernels.offline.codegen.kernel_function import Function, part_function, whole_function
+from rag_kernels.offline.cpp import region
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda import function as cuda
+from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.multi_block_rows import LONGEST
+from rag_kernels.offline.cuda.vectorized import KEPT_ELEMENTS
+from rag_kernels.offline.foreign_kernel import MARK, Foreign, is_foreign
+from rag_kernels.offline.fusion.online_reduction import one_pass
+from rag_kernels.offline.fusion.regions import Planner, Region, Split
+from rag_kernels.offline.fusion.rematerialize import with_rereads
+from rag_kernels.offline.graph.nodes import VIEWS, base_name, refs
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.parameters import Number
+from rag_kernels.offline.lowering.coverage import RULES
+from rag_kernels.offline.lowering.lower import Library, Lowered, Lowering
+from rag_kernels.offline.lowering.pointwise import CTYPES
+from rag_kernels.offline.lowering.rules_product import product_rules
+from rag_kernels.offline.tuning import Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +143,15 @@ def summary(regions: list[Region], library: tuple[str, ...]) -> str:
 def kernels_source(functions: list[Function], parameters: Parameters, idea: str) -> str:
     """The C++ or CUDA text that holds these functions."""
     if isinstance(parameters, CpuParameters):
-        bodies = "\n".join(cpp.function_text(f, parameters) for f in functions)
+        bodies = "\n".join(region.function_text(f, parameters) for f in functions)
         return (
-            f"// {idea}\n{cpp.HEAD}\n{prelude.used(prelude.CPP, bodies)}{cpp.constants(parameters)}"
-            f"{cpp.parts_used(bodies)}\n{bodies}"
+            f"// {idea}\n{region.HEAD}\n{math_prelude.used(math_prelude.CPP, bodies)}{region.constants(parameters)}"
+            f"{region.parts_used(bodies)}\n{bodies}"
         )
     known: dict[str, str] = {}
     bodies = "\n".join(cuda.function_text(f, parameters, known) for f in functions)
     return (
-        f"// {idea}\n{cuda.HEAD}\n{prelude.used(prelude.CUDA, bodies)}{cuda.constants(parameters)}"
+        f"// {idea}\n{cuda.HEAD}\n{math_prelude.used(math_prelude.CUDA, bodies)}{cuda.constants(parameters)}"
         f"{cuda.parts_used(bodies)}\n{bodies}"
     )
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rag_kernels.eval.records import Backend, FunctionalProblem, Node, Ref, TensorArgument
-from rag_kernels.offline.foreign import Foreign, foreign
-from rag_kernels.offline.lower import VIEWS, base_name
-from rag_kernels.offline.matching import Match, matches, refs_of, specs_of, stands_free
-from rag_kernels.offline.rewrite import simplified
-from rag_kernels.offline.table import POINTWISE
+from rag_kernels.offline.foreign_kernel import Foreign, foreign
+from rag_kernels.offline.graph.nodes import VIEWS, base_name
+from rag_kernels.offline.graph.rewrites import simplified
+from rag_kernels.offline.graph.subgraph_match import Match, matches, refs_of, specs_of, stands_free
+from rag_kernels.offline.lowering.pointwise import POINTWISE
 from rag_kernels.records import Shown
 
 MOST = 2  # transplanted drafts of one brief

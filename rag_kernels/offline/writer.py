@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from rag_kernels.archive.records import Attempt, Relation
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, TensorSpec
-from rag_kernels.offline.advice import advised
 from rag_kernels.offline.compose import Plan, choices, first_plans, write
-from rag_kernels.offline.foreign import MARK, Foreign
-from rag_kernels.offline.rewrite import rewrites, simplified
+from rag_kernels.offline.foreign_kernel import MARK, Foreign
+from rag_kernels.offline.graph.rewrites import rewrites, simplified
+from rag_kernels.offline.product_choice import advised
 from rag_kernels.offline.transplant import transplants
-from rag_kernels.offline.tune import Parameters, describe, is_felt, neighbours, parameters_in, starting_parameters
+from rag_kernels.offline.tuning import Parameters, describe, is_felt, neighbours, parameters_in, starting_parameters
 from rag_kernels.records import Brief, Draft, Shown
 
 

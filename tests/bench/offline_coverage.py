@@ -22,7 +22,7 @@ from rag_kernels.eval.records import Backend, FunctionalProblem
 from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.functionalize import PRELOAD, functionalize_many
 from rag_kernels.offline.compose import first_plans
-from rag_kernels.offline.tune import starting_parameters
+from rag_kernels.offline.tuning import starting_parameters
 
 Forms = dict[str, FunctionalProblem | None]  # "level1/19_ReLU" -> its functional form
 BACKENDS: tuple[Backend, ...] = ("cpu", "cuda")

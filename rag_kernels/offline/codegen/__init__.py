@@ -1,0 +1,1 @@
+"""What both languages share: loop nests, statements, parameters, reduction levels."""

@@ -1,0 +1,226 @@
+"""Contractions: regions that sum a product of two factors, so that they can run in tiles as a matrix product does.
+
+Comes in: a region. Goes out: a `Contraction` with its nest, or None when the region is of another kind. Loops of the
+left factor alone are rows, those of the right alone are columns (where the output is contiguous), those of both are
+batches, the summed ones are the depth; a convolution has its filters as rows and its places as columns. Transposed
+convolutions with a stride run phase by phase: outputs of one phase use the same window positions. Knows nothing of
+languages: `contract_cpp.py` and `contract_cuda.py` print it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rag_kernels.offline.codegen.loop_nest import Loop, Names, Nest, access_of, loop_over, merge, store_access
+from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.fusion.regions import Region, factors_of, tile_of
+from rag_kernels.offline.ir import values as ir
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A strided dimension of a transposed convolution: output loop, window loop, and what each phase uses.
+
+    Phase p has the outputs p, p + stride, ... and the window positions first[p], first[p] + step, ... (taps[p]).
+    """
+
+    output: ir.Atom
+    window: ir.Atom | None
+    stride: int
+    step: int
+    first: tuple[int, ...]
+    taps: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Side:
+    """One factor: its value, the guards that it needs, and the loops of its lanes (rows or columns)."""
+
+    value: ir.Value
+    guards: tuple[ir.Index, ...]
+    lanes: list[Loop]
+    loads: list[ir.Load] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Contraction:
+    nest: Nest
+    total: ir.Reduce
+    batches: list[Loop]
+    left: Side
+    right: Side
+    depth: list[Loop]
+    phases: list[Phase]
+
+    @property
+    def rows(self) -> list[Loop]:
+        return self.left.lanes
+
+    @property
+    def columns(self) -> list[Loop]:
+        return self.right.lanes
+
+    def phase_of(self, loop: Loop) -> tuple[int, Phase] | None:
+        """The number and the phase that a loop takes part in."""
+        for number, phase in enumerate(self.phases):
+            if loop.leaves == (phase.output,) or loop.leaves == (phase.window,):
+                return number, phase
+        return None
+
+    def count(self, loops: list[Loop]) -> int:
+        total = 1
+        for loop in loops:
+            total *= loop.count
+        return total
+
+    def extent(self, loop: Loop) -> str:
+        """How many steps a loop has, within its phase if it has one."""
+        found = self.phase_of(loop)
+        if not found:
+            return f"({loop.size})" if " " in loop.size else loop.size
+        number, phase = found
+        if loop.leaves == (phase.output,):
+            return f"(({loop.size} - phase{number} + {phase.stride - 1}) / {phase.stride})"
+        return f"taps{number}"
+
+    def extents(self, loops: list[Loop]) -> str:
+        return " * ".join(self.extent(loop) for loop in loops) or "1"
+
+    def variable(self, loop: Loop, step: str) -> str:
+        """The loop variable at a step."""
+        found = self.phase_of(loop)
+        if not found:
+            return step
+        number, phase = found
+        if loop.leaves == (phase.output,):
+            return f"{step} * {phase.stride} + phase{number}"
+        return f"first{number} + {step} * {phase.step}"
+
+    def apart(self, loops: list[Loop], flat: str, kind: str) -> list[str]:
+        """Statements that take a flat index apart into the loops' variables, innermost last."""
+        lines, rest = [], flat
+        for loop in reversed(loops[1:]):
+            size = self.extent(loop)
+            lines.append(f"const {kind} {loop.var} = {self.variable(loop, f'({rest} % {size})')};")
+            rest = f"({rest} / {size})"
+        return [*lines, *(f"const {kind} {loop.var} = {self.variable(loop, rest)};" for loop in loops[:1])]
+
+    def phase_tables(self, kind: str) -> list[str]:
+        """What phase number p uses, as constants of its own loop."""
+        lines = []
+        for n, phase in enumerate(self.phases):
+            for name, table in (("first", phase.first), ("taps", phase.taps)):
+                choice = "".join(f"phase{n} == {p} ? {v} : " for p, v in enumerate(table[:-1])) + str(table[-1])
+                lines.append(f"const {kind} {name}{n} = {choice};")
+        return lines
+
+    def factor(self, side: Side, printer: Printer) -> tuple[list[str], str]:
+        """Statements that compute an element of a factor, and its name; guards are left to the caller."""
+        scope = Scope()
+        text = printer.emit(side.value, scope)
+        return scope.lines, text
+
+    def note(self) -> str:
+        stores = ", ".join(self.nest.region.stores)
+        sizes = [" * ".join(loop.size for loop in loops) or "1" for loops in (self.rows, self.columns, self.depth)]
+        times = " * ".join(loop.size for loop in self.batches)
+        return f"// {stores}: {times + ' ' if times else ''}products of {sizes[0]} x {sizes[1]} over {sizes[2]}"
+
+
+def sum_of(region: Region) -> ir.Reduce | None:
+    """The one sum of products of a region, if it has no other reduction and stores nothing inside the sum."""
+    every = list(ir.walk(*region.stores.values()))
+    found = [v for v in every if isinstance(v, ir.Reduce)]
+    inside = {a for v in region.stores.values() for g in v.dims for a in ir.leaves(g)} & set(region.reduced)
+    if len(found) != 1 or inside or any(isinstance(v, ir.Scan) for v in every):
+        return None
+    return found[0] if tile_of(found[0]) else None
+
+
+def find_contraction(region: Region, names: Names) -> Contraction | None:
+    total = sum_of(region)
+    found = factors_of(total) if total else None
+    if total is None or found is None:
+        return None
+    left, right = found
+    outer, reduced = set(region.outer), set(region.reduced)
+    on_left = ir.tree_atoms(left) & outer
+    on_right = ir.tree_atoms(right) & outer
+    inner = innermost(region)
+    if inner is None or outer - on_left - on_right or inner in on_left & on_right:
+        return None
+    if inner in on_left:
+        left, right, on_left, on_right = right, left, on_right, on_left
+    rows, columns, batches = on_left - on_right, on_right - on_left, on_left & on_right
+    guards_left = [g for g in total.guards if atoms_of(g) <= ir.tree_atoms(left)]
+    guards_right = [g for g in total.guards if g not in guards_left]
+    if any(not atoms_of(g) <= ir.tree_atoms(right) for g in guards_right):
+        return None
+    sides = (Side(left, tuple(guards_left), []), Side(right, tuple(guards_right), []))
+    return arranged(region, names, total, sides, (rows, columns, batches, reduced))
+
+
+def atoms_of(guard: ir.Index) -> set[ir.Atom]:
+    return set(ir.own_atoms(guard))
+
+
+def innermost(region: Region) -> ir.Atom | None:
+    """The loop along which the outputs are contiguous, if they agree."""
+    last = set()
+    for value in region.stores.values():
+        group = ir.leaves(a for g in value.dims for a in g)
+        last.add(group[-1] if group else None)
+    return last.pop() if len(last) == 1 else None
+
+
+def arranged(region: Region, names: Names, total: ir.Reduce, sides: tuple[Side, Side],
+             loops: tuple[set[ir.Atom], ...]) -> Contraction:  # fmt: skip
+    """The loops in the order in which they lie in memory, merged where every access allows it."""
+    loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
+    accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}
+    stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
+    every = [*stores.values(), *accesses.values()]
+    rows, columns, batches, reduced = loops
+    pinned = {leaf for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)}
+    out = next(iter(stores.values()))
+    side = [[v for v in ir.walk(s.value) if isinstance(v, ir.Load)] for s in sides]
+
+    def made(atoms: set[ir.Atom], stride: dict[ir.Atom, float], letter: str) -> list[Loop]:
+        order = sorted(atoms, key=lambda a: (-abs(stride.get(a, 0)), a.serial))
+        return [loop_over(g, f"{letter}{k}", names) for k, g in enumerate(merge(order, every, pinned, names))]
+
+    across = {a: out.stride(a) for a in region.outer}
+    along = {a: max((accesses[id(v)].stride(a) for v in side[0]), default=0) for a in region.reduced}
+    sides[0].lanes, sides[1].lanes = made(rows, across, "i"), made(columns, across, "j")
+    sides[0].loads, sides[1].loads = side
+    outer, depth = made(batches, across, "b"), made(reduced, along, "r")
+    nest = Nest(region, "product", [*outer, *sides[0].lanes, *sides[1].lanes], depth, None, names, accesses, stores)
+    every_loop = {loop.leaves for loop in [*nest.outer, *depth]}
+    phases = [p for p in map(phase, total.guards) if p and (p.output,) in every_loop]
+    phases = [p for p in phases if p.window is None or (p.window,) in every_loop]
+    return Contraction(nest, total, outer, sides[0], sides[1], depth, phases)
+
+
+def phase(guard: ir.Index) -> Phase | None:
+    """The phases of a guard `(o + pad - k * dilation) % stride == 0`."""
+    if guard.every == 1:
+        return None
+    terms = [(leaf, factor) for atom, factor in guard.form.terms for leaf in atom.leaves()]
+    outputs = [a for a, factor in terms if factor == 1]
+    windows = [(a, -factor) for a, factor in terms if factor < 0]
+    if len(outputs) != 1 or len(windows) + 1 != len(terms) or len(terms) != len(guard.form.terms):
+        return None
+    window, dilation = windows[0] if windows else (None, 1)
+    stride, count = guard.every, window.size if window else 1
+    hits = [[k for k in range(count) if (p + guard.form.offset - k * dilation) % stride == 0] for p in range(stride)]
+    step = next((h[1] - h[0] for h in hits if len(h) > 1), 1)
+    return Phase(outputs[0], window, stride, step, tuple(h[0] if h else 0 for h in hits), tuple(map(len, hits)))
+
+
+def guard_text(c: Contraction, guard: ir.Index, printer: Printer) -> str:
+    """The guard in C; within a phase every position is a multiple already."""
+    if guard.every > 1 and any(p.window and set(ir.own_atoms(guard)) == {p.output, p.window} for p in c.phases):
+        assert guard.limit is not None
+        place, size = c.nest.position(guard.form), c.nest.names.product(guard.limit)
+        return f"uint64_t({place}) < uint64_t({size}) * {guard.every}"
+    return printer.emit(guard, Scope())

@@ -1,0 +1,169 @@
+"""One exported kernel function: its arguments, its sizes, its scratch memory, and the regions it runs.
+
+Comes in: a run of regions between library calls. Goes out: the parts that both languages share: parameter list,
+size declarations read from tensors, checks that other shapes satisfy the same equations. Knows nothing of loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rag_kernels.eval.records import FunctionalProblem, TensorArgument, TensorSpec
+from rag_kernels.offline.codegen.loop_nest import Names
+from rag_kernels.offline.fusion.regions import Region, tile_of
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.parameters import Number, c_name, numbers
+from rag_kernels.offline.lowering.pointwise import CTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One export. `order` holds all parameters as the call passes them: buffers by name, numbers as they are."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scratch: tuple[str, ...]
+    regions: tuple[Region, ...]
+    specs: dict[str, TensorSpec]
+    order: tuple[str | Number, ...]
+
+    def parameters(self) -> str:
+        texts = []
+        for item in self.order:
+            if isinstance(item, Number):
+                texts.append(f"{item.ctype} {item.name}")
+            else:
+                const = "" if item in self.outputs else "const "
+                texts.append(f"rk::Tensor<{const}{CTYPES[self.specs[item].dtype]}> {c_name(item)}")
+        return ", ".join(texts)
+
+
+    def scratch_memory(self, names: Names) -> list[tuple[str, str, str]]:
+        """Every scratch buffer with its C type and its number of elements as C text."""
+        found = {b: (r.stores[b].dtype, r.dims(b)) for r in self.regions for b in r.stores if b in self.scratch}
+        return [(b, CTYPES[t], names.product(tuple(a for g in dims for a in g))) for b, (t, dims) in found.items()]
+
+
+def loads_of(region: Region) -> list[ir.Load]:
+    return [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
+
+
+def whole_function(fp: FunctionalProblem, regions: Sequence[Region], results: Sequence[str],
+                   specs: dict[str, TensorSpec]) -> Function:  # fmt: skip
+    """The kernel tier: every argument in the order of the contract, then the outputs."""
+    known = [n for n, _ in numbers(fp)]
+    by_name = {n.python: n for n in known}
+    inputs = tuple(a.name for a in fp.arguments if isinstance(a, TensorArgument))
+    order: list[str | Number] = [a.name if a.name in inputs else by_name[a.name] for a in fp.arguments]
+    order += [n for n in known if n not in order]
+    scratch = tuple(dict.fromkeys(b for r in regions for b in r.stores if b not in results))
+    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, (*order, *results))
+
+
+def part_function(
+    fp: FunctionalProblem, name: str, regions: Sequence[Region], needed: set[str], specs: dict[str, TensorSpec]
+) -> Function:
+    """The composed tier: only the buffers and numbers that these regions use; `needed` buffers leave the function."""
+    written = list(dict.fromkeys(b for r in regions for b in r.stores))
+    outputs = tuple(b for b in written if b in needed)
+    inputs = tuple(dict.fromkeys(v.buffer for r in regions for v in loads_of(r) if v.buffer not in written))
+    used = {v.name for r in regions for v in ir.walk(*r.stores.values()) if isinstance(v, ir.Const) and v.name}
+    order: tuple[str | Number, ...] = (*inputs, *(n for n, _ in numbers(fp) if n.name in used), *outputs)
+    scratch = tuple(b for b in written if b not in outputs)
+    return Function(name, inputs, outputs, scratch, tuple(regions), specs, order)
+
+
+SHORT = 64  # a reduced loop this short, but for products, is a number in the source: the compiler can unroll it
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Solves every loop size from tensor sizes; what cannot be solved is a number of this problem."""
+
+    names: Names
+    declarations: list[str] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+    known: set[ir.Atom] = field(default_factory=set)
+    constants: dict[str, str] = field(default_factory=dict)  # those that are numbers
+
+    def solve(self, f: Function) -> None:
+        external, internal = self.equations(f)
+        plain = [r for r in f.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
+        short = {a for r in plain for a in r.reduced if a.size <= SHORT}
+        for _, group in external:
+            for leaf in ir.leaves(group):
+                if leaf.fixed or leaf in short:
+                    self.declare(leaf, str(leaf.size))
+        pending = list(dict.fromkeys((t, ir.leaves(g)) for t, g in external))
+        while pending:
+            pending = self.settle(pending, internal)
+            unknown = [leaf for _, group in pending for leaf in group if leaf not in self.known]
+            if unknown:
+                self.declare(unknown[0], str(unknown[0].size))
+        tied = {leaf for _, group in external for leaf in ir.leaves(group)}
+        rest = [leaf for left, right in internal for leaf in (*ir.leaves(left), *ir.leaves(right))]
+        if any(leaf not in self.known | tied and not leaf.fixed for leaf in rest):
+            # A loop that no tensor tells the size of (windows or a slice that are summed): right at these sizes only.
+            self.checks += [f"{text} == {ir.size_of(group)}" for text, group in dict.fromkeys(external)]
+        for leaf in rest:
+            self.declare(leaf, str(leaf.size))
+
+    def equations(self, f: Function) -> tuple[list[tuple[str, ir.Group]], list[tuple[ir.Group, ir.Group]]]:
+        """Sizes of parameters against loops, and loops of scratch buffers against those that read them."""
+        external: list[tuple[str, ir.Group]] = []
+        internal: list[tuple[ir.Group, ir.Group]] = []
+        written = {buffer: r.dims(buffer) for r in f.regions for buffer in r.stores}
+        for region in f.regions:
+            for buffer in region.stores:
+                if buffer in f.outputs:
+                    external += [(f"{c_name(buffer)}.size({d})", g) for d, g in enumerate(region.dims(buffer))]
+            for v in loads_of(region):
+                if v.buffer in f.inputs:
+                    external += [(f"{c_name(v.buffer)}.size({d})", g) for d, g in enumerate(v.stored)]
+                else:
+                    dims = written[v.buffer]
+                    if tuple(map(ir.size_of, dims)) == tuple(map(ir.size_of, v.stored)):
+                        internal += list(zip(dims, v.stored, strict=True))
+            values = list(ir.walk(*region.stores.values()))
+            named = {a for v in values for a in ir.own_atoms(v)}
+            named |= {a for v in values if isinstance(v, ir.Index) and v.limit for a in ir.leaves(v.limit)}
+            extra = named | {*region.outer, *region.reduced} | {slot.total for slot in region.slots.values()}
+            internal += [((a,), (a,)) for a in sorted(extra, key=lambda a: a.serial)]
+        return external, internal
+
+    def settle(
+        self, pending: list[tuple[str, ir.Group]], internal: list[tuple[ir.Group, ir.Group]]
+    ) -> list[tuple[str, ir.Group]]:
+        """Solve every equation that has one unknown; turn those that have none into checks."""
+        progress = True
+        while progress:
+            progress = False
+            for text, group in list(pending):
+                if len([leaf for leaf in group if leaf not in self.known]) <= 1:
+                    pending.remove((text, group))
+                    self.solve_one(text, group)
+                    progress = True
+            for left, right in internal:
+                for mine, other in ((left, right), (right, left)):
+                    unknown = [leaf for leaf in ir.leaves(mine) if leaf not in self.known]
+                    if len(unknown) == 1 and all(leaf in self.known for leaf in ir.leaves(other)):
+                        self.solve_one(self.names.product(other), ir.leaves(mine))
+                        progress = True
+        return pending
+
+    def solve_one(self, text: str, group: ir.Group) -> None:
+        unknown = [leaf for leaf in group if leaf not in self.known]
+        if unknown:
+            rest = tuple(leaf for leaf in group if leaf is not unknown[0])
+            self.declare(unknown[0], f"{text} / ({self.names.product(rest)})" if rest else text)
+        if not unknown or len(group) > 1:
+            self.checks.append(f"{text} == {self.names.product(group)}")
+
+    def declare(self, leaf: ir.Atom, text: str) -> None:
+        if leaf not in self.known:
+            self.known.add(leaf)
+            if text.isdigit():
+                self.constants[self.names[leaf]] = text
+            self.declarations.append(f"const int64_t {self.names[leaf]} = {text};")

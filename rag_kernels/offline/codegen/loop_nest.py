@@ -1,0 +1,217 @@
+"""Loop nests: which loop runs where, and where in memory an element lies.
+
+Comes in: a region. Goes out: a `Nest` with its loops in order (adjacent loops merged where every access allows it),
+the schedule, and index expressions as C text. Sizes are read from tensors at run time, so that a kernel serves other
+shapes. Knows nothing of statements or threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.ir import values as ir
+
+Poly = dict[tuple[str, ...], int]  # monomials over size names -> coefficient
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """n9 before n10, so that kernels alike have their sizes in one order."""
+    return tuple(sorted(names, key=lambda name: (len(name), name)))
+
+
+def times(poly: Poly, names: tuple[str, ...], factor: int = 1) -> Poly:
+    return {in_order(mono + names): c * factor for mono, c in poly.items()}
+
+
+def plus(a: Poly, b: Poly) -> Poly:
+    out = dict(a)
+    for mono, c in b.items():
+        out[mono] = out.get(mono, 0) + c
+    return {m: c for m, c in out.items() if c}
+
+
+def text_of(poly: Poly) -> str:
+    terms = [" * ".join([*([str(c)] if c != 1 or not mono else []), *mono]) for mono, c in poly.items()]
+    return " + ".join(terms) if terms else "0"
+
+
+@dataclass(slots=True)
+class Names:
+    """Size names of leaves, given out in order of use."""
+
+    of: dict[ir.Atom, str] = field(default_factory=dict)
+
+    def __getitem__(self, leaf: ir.Atom) -> str:
+        return self.of.setdefault(leaf, f"n{len(self.of)}")
+
+    def product(self, group: tuple[ir.Atom, ...]) -> str:
+        return " * ".join(self[a] for a in ir.leaves(group)) or "1"
+
+
+@dataclass(slots=True)
+class Access:
+    """Where a load or store touches its buffer: a coefficient a leaf, a constant, and indices that are values."""
+
+    steps: dict[ir.Atom, Poly]
+    constant: Poly
+    values: list[tuple[ir.Value, Poly]]
+
+    def stride(self, leaf: ir.Atom) -> float:
+        """The numeric stride of a leaf (0 when the access does not depend on it)."""
+        return self._numeric.get(leaf, 0)
+
+    _numeric: dict[ir.Atom, int] = field(default_factory=dict)
+
+
+def access_of(stored: tuple[ir.Group, ...], index: tuple[ir.Form | ir.Value, ...], names: Names) -> Access:
+    out = Access({}, {}, [])
+    for d, item in enumerate(index):
+        inner = ir.leaves(a for group in stored[d + 1 :] for a in group)
+        stride: Poly = {in_order(names[a] for a in inner): 1}
+        if isinstance(item, ir.Value):
+            out.values.append((item, stride))
+            continue
+        if item.offset:
+            out.constant = plus(out.constant, times(stride, (), item.offset))
+        for atom, factor in item.terms:
+            parts = atom.leaves()
+            for i, leaf in enumerate(parts):
+                step = times(stride, tuple(names[a] for a in parts[i + 1 :]), factor)
+                out.steps[leaf] = plus(out.steps.get(leaf, {}), step)
+                numeric = factor * ir.size_of(inner) * ir.size_of(parts[i + 1 :])
+                out._numeric[leaf] = out._numeric.get(leaf, 0) + numeric
+    return out
+
+
+def store_access(region: Region, buffer: str, names: Names) -> Access:
+    slot = region.slots.get(buffer)
+    stored: list[ir.Group] = []
+    index: list[ir.Form] = []
+    for d, group in enumerate(region.stores[buffer].dims):
+        if slot and d == slot.dim:
+            stored.append((slot.total,))
+            index.append(ir.Form(tuple((a, 1) for a in group), slot.start))
+        else:
+            stored += [(a,) for a in ir.leaves(group)]
+            index += [ir.Form(((a, 1),)) for a in ir.leaves(group)]
+    return access_of(tuple(stored), tuple(index), names)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One printed loop over one or several merged leaves (outer first)."""
+
+    leaves: tuple[ir.Atom, ...]
+    var: str
+    size: str  # C text
+    count: int  # the number that `size` has for this problem
+
+
+Schedule = Literal["point", "row", "column", "product"]
+
+
+@dataclass(slots=True)
+class Nest:
+    """The loops of a region. `lane` is the outer loop that runs innermost (point and column schedules)."""
+
+    region: Region
+    schedule: Schedule
+    outer: list[Loop]
+    reduced: list[Loop]
+    lane: Loop | None
+    names: Names
+    accesses: dict[int, Access]
+    stores: dict[str, Access]
+
+    def offset(self, access: Access, start: str = "") -> str:
+        """The element offset as C text; indices that are values are left to the caller. `start` names its constant."""
+        terms = self.terms(access, [*self.outer, *([self.lane] if self.lane else []), *self.reduced])
+        if access.constant:
+            terms.append(start or text_of(access.constant))
+        return " + ".join(terms)
+
+    def terms(self, access: Access, loops: list[Loop]) -> list[str]:
+        """What these loops add to an element's offset, as C."""
+        terms = []
+        for loop in loops:
+            step = access.steps.get(loop.leaves[-1])
+            if step:
+                text = text_of(step)
+                factor = f"({text})" if "+" in text else text
+                terms.append(loop.var if text == "1" else f"{loop.var} * {factor}")
+        return terms
+
+    def is_dense(self, access: Access, loops: list[Loop]) -> bool:
+        """Whether elements of these loops lie one behind the other, without a gap."""
+        inner: list[str] = []
+        for loop in reversed(loops):
+            if access.steps.get(loop.leaves[-1]) != {in_order(inner): 1}:
+                return False
+            inner += [self.names[leaf] for leaf in loop.leaves]
+        return True
+
+    def position(self, form: ir.Form) -> str:
+        """The value of a form as C text."""
+        terms = [str(form.offset)] if form.offset or not form.terms else []
+        for atom, factor in form.terms:
+            parts = atom.leaves()
+            for i, leaf in enumerate(parts):
+                scale = " * ".join([*([str(factor)] if factor != 1 else []), *(self.names[a] for a in parts[i + 1 :])])
+                terms.append(f"{self.var(leaf)} * {scale}" if scale else self.var(leaf))
+        return " + ".join(terms)
+
+    def var(self, leaf: ir.Atom) -> str:
+        loops = [*self.outer, *self.reduced, *([self.lane] if self.lane else [])]
+        return next(loop.var for loop in loops if loop.leaves == (leaf,))
+
+
+def build_nest(region: Region, names: Names) -> Nest:
+    loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
+    accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}
+    stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
+    every = [*stores.values(), *accesses.values()]
+    order = loop_order(region, every)
+    inner = order[-1] if order else None
+    windowed = any(a.window for a in region.reduced)
+    reduced = [a for a in order if a in region.reduced]
+    outer = [a for a in order if a in region.outer]
+    schedule: Schedule = "point" if not reduced else "row" if inner in reduced and not windowed else "column"
+    if schedule == "column" and not outer:
+        schedule = "row"
+    pinned = {leaf for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)}
+    outer_groups = merge(outer, every, pinned, names)
+    lane = None
+    if schedule != "row" and outer_groups:
+        lane = loop_over(outer_groups.pop(), "l", names)
+    loops = [loop_over(g, f"i{k}", names) for k, g in enumerate(outer_groups)]
+    inner_loops = [loop_over(g, f"r{k}", names) for k, g in enumerate(merge(reduced, every, pinned, names))]
+    return Nest(region, schedule, loops, inner_loops, lane, names, accesses, stores)
+
+
+def loop_over(group: tuple[ir.Atom, ...], var: str, names: Names) -> Loop:
+    return Loop(group, var, names.product(group), ir.size_of(group))
+
+
+def loop_order(region: Region, accesses: list[Access]) -> list[ir.Atom]:
+    """Outermost first, as the access that runs over most of the loops lies in memory."""
+    atoms = [*region.outer, *region.reduced]
+    reference = max(accesses, key=lambda a: len([x for x in atoms if a.stride(x)]))
+    return sorted(atoms, key=lambda a: (reference.stride(a) != 0, -abs(reference.stride(a)), a.serial))
+
+
+def merge(
+    order: list[ir.Atom], accesses: list[Access], pinned: set[ir.Atom], names: Names
+) -> list[tuple[ir.Atom, ...]]:
+    """Adjacent loops become one where every access steps through them as through one."""
+    groups: list[tuple[ir.Atom, ...]] = []
+    for atom in order:
+        if groups and atom not in pinned and groups[-1][-1] not in pinned:
+            last = groups[-1][-1]
+            if all(a.steps.get(last, {}) == times(a.steps.get(atom, {}), (names[atom],)) for a in accesses):
+                groups[-1] = (*groups[-1], atom)
+                continue
+        groups.append((atom,))
+    return groups

@@ -1,0 +1,130 @@
+"""Passes over a region: which reductions complete in which sweep, and what a sweep needs from before it.
+
+Comes in: a nest. Goes out: what both languages' region printers share. Knows nothing of threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rag_kernels.offline.codegen.loop_nest import Loop, Nest
+from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.lowering.pointwise import CTYPES
+
+START = {
+    "sum": "0", "prod": "1", "max": "-INFINITY", "fastmax": "-INFINITY", "min": "INFINITY", "any": "0", "all": "1",
+    "maxsum": "MaxSum{-INFINITY, 0}",
+    "maxplace": "Place{-INFINITY, INT64_MAX}", "minplace": "Place{INFINITY, INT64_MAX}",
+}  # fmt: skip
+STEP = {
+    "maxsum": "{a} = merge({a}, {v});",
+    "maxplace": "take<true>({a}, {v});", "minplace": "take<false>({a}, {v});",
+    "sum": "{a} += {v};", "prod": "{a} *= {v};", "any": "{a} |= {v};", "all": "{a} &= {v};",
+    "fastmax": "{a} = {v} > {a} ? {v} : {a};",
+    "max": "{a} = {v} == {v} ? ({v} > {a} ? {v} : {a}) : {v};",
+    "min": "{a} = {v} == {v} ? ({v} < {a} ? {v} : {a}) : {v};",
+}  # fmt: skip
+
+
+def start_of(kind: str, dtype: str) -> str:
+    if kind in {"max", "fastmax", "min"} and not dtype.startswith("float"):
+        return "INT64_MIN" if kind != "min" else "INT64_MAX"
+    return START[kind]
+
+
+def accumulator(value: ir.Reduce | ir.Scan) -> str:
+    """Sums and products of floats run in double; truth values in int."""
+    if value.kind in {"any", "all"}:
+        return "int"
+    wide = value.dtype == "float32" and value.kind in {"sum", "prod"}
+    return "double" if wide else CTYPES[value.dtype]
+
+
+def indent(lines: Iterable[str]) -> list[str]:
+    return ["  " + line for line in lines]
+
+
+def words(lines: Iterable[str]) -> dict[str, None]:
+    """The names in a text, and its other words, each once."""
+    return dict.fromkeys(re.findall(r"\w+", "\n".join(lines)))
+
+
+def around(loops: list[Loop], body: list[str], *, unroll: bool = False) -> list[str]:
+    """Plain serial loops, outermost first, around some lines."""
+    for loop in reversed(loops):
+        head = ["#pragma unroll"] if unroll else []
+        body = [*head, f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{", *indent(body), "}"]
+    return body
+
+
+def levels(roots: Iterable[ir.Value]) -> dict[int, int]:
+    """By identity: how many reductions must be complete before a value can be computed."""
+    out: dict[int, int] = {}
+    for value in ir.walk(*roots):
+        below = max((out[id(c)] for c in ir.children(value)), default=0)
+        out[id(value)] = below + 1 if isinstance(value, ir.Reduce) else below
+    return out
+
+
+@dataclass(slots=True)
+class Passes:
+    """One region on its way to text."""
+
+    nest: Nest
+    printer: Printer
+    level: dict[int, int]
+    kept: dict[int, str] = field(default_factory=dict)  # values held in a row buffer: identity -> array
+
+    @property
+    def stores(self) -> dict[str, ir.Value]:
+        return self.nest.region.stores
+
+    @property
+    def values(self) -> tuple[ir.Value, ...]:
+        return tuple(self.stores.values())
+
+    @property
+    def top(self) -> int:
+        """How many levels of reductions the region has."""
+        return max(self.level.values(), default=0)
+
+    def store(self, buffer: str, scope: Scope) -> list[str]:
+        """The statement that writes a buffer's element; what it needs goes to the scope."""
+        text = self.printer.emit(self.stores[buffer], scope)
+        return [f"{self.printer.pointers[buffer]}[{self.nest.offset(self.nest.stores[buffer]) or '0'}] = {text};"]
+
+    def swept(self) -> dict[str, ir.Value]:
+        """The stores that run over the reduced loops; the others happen once an outer element."""
+        return {b: v for b, v in self.stores.items() if self.is_inner(v) or self.stored_inside(v)}
+
+    def reductions(self, level: int) -> list[ir.Reduce]:
+        return [v for v in ir.walk(*self.values) if isinstance(v, ir.Reduce) and self.level[id(v)] == level]
+
+    def is_inner(self, value: ir.Value) -> bool:
+        return bool(ir.tree_atoms(value) & set(self.nest.region.reduced))
+
+    def frontier(self, roots: list[ir.Value]) -> list[ir.Value]:
+        """Values without a reduced loop that the roots' inner expressions use directly."""
+        out: list[ir.Value] = []
+        seen: set[int] = set()
+
+        def visit(v: ir.Value) -> None:
+            if id(v) in seen or id(v) in self.kept:
+                return
+            seen.add(id(v))
+            if self.is_inner(v):
+                for child in ir.children(v):
+                    visit(child)
+            elif not isinstance(v, ir.Const | ir.Size):
+                out.append(v)
+
+        for root in roots:
+            visit(root)
+        return out
+
+    def stored_inside(self, value: ir.Value) -> bool:
+        own = {a for g in value.dims for a in ir.leaves(g)}
+        return bool(own & set(self.nest.region.reduced))

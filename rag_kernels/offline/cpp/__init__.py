@@ -1,0 +1,1 @@
+"""Print regions and contractions as C++ with OpenMP."""

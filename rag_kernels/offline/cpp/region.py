@@ -1,0 +1,372 @@
+"""C++/OpenMP for the regions of a function.
+
+Comes in: a Function and tuning Parameters. Goes out: one source text of the kernel contract. A `row` region walks one
+row after the other, all passes while the row is in the cache; a `column` region keeps a tile of neighbouring columns
+in small arrays; a `point` region is one pass. Long sums go through short float partials into doubles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_kernels.offline.codegen.contraction import find_contraction
+from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.loop_nest import Names, build_nest
+from rag_kernels.offline.codegen.reduction_levels import (
+    START,
+    STEP,
+    Passes,
+    accumulator,
+    around,
+    indent,
+    levels,
+    start_of,
+)
+from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.cpp import contraction as contract_cpp
+from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.parameters import c_name
+from rag_kernels.offline.lowering.pointwise import CTYPES, EXPENSIVE
+
+HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; values stay exact
+#ifdef __AVX512F__
+#pragma GCC target("prefer-vector-width=512")
+#endif
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <algorithm>
+#include "rag_kernel.h"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuParameters:
+    """What tuning turns."""
+
+    block: int = 512  # elements summed in float before they join the double
+    tile: int = 4096  # elements of a pointwise task
+    lanes: int = 1024  # columns of a column task
+    keep: bool = True  # keep costly row values for the next pass rather than computing them again
+    schedule: str = "static"
+    rows: int = 256  # of a task of a product, and below its columns and the terms summed in float
+    columns: int = 256
+    depth: int = 256
+    products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
+
+
+OMP = {"sum": "+", "prod": "*", "max": "max", "fastmax": "max", "min": "min", "any": "|", "all": "&"}
+COLUMN_BLOCK = 64  # rows summed in float before they join the double
+KEEP_LIMIT = 1 << 16  # longest row whose values are kept, in elements
+
+
+def constants(p: CpuParameters) -> str:
+    numbers = f"BLOCK = {p.block}, TILE = {p.tile}, LANES = {p.lanes}, KEEP = {int(p.keep)}"
+    numbers += f", ROWS = {p.rows}, COLUMNS = {p.columns}, DEPTH = {p.depth}, PRODUCTS = {p.products}"
+    return f"constexpr int64_t {numbers};  // tuning parameters\n"
+
+
+def parts_used(bodies: str) -> str:
+    """The fixed text that these functions call."""
+    return contract_cpp.HEAD if "product(" in bodies else ""
+
+
+def function_text(f: Function, parameters: CpuParameters) -> str:
+    names = Names()
+    sizes = Sizes(names)
+    sizes.solve(f)
+    regions = [line for r in f.regions for line in ["", *region_text(r, f, names, parameters)]]
+    lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
+    lines += ["  " + d for d in sizes.declarations]
+    lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
+    for buffer, ctype, total in f.scratch_memory(names):
+        name = c_name(buffer)
+        lines.append(f"  std::unique_ptr<{ctype}[]> {name}_memory(new {ctype}[{total}]);")
+        lines.append(f"  {ctype}* const {name}_data = {name}_memory.get();")
+    lines += ["  " + line if line else "" for line in regions]
+    return "\n".join([*lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
+
+
+def region_text(region: Region, f: Function, names: Names, parameters: CpuParameters) -> list[str]:
+    pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in f.specs}
+    contraction = find_contraction(region, names)
+    if contraction:
+        return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers))
+    nest = build_nest(region, names)
+    return CpuRegion(nest, Printer(nest, pointers), levels(region.stores.values()), parameters=parameters).text()
+
+
+@dataclass(slots=True)
+class CpuRegion(Passes):
+    parameters: CpuParameters = CpuParameters()
+
+    def text(self) -> list[str]:
+        shape = " x ".join(loop.size for loop in [*self.nest.outer, *([self.nest.lane] if self.nest.lane else [])])
+        reduced = " x ".join(loop.size for loop in self.nest.reduced)
+        note = f"// {', '.join(self.stores)}: {shape or '1'} elements"
+        if reduced:
+            note = f"// {', '.join(self.stores)}: {shape or '1'} {self.nest.schedule}s of {reduced}"
+        body = self.row() if self.nest.schedule == "row" else self.lanes()
+        return [note, *body]
+
+    # Tasks ----------------------------------------------------------------------------------------------------
+
+    def tasks(self, body: list[str], setup: list[str], tiles: str = "") -> list[str]:
+        """A parallel loop over all outer loops (and tiles of lanes), with the indices taken apart."""
+        loops = self.nest.outer
+        sizes = [loop.size for loop in loops] + ([tiles] if tiles else [])
+        total = " * ".join(f"({size})" if " " in size else size for size in sizes)
+        head: list[str] = []
+        rest = "t"
+        if tiles:
+            head.append(f"const int64_t tile = t % {tiles};")
+            rest = f"(t / {tiles})"
+        for k, loop in reversed(list(enumerate(loops))):
+            size = f"({loop.size})"
+            head.append(f"const int64_t {loop.var} = {rest}{f' % {size}' if k else ''};")
+            rest = f"({rest} / {size})"
+        body = [f"for (int64_t t = 0; t < {total or '1'}; ++t) {{", *indent(head), *indent(body), "}"]
+        schedule = f"schedule({self.parameters.schedule})"
+        if not setup:
+            return [f"#pragma omp parallel for {schedule}", *body]
+        return ["#pragma omp parallel", "{", *indent([*setup, f"#pragma omp for {schedule}", *body]), "}"]
+
+    # Row schedule ---------------------------------------------------------------------------------------------
+
+    def row(self) -> list[str]:
+        scope = Scope()
+        setup: list[str] = []
+        for level in range(1, self.top + 1):
+            self.row_pass(level, scope, setup)
+        swept = self.swept()
+        if swept:
+            for v in self.frontier(list(swept.values())):
+                self.printer.emit(v, scope)
+            inner = Scope(scope)
+            self.prepare_inner(inner)
+            scans = self.scans(list(swept.values()), scope, inner)
+            for buffer in swept:
+                inner.lines += self.store(buffer, inner)
+            scope.lines += self.sweep(inner.lines, "" if scans else "#pragma omp simd", [], [])
+        for buffer in [b for b in self.stores if b not in swept]:
+            scope.lines += self.store(buffer, scope)
+        return self.tasks(scope.lines, setup)
+
+    def row_pass(self, level: int, scope: Scope, setup: list[str]) -> None:
+        """One sweep over the row that completes every reduction of this level."""
+        found = self.reductions(level)
+        roots = [v.arg for v in found] + [g for v in found for g in v.guards]
+        for v in self.frontier(roots):
+            self.printer.emit(v, scope)
+        inner = Scope(scope)
+        self.prepare_inner(inner)
+        scans = self.scans(roots, scope, inner)
+        before: list[str] = []
+        after: list[str] = []
+        clauses: list[str] = []
+        for v in found:
+            self.accumulate(v, scope, inner, before, after, clauses)
+        for v in self.worth_keeping(roots, level):
+            array = self.printer.name("row")
+            ctype = CTYPES[v.dtype]
+            length = " * ".join(f"({loop.size})" for loop in self.nest.reduced)
+            setup.append(f"std::unique_ptr<{ctype}[]> {array}_memory(new {ctype}[{length}]);")
+            setup.append(f"{ctype}* const {array} = {array}_memory.get();")
+            inner.lines.append(f"{array}[{self.row_position()}] = {self.printer.emit(v, inner)};")
+            self.kept[id(v)] = array
+        simd = "" if scans else "#pragma omp simd" + "".join(f" {c}" for c in clauses)
+        scope.lines += self.sweep(inner.lines, simd, before, after)
+
+    def accumulate(self, v: ir.Reduce, scope: Scope, inner: Scope, before: list[str], after: list[str],
+                   clauses: list[str]) -> None:  # fmt: skip
+        name = self.printer.name("acc")
+        wide, ctype = accumulator(v), CTYPES[v.dtype]
+        start = start_of(v.kind, v.dtype)
+        scope.lines.append(f"{wide} {name}_all = {start};")
+        part = ctype if wide == "double" else wide
+        before.append(f"{part} {name}_part = {start};")
+        text = self.printer.emit(v.arg, inner)
+        step = {"max": STEP["fastmax"], "min": "{a} = {v} < {a} ? {v} : {a};"}.get(v.kind, STEP[v.kind])
+        guard = " && ".join(self.printer.emit(g, inner) for g in v.guards)
+        line = step.format(a=f"{name}_part", v=text)
+        inner.lines.append(f"if ({guard}) {{ {line} }}" if guard else line)
+        after.append(step.format(a=f"{name}_all", v=f"{name}_part"))
+        clauses.append(f"reduction({OMP[v.kind]} : {name}_part)")
+        result = f"{ctype}({name}_all)"
+        if v.kind in {"max", "min"} and v.dtype.startswith("float"):
+            scope.lines.append(f"int {name}_nan = 0;")
+            inner.lines.append(f"{name}_nan |= {text} != {text};")
+            clauses.append(f"reduction(| : {name}_nan)")
+            result = f"({name}_nan ? {ctype}(NAN) : {name}_all)"
+        scope.known[id(v)] = result
+
+    def prepare_inner(self, inner: Scope) -> None:
+        for key, array in self.kept.items():
+            inner.known[key] = f"{array}[{self.row_position()}]"
+
+    def row_position(self) -> str:
+        text = ""
+        for loop in self.nest.reduced:
+            text = f"({text}) * ({loop.size}) + {loop.var}" if text else loop.var
+        return text
+
+    def worth_keeping(self, roots: list[ir.Value], level: int) -> list[ir.Value]:
+        """Costly inner values of this pass that a later pass needs again."""
+        length = 1
+        for loop in self.nest.reduced:
+            length *= loop.count
+        if not self.parameters.keep or length > KEEP_LIMIT:
+            return []
+        now = {id(v) for root in roots for v in ir.walk(root, enter=lambda v: not isinstance(v, ir.Reduce))}
+        later: dict[int, ir.Value] = {}
+        for v in [*self.values, *(r.arg for n in range(level + 1, 9) for r in self.reductions(n))]:
+            stop = ir.walk(v, enter=lambda v: not isinstance(v, ir.Reduce) and not self.costly(v, now))
+            later |= {id(x): x for x in stop if self.costly(x, now)}
+        return [v for v in later.values() if id(v) not in self.kept]
+
+    def costly(self, v: ir.Value, now: set[int]) -> bool:
+        here = isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE)
+        return here and id(v) in now and self.is_inner(v)
+
+    def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope) -> list[ir.Scan]:
+        """Running totals of the sweep: the accumulator lives outside, the step inside."""
+        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
+        for v in found:
+            name = self.printer.name("s")
+            scope.lines.append(f"{accumulator(v)} {name} = {START[v.kind]};")
+            inner.lines.append(STEP[v.kind].format(a=name, v=self.printer.emit(v.arg, inner)))
+            inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
+        return found
+
+    def sweep(self, body: list[str], simd: str, before: list[str], after: list[str]) -> list[str]:
+        """All reduced loops around the body; the innermost runs in blocks, partial results joining in between."""
+        *outer, last = self.nest.reduced
+        loop = [*([simd] if simd else []), f"for (int64_t {last.var} = lo; {last.var} < hi; ++{last.var}) {{",
+                *indent(body), "}"]  # fmt: skip
+        lines = [
+            f"for (int64_t lo = 0; lo < {last.size}; lo += BLOCK) {{",
+            f"  const int64_t hi = lo + BLOCK < {last.size} ? lo + BLOCK : {last.size};",
+            *indent([*before, *loop, *after]),
+            "}",
+        ]
+        if not before:
+            lines = [line.replace("= lo;", "= 0;").replace("< hi;", f"< {last.size};") for line in loop]
+        return around(outer, lines)
+
+    # Lane schedules: point and column ---------------------------------------------------------------------------
+
+    def lanes(self) -> list[str]:
+        nest = self.nest
+        width = "TILE" if nest.schedule == "point" else "LANES"
+        if nest.lane is None:  # a single element
+            scope = Scope()
+            stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
+            return ["{", *indent([*scope.lines, *stores]), "}"]
+        size = f"({nest.lane.size})"
+        task = Scope()
+        for level in range(1, self.top + 1):
+            self.column_pass(level, task)
+        swept = self.swept()
+        if swept:
+            self.hoist(list(swept.values()), task)
+            inner = Scope(task)
+            self.lane_scans(list(swept.values()), task, inner)
+            for buffer in swept:
+                inner.lines += self.store(buffer, inner)
+            task.lines += around(nest.reduced, self.lane_loop(inner.lines))
+        if len(swept) < len(self.stores):
+            inner = Scope(task)
+            for buffer in [b for b in self.stores if b not in swept]:
+                inner.lines += self.store(buffer, inner)
+            task.lines += self.lane_loop(inner.lines)
+        bounds = [f"const int64_t lo = tile * {width}, hi = lo + {width} < {size} ? lo + {width} : {size};"]
+        declared = f"const int64_t tiles = ({nest.lane.size} + {width} - 1) / {width};"
+        return ["{", *indent([declared, *self.tasks([*bounds, *task.lines], [], "tiles")]), "}"]
+
+    def lane_loop(self, body: list[str], bounds: tuple[str, str] = ("lo", "hi")) -> list[str]:
+        return ["#pragma omp simd", f"for (int64_t l = {bounds[0]}; l < {bounds[1]}; ++l) {{", *indent(body), "}"]
+
+    def array(self, ctype: str, name: str, start: str, task: Scope) -> str:
+        task.lines.append(f"{ctype} {name}[LANES];")
+        if start:
+            task.lines.append(f"for (int64_t l = 0; l < LANES; ++l) {name}[l] = {start};")
+        return f"{name}[l - lo]"
+
+    def column_pass(self, level: int, task: Scope) -> None:
+        found = self.reductions(level)
+        roots = [v.arg for v in found] + [g for v in found for g in v.guards]
+        self.hoist(roots, task)
+        inner = Scope(task)
+        self.lane_scans(roots, task, inner)
+        guards = tuple(dict.fromkeys(g for v in found for g in v.guards))
+        parts: list[tuple[str, str, str]] = []  # float partial sums with their totals
+        for v in found:
+            assert v.guards == guards or not v.guards
+            name, ctype = self.printer.name("acc"), CTYPES[v.dtype]
+            long = accumulator(v) == "double" and any(loop.count > COLUMN_BLOCK for loop in self.nest.reduced)
+            cell = self.array(accumulator(v) if long or accumulator(v) != "double" else ctype, name,
+                              start_of(v.kind, v.dtype), task)  # fmt: skip
+            task.known[id(v)] = f"{ctype}({cell})" if long else cell
+            if long:
+                total, cell = cell, self.array(ctype, f"{name}_part", "", task)
+                parts.append((cell, start_of(v.kind, v.dtype), STEP[v.kind].format(a=total, v=cell)))
+            inner.lines.append(STEP[v.kind].format(a=cell, v=self.printer.emit(v.arg, inner)))
+        task.lines += self.column_sweep(self.guarded(inner.lines, guards), parts)
+
+    def guarded(self, body: list[str], guards: tuple[ir.Index, ...]) -> list[str]:
+        """The lane loop over those lanes alone for which the guards hold."""
+        nest = self.nest
+        lines: list[str] = []
+        bounds = ("lo", "hi")
+        for g in guards:
+            assert g.limit is not None
+            limit = nest.names.product(g.limit)
+            step = [c for atom, c in g.form.terms if nest.lane and atom.leaves() == nest.lane.leaves]
+            if not step:
+                lines.append(f"if (!{self.printer.compute(g, Scope())}) continue;")
+                continue
+            terms = tuple(t for t in g.form.terms if nest.lane and t[0].leaves() != nest.lane.leaves)
+            rest = ir.Form(terms, g.form.offset)
+            lines += [
+                f"const int64_t at = {nest.position(rest)};",
+                f"const int64_t first = std::max(lo, at < 0 ? (-at + {step[0] - 1}) / {step[0]} : 0);",
+                f"const int64_t last = std::min(hi, at < {limit} ? ({limit} - at + {step[0] - 1}) / {step[0]} : 0);",
+            ]
+            bounds = ("first", "last")
+        return [*lines, *self.lane_loop(body, bounds)]
+
+    def column_sweep(self, body: list[str], parts: list[tuple[str, str, str]]) -> list[str]:
+        """All reduced loops; long sums run in blocks of rows, whose float partial sums join the doubles."""
+        if not parts:
+            return around(self.nest.reduced, body)
+        *outer, last = self.nest.reduced
+        clear = self.lane_loop([f"{cell} = {start};" for cell, start, _ in parts])
+        join = self.lane_loop([step for *_, step in parts])
+        rows = [f"for (int64_t {last.var} = from; {last.var} < to; ++{last.var}) {{", *indent(body), "}"]
+        block = [
+            f"for (int64_t from = 0; from < {last.size}; from += {COLUMN_BLOCK}) {{",
+            f"  const int64_t to = std::min<int64_t>(from + {COLUMN_BLOCK}, {last.size});",
+            *indent([*clear, *rows, *join]),
+            "}",
+        ]
+        return around(outer, block)
+
+    def hoist(self, roots: list[ir.Value], task: Scope) -> None:
+        """Column values that do not change along the reduced loops, and that rest on a reduction, go to arrays."""
+        wanted = [v for v in self.frontier(roots) if self.level[id(v)] and not isinstance(v, ir.Reduce)]
+        if not wanted:
+            return
+        cells = [(v, self.array(CTYPES[v.dtype], self.printer.name("c"), "", task)) for v in wanted]
+        inner = Scope(task)
+        for v, cell in cells:
+            inner.lines.append(f"{cell} = {self.printer.emit(v, inner)};")
+        task.lines += self.lane_loop(inner.lines)
+        task.known |= {id(v): cell for v, cell in cells}
+
+    def lane_scans(self, roots: list[ir.Value], task: Scope, inner: Scope) -> None:
+        found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
+        for v in found:
+            cell = self.array(accumulator(v), self.printer.name("s"), START[v.kind], task)
+            inner.lines.append(STEP[v.kind].format(a=cell, v=self.printer.emit(v.arg, inner)))
+            inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({cell})", inner)

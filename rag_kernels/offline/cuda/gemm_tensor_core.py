@@ -1,0 +1,173 @@
+"""Contractions in CUDA on tensor cores: products of fp32 as three TF32 products, by wgmma where the GPU has it.
+
+Comes in: a Contraction. Goes out: the kernel and its launch, as `contract_cuda.py` has them. A block has 128 x 128 or
+64 x 256 sums; each of its eight warps has 16 x 128. Both factors lie in shared memory as high and low halves in the
+layout that wgmma reads, in quads along the depth. Where tiles do not fill the device, the depth is split among blocks,
+and the last block of a tile adds the parts up in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_kernels.offline.codegen.contraction import Contraction, Side, guard_text
+from rag_kernels.offline.codegen.loop_nest import Loop
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.gemm import Kernel, Tile
+from rag_kernels.offline.cuda.gemm_address_table import ROOM, can_step, steps_before, steps_each
+from rag_kernels.offline.cuda.gemm_tensor_core_text import BEGIN, EPILOGUE, LOOP
+
+THREADS, DEPTH = 256, 32
+
+
+def serves(c: Contraction) -> bool:
+    """Whether tiles are worth their while, even if most of their 64 rows are empty."""
+    return c.count(c.rows) >= 8 and c.count(c.columns) > 32 and c.count(c.depth) >= 16
+
+
+@dataclass(slots=True)
+class TensorKernel(Kernel):
+    def __post_init__(self) -> None:
+        rows = self.wanted or (64 if self.c.count(self.c.rows) <= 64 else 128)
+        self.tile = Tile(rows, THREADS * 64 // rows, DEPTH)
+
+    @property
+    def shared_bytes(self) -> str:
+        """Two buffers of two halves of both tiles, room to begin at a multiple of 1024, and the tables of steps."""
+        tables = sum(1 for side in (self.c.left, self.c.right) if self.stepped(side))
+        depth = f" + {8 * tables} * (({self.largest(self.c.depth)} + 31) / 32 * 32)" if tables else ""
+        return f"{self.tile_bytes}{depth}"
+
+    @property
+    def tile_bytes(self) -> int:
+        return 16 * DEPTH * (self.tile.rows + self.tile.columns) + 1024
+
+    @property
+    def times(self) -> str:
+        return " * parts"
+
+    @property
+    def dynamic(self) -> str:
+        return "bytes"
+
+    def body(self) -> list[str]:
+        c, tile, kind = self.c, self.tile, self.kind
+        left = self.quads(c.left, "left", "row0", tile.rows)
+        right = self.quads(c.right, "right", "column0", tile.columns)
+        lines = [
+            f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {DEPTH}, T = {THREADS};",
+            *c.phase_tables(kind),
+            f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
+            *BEGIN.replace("KIND", kind).splitlines(),
+            *c.apart(c.batches, "z", kind), *left[0], *right[0],
+            f"const auto fetch = [&]({kind} k0) {{", *indent([*left[1], *right[1]]), "};",
+            "const auto put = [&](int to) {", *indent([*left[2], *right[2], "publish();"]), "};",
+            *(["__syncthreads();  // the steps"] if self.stepped(c.left) or self.stepped(c.right) else []),
+            *LOOP.replace("KIND", kind).splitlines(),
+            *self.epilogue(),
+        ]  # fmt: skip
+        return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
+
+    def quads(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str], list[str]]:
+        """Statements before the loop, that load a thread's quads of the next tile, and that put them where they belong.
+
+        Neighbouring threads load along the depth where the factor lies so, along the lanes otherwise: then a thread
+        stays with one lane, and what depends on the lane alone is done before the loop.
+        """
+        c, kind, wide = self.c, self.kind, self.vector_loop(side) is not None
+        stepped = self.stepped(side)
+        deep = wide or (self.deep(side) and not (stepped and side.guards))  # a lane's bits are made once
+        limit = "rows" if name == "left" else "columns"
+        k, lane = ("at % 8 * 4", "at / 8") if deep else (f"at / {width} * 4", f"at % {width}")
+        before = [] if deep else [f"const {kind} {name}_lane = {start} + threadIdx.x % {width};"]
+        apart = c.apart(side.lanes, "lane" if deep else f"{name}_lane", kind)
+        if stepped:
+            before += steps_before(self, side, name, limit, deep, self.stepped(self.c.left))
+            body = steps_each(self, side, name, deep)
+        else:
+            before += [] if deep else apart
+            quad = [*(apart if deep else []), *self.each(side, name, wide)]
+            body = [f"if (k < depth && lane < {limit}) {{", *indent(quad), "}"]
+        loop = ["#pragma unroll", f"for (int e = 0; e < {width * 8 // THREADS}; ++e) {{"]
+        loop.append("  const unsigned at = e * T + threadIdx.x;")
+        fetch = [
+            *loop, f"  const {kind} k = k0 + {k}, lane = {f'{start} + {lane}' if deep else f'{name}_lane'};",
+            f"  next_{name}[e] = make_float4(0, 0, 0, 0);", *indent(body), "}",
+        ]  # fmt: skip
+        high, low = f"{name} + to * 2 * {width} * DEPTH", f"{name} + (to * 2 + 1) * {width} * DEPTH"
+        return before, fetch, [*loop, f"  put_quad({high}, {low}, {lane}, {k}, next_{name}[e]);", "}"]
+
+    def each(self, side: Side, name: str, wide: bool) -> list[str]:
+        """Statements that load a quad, term by term or at once."""
+        lines, text = self.c.factor(side, self.printer)
+        guards = [f"({guard_text(self.c, g, self.printer)})" for g in side.guards]
+        single = [*lines, f"(&next_{name}[e].x)[u] = {text};"]
+        if guards:
+            single = [f"if ({' && '.join(guards)}) {{", *indent(single), "}"]
+        each = [
+            "#pragma unroll", "for (int u = 0; u < 4; ++u) if (k + u < depth) {",
+            *indent([*self.depth_apart("(k + u)"), *single]), "}",
+        ]  # fmt: skip
+        if not wide:
+            return each
+        read = f"next_{name}[e] = *reinterpret_cast<const float4*>(&{self.address(side.loads[0])});"
+        return [f"if (wide_{name}) {{", *indent([*self.depth_apart("k"), read]), "} else {", *indent(each), "}"]
+
+    def stepped(self, side: Side) -> bool:
+        """Whether there is a table for it, and room; the right side's comes first."""
+        if self.vector_loop(side) is not None or not can_step(self, side):
+            return False
+        tables = 2 if side is self.c.left and self.stepped(self.c.right) else 1
+        return self.tile_bytes + 8 * tables * (self.c.count(self.c.depth) + 31) <= ROOM
+
+    def vector_loop(self, side: Side) -> Loop | None:
+        """Four neighbours at once along the depth only."""
+        loop = Kernel.vector_loop(self, side)
+        return loop if loop in self.c.depth else None
+
+    def epilogue(self) -> list[str]:
+        """The operators behind the sum, and the stores: each thread stays with one column."""
+        c, kind = self.c, self.kind
+        scope = Scope()
+        scope.known[id(c.total)] = "tile[i * (COLUMNS + 8) + threadIdx.x % COLUMNS]"
+        values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
+        places = {b: self.place(b) for b in values}
+        stores = [f"{places[b]} = {v};" for b, v in values.items()]
+        return [
+            *EPILOGUE.splitlines(), f"const {kind} column = column0 + threadIdx.x % COLUMNS;",
+            "if (column < columns) {",
+            *indent(c.apart(c.columns, "column", kind)), "#pragma unroll 4",
+            "  for (int i = threadIdx.x / COLUMNS; i < ROWS && row0 + i < rows; i += T / COLUMNS) {",
+            f"    const {kind} row = row0 + i;",
+            *indent(indent([*c.apart(c.rows, "row", kind), *scope.lines, *stores])), "  }", "}",
+        ]  # fmt: skip
+
+    def vector_store(self) -> bool:
+        return False
+
+    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
+        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
+        return Kernel.text(self, name, [*parameters, *shared], body, widths)
+
+    def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
+        c, depth = self.c, "1" if self.c.phases else self.c.extents(self.c.depth)
+        head = [
+            f"const int64_t all = ({c.extents(c.batches)}) * tiles({self.largest(c.rows)}, {self.tile.rows})"
+            f" * tiles({self.largest(c.columns)}, {self.tile.columns});",
+            f"const int parts = parts_of(all, {depth});",
+            f"float* partial = parts > 1 ? scratch<float>(all * parts * {64 * THREADS}, stream) : nullptr;",
+            "int* arrived = parts > 1 ? scratch<int>(all, stream) : nullptr;",
+            "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * all, stream);",
+            f"const int64_t bytes = {self.shared_bytes};",
+            f"const auto raised = cudaFuncSetAttribute({name}, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);",
+            'RK_CHECK(raised == cudaSuccess, "this product needs more shared memory than the device has");',
+        ]
+        arguments = [*arguments, "parts", "partial", "arrived"]
+        lines = Kernel.launch(self, name, arguments, checks, widths)
+        return [*head, *lines, "if (parts > 1) {", "  cudaFreeAsync(partial, stream);",
+                "  cudaFreeAsync(arrived, stream);", "}"]  # fmt: skip
+
+    def largest(self, loops: list[Loop]) -> str:
+        """How many steps loops have, at least as many as in any phase."""
+        return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"

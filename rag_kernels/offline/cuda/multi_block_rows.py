@@ -1,0 +1,371 @@
+"""CUDA for rows that no block can hold: blocks share a row, so that it is read once however long it is.
+
+Comes in: a region of long rows that are swept more than once. Goes out: a kernel for it in place of the wide one, and
+the C condition under which it may run. A thread keeps its elements in shared memory, a ring in which its part of later
+rows arrives while it is busy with this one; it alone reads what it copied. Blocks exchange what they reduced: up to
+eight through each other's shared memory (a cluster), more through global memory, which takes all of them resident.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.loop_nest import Loop
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.multi_block_rows_text import BOARD
+from rag_kernels.offline.cuda.region import CudaParameters
+from rag_kernels.offline.cuda.vectorized import KEPT_ELEMENTS, WideRegion, find_quads
+from rag_kernels.offline.fusion.online_reduction import EXPONENTIAL, PAIR, SQUARE, WIDE
+from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.ir import values as ir
+
+SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
+MOST = 12  # of these, at most so many of one row: the others are on their way meanwhile
+CLUSTER, SHOWN = 8, 8  # blocks of a cluster that every such device takes, and what they show each other at most
+BLOCK_BYTES, REDUCED_BYTES = 227 << 10, 256  # of shared memory: a block's at most, and what warps hand over of a sum
+LONGEST = 66 * 1024 * MOST * 4  # elements of a row: two rows at a time, so that memory works while one waits
+
+
+@dataclass(slots=True)
+class SpreadRegion(WideRegion):
+    """Loops over rows by team; `ITEMS` vectors of a row are a thread's own."""
+
+    held: tuple[str, ...] = ()  # what the ring holds
+    apart: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere
+    awaited: bool = False  # whether a sweep has waited for what the ring holds of this row
+    joined: int = 0  # reductions that teams exchange
+    known_powers: dict[object, str] = field(default_factory=dict)  # of exponentials that stand in a load's place
+    finish: list[str] = field(default_factory=list)  # from a thread's fp32 sums to what its block sums
+    shown: dict[str, str] = field(default_factory=dict)  # what a block shows of a reduction, around the sum of `{0}`
+
+    def condition(self, name: str) -> str:
+        wide = "" if self.apart else WideRegion.condition(self, name)
+        items = self.items()
+        fits = f"fits({name}<{items}, false>, small({self.vectors}), {items}, {self.threads}, {self.bytes})"
+        return f"{wide} && {fits}" if wide else fits
+
+    def row(self) -> list[str]:
+        passes = self.passes("row", "true", "team.part() == 0 && threadIdx.x == 0")
+        outer = self.total(self.nest.outer)
+        last = max(i for i, line in enumerate(passes) if re.search(r"\bsweep\w*\(k, j\);$", line))
+        passes.insert(last + 1, "  bring();")
+        own = f"{self.quads} > first ? ({self.quads} - first - 1) / {{0}} + 1 : 0"
+        elements = "FULL || single > 4 * ITEMS ? 4 * ITEMS : int(single)" if self.apart else "4 * own"
+        return [
+            "int met = 0;",
+            f"const int first = int(team.part()) * ITEMS * {self.step_of_item} + threadIdx.x;",
+            f"const int64_t left = {own.format(self.step_of_item)};",
+            "const int own = FULL || left > ITEMS ? ITEMS : int(left);",
+            *([f"const int64_t single = {own.format(self.threads)};"] if self.apart else []),
+            f"const int elements = {elements};",
+            *(f"const Quotient of_{loop.var}({loop.size});" for loop in self.inner_loops()),
+            f"Ring<{len(self.held)}, {self.slots}, {self.threads}> ring(team.number());",
+            *self.bring(outer),
+            f"for (int i = 0; i < {self.slots}; ++i) bring();",
+            f"for (int64_t t = team.number(); t < {outer}; t += team.count) {{",
+            *indent(self.indices(self.nest.outer, "t")),
+            *indent(self.loaded(passes, set(self.held))),
+            "  ring.done(ITEMS);",
+            "}",
+            "team.leave();",
+        ]
+
+    def bring(self, outer: str) -> list[str]:
+        """The thread's next vector of this row or a later one, to where the ring has room next."""
+        many = f", {self.axis_size} - k" if self.apart else ""
+        starts = [self.starts[n] for n in self.held]
+        rows = [f"ring.from[{i}] = {row};" for i, (row, _) in enumerate(starts)]
+        call = f"ring.copy{'_apart' * self.apart}"
+        copies = [f"{call}({i}, ring.from[{i}] + {place}{many});" for i, (_, place) in enumerate(starts)]
+        return [
+            "auto enter = [&] {  // the next row",
+            f"  if (ring.row >= {outer}) return;",
+            "  const int64_t t = ring.row;",
+            *indent([*self.indices(self.nest.outer, "t"), *rows]),
+            "};",
+            "auto bring = [&] {",
+            f"  if (ring.row < {outer} && (FULL || ring.item < own)) {{",
+            f"    const int k = first + ring.item * {self.step_of_item};",
+            *indent(indent([*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *copies])),
+            "  }",
+            "  if (ring.copied(ITEMS, team.count)) enter();",
+            "};",
+            "enter();",
+        ]
+
+    def inner_loops(self) -> list[Loop]:
+        return [*self.nest.reduced[1:-1], self.quad] if len(self.nest.reduced) > 1 else []
+
+    def indices(self, loops: list[Loop], flat: str) -> list[str]:
+        """Those within a row are taken apart once a vector, by products."""
+        if flat != "k":
+            return WideRegion.indices(self, loops, flat)
+        lines, rest = [], flat
+        for loop in reversed(loops[1:]):
+            lines += [f"const uint32_t over_{loop.var} = of_{loop.var}({rest});",
+                      f"const int64_t {loop.var} = {rest} - over_{loop.var} * of_{loop.var}.by;"]  # fmt: skip
+            rest = f"over_{loop.var}"
+        return [*lines, f"const int64_t {loops[0].var} = {rest};"]
+
+    @property
+    def quad(self) -> Loop:
+        assert self.axis
+        return replace(self.axis, var=f"{self.axis.var}_q") if self.apart else WideRegion.quad.__get__(self)
+
+    @property
+    def element(self) -> str:
+        return f"{self.quad.var} + u * {self.threads}" if self.apart else WideRegion.element.__get__(self)
+
+    @property
+    def axis_size(self) -> str:
+        assert self.axis
+        return self.axis.size
+
+    @property
+    def step_of_item(self) -> int:
+        """From one vector of a thread to its next: in vectors, or in elements that lie apart."""
+        return self.threads * (4 if self.apart else 1)
+
+    def each(self, lines: list[str]) -> list[str]:
+        assert self.axis
+        inside = f"if (FULL || {self.axis.var} < {self.axis.size}) {{"
+        return WideRegion.each(self, [inside, *indent(lines), "}"] if self.apart else lines)
+
+    @property
+    def mine(self) -> str:
+        return f"first + j * {self.step_of_item}"
+
+    @property
+    def is_mine(self) -> str:
+        return "FULL || j < own"
+
+    def kept_or(self, name: str, load: str) -> str:
+        return f"ring.at({self.held.index(name)}, j)"
+
+    def put(self, name: str) -> str:
+        place = self.addresses[name]
+        return f"keep_whole({place}, {name});" if place.startswith("&") else f"put_whole({place}, {name});"
+
+    def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
+        return [line.replace("&ring.at(", "ring.place(") for line in WideRegion.loaded(self, lines, kept)]
+
+    def each_quad(self, sweep: str) -> list[str]:
+        """A row's first sweep takes what has come and waits for the rest, one by one."""
+        unroll, *loop = self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])
+        if self.awaited:
+            return ["#pragma unroll 4", *loop]
+        self.awaited = True
+        return [unroll, loop[0], f"  await_copies({self.slots - 1} - j);", *loop[1:]]
+
+    def comes_back(self) -> bool:
+        """Whether a row is needed again once something of it is known: sums alone gain nothing by teams (0.988 ms for
+        0.985 on an H200, group norm)."""
+        return self.top + bool(self.swept()) > 1 or any(v.kind == PAIR for v in self.reductions(1))
+
+    def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
+        """First what a thread needs to know of its own elements, so that it can sum them in fp32."""
+        for v in self.reductions(level):
+            if v.kind == PAIR:
+                top = self.look(v.arg, "top", "-INFINITY", "{a} = fmaxf({a}, {v});", scope)
+                scope.lines.append(f"{top} = row_reduce({top}, Max(), -INFINITY);")
+                scope.lines.append(f"const float {top}_finite = {top} == -INFINITY ? 0.0f : {top};")
+            elif isinstance(v.arg, ir.Op) and v.arg.template == SQUARE:
+                name = self.look(v.arg.args[0], "about", "0.0f", "{a} += {v};", scope)
+                scope.lines.append(f"{name} /= elements ? elements : 1;  // the mean of what this thread has")
+                scope.lines.append(f"float {name}_sum = 0, {name}_squares = 0;")
+        WideRegion.reduce_pass(self, level, kind, active, scope)
+        for v in self.reductions(level):
+            for power in self.powers(v):
+                factor, top = self.printer.name("factor"), scope.known[id(v.arg), "top"]
+                scope.lines.append(f"const float {factor} = expf({top}_finite - {scope.known[id(v)]}.top);")
+                self.known_powers[id(power)] = f"({self.element_of(v.arg)} * {factor})"
+
+    def powers(self, v: ir.Reduce) -> list[ir.Op]:
+        """exp(x - top) of a softmax, where nothing else is done with a loaded x after its sum."""
+        if v.kind != PAIR or self.element_of(v.arg) is None or self.top > 1:
+            return []
+        after = list(ir.walk(*self.values, enter=lambda v: not isinstance(v, ir.Reduce)))
+        same = self.element_of(v.arg)
+        users = [o for o in after if any(self.element_of(child) == same for child in ir.children(o))]
+        powers = [o for o in users if isinstance(o, ir.Op) and o.template == EXPONENTIAL and is_top(o.args[1], v)]
+        return powers if len(powers) == len([o for o in users if o is not v]) else []
+
+    def element_of(self, v: ir.Value) -> str | None:
+        """What a load that a thread keeps is called inside a sweep."""
+        if not isinstance(v, ir.Load):
+            return None
+        name = self.loads.get(f"{self.printer.pointers[v.buffer]}[{self.nest.offset(self.nest.accesses[id(v)])}]")
+        return f"(&{name}.x)[u]" if name else None
+
+    def open_inner(self, scope: Scope) -> Scope:
+        inner = WideRegion.open_inner(self, scope)
+        inner.known |= self.known_powers
+        return inner
+
+    def look(self, x: ir.Value, word: str, start: str, step: str, scope: Scope) -> str:
+        """One sweep over what a thread keeps; the variable that it fills is known by the value and the word."""
+        self.settle([x], scope)
+        inner, name = self.open_inner(scope), self.printer.name(word)
+        text = self.printer.emit(x, inner)
+        scope.lines.append(f"float {name} = {start};")
+        lines = [*inner.lines, step.format(a=name, v=text)]
+        scope.lines += self.sweep(lines, [], "row", "true", scanning=False)
+        scope.known[id(x), word] = name
+        return name
+
+    def step(self, v: ir.Reduce, name: str, wide: str, scope: Scope, block: Scope) -> str:
+        """Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits
+        are lost, and of exponentials below a maximum of its own."""
+        template = v.arg.template if isinstance(v.arg, ir.Op) else ""
+        about = scope.find((id(v.arg.args[0]), "about")) if isinstance(v.arg, ir.Op) and v.arg.args else None
+        if v.kind == PAIR:
+            return self.step_of_pair(v, name, scope, block)
+        if about and v.kind == "sum" and isinstance(v.arg, ir.Op) and template in (WIDE, SQUARE):
+            own, text = "double(elements)", self.printer.emit(v.arg.args[0], block)
+            if template == WIDE:
+                self.finish.append(f"{name} = {about}_sum + {own} * {about};")
+                return f"{about}_sum += {text} - {about};"
+            self.finish.append(f"{name} = {about}_squares + {about} * (2.0 * {about}_sum + {own} * {about});")
+            return f"{about}_squares += ({text} - {about}) * ({text} - {about});"
+        if wide == "double" and v.kind == "sum" and v.dtype == "float32":
+            scope.lines.append(f"float {name}_f = 0;")
+            self.finish.append(f"{name} = {name}_f;")
+            return f"{name}_f += {self.printer.emit(v.arg, block)};"
+        return WideRegion.step(self, v, name, wide, scope, block)
+
+    def step_of_pair(self, v: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
+        top = scope.find((id(v.arg), "top"))
+        scope.lines.append(f"float {name}_f = 0;")
+        self.shown[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
+        text, power = self.printer.emit(v.arg, block), self.printer.name("power")
+        block.lines.append(f"const float {power} = expf({text} - {top}_finite);")
+        if self.powers(v):
+            place = self.printer.name("powers")
+            self.targets[f"in {place}"], self.addresses[place] = place, f"&@{text.split('.')[0][2:]}@"
+            block.lines.append(f"(&{place}.x)[u] = {power};  // in its place")
+        return f"{name}_f += {power};"
+
+    def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
+        """Every block shows what it has, all of the team meet, and each combines what all have shown."""
+        numbered = list(enumerate(found, self.joined))
+        self.joined += len(found)
+        lines, self.finish = self.finish, []
+        shows = []
+        for i, (name, f, start) in numbered:
+            whole = name not in self.shown
+            part, summed, zero = (name, f, start) if whole else (f"double({name}_f)", "Sum()", "0.0")
+            lines.append(f"put_part<{i}>({part}, {summed});")
+            taken = f"take_part<{i}>({summed}, {zero})"
+            shows.append(f"  team.show(met, {i}, {taken if whole else self.shown[name].format(taken)});")
+        lines += ["__syncthreads();", "if (threadIdx.x < 32) {", *shows, "}"]
+        lines += [f"team.gather(met, {i}, {f}, {start});" for i, (_, f, start) in numbered]
+        lines += ["team.meet();"]
+        lines += [f"{name} = team.look(met, {i}, {f}, {start});" for i, (name, f, start) in numbered]
+        return [*lines, "++met;"]
+
+    @property
+    def template(self) -> str:
+        return "template <int ITEMS, bool FULL> "
+
+    @property
+    def bounds(self) -> str:
+        return f"__launch_bounds__({self.threads}, {1024 // self.threads}) "
+
+    def parameters_of(self, body: list[str], f: Function) -> tuple[list[str], list[str]]:
+        parameters, arguments = WideRegion.parameters_of(self, body, f)
+        team = "Cluster" if self.parts() <= CLUSTER and self.joined <= SHOWN else "Team"
+        return [f"{team} team", *parameters], arguments
+
+    def launch(self, name: str, arguments: list[str]) -> list[str]:
+        rows, items = f"small({self.total(self.nest.outer)})", self.items()
+        plan = f"{rows}, small({self.vectors}), {items}, {self.threads}, {self.bytes}, {self.joined}, stream, "
+        plan += f"{', '.join(arguments)});"
+        return [
+            f"if (({self.quads}) % ({items * self.step_of_item}) == 0) spread({name}<{items}, true>, {plan}",
+            f"else spread({name}<{items}, false>, {plan}",
+        ]
+
+    @property
+    def slots(self) -> int:
+        """Vectors of each kept tensor that a thread has room for."""
+        return SLOTS // max(1, len(self.held))
+
+    @property
+    def threads(self) -> int:
+        """Of a block: half as many where a row is short, so that a processor has two."""
+        most = self.parameters.sharing
+        return most // 2 if self.count() <= self.most() * most // 2 else most
+
+    @property
+    def bytes(self) -> int:
+        """Of shared memory."""
+        return self.slots * max(1, len(self.held)) * self.threads * 16
+
+    @property
+    def vectors(self) -> str:
+        """Of a row, as C."""
+        return f"(({self.quads}) + 3) / 4" if self.apart else self.quads
+
+    def count(self) -> int:
+        """Vectors of a row as long as this problem's."""
+        return -(-self.reduced_count() // 4)
+
+    def most(self) -> int:
+        """Vectors of a row that a thread takes at most."""
+        return max(1, self.slots * MOST // SLOTS)
+
+    def parts(self) -> int:
+        """Blocks that share a row; a few more than it takes if then each has as much as the others."""
+        least = -(-self.count() // (self.most() * self.threads))
+        even = [n for n in range(least, CLUSTER + 1) if self.count() % (n * self.threads) == 0]
+        return even[0] if even else least
+
+    def items(self) -> int:
+        return -(-self.count() // (self.parts() * self.threads))
+
+
+def spread_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> SpreadRegion | None:
+    """The kernel of teams, where a row is long, is swept more than once, and can be kept."""
+    if not parameters.sharing:
+        return None
+    found = SpreadRegion.of(region, f, sizes, parameters)
+    rows = found.nest.schedule == "row" and not found.has_scan() and found.top > 0
+    if not rows or not KEPT_ELEMENTS < found.reduced_count() <= LONGEST or not found.comes_back():
+        return None
+    if not prepared(found):
+        return None
+    found.row()  # counts the uses
+    kept = tuple(found.kept_names())
+    if not kept or len(kept) > SLOTS // 2 or found.joined > BOARD or found.reduced_count() > LONGEST // len(kept):
+        return None
+    fresh = SpreadRegion.of(region, f, sizes, parameters)
+    prepared(fresh)
+    fresh.held = kept
+    if fresh.bytes + REDUCED_BYTES * (found.joined + 2) > BLOCK_BYTES:
+        return None
+    if fresh.apart:
+        fresh.loads = {text: name for text, name in fresh.loads.items() if name in kept}
+    return fresh
+
+
+def prepared(found: SpreadRegion) -> bool:
+    """Note what can be taken four at a time: neighbours where rows allow it, else elements that lie apart."""
+    if found.nest.reduced[-1].count % 4 == 0 and found.parameters.vector > 1:
+        return find_quads(found)
+    if len(found.nest.reduced) > 1:
+        return False
+    found.width = 1
+    some = find_quads(found)
+    found.width, found.apart, found.targets = 4, True, {}
+    return some
+
+
+def is_top(v: ir.Value, pair: ir.Reduce) -> bool:
+    return isinstance(v, ir.Op) and v.template == "{0}.top" and v.args[0] is pair
+
+
+def uses_teams(text: str) -> bool:
+    return bool(re.search(r"\b(Team|Cluster) team\b", text))

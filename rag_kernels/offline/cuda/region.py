@@ -1,0 +1,265 @@
+"""One region as a `__global__` function: every thread takes an element at a time, wherever it lies.
+
+Comes in: a region of a Function and tuning parameters. Goes out: the text of the kernel and of its launch. The threads
+of a block form teams: a row has a team along threadIdx.x, a column a team along threadIdx.y (so that neighbouring
+columns load together); a team reduces through warp shuffles or shared memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Self
+
+from rag_kernels.offline.codegen.contraction import find_contraction
+from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.loop_nest import Loop, build_nest, text_of
+from rag_kernels.offline.codegen.reduction_levels import around, indent, levels, words
+from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.cuda.gemm import Kernel, start_of
+from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel, serves
+from rag_kernels.offline.cuda.reduce_loops import Sweeps, count_of
+from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
+from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.parameters import Number, c_name
+from rag_kernels.offline.lowering.pointwise import CTYPES
+
+KEPT_COLUMN, MANY_COLUMNS = 64, 1 << 17
+SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
+
+
+@dataclass(frozen=True, slots=True)
+class CudaParameters:
+    """What tuning turns."""
+
+    threads: int = 256  # of a block, also of a row up to eight times as long
+    long_threads: int = 1024  # of a block for longer rows
+    team: int = 16  # threads that share a column
+    vector: int = 4  # neighbouring elements that a thread takes with one load; 1 turns it off
+    tile: int = 0  # rows of a block of a product: 64 or 128, or 0 for what fits
+    tensor: int = 1  # products on tensor cores, as three TF32 products each
+    products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
+    sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
+
+
+FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 each
+
+
+@dataclass(slots=True)
+class CudaRegion(Sweeps):
+    parameters: CudaParameters = CudaParameters()
+    constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
+    scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
+
+    @classmethod
+    def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
+        pointers = {b: f"{c_name(b)}_p" for b in f.specs}
+        nest = build_nest(region, sizes.names)
+        level = levels(region.stores.values())
+        scratch = tuple(c_name(b) for b in f.scratch)
+        constants = sizes.constants
+        if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
+            summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
+            constants = {name: value for name, value in constants.items() if name in summed}
+        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=constants,
+                   scratch=scratch)  # fmt: skip
+
+    def product(self, name: str, f: Function) -> tuple[list[str], list[str]] | None:
+        """The kernel and its launch in tiles, if the region is a sum of products (`contract_cuda.py`)."""
+        found = find_contraction(self.nest.region, self.nest.names)
+        if found is None:
+            return None
+        used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
+        small = all(math.prod(f.specs[b].shape) <= 1 << 31 for b in used)
+        printer = Printer(found.nest, self.printer.pointers)
+        made = TensorKernel if self.parameters.tensor and serves(found) else Kernel
+        kernel = made(found, printer, "int" if small else "int64_t", self.parameters.tile)
+        body = kernel.body()
+        parameters, arguments = self.parameters_of(body, f)
+        parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
+        constants = self.constants_in(body)
+        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
+        pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in used}
+        checks = [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in f.scratch]
+        widths = kernel.widths(pointers)
+        return kernel.text(name, parameters, body, widths), kernel.launch(name, arguments, checks, widths)
+
+    def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
+        """The device function and the statements that launch it."""
+        nest = self.nest
+        body = {"point": self.point, "row": self.row, "column": self.column}[nest.schedule]()
+        parameters, arguments = self.parameters_of(body, f)
+        body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
+        shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
+        reduced = " x ".join(loop.size for loop in nest.reduced)
+        note = f"// {', '.join(self.stores)}: {shape} " + (f"{nest.schedule}s of {reduced}" if reduced else "elements")
+        head = f"{self.template}__global__ void {self.bounds}{name}({', '.join(parameters)}) {{"
+        return [note, head, *indent(body), "}"], self.launch(name, arguments)
+
+    @property
+    def template(self) -> str:
+        return ""
+
+    @property
+    def bounds(self) -> str:
+        """Each sum takes registers, and a block whose threads want more than there are cannot be launched.
+
+        Where sums are few nvcc is left alone.
+        """
+        return "__launch_bounds__(ROW_THREADS, 1) " if self.nest.schedule == "row" and self.sums() > FEW_SUMS else ""
+
+    def sums(self) -> int:
+        return sum(isinstance(v, ir.Reduce) for v in ir.walk(*self.values))
+
+    def constants_in(self, body: list[str]) -> list[tuple[str, str]]:
+        """Sizes that are numbers, as far as the body names them."""
+        named = words(body)
+        return [(name, value) for name, value in self.constants.items() if name in named]
+
+    def parameters_of(self, body: list[str], f: Function) -> tuple[list[str], list[str]]:
+        """Pointers, then sizes and numbers, in the order in which the body names them, the same for kernels alike."""
+        pointers: dict[str, tuple[str, str]] = {}
+        others: dict[str, tuple[str, str]] = {}
+        for buffer in (*f.inputs, *f.scratch, *f.outputs):
+            name, const = c_name(buffer), "" if buffer in self.stores else "const "
+            pointer, data = f"{name}_p", f"{name}_data" if buffer in f.scratch else f"{name}.data"
+            pointers[pointer] = f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {pointer}", data
+            if buffer in self.stores:
+                start = text_of(self.nest.stores[buffer].constant)
+                others[start_of(pointer)] = f"int64_t {start_of(pointer)}", start
+        numbers = [(item.name, item.ctype) for item in f.order if isinstance(item, Number)]
+        sizes = [(n, "int64_t") for n in self.nest.names.of.values() if n not in self.constants]
+        others |= {text: (f"{kind} {text}", text) for text, kind in [*sizes, *numbers]}
+        named = words(body)
+        found = [known[word] for known in (pointers, others) for word in named if word in known]
+        return [parameter for parameter, _ in found], [argument for _, argument in found]
+
+    def launch(self, name: str, arguments: list[str]) -> list[str]:
+        outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"
+        lane = self.nest.lane.size if self.nest.lane else "1"
+        depth = f"small({self.total(self.nest.reduced)});  // of a row or column"
+        match self.nest.schedule:
+            case "point":
+                count = f"({outer}) * ({lane})" if not self.nest.outer else f"small(({outer}) * ({lane}))"
+                return [f"{name}<<<blocks(({count} + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
+            case "row":
+                if self.has_scan():
+                    return [depth, f"{name}<<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
+                block = f"row_block(small({self.total(self.nest.reduced)}))"
+                return [
+                    f"const dim3 block = {block};",
+                    f"{name}<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}",
+                ]
+            case _ if self.solo():
+                stepped_ = self.stepped()
+                outer = self.total([*self.nest.outer[:-1], groups_of(stepped_)]) if stepped_ else outer
+                check = f"{stepped_.size} >= {STEPS}" if stepped_ else ""
+                grid = f"blocks((small(({outer}) * ({lane})) + THREADS - 1) / THREADS)"
+                checks = [f'RK_CHECK({check}, "this kernel needs {check}");'] if check else []
+                return [*checks, f"{name}<<<{grid}, THREADS, 0, stream>>>{call}"]
+            case _:
+                grid = f"blocks(({outer}) * (({lane} + 31) / 32))"
+                return [depth, f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
+
+    def solo(self) -> bool:
+        """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
+        return self.has_scan() or self.reduced_count() <= SHORT_COLUMN or self.has_windows() or self.keeps_columns()
+
+    def is_unrolled(self) -> bool:
+        return bool(self.known_loads or self.stepped())
+
+    def has_windows(self) -> bool:
+        """Whether columns are windows, and many: their elements lie together, which a team would not profit from."""
+        nest = self.nest
+        windows = all(leaf.window for loop in nest.reduced for leaf in loop.leaves)
+        many = count_of([*nest.outer, *([nest.lane] if nest.lane else [])]) >= MANY_COLUMNS
+        return nest.schedule == "column" and windows and many and self.reduced_count() <= LONG_WINDOW
+
+    def stepped(self) -> Loop | None:
+        """The outer loop of which a thread takes several steps, for windows (`cuda_windows.py`)."""
+        alone = self.has_scan() or self.swept() or self.keeps_columns() or self.reduced_count() > SHORT_COLUMN
+        return None if alone else stepped_loop(self.nest)
+
+    def keeps_columns(self) -> bool:
+        """Whether a thread can hold a column in registers: a short one of known length, and columns enough."""
+        nest = self.nest
+        loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
+        fixed = all(nest.names[leaf] in self.constants for loop in nest.reduced for leaf in loop.leaves)
+        guarded = any(isinstance(v, ir.Reduce) and v.guards for v in ir.walk(*self.values))
+        few = not fixed or guarded or self.has_scan() or nest.schedule != "column"
+        sweeps = self.top + bool(self.swept())
+        return not few and sweeps > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
+
+    # Point ----------------------------------------------------------------------------------------------------
+
+    def point(self) -> list[str]:
+        nest, scope = self.nest, Scope()
+        loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
+        stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
+        head = [
+            "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"if (t >= {self.total(loops)}) return;",
+        ]
+        return [*head, *self.indices(loops, "t"), *scope.lines, *stores]
+
+    # Rows and columns -----------------------------------------------------------------------------------------
+
+    def row(self) -> list[str]:
+        """A team along threadIdx.x walks the row once for every level of reductions, then once to store."""
+        outer = self.total(self.nest.outer)
+        head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;", f"if (t >= {outer}) return;"]
+        if self.has_scan():
+            head = ["const int64_t t = blockIdx.x;"]
+        return [*head, *self.indices(self.sharing_last(), "t"), *self.passes("row", "true", "threadIdx.x == 0")]
+
+    def sharing_last(self) -> list[Loop]:
+        """The outer loops, those last along which rows share what they read (a norm's weights): blocks that run
+        together then find it in the cache."""
+        loads = [v for v in ir.walk(*self.values) if isinstance(v, ir.Load) and self.is_inner(v)]
+
+        def shares(loop: Loop) -> bool:
+            return any(not self.nest.accesses[id(v)].stride(leaf) for v in loads for leaf in loop.leaves)
+
+        return sorted(self.nest.outer, key=shares)
+
+    def column(self) -> list[str]:
+        """Neighbouring threads hold neighbouring columns; a team along threadIdx.y shares each column."""
+        lane = self.nest.lane
+        assert lane
+        if self.solo():
+            stepped_ = self.stepped()
+            loops = [*self.nest.outer[:-1], groups_of(stepped_)] if stepped_ else self.nest.outer
+            head = [
+                "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+                f"if (t >= {self.total([*loops, lane])}) return;",
+                *self.indices([*loops, lane], "t"),
+            ]
+            body = [*self.keep_columns(), *self.passes("column", "true", "true")]
+            return [*head, *(stepped(stepped_, body) if stepped_ else body)]
+        head = [
+            f"const uint32_t tiles = uint32_t(({lane.size} + blockDim.x - 1) / blockDim.x);",
+            "const int64_t l_wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
+            f"const bool active = l_wanted < {lane.size};",
+            "const int64_t l = active ? l_wanted : 0;  // idle threads take part in the barriers only",
+            *self.indices(self.nest.outer, "(blockIdx.x / tiles)"),
+        ]
+        return [*head, *self.passes("column", "active", "active && threadIdx.y == 0")]
+
+    def keep_columns(self) -> list[str]:
+        """Read a short column once, all of it at a time."""
+        if not self.keeps_columns():
+            return []
+        place = "0"
+        for loop in self.nest.reduced:
+            place = loop.var if place == "0" else f"({place}) * {loop.size} + {loop.var}"
+        declared, loads = [], []
+        for v in ir.walk(*self.values):
+            access = self.nest.accesses.get(id(v))
+            if isinstance(v, ir.Load) and access and v.dtype == "float32" and self.is_inner(v) and not access.values:
+                text, name = f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]", self.printer.name("kept")
+                if text not in self.known_loads:
+                    self.known_loads[text] = f"{name}[{place}]"
+                    declared.append(f"float {name}[{self.reduced_count()}];")
+                    loads.append(f"{name}[{place}] = {text};")
+        return [*declared, *around(self.nest.reduced, loads, unroll=True)]

@@ -1,0 +1,301 @@
+"""CUDA that takes four neighbouring elements at a time: sixteen bytes a load, and rows that stay in registers.
+
+Comes in: a region whose innermost loop is a multiple of four here. Goes out: a second kernel for it beside the scalar
+one of `cuda_region.py`, and the C condition under which it may run (sizes and addresses, known at the call). A row of
+at most ITEMS quads a thread is read once and kept; a longer one is read once for every level of reductions. Loads that
+do not lie side by side stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, Nest, text_of
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.ir import values as ir
+
+KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
+MOST_THREADS = 512  # of a row that is kept
+KEPT_ELEMENTS = 4 * KEPT * MOST_THREADS  # of a row at most
+
+
+@dataclass(slots=True)
+class WideRegion(CudaRegion):
+    """`axis` is the loop along which elements lie side by side; a `float4` is named by what it was loaded from."""
+
+    axis: Loop | None = None
+    width: int = 4  # elements of a load
+    addresses: dict[str, str] = field(default_factory=dict)  # name -> address
+    starts: dict[str, tuple[str, str]] = field(default_factory=dict)  # the same: of its row, and where in that
+    strides: dict[str, None] = field(default_factory=dict)  # that must be multiples of four, as C
+    loads: dict[str, str] = field(default_factory=dict)  # text of a scalar load -> name
+    targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
+    partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
+    uses: dict[str, int] = field(default_factory=dict)  # how many sweeps use a load
+
+    @property
+    def quad(self) -> Loop:
+        assert self.axis
+        size = f"({self.axis.size} / {self.width})" if self.width > 1 else self.axis.size
+        return Loop(self.axis.leaves, f"{self.axis.var}_q", size, self.axis.count // self.width)
+
+    @property
+    def vector(self) -> str:
+        return f"float{self.width}"
+
+    @property
+    def element(self) -> str:
+        """The index of element `u` of a quad."""
+        return f"{self.width} * {self.quad.var} + u" if self.width > 1 else self.quad.var
+
+    def condition(self, name: str) -> str:
+        """When the kernel of this name may run, as C."""
+        assert self.axis
+        if self.width == 1:
+            return ""
+        places = (text for text in self.addresses.values() if not text.startswith("&"))
+        buffers = dict.fromkeys(text.split(" + ")[0][:-2] for text in places)
+        data = ", ".join(f"{b}_data" if b in self.scratch else f"{b}.data" for b in buffers)
+        sizes = " && ".join(f"({size}) % 4 == 0" for size in dict.fromkeys([self.axis.size, *self.strides]))
+        return f"{sizes} && aligned({{{data}}})"
+
+    def name_of(self, buffer: str, access: Access) -> str:
+        """A new name for the quad at this place."""
+        assert self.axis
+        pointer = self.printer.pointers[buffer]
+        name = f"{pointer[:-2]}_v{len(self.addresses) or ''}"
+        nest, place = self.nest, self.element.removesuffix(" + u")
+        rows = nest.schedule == "row"
+        within = " + ".join(nest.terms(access, nest.reduced if rows else [self.axis]))
+        if rows and self.width > 1 and nest.is_dense(access, nest.reduced):
+            within = f"{self.width} * k"
+        start = " + ".join([pointer, *nest.terms(access, nest.outer)])
+        self.starts[name] = start, re.sub(rf"\b{self.axis.var}\b", place, within)
+        self.addresses[name] = " + ".join(self.starts[name])
+        inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
+        for loop in others(self.axis, self.nest):
+            step = access.steps.get(loop.leaves[-1], {})
+            if not all(set(inner) <= set(names) for names in step):  # else it is a multiple of the axis
+                self.strides.setdefault(text_of(step))
+        return name
+
+    def store(self, buffer: str, scope: Scope) -> list[str]:
+        name = self.targets.get(buffer)
+        if name is None:
+            return CudaRegion.store(self, buffer, scope)
+        text = self.printer.emit(self.stores[buffer], scope)
+        return [f"(&{name}.x)[u] = {text};"]
+
+    def open_inner(self, scope: Scope) -> Scope:
+        """Inside the loop over a quad's elements, loads are its components."""
+        inner = Scope(scope)
+        inner.known |= {text: f"(&{name}.x)[u]" for text, name in self.loads.items()}
+        return inner
+
+    def added_to(self, name: str, v: ir.Reduce, wide: str) -> str:
+        if wide != "double" or v.kind != "sum" or v.dtype != "float32":
+            return name
+        self.partials.append(name)
+        return f"{name}_f"
+
+    def each(self, lines: list[str]) -> list[str]:
+        """The lines for each element of a quad."""
+        assert self.axis
+        head = f"  const int64_t {self.axis.var} = {self.element};"
+        return ["#pragma unroll", f"for (int u = 0; u < {self.width}; ++u) {{", head, *indent(lines), "}"]
+
+    def quad_lines(self, lines: list[str], before: list[str] | None = None) -> list[str]:
+        """Load what the lines use, run them for each of the four, store what they made.
+
+        With `before`, which every thread of the block runs, the rest is for those that have a quad.
+        """
+        text = "\n".join([*(before or []), *lines])
+        used = [n for n in dict.fromkeys(self.loads.values()) if re.search(rf"\b{n}\.x", text)]
+        made = [n for n in self.targets.values() if re.search(rf"\b{n}\.x", text)]
+        for name in used:
+            self.uses[name] = self.uses.get(name, 0) + 1
+        sums, self.partials = self.partials, []
+        inside = "inside ? @{0}@ : " + self.vector + "{{}}" if before is not None else "@{0}@"
+        rest = [
+            *(f"{self.vector} {n};" for n in made),
+            *(f"float {n}_f = 0;" for n in sums),
+            *self.each(lines),
+            *(f"{n} += {n}_f;" for n in sums),
+            *(self.put(n) for n in made),
+        ]
+        if before is not None:
+            rest = [*before, "if (inside) {", *indent(rest), "}"]
+        return [*(f"const {self.vector} {n} = {inside.format(n)};" for n in used), *rest]
+
+    def put(self, name: str) -> str:
+        """Store a quad."""
+        return f"*reinterpret_cast<{self.vector}*>({self.addresses[name]}) = {name};"
+
+    def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
+        """The marks of `quad_lines` replaced by loads from memory or from what the thread keeps."""
+
+        def load(name: str) -> str:
+            text = f"*reinterpret_cast<const {self.vector}*>({self.addresses[name]})"
+            return self.kept_or(name, text) if name in kept else text
+
+        return [re.sub(r"@(\w+)@", lambda m: load(m.group(1)), line) for line in lines]
+
+    def kept_or(self, name: str, load: str) -> str:
+        return f"ITEMS ? {name}_kept[ITEMS ? j : 0] : {load}"
+
+    # Point ----------------------------------------------------------------------------------------------------
+
+    def point(self) -> list[str]:
+        loops = [*self.nest.outer, self.quad]
+        scope = self.open_inner(Scope())
+        stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
+        lines = self.quad_lines([*scope.lines, *stores])
+        head = [
+            "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"if (t >= {self.total(loops)}) return;",
+        ]
+        return [*head, *self.indices(loops, "t"), *self.loaded(lines, set())]
+
+    # Rows -----------------------------------------------------------------------------------------------------
+
+    def row(self) -> list[str]:
+        lines = CudaRegion.row(self)
+        kept = [] if self.has_scan() else self.kept_names()  # a scan goes over the row in stretches
+        first = next((i for i, line in enumerate(lines) if "auto sweep" in line), len(lines))
+        return self.loaded([*lines[:first], *self.keep(kept), *lines[first:]], set(kept))
+
+    def kept_names(self) -> list[str]:
+        return [name for name, count in self.uses.items() if count > 1]
+
+    @property
+    def mine(self) -> str:
+        """Which quad of the row is number `j` of a thread."""
+        return "threadIdx.x + j * blockDim.x"
+
+    @property
+    def is_mine(self) -> str:
+        """Whether the row has that quad."""
+        return f"k < {self.quads}"
+
+    def keep(self, names: list[str]) -> list[str]:
+        if not names:
+            return []
+        wide = f"*reinterpret_cast<const {self.vector}*>"
+        loads = [f"{n}_kept[ITEMS ? j : 0] = {wide}({self.addresses[n]});" for n in names]
+        inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads]
+        return [
+            *(f"{self.vector} {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
+            *self.each_item([f"if ({self.is_mine}) {{", *indent(inside), "}"]),
+        ]
+
+    @property
+    def quads(self) -> str:
+        return self.total([*self.nest.reduced[:-1], self.quad])
+
+    def each_scanned(self, lines: list[str], place: str = "") -> list[str]:
+        return ["if (inside) {", *indent(self.each(lines)), "}"]
+
+    def hand_on(self, found: list[ir.Scan], inner: Scope) -> None:
+        """They are stored four at a time."""
+
+    def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
+        before, self.before = self.before, []
+        lines = self.quad_lines([*body, *tail], before)
+        head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {self.quads};"]
+        indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
+        lines = indent([*head, *indices, *lines])
+        return [f"for (int64_t k0 = 0; k0 < {self.quads}; k0 += blockDim.x) {{", *lines, "}"]
+
+    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+        if scanning:
+            return self.scan_sweep(body, tail)
+        indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
+        lines = [*indices, *self.quad_lines([*body, *tail])]
+        number = self.printer.name("sweep")
+        return [f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};", *self.each_quad(number)]
+
+    def each_quad(self, sweep: str) -> list[str]:
+        """Call a sweep for each quad of the row that this thread has."""
+        return [
+            "if constexpr (ITEMS > 0) {",
+            *indent(self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])),
+            "} else {",
+            *indent(self.walk(self.quads, "x", [f"{sweep}(k, 0);"])),
+            "}",
+        ]
+
+    def each_item(self, lines: list[str]) -> list[str]:
+        head = ["#pragma unroll", "for (int j = 0; j < ITEMS; ++j) {", f"  const int64_t k = {self.mine};"]
+        return [*head, *indent(lines), "}"]
+
+    # Launch ---------------------------------------------------------------------------------------------------
+
+    @property
+    def template(self) -> str:
+        return "template <int ITEMS> " if self.nest.schedule == "row" else ""
+
+    def launch(self, name: str, arguments: list[str]) -> list[str]:
+        call = f"({', '.join(arguments)});"
+        if self.nest.schedule == "point":
+            count = self.total([*self.nest.outer, self.quad])
+            return [f"{name}<<<blocks((small({count}) + THREADS - 1) / THREADS), THREADS, 0, stream>>>{call}"]
+        outer = self.total(self.nest.outer)
+        if self.has_scan():
+            return [f"small({self.quads});", f"{name}<0><<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
+        items = self.items()
+        grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
+        lines = [f"const int64_t quads = small({self.quads});", "const dim3 block = quad_block(quads);"]
+        if items:
+            lines += [f"if (quads <= {items} * int64_t(block.x)) {name}<{items}>{grid}", f"else {name}<0>{grid}"]
+        else:
+            lines.append(f"{name}<0>{grid}")
+        return lines
+
+    def items(self) -> int:
+        """Quads that each thread keeps, for rows as long as this problem's; 0 for longer ones."""
+        quads, p = self.reduced_count() // 4, self.parameters
+        threads = 32 if quads <= 256 else p.threads if quads <= KEPT * p.threads else MOST_THREADS
+        items = -(-quads // threads)
+        return items if items <= (2 * KEPT if threads == 32 else KEPT) else 0
+
+
+def wide_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> WideRegion | None:
+    """The wide kernel of a region, where there is something to take four at a time."""
+    if parameters.vector == 1:
+        return None
+    found = WideRegion.of(region, f, sizes, parameters)
+    return found if find_quads(found) else None
+
+
+def find_quads(found: WideRegion) -> bool:
+    """Note the loads and stores that can be taken `width` at a time; whether there are any."""
+    nest, width = found.nest, found.width
+    axis = nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None
+    if axis is None or axis.count % width:
+        return False
+    found.axis = axis
+    for buffer, access in nest.stores.items():
+        if nest.region.stores[buffer].dtype == "float32" and neighbours(access, axis, nest, width):
+            found.targets[buffer] = found.name_of(buffer, access)
+    for v in ir.walk(*nest.region.stores.values()):
+        if isinstance(v, ir.Load) and v.dtype == "float32" and neighbours(nest.accesses[id(v)], axis, nest, width):
+            text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[id(v)])}]"
+            if text not in found.loads:
+                found.loads[text] = found.name_of(v.buffer, nest.accesses[id(v)])
+    return bool(found.loads or found.targets)
+
+
+def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
+    """Whether elements along the axis lie side by side, each quad at a multiple of its size."""
+    if access.steps.get(axis.leaves[-1]) != {(): 1} or access.values or access.constant:
+        return False
+    return all(access.stride(loop.leaves[-1]) % width == 0 for loop in others(axis, nest))
+
+
+def others(axis: Loop, nest: Nest) -> list[Loop]:
+    return [x for x in (*nest.outer, *nest.reduced, *([nest.lane] if nest.lane else [])) if x.var != axis.var]

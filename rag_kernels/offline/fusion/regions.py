@@ -1,0 +1,249 @@
+"""From stored values to regions: one region is one loop nest, that is one kernel.
+
+Comes in: the steps of `lower.py`. Goes out: the same steps with every `Stored` turned into `Region`s. A region has
+outer loops and reduced loops; all reductions in it share both. A reduction over other loops is stored first, by a
+region of its own. Few long rows are split: partial results first, then the rest. Knows nothing of languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from rag_kernels.eval.records import TensorSpec
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.lowering.lower import Library, Lowered
+
+Key = tuple[frozenset[ir.Atom], frozenset[ir.Atom]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Loops `outer` (independent) and `reduced`, and the values that are written, by buffer."""
+
+    stores: dict[str, ir.Value]
+    outer: tuple[ir.Atom, ...]
+    reduced: tuple[ir.Atom, ...]
+    slots: dict[str, ir.Slot] = field(default_factory=dict)  # of buffers of which the region writes a part
+
+    def dims(self, buffer: str) -> tuple[ir.Group, ...]:
+        """The dimensions of a buffer that the region writes."""
+        dims, slot = self.stores[buffer].dims, self.slots.get(buffer)
+        return (*dims[: slot.dim], (slot.total,), *dims[slot.dim + 1 :]) if slot else dims
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """When rows are fewer than `rows` and longer than `length`, aim at `rows` partial rows; products by their tiles."""
+
+    rows: int
+    length: int = 1 << 15
+    whole: int = 0  # rows that are swept again, and no longer than this, stay as they are
+    tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
+    edge: int = 64  # rows and columns of such a tile
+    depth: int = 2048  # shortest depth that is split
+
+
+@dataclass(slots=True)
+class Planner:
+    split: Split
+    buffers: dict[str, TensorSpec]
+    regions: list[Region | Library] = field(default_factory=list)
+    stored: dict[int, ir.Value] = field(default_factory=dict)  # reductions already written, by identity
+    alive: list[ir.Value] = field(default_factory=list)  # identities stay unique while their objects live
+    halves: dict[int, ir.Reduce] = field(default_factory=dict)
+    swept: set[ir.Atom] = field(default_factory=set)  # loops of what is being stored
+
+    def run(self, lowered: Lowered) -> list[Region | Library]:
+        for step in lowered.steps:
+            if isinstance(step, Library):
+                self.regions.append(step)
+            else:
+                self.swept = {a for group in step.value.dims for a in ir.leaves(group)}
+                self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
+        return self.regions
+
+    def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
+        """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
+        root = ir.tree_atoms(value) | {a for g in value.dims for a in ir.leaves(g)}
+        found = reductions(value)
+        main = None
+        for reduction in found:
+            outer, reduced = key_of(reduction)
+            if root <= outer | reduced:
+                main = (outer, reduced)
+        value = rewrite(value, lambda v: self.cut(v, main))
+        outer, reduced = main or (frozenset(root), frozenset())
+        self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
+
+    def add(self, region: Region) -> None:
+        """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
+        reads = {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
+        for place in range(len(self.regions) - 1, -1, -1):
+            other = self.regions[place]
+            if isinstance(other, Library):
+                break
+            same = (other.outer, other.reduced) == (region.outer, region.reduced)
+            apart = not (reads | region.stores.keys()) & other.stores.keys()
+            if same and apart and products(other) == products(region):
+                stores, slots = other.stores | region.stores, other.slots | region.slots
+                self.regions[place] = Region(stores, other.outer, other.reduced, slots)
+                return
+            if reads & other.stores.keys():
+                break
+        self.regions.append(region)
+
+    def cut(self, value: ir.Value, main: Key | None) -> ir.Value | None:
+        """A load in place of a reduction that has other loops than the region."""
+        if not isinstance(value, ir.Reduce | ir.Scan) or key_of(value) == main:
+            return None
+        if id(value) not in self.stored:
+            name = f"part{len(self.stored)}"
+            while name in self.buffers:
+                name += "_"
+            atoms = tuple(a for g in value.dims for a in ir.leaves(g))
+            flat = replace(value, dims=tuple((a,) for a in atoms))  # a dimension for each loop, none of size 1
+            self.buffers[name] = TensorSpec(flat.shape, value.dtype)
+            self.store(name, flat)
+            forms = tuple(ir.Form(((a, 1),)) for a in atoms)
+            self.stored[id(value)] = ir.Load(value.dims, value.dtype, name, tuple((a,) for a in atoms), forms)
+            self.alive += [value, flat]
+        return self.stored[id(value)]
+
+    def halve(self, value: ir.Value) -> ir.Value | None:
+        """Split a reduction of few long rows in two: partial rows, and the reduction of these."""
+        if not isinstance(value, ir.Reduce) or value.guards:
+            return None
+        if id(value) in self.halves:
+            return self.halves[id(value)]
+        wanted = self.parts_wanted(value)
+        parts = self.parts_of(ir.leaves(value.over), wanted) if wanted > 1 else ()
+        if not parts:
+            return None
+        rest = tuple(a for a in ir.leaves(value.over) if a not in parts)
+        arg = rewrite(value.arg, self.halve)
+        dims: tuple[ir.Group, ...] = tuple((a,) for a in parts)
+        dims = (*dims, *value.dims) if tile_of(value) else (*value.dims, *dims)  # partial products stay contiguous
+        inner = ir.Reduce(dims, value.dtype, value.kind, arg, rest)
+        self.halves[id(value)] = ir.Reduce(value.dims, value.dtype, value.kind, inner, parts)
+        self.alive.append(value)
+        return self.halves[id(value)]
+
+    def parts_wanted(self, value: ir.Reduce) -> int:
+        """In how many parts a reduction should run so that it fills the device."""
+        outer, reduced = key_of(value)
+        length, tile = ir.size_of(reduced), tile_of(value)
+        if not tile:
+            if length <= self.split.whole and reduced <= self.swept:
+                return 1
+            rows = ir.size_of(outer)
+            return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
+        batches, rows, columns = tile
+        tiles = batches * -(-rows // self.split.edge) * -(-columns // self.split.edge)
+        return 1 if 2 * tiles > self.split.tiles or length < self.split.depth else self.split.tiles // tiles
+
+    @staticmethod
+    def parts_of(atoms: tuple[ir.Atom, ...], wanted: int) -> tuple[ir.Atom, ...]:
+        """The outermost loops that give about `wanted` parts; one is split where that is exact."""
+        parts: list[ir.Atom] = []
+        for atom in atoms[:-1]:
+            if ir.size_of(parts) * atom.size > 64 * wanted:
+                break
+            parts.append(atom)
+            if ir.size_of(parts) >= wanted:
+                return tuple(parts)
+        atom = atoms[len(parts)]
+        need = -(-wanted // ir.size_of(parts))
+        divisors = [d for d in range(need, min(16 * need, atom.size // 2) + 1) if atom.size % d == 0]
+        if not divisors:
+            return tuple(parts)
+        atom.split(divisors[0], fixed=True)
+        return (*parts, atom.leaves()[0])
+
+
+def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
+    """The tree with some values replaced; untouched parts stay the same objects."""
+    memo: dict[int, ir.Value] = {}
+
+    def visit(v: ir.Value) -> ir.Value:
+        if id(v) not in memo:
+            memo[id(v)] = change(v) or rebuilt(v, visit)
+        return memo[id(v)]
+
+    return visit(value)
+
+
+def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """The value over visited children, or itself when none changed."""
+    before = ir.children(v)
+    after = tuple(visit(child) for child in before)
+    if all(a is b for a, b in zip(after, before, strict=True)):
+        return v
+    match v:
+        case ir.Op():
+            return ir.Op(v.dims, v.dtype, v.template, after)
+        case ir.Reduce():
+            return ir.Reduce(v.dims, v.dtype, v.kind, after[0], v.over, v.guards)
+        case ir.Scan():
+            return ir.Scan(v.dims, v.dtype, v.kind, after[0], v.over)
+        case ir.Load():
+            values = iter(after)
+            index = tuple(next(values) if isinstance(i, ir.Value) else i for i in v.index)
+            return ir.Load(v.dims, v.dtype, v.buffer, v.stored, index)
+        case _:
+            raise AssertionError(type(v))
+
+
+LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction
+
+
+def strip(value: ir.Value) -> ir.Value:
+    """The value below operators that only lay dimensions out."""
+    while isinstance(value, ir.Op) and value.template == "{0}":
+        value = value.args[0]
+    return value
+
+
+def factors_of(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+    """The two factors whose product a reduction sums, if it does that."""
+    if not isinstance(value, ir.Reduce) or value.kind != "sum" or value.dtype != "float32":
+        return None
+    inside = strip(value.arg)
+    if not isinstance(inside, ir.Op) or inside.template != "{0} * {1}" or len(inside.args) != 2:
+        return None
+    return inside.args[0], inside.args[1]
+
+
+def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
+    """Batches, rows and columns of a sum of products that is large enough for tiles (`contract.py`)."""
+    found = factors_of(value)
+    if found is None:
+        return None
+    outer, reduced = key_of(value)
+    left, right = (ir.tree_atoms(factor) & outer for factor in found)
+    sizes = sorted(map(ir.size_of, (left - right, right - left)))
+    if sizes[0] < LEAST_ROWS or sizes[1] < LEAST_COLUMNS or ir.size_of(reduced) < LEAST_DEPTH:
+        return None
+    return ir.size_of(left & right), sizes[0], sizes[1]
+
+
+def products(region: Region) -> set[int]:
+    """The products of a region that run in tiles, by identity: each wants a nest of its own."""
+    return {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
+
+
+def key_of(value: ir.Value) -> Key:
+    """The outer and the reduced loops of a reduction or scan."""
+    assert isinstance(value, ir.Reduce | ir.Scan)
+    over = frozenset(ir.leaves((value.over,) if isinstance(value, ir.Scan) else value.over))
+    named = {a for g in value.dims for a in ir.leaves(g)}
+    return frozenset((ir.tree_atoms(value) | named) - over), over
+
+
+def reductions(value: ir.Value) -> list[ir.Value]:
+    """All reductions and scans of the tree, those that others depend on first."""
+    return [v for v in ir.walk(value) if isinstance(v, ir.Reduce | ir.Scan)]
+
+
+def ordered(atoms: frozenset[ir.Atom]) -> tuple[ir.Atom, ...]:
+    return tuple(sorted(atoms, key=lambda a: a.serial))

@@ -1,0 +1,1 @@
+"""Read and rewrite ATen graphs: nodes, subgraph matches, rewrites, concatenations that grow."""

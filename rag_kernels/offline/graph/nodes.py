@@ -1,0 +1,36 @@
+"""Nodes of ATen graphs: an operator's base name, what a value refers to, an argument by position or keyword.
+
+Comes in: a node of a functional problem. Goes out: names and values of it. Knows nothing of how operators are lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rag_kernels.eval.records import Node, Ref, Value
+
+VIEWS = frozenset(
+    "view reshape _unsafe_view flatten unsqueeze squeeze permute transpose t mT expand expand_as select slice narrow "
+    "contiguous alias detach unflatten movedim".split()
+)
+
+
+def base_name(op: str) -> str:
+    """`aten.add.Tensor` -> `add`."""
+    return op.split(".")[1] if "." in op else op
+
+
+def refs(value: Value) -> Iterable[str]:
+    if isinstance(value, Ref):
+        yield value.name
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from refs(item)
+
+
+def given(node: Node, position: int, name: str = "", default: Any = None) -> Any:
+    """An argument of the operator by position or keyword."""
+    if len(node.args) > position:
+        return node.args[position]
+    return dict(node.kwargs).get(name, default)

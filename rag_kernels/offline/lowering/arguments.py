@@ -1,0 +1,24 @@
+"""What a rule reads from a graph node: its arguments by position or keyword, and dtypes."""
+
+from __future__ import annotations
+
+from rag_kernels.eval.records import Node, Ref
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.lowering.lower import Lowering
+from rag_kernels.offline.lowering.pointwise import CTYPES
+
+
+def out_dtype(node: Node) -> str:
+    dtype = node.outputs[0].dtype
+    if dtype not in CTYPES:
+        raise ir.Unfusable(f"dtype {dtype}")
+    return dtype
+
+
+def operand_dtype(c: Lowering, node: Node) -> str:
+    """The dtype in which a number among the operands takes part."""
+    names = [a.name for a in node.args if isinstance(a, Ref) and a.name not in c.scalars]
+    dtypes = [c.value(Ref(n)).dtype for n in names]
+    numbers = [a for a in node.args if isinstance(a, float)]
+    floats = [d for d in dtypes if d.startswith("float")]
+    return floats[0] if floats else "float32" if numbers or not dtypes else dtypes[0]

@@ -1,0 +1,336 @@
+"""From the ATen graph to steps: stored values (to be fused into kernels) and calls that stay with the library.
+
+Comes in: a FunctionalProblem. Goes out: a `Lowered` with its steps in order. Nothing is stored until somebody needs
+it: a graph output, a library call, or a value whose loops cannot be shared (`Unfusable`). Knows the rules
+(`rules.py`, `table.py`) and nothing of C++.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
+from rag_kernels.eval.records import Value as Argument
+from rag_kernels.offline.graph.growing_concat import growing
+from rag_kernels.offline.graph.nodes import VIEWS, base_name, refs
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.parameters import Number, numbers
+from rag_kernels.offline.lowering.pointwise import CTYPES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A value that is written to a buffer of this shape, or to a slot of it."""
+
+    buffer: str
+    value: ir.Value
+    spec: TensorSpec
+    slot: ir.Slot | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Library:
+    """An operator that PyTorch keeps. Refs among its arguments are buffers."""
+
+    node: Node
+
+
+Step = Stored | Library
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    problem: FunctionalProblem
+    steps: tuple[Step, ...]
+    results: tuple[str, ...]  # buffers
+    buffers: dict[str, TensorSpec]
+    stopped: tuple[str, ...]  # operators that no rule covers, each with the reason
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a name of the graph stands for: values (several for a chunk), or one buffer, or both."""
+
+    values: tuple[ir.Value, ...] = ()
+    buffer: str = ""
+    view: Node | None = None  # a pure view of a buffer: a library call can have it for nothing
+
+
+Rule = Callable[["Lowering", Node], ir.Value | tuple[ir.Value, ...]]
+
+
+@dataclass(slots=True)
+class Lowering:
+    """The state of one walk over the graph; rules call its methods to build values."""
+
+    fp: FunctionalProblem
+    env: dict[str, Entry] = field(default_factory=dict)
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    loops: ir.Loops = field(default_factory=ir.Loops)
+    scalars: dict[str, Scalar] = field(default_factory=dict)
+    numbers: list[tuple[Number, Scalar]] = field(default_factory=list)
+    loaded: dict[str, ir.Load] = field(default_factory=dict)
+    kept: dict[int, tuple[str, ir.Value]] = field(default_factory=dict)  # stored values by identity
+    growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
+    slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
+
+    def run(self, rules: dict[str, Rule]) -> Lowered:
+        self.numbers, self.growing = numbers(self.fp), growing(self.fp)
+        for argument in self.fp.arguments:
+            if isinstance(argument, ScalarArgument):
+                self.scalars[argument.name] = argument.value
+            else:
+                self.specs[argument.name] = argument.spec
+                self.env[argument.name] = Entry(buffer=argument.name)
+        for node in self.fp.nodes:
+            self.env[node.name] = self.lower(node, rules)
+        buffers = tuple(self.buffer(name) for name in self.fp.results)
+        return Lowered(self.fp, tuple(self.steps), buffers, self.specs, tuple(dict.fromkeys(self.stopped)))
+
+    def lower(self, node: Node, rules: dict[str, Rule]) -> Entry:
+        if node.op == "getitem":
+            return self.item(node)
+        name = base_name(node.op)
+        reason = "no rule"
+        if name in rules:
+            for attempt in (1, 2):
+                try:
+                    found = rules[name](self, node)
+                except ir.Unfusable as why:
+                    reason = str(why)
+                    if attempt == 1:
+                        self.store_arguments(node)
+                    continue
+                values = found if isinstance(found, tuple) else (found,)
+                for value, spec in zip(values, node.outputs, strict=False):
+                    if value.shape != spec.shape:
+                        raise AssertionError(f"{node.op}: lowered to {value.shape}, the graph says {spec.shape}")
+                    self.loops.track(value)
+                if isinstance(found, ir.Load) and found.buffer == node.name:  # written slot by slot
+                    return Entry(buffer=node.name)
+                return Entry(values, view=node if self.is_view(node, name) else None)
+        if name not in VIEWS:
+            self.stopped.append(f"{name} ({reason})" if name in rules else name)
+        return self.keep(node)
+
+    def is_view(self, node: Node, name: str) -> bool:
+        source = node.args[0]
+        entry = self.env.get(source.name) if isinstance(source, Ref) else None
+        return name in VIEWS and entry is not None and bool(entry.buffer or entry.view)
+
+    def keep(self, node: Node) -> Entry:
+        """Leave the operator to the library; its tensor arguments become buffers."""
+        node = replace(
+            node,
+            args=tuple(self.buffered(a) for a in node.args),
+            kwargs=tuple((k, self.buffered(v)) for k, v in node.kwargs),
+        )
+        self.steps.append(Library(node))
+        if len(node.outputs) == 1 and base_name(node.op) not in {"chunk", "split", "unbind", "split_with_sizes"}:
+            self.specs[node.name] = node.outputs[0]
+            return Entry(buffer=node.name)
+        return Entry(buffer=node.name, view=node)
+
+    def buffered(self, value: Argument) -> Argument:
+        if isinstance(value, Ref):
+            return value if value.name in self.scalars else Ref(self.buffer(value.name))
+        return tuple(self.buffered(v) for v in value) if isinstance(value, tuple) else value
+
+    def item(self, node: Node) -> Entry:
+        source, index = node.args
+        assert isinstance(source, Ref) and isinstance(index, int)
+        entry = self.env[source.name]
+        if entry.values:
+            return Entry((entry.values[index],))
+        self.steps.append(Library(node))
+        self.specs[node.name] = node.outputs[0]
+        return Entry(buffer=node.name)
+
+    def buffer(self, name: str) -> str:
+        """The buffer that holds a graph name, stored now if it was not."""
+        entry = self.env[name]
+        if entry.buffer:
+            return entry.buffer
+        if entry.view is not None:
+            entry.buffer = self.keep(entry.view).buffer
+        else:
+            entry.buffer = self.store(entry.values[0], name)
+            entry.values = ()
+        return entry.buffer
+
+    def store(self, value: ir.Value, name: str = "") -> str:
+        """Write a value to a buffer of its own (once)."""
+        if id(value) not in self.kept:
+            name = name or f"part{len(self.kept)}"
+            spec = TensorSpec(value.shape, value.dtype)
+            self.specs[name] = spec
+            self.steps.append(Stored(name, value, spec))
+            self.kept[id(value)] = (name, value)
+        return self.kept[id(value)][0]
+
+    def joined(self, node: Node, values: list[ir.Value], dim: int) -> ir.Value:
+        """Values side by side along a dimension, each written to its slot of one buffer: that of the longest
+        concatenation which begins with them, where the first ones may be already."""
+        spec, last = node.outputs[0], self.growing.get(node.name, node)
+        total, filled = self.slots.get(last.name, (ir.Atom(last.outputs[0].shape[dim], fixed=True), 0))
+        start = sum(value.shape[dim] for value in values[:filled])
+        for value in values[filled:]:
+            value = self.reload(value) if len(ir.leaves(value.dims[dim])) > 1 else value
+            for leaf in ir.leaves(value.dims[dim]):
+                leaf.fixed = True  # the slots' places are numbers in the source
+            self.steps.append(Stored(last.name, value, last.outputs[0], ir.Slot(dim, start, total)))
+            start += value.shape[dim]
+        self.slots[last.name] = total, max(filled, len(values))
+        self.specs[last.name] = last.outputs[0]
+        whole = ir.load(last.name, spec.shape, spec.dtype)
+        if last.name != node.name:
+            for atom in whole.dims[dim]:
+                atom.fixed = True
+            whole.stored = (*whole.dims[:dim], (total,), *whole.dims[dim + 1 :])
+        return whole
+
+    def store_arguments(self, node: Node) -> None:
+        """Let the arguments start afresh: computed ones are stored, stored ones get loops of their own."""
+        for name in refs(node.args):
+            entry = self.env.get(name)
+            if entry and entry.buffer:
+                self.loaded.pop(entry.buffer, None)
+            if entry and entry.values and not all(isinstance(v, ir.Load | ir.Const) for v in entry.values):
+                if len(entry.values) == 1:
+                    self.buffer(name)
+                else:
+                    entry.values = tuple(self.reload(v) for v in entry.values)
+
+    def reload(self, value: ir.Value) -> ir.Load:
+        """The value again, read from where it is stored, with loops of its own."""
+        name = self.store(value)
+        return ir.load(name, self.specs[name].shape, self.specs[name].dtype)
+
+    def stored(self, value: ir.Value) -> ir.Load:
+        """The value as a load: itself if it is one."""
+        return value if isinstance(value, ir.Load) else self.reload(value)
+
+    # What rules use -------------------------------------------------------------------------------------------
+
+    def value(self, argument: Argument, dtype: str = "float32") -> ir.Value:
+        """A tensor or number of the graph as a value."""
+        if isinstance(argument, Ref) and argument.name not in self.scalars:
+            entry = self.env[argument.name]
+            if entry.values:
+                return entry.values[0]
+            spec = self.specs[entry.buffer]
+            if spec.dtype not in CTYPES:
+                raise ir.Unfusable(f"dtype {spec.dtype}")
+            if entry.buffer not in self.loaded:
+                self.loaded[entry.buffer] = ir.load(entry.buffer, spec.shape, spec.dtype)
+                self.loops.track(self.loaded[entry.buffer])
+            return self.loaded[entry.buffer]
+        return self.scalar(argument, dtype)
+
+    def scalar(self, argument: Argument, dtype: str) -> ir.Value:
+        """A number; it keeps the name of the keyword constant that carries it, so that a kernel serves other values."""
+        number: Argument
+        if isinstance(argument, Ref):
+            number = self.scalars[argument.name]
+            name = next(n.name for n, _ in self.numbers if n.python == argument.name)
+        else:
+            same = [n.name for n, v in self.numbers if type(v) is type(argument) and v == argument]
+            number, name = argument, same[0] if len(same) == 1 else ""
+        if not isinstance(number, bool | int | float):
+            raise ir.Unfusable("an argument that is not a number")
+        return ir.Const((), dtype, number, name)
+
+    def op(self, template: str, *args: ir.Value | float, dtype: str = "") -> ir.Value:
+        """A pointwise expression over broadcast arguments."""
+        tensors = [a for a in args if isinstance(a, ir.Value)]
+        dtype = dtype or tensors[0].dtype
+        values = [a if isinstance(a, ir.Value) else ir.Const((), dtype, a) for a in args]
+        values = self.align(values)
+        rank = max((len(v.dims) for v in values), default=0)
+        dims: list[ir.Group] = []
+        for position in range(-rank, 0):
+            groups = [v.dims[position] for v in values if len(v.dims) >= -position]
+            dims.append(next((g for g in groups if g), ()))
+        return self.tracked(ir.Op(tuple(dims), dtype, template, tuple(values)))
+
+    def align(self, values: list[ir.Value]) -> list[ir.Value]:
+        """Unify the loops of broadcast values; one whose loops clash with the others' is read again from storage."""
+        done: list[ir.Value] = []
+        for value in values:
+            try:
+                self.unify_with(done, value)
+            except ir.Unfusable:
+                value = self.fresh(value)
+                self.unify_with(done, value)
+            self.loops.track(value)
+            done.append(value)
+        return done
+
+    def unify_with(self, done: list[ir.Value], value: ir.Value) -> None:
+        for other in done:
+            for mine, theirs in zip(reversed(value.dims), reversed(other.dims), strict=False):
+                if mine and theirs:
+                    self.loops.unify(theirs, mine)
+        used = [leaf for other in done for leaf in self.positions(other)]
+        for atom, position in self.positions(value):
+            if any(a is atom and p != position for a, p in used):
+                raise ir.Unfusable("one loop would serve two dimensions")
+
+    @staticmethod
+    def positions(value: ir.Value) -> list[tuple[ir.Atom, int]]:
+        return [(leaf, -i) for i, group in enumerate(reversed(value.dims)) for leaf in ir.leaves(group)]
+
+    def fresh(self, value: ir.Value) -> ir.Value:
+        """The same value on loops of its own: rebuilt when that is cheap, otherwise stored and read again."""
+        mapping = {a: ir.Form(((ir.Atom(a.size, a.fixed), 1),)) for g in value.dims for a in ir.leaves(g)}
+        dims = tuple(tuple(mapping[a].terms[0][0] for a in ir.leaves(g)) for g in value.dims)
+        try:
+            return ir.rebuild(value, mapping, dims)
+        except ir.Unfusable:
+            return self.reload(value)
+
+    def tracked(self, value: ir.Value) -> ir.Value:
+        self.loops.track(value)
+        return value
+
+    def reduce(self, kind: str, value: ir.Value, dims: Iterable[int], *, keep: bool, dtype: str = "") -> ir.Value:
+        chosen = {d % len(value.dims) for d in dims} if value.dims else set()
+        over = tuple(a for i, g in enumerate(value.dims) if i in chosen for a in g)
+        left = [() if i in chosen else g for i, g in enumerate(value.dims)]
+        out = tuple(g for i, g in enumerate(left) if keep or i not in chosen)
+        if not over:
+            return ir.Op(out, dtype or value.dtype, "{0}", (value,))
+        return self.tracked(ir.Reduce(out, dtype or value.dtype, kind, value, over))
+
+    def size(self, group: ir.Group, dtype: str) -> ir.Value:
+        return ir.Size((), dtype, group)
+
+    def view(self, value: ir.Value, shape: Iterable[int], *, fixed: Iterable[int] = ()) -> ir.Value:
+        """The value in another shape, on the same loops."""
+        atoms = tuple(a for group in value.dims for a in group)
+        dims = ir.regroup(atoms, tuple(shape), fixed=fixed)
+        return self.with_dims(value, dims)
+
+    def with_dims(self, value: ir.Value, dims: tuple[ir.Group, ...]) -> ir.Value:
+        """The value with its dimensions listed in another way (no loop changes)."""
+        return self.tracked(ir.Op(dims, value.dtype, "{0}", (value,)))
+
+    def reindex(self, value: ir.Value, dim: int, form: Callable[[], tuple[ir.Form, ir.Group]]) -> ir.Value:
+        """The value with one dimension indexed by an affine form over new loops (slice, flip, window)."""
+        group = ir.leaves(value.dims[dim])
+        if len(group) > 1:
+            value = self.reload(value)
+            group = ir.leaves(value.dims[dim])
+        index, new = form()
+        dims = (*value.dims[:dim], new, *value.dims[dim + 1 :])
+        if not group:
+            return self.with_dims(value, dims)
+        try:
+            return self.tracked(ir.rebuild(value, {group[0]: index}, dims))
+        except ir.Unfusable:
+            again = self.reload(value)
+            dims = (*again.dims[:dim], new, *again.dims[dim + 1 :])
+            return self.tracked(ir.rebuild(again, {ir.leaves(again.dims[dim])[0]: index}, dims))

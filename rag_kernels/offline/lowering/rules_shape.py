@@ -1,0 +1,145 @@
+"""Rules for views, slices, broadcasts and triangles: they change indices and move nothing.
+
+Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
+reason. Knows nothing of loops' order or of C++.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rag_kernels.eval.records import Node
+from rag_kernels.offline.graph.nodes import given
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.lowering.lower import Lowering, Rule
+from rag_kernels.offline.lowering.pointwise import CTYPES
+
+
+def reshape(c: Lowering, node: Node) -> ir.Value:
+    value, shape = c.value(given(node, 0)), node.outputs[0].shape
+    return c.view(value, shape)
+
+
+def permute(c: Lowering, node: Node) -> ir.Value:
+    value = c.value(given(node, 0))
+    rank, name = len(value.dims), node.op.split(".")[1]
+    order = list(range(rank))
+    if name == "permute":
+        order = [d % rank for d in given(node, 1)]
+    else:
+        a, b = (rank - 2, rank - 1) if name in {"t", "mT"} else (given(node, 1) % rank, given(node, 2) % rank)
+        if rank > 1:
+            order[a], order[b] = order[b], order[a]
+    return c.with_dims(value, tuple(value.dims[d] for d in order))
+
+
+def squeeze(c: Lowering, node: Node) -> ir.Value:
+    """Also unsqueeze and flatten: only dimensions of size one, or merging."""
+    return reshape(c, node)
+
+
+def expand(c: Lowering, node: Node) -> ir.Value:
+    value, shape = c.value(given(node, 0)), node.outputs[0].shape
+    groups = [()] * (len(shape) - len(value.dims)) + list(value.dims)
+    dims = tuple(g if ir.size_of(g) == n else (ir.Atom(n),) for g, n in zip(groups, shape, strict=True))
+    return c.with_dims(value, dims)
+
+
+def broadcast_tensors(c: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    names = given(node, 0)
+    values = c.align([c.value(n) for n in names])
+    rank = max(len(v.dims) for v in values)
+    dims = tuple(
+        next((v.dims[p] for v in values if len(v.dims) >= -p and v.dims[p]), ()) for p in range(-rank, 0)
+    )
+    return tuple(c.with_dims(v, dims) for v in values)
+
+
+def slice_value(c: Lowering, value: ir.Value, dim: int, start: int, length: int, step: int = 1) -> ir.Value:
+    dim %= len(value.dims)
+    if length == ir.size_of(value.dims[dim]) and step == 1:
+        return value
+
+    def form() -> tuple[ir.Form, ir.Group]:
+        group: ir.Group = () if length == 1 else (ir.Atom(length),)
+        return ir.Form(tuple((a, step) for a in group), start), group
+
+    return c.reindex(value, dim, form)
+
+
+def slice_(c: Lowering, node: Node) -> ir.Value:
+    value = c.value(given(node, 0))
+    dim = given(node, 1, "dim", 0)
+    start = given(node, 2, "start", 0) or 0
+    size = value.shape[dim]
+    start = max(0, start + size) if start < 0 else min(start, size)
+    return slice_value(c, value, dim, start, node.outputs[0].shape[dim], given(node, 4, "step", 1))
+
+
+def narrow(c: Lowering, node: Node) -> ir.Value:
+    value = c.value(given(node, 0))
+    dim, start, length = given(node, 1), given(node, 2), given(node, 3)
+    return slice_value(c, value, dim, start % value.shape[dim], length)
+
+
+def select(c: Lowering, node: Node) -> ir.Value:
+    value = c.value(given(node, 0))
+    dim, index = given(node, 1) % len(value.dims), given(node, 2)
+    part = slice_value(c, value, dim, index % value.shape[dim], 1)
+    return c.with_dims(part, (*part.dims[:dim], *part.dims[dim + 1 :]))
+
+
+def flipped(atom: ir.Atom) -> Callable[[], tuple[ir.Form, ir.Group]]:
+    return lambda: (ir.Form(((atom, -1),), atom.size - 1), (atom,))
+
+
+def flip(c: Lowering, node: Node) -> ir.Value:
+    value = c.value(given(node, 0))
+    for dim in given(node, 1):
+        value = c.reindex(value, dim % len(value.dims), flipped(ir.Atom(value.shape[dim])))
+    return value
+
+
+def pieces(c: Lowering, value: ir.Value, count: int, dim: int) -> list[ir.Value]:
+    size = value.shape[dim]
+    step = -(-size // count)
+    return [slice_value(c, value, dim, s, min(step, size - s)) for s in range(0, size, step)]
+
+
+def chunk(c: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    return tuple(pieces(c, c.value(given(node, 0)), given(node, 1), given(node, 2, "dim", 0)))
+
+
+def split(c: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    value, dim = c.value(given(node, 0)), given(node, 2, "dim", 0)
+    sizes = [spec.shape[dim] for spec in node.outputs]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(slice_value(c, value, dim, s, n) for s, n in zip(starts, sizes, strict=True))
+
+
+def cat(c: Lowering, node: Node) -> ir.Value:
+    """cat and stack."""
+    spec, names = node.outputs[0], given(node, 0)
+    dim = given(node, 1, "dim", 0) % len(spec.shape)
+    values = [c.value(name) for name in names]
+    if node.op.startswith("aten.stack"):
+        values = [c.with_dims(v, (*v.dims[:dim], (), *v.dims[dim:])) for v in values]
+    if spec.dtype not in CTYPES or any(len(v.dims) != len(spec.shape) for v in values):
+        raise ir.Unfusable("operands of other ranks")
+    values = [v if v.dtype == spec.dtype else c.op("{T}({0})", v, dtype=spec.dtype) for v in values]
+    return c.joined(node, values, dim)
+
+
+def triangle(upper: bool) -> Rule:
+    def rule(c: Lowering, node: Node) -> ir.Value:
+        value, diagonal = c.value(given(node, 0)), given(node, 1, "diagonal", 0)
+        row, column = value.dims[-2:]
+        if len(ir.leaves(row)) != 1 or len(ir.leaves(column)) != 1:
+            raise ir.Unfusable("a triangle of merged dimensions")
+        (r,), (k,) = ir.leaves(row), ir.leaves(column)
+        place = ir.Index((row, column), "int64", ir.Form(((k, 1), (r, -1))))
+        keep = "{0} >= {1}" if upper else "{0} <= {1}"
+        inside = c.op(keep, place, ir.Const((), "int64", diagonal), dtype="bool")
+        return c.op("{0} ? {1} : {T}(0)", inside, value, dtype=value.dtype)
+
+    return rule

@@ -1,0 +1,50 @@
+"""What archived kernels of similar problems say of products: whose they have, the library's or their own.
+
+Comes in: the plans for a problem, and the exemplars that retrieval chose for it, most similar first. Goes out: the
+plans, those first that treat products and convolutions as the exemplars do, with the exemplars that were followed.
+What is faster depends on sizes and on the machine. What the archive holds has won there; a rule would guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rag_kernels.eval.records import Backend
+from rag_kernels.offline.compose import Plan
+from rag_kernels.offline.foreign_kernel import MARK
+from rag_kernels.offline.graph.nodes import base_name
+from rag_kernels.offline.tuning import parameters_in
+from rag_kernels.records import Shown
+
+CALL = re.compile(r"\btorch\.ops\.aten\.(\w+)")
+
+
+def advised(plans: Sequence[Plan], shown: Sequence[Shown], backend: Backend) -> tuple[list[Plan], list[Shown]]:
+    """The plans in a better order, and whose advice the first one follows; nobody's, if it was the first already."""
+    disputed = {name for plan in plans for name in plan.library if any(name not in other.library for other in plans)}
+    advice: dict[str, tuple[bool, Shown]] = {}  # operator -> whether it is computed by the kernel itself
+    for exemplar in shown:
+        for name, itself in _treatment(exemplar, backend).items():
+            if name in disputed:
+                advice.setdefault(name, (itself, exemplar))
+
+    def agrees(plan: Plan) -> int:
+        return sum((name not in plan.library) == itself for name, (itself, _) in advice.items())
+
+    better = sorted(plans, key=agrees, reverse=True)
+    if not better or better[0] is plans[0]:
+        return better, []
+    followed = [e for name, (itself, e) in advice.items() if (name not in better[0].library) == itself]
+    return better, list({e.kernel.id: e for e in followed}.values())
+
+
+def _treatment(shown: Shown, backend: Backend) -> dict[str, bool]:
+    """Of a kernel of this writer's: the operators that it calls, or if it calls none all of its problem's."""
+    kernel = shown.kernel
+    if kernel.backend != backend or kernel.retracted or parameters_in(kernel.source, backend) is None:
+        return {}
+    if kernel.tier == "composed":
+        return dict.fromkeys(CALL.findall(kernel.source.partition(MARK)[0]), False)
+    nodes = shown.problem.nodes if shown.problem is not None else ()
+    return {base_name(node.op): True for node in nodes}
