@@ -27,10 +27,11 @@ from rag_kernels.archive.queries import Evaluation, LineageGraph
 from rag_kernels.archive.records import ArchivedKernel, ArchiveError, Attempt, Claim, LLMCall, Run
 from rag_kernels.archive.store import DATABASE, open_archive
 from rag_kernels.eval import codec
-from rag_kernels.eval.admission import Admission, admission_file
+from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Device, FunctionalProblem
+from rag_kernels.eval.sessions.admission import admission_file
 from rag_kernels.ingest.embedder import Embedder, EmbedderError, load_embedder
 from rag_kernels.retrieval.retriever import Retriever
 

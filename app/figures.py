@@ -18,7 +18,7 @@ import pandas as pd
 from rag_kernels.archive.browse import Failure, Paid, SignalRecord
 from rag_kernels.archive.queries import AttemptRow, RunRow
 from rag_kernels.archive.records import Exemplar, Run
-from rag_kernels.eval.admission import Admission
+from rag_kernels.eval.admission_records import Admission
 from rag_kernels.experiments.retrieval_ablation import Trial, summarise
 from rag_kernels.text.likeness import likeness
 

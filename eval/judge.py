@@ -14,14 +14,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from rag_kernels.eval.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
-from rag_kernels.eval.build import BuildError, Toolchain, builds_boxed, toolchain
-from rag_kernels.eval.builder import Builder, kernels_of
-from rag_kernels.eval.counters import Profiler
-from rag_kernels.eval.device import absent_gpu, gpu_name, open_device, threads, units
-from rag_kernels.eval.hardware import hardware
+from rag_kernels.eval.build.candidate_builder import Builder, kernels_of
+from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
+from rag_kernels.eval.build.compile import BuildError, Toolchain, builds_boxed, toolchain
+from rag_kernels.eval.build.products import Library
+from rag_kernels.eval.instruments.nsight_compute import Profiler
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import absent_gpu, gpu_name, open_device, threads, units
+from rag_kernels.eval.machine.device_lock import Turns, locks
+from rag_kernels.eval.machine.hardware import hardware
 from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.process.sandbox import Sandbox, layers
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import (
     Backend,
     BuildFailed,
@@ -34,13 +38,10 @@ from rag_kernels.eval.records import (
     Rejected,
     Verdict,
 )
-from rag_kernels.eval.sandbox import Sandbox, layers
-from rag_kernels.eval.sessions import AtOtherSizes, Sessions
-from rag_kernels.eval.subject import Library, Subject
-from rag_kernels.eval.tiers import Forbidden, check_composed
-from rag_kernels.eval.trial import Trial
-from rag_kernels.eval.turns import Turns, locks
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.sessions.candidate_session import Subject
+from rag_kernels.eval.sessions.session_pool import AtOtherSizes, Sessions
+from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
+from rag_kernels.eval.trial.trial import Trial
 
 JUDGE_VERSION = "2"
 

@@ -13,6 +13,9 @@ from pathlib import Path
 # The folder to put on `sys.path` so that `import rag_kernels` finds this package.
 ROOT = Path(__file__).absolute().parents[2].resolve()
 PACKAGE = ROOT / "rag_kernels"
+EVAL = Path(__file__).resolve().parent
+INCLUDE = EVAL / "include"  # the kernel contract's header, and what checked programs are made of
+LIGHT_HEADERS = EVAL / "light_headers"  # in place of torch's, for extensions
 # What a child process needs of it to import `rag_kernels.eval`, and nothing more.
 IMPORTED_BY_CHILDREN = (str(PACKAGE / "__init__.py"), str((PACKAGE / "eval").resolve()), str(PACKAGE / "eval"))
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import psutil
 
-from rag_kernels.eval.arena import tensor_bytes
-from rag_kernels.eval.device import nvidia_smi
+from rag_kernels.eval.buffers.shared_arena import tensor_bytes
+from rag_kernels.eval.machine.device import nvidia_smi
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, FunctionalProblem, Problem
-from rag_kernels.eval.scaling import fit
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.functionalize import functionalize
 
 CPU_SHARE = 24  # draws, outputs, the fp64 oracle and two workers' temporaries share the memory

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.workers import WorkerFailed, Workers
 
 # What to import before forking: `Workers(preload=PRELOAD)` saves seconds for each problem.
 PRELOAD = ("torch._dynamo", "rag_kernels.ingest.functionalize_child")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument
-from rag_kernels.eval.scaling import fit
+from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.emit import Emitted, emit
 from rag_kernels.ingest.features import count_flops, features, graph_key, nbytes, output_specs, working_bytes
 from rag_kernels.ingest.graph import Functional, functional

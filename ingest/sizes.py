@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, ProblemError
-from rag_kernels.eval.scaling import REACHES, difference, odd_sizes, scaled
-from rag_kernels.eval.sessions import Sizes
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.scaled_problem import REACHES, difference, odd_sizes, scaled
+from rag_kernels.eval.sessions.session_pool import Sizes
 from rag_kernels.ingest.fitting import footprint, functionalize_to_fit
 from rag_kernels.ingest.functionalize import functionalize
 

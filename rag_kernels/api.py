@@ -21,15 +21,15 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.store import open_archive
 from rag_kernels.budget import Ledger
 from rag_kernels.cluster.ray_judge import open_cluster
-from rag_kernels.eval.device import gpu_name, open_device
-from rag_kernels.eval.hardware import hardware, told_hardware
+from rag_kernels.eval.build.candidate_form import candidate_from_file
 from rag_kernels.eval.judge import Judge, open_judge
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import gpu_name, open_device
+from rag_kernels.eval.machine.hardware import hardware, told_hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
-from rag_kernels.eval.tiers import candidate_from_file
-from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.functionalize import functionalize as functionalize_problem

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.archive.store import FileArchive, open_archive
-from rag_kernels.eval.build import Built, Toolchain, build, toolchain, tvm_ffi_root
-from rag_kernels.eval.device import gpu_name, threads
+from rag_kernels.eval.build.compile import Built, Toolchain, build, toolchain, tvm_ffi_root
+from rag_kernels.eval.machine.device import gpu_name, threads
 from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.process.sandbox import layers
+from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import Backend, MachineError
-from rag_kernels.eval.sandbox import layers
-from rag_kernels.eval.workers import WorkerFailed, Workers
 from rag_kernels.ingest.embedder import EmbedderError, load_embedder
 from rag_kernels.llm.client import LLM
 from rag_kernels.llm.request import PROGRAM_PREFIX, load_litellm
@@ -131,7 +131,7 @@ def gpu() -> Check:
                      "CUDA kernels can be compiled here, but not verified; use --device cpu.")  # fmt: skip
     try:
         with Workers() as started:
-            started.call("rag_kernels.eval.gpu_memory:shared", 1, deadline_s=60)
+            started.call("rag_kernels.eval.children.gpu_shared_memory:shared", 1, deadline_s=60)
     except (WorkerFailed, RuntimeError) as error:
         return Check("gpu", False, f"{name}; {error}",
                      "See that `python -c 'import torch; torch.zeros(1).cuda()'` works, or update NVIDIA's driver.")

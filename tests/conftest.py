@@ -17,7 +17,7 @@ def headers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "headers"
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rag_kernels.eval.build.header_folder", lambda cache: folder)
+        patch.setattr("rag_kernels.eval.build.compile.header_folder", lambda cache: folder)
         yield folder
 
 

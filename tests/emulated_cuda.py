@@ -10,7 +10,7 @@ from typing import Any
 import test_offline_numbers as numbers
 import tvm_ffi
 
-from rag_kernels.eval.build import made_once, toolchain
+from rag_kernels.eval.build.compile import made_once, toolchain
 
 HEADERS = [numbers.ROOT / "tests" / "cuda_emulation.h", numbers.ROOT / "eval" / "include" / "rag_kernel.h"]
 FLAGS = (

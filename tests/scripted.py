@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rag_kernels.archive.records import LLMCall
+from rag_kernels.eval.build.candidate_form import tier_of
 from rag_kernels.eval.records import Backend, Candidate
-from rag_kernels.eval.tiers import tier_of
 from rag_kernels.llm import reply as llm_reply
 from rag_kernels.llm.client import Reply
 from rag_kernels.llm.recorded import Recorded

@@ -9,13 +9,14 @@ import torch
 from typer.testing import CliRunner
 
 from rag_kernels.cli import app
-from rag_kernels.eval.admission import Admission, admission_file, admit, open_admission
-from rag_kernels.eval.device import open_device
-from rag_kernels.eval.noise import Perturbed, through, to_tf32
-from rag_kernels.eval.numerics import LIMITS, compare, ratios
+from rag_kernels.eval.admission_records import Admission
+from rag_kernels.eval.machine.device import open_device
+from rag_kernels.eval.numerics.compare import LIMITS, compare, ratios
+from rag_kernels.eval.numerics.rounding_noise import Perturbed, through, to_tf32
 from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.sessions.admission import admission_file, admit, open_admission
 from rag_kernels.ingest.functionalize import PRELOAD, functionalize
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"

@@ -11,7 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval import codec
-from rag_kernels.eval.admission import Examination, NullKernel, Sensitivity, admission_file, admit
+from rag_kernels.eval.admission_records import Examination, NullKernel, Sensitivity
+from rag_kernels.eval.sessions.admission import admission_file, admit
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_kernels.eval import build as building
-from rag_kernels.eval.build import BuildError, Built, build, toolchain
+from rag_kernels.eval.build import compile as building
+from rag_kernels.eval.build.compile import BuildError, Built, build, toolchain
 from rag_kernels.eval.records import MachineError
 
 SOURCE = """

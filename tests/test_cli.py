@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from rag_kernels.cli import app, main
 from rag_kernels.cli.functionalize import functional_text
 from rag_kernels.cli.settings import Settings
-from rag_kernels.eval.device import gpu_name
+from rag_kernels.eval.machine.device import gpu_name
 
 COMMANDS = [
     *([c] for c in ("generate", "check", "functionalize", "eval", "search", "grow", "replay", "report", "sample")),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_kernels.eval import clocks
-from rag_kernels.eval.clocks import Clocks
-from rag_kernels.eval.race import Times
+from rag_kernels.eval.machine import throttling
+from rag_kernels.eval.machine.throttling import Clocks
+from rag_kernels.eval.timing.race import Times
 
 STAT = "usage_usec 1\nnr_periods 9\nnr_throttled {}\nthrottled_usec 3\n"
 
@@ -17,7 +17,7 @@ def test_a_counter_that_rises_says_slowed(tmp_path: Path, monkeypatch: pytest.Mo
     cgroup, heat = tmp_path / "cpu.stat", tmp_path / "core_throttle_count"
     cgroup.write_text(STAT.format(4))
     heat.write_text("0\n")
-    monkeypatch.setattr(clocks, "_counters", lambda: (cgroup, heat))
+    monkeypatch.setattr(throttling, "_counters", lambda: (cgroup, heat))
     seen = Clocks(on_gpu=False)
     assert not seen.slowed()
     cgroup.write_text(STAT.format(5))
@@ -27,7 +27,7 @@ def test_a_counter_that_rises_says_slowed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_this_machine_can_be_read() -> None:
-    assert all(clocks._total([file]) >= 0 for file in clocks._counters())
+    assert all(throttling._total([file]) >= 0 for file in throttling._counters())
     assert Clocks(on_gpu=False).slowed() in (True, False)
 
 

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from rag_kernels import api
 from rag_kernels.cli import app
 from rag_kernels.cluster.ray_judge import ClusterJudge, connected, open_cluster
-from rag_kernels.eval.device import gpu_count, units
 from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import gpu_count, units
 from rag_kernels.eval.records import Candidate, Passed, verdict_name
 
 pytest.importorskip("ray")

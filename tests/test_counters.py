@@ -15,21 +15,31 @@ import factories
 import numpy as np
 import pytest
 
-from rag_kernels.eval import codec, counters
-from rag_kernels.eval.build import Built, build, checked, toolchain
-from rag_kernels.eval.counters import LIMITS, METRICS, STALLS, Profiler, in_a_line, read_counters, run
+from rag_kernels.eval import codec
+from rag_kernels.eval.build.compile import Built, build, checked, toolchain
+from rag_kernels.eval.build.products import Programs
+from rag_kernels.eval.instruments import nsight_compute
+from rag_kernels.eval.instruments.nsight_compute import (
+    LIMITS,
+    METRICS,
+    STALLS,
+    Profiler,
+    in_a_line,
+    read_counters,
+    run,
+)
+from rag_kernels.eval.instruments.sanitizers import OPTIONS, call_file
+from rag_kernels.eval.machine.device_lock import Turns
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate, Counters, Passed
-from rag_kernels.eval.sanitize import OPTIONS, Programs, call_file
-from rag_kernels.eval.turns import Turns
-from rag_kernels.eval.workers import Workers
 from rag_kernels.feedback.bottleneck import HOLDS, WAITS, bottleneck_of, counted, recommendation
 
 FIRST = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
          "Device", "CC")  # fmt: skip
-SMALL = {counters.TIME: "4,224", counters.REGISTERS: "16"}
+SMALL = {nsight_compute.TIME: "4,224", nsight_compute.REGISTERS: "16"}
 LARGE = {
-    counters.TIME: "1,204,224", counters.DRAM: "41.31", counters.SM: "28.9", counters.OCCUPANCY: "22.5",
-    counters.REGISTERS: "168", counters.L2_HITS: "51.02", counters.WAVES: "7.76",
+    nsight_compute.TIME: "1,204,224", nsight_compute.DRAM: "41.31", nsight_compute.SM: "28.9", nsight_compute.OCCUPANCY: "22.5",
+    nsight_compute.REGISTERS: "168", nsight_compute.L2_HITS: "51.02", nsight_compute.WAVES: "7.76",
     LIMITS["registers"]: "1", LIMITS["shared memory"]: "8", LIMITS["warps"]: "8", LIMITS["blocks"]: "32",
     STALLS["long_scoreboard"]: "6.0", STALLS["barrier"]: "1.5", STALLS["wait"]: "0.5", STALLS["drain"]: "n/a",
 }  # fmt: skip
@@ -80,7 +90,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder, work = tmp_path / "tools", tmp_path / "work"
     folder.mkdir(), work.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(counters, "PLACES", ())
+    monkeypatch.setattr(nsight_compute, "PLACES", ())
     monkeypatch.chdir(work)
     return folder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch.utils import cpp_extension
 
-from rag_kernels.eval.extensions import lighten
+from rag_kernels.eval.build.torch_extension import lighten
 from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source

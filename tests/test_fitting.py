@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import ProblemError
-from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.fitting import footprint, functionalize_to_fit, room_bytes
 
 LARGE = """

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
-from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.functionalize import PRELOAD, functionalize, functionalize_many
 from rag_kernels.ingest.graph import refs
 from rag_kernels.ingest.recording import state_at

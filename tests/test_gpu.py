@@ -15,12 +15,12 @@ import pytest
 from test_offline_deep import BOTTLENECKS, MANY_SUMS, RESIDUAL
 from test_offline_numbers import Case, functional
 
-from rag_kernels.eval.device import gpu_name
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict, Wrong
-from rag_kernels.eval.session import Session
+from rag_kernels.eval.sessions.problem_session import Session
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.offline.compose import write
@@ -173,7 +173,7 @@ def test_deep_networks_are_right(judge: LocalJudge, case: Case) -> None:
 
 def test_memory_is_given_away_and_opened_again(judge: LocalJudge) -> None:
     """What the doctor asks."""
-    assert judge.workers.call("rag_kernels.eval.gpu_memory:shared", 1, deadline_s=60) >= 1
+    assert judge.workers.call("rag_kernels.eval.children.gpu_shared_memory:shared", 1, deadline_s=60) >= 1
 
 
 @pytest.mark.parametrize("tool", KERNEL_ERRORS)

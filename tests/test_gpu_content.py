@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from rag_kernels.eval import fingerprint
-from rag_kernels.eval.arena import Arena
-from rag_kernels.eval.candidate import Bound
-from rag_kernels.eval.content import compose, plain, random_recipe
-from rag_kernels.eval.exchange import Exchange, Shelf
-from rag_kernels.eval.fingerprint import Taken
-from rag_kernels.eval.gpu import SMALL, compose_all, digest
+from rag_kernels.eval.buffers import output_snapshot
+from rag_kernels.eval.buffers.call_content import compose, plain, random_recipe
+from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.buffers.shared_arena import Arena
+from rag_kernels.eval.children.candidate import Bound
+from rag_kernels.eval.children.gpu_buffers import SMALL, compose_all, digest
+from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
 from rag_kernels.eval.records import TensorSpec
 
 
@@ -73,7 +73,7 @@ def test_outputs_are_kept_for_one_check_and_their_fingerprint_is_of_the_copies()
     shelf, handed = Shelf(), [torch.arange(10), torch.ones(3, dtype=torch.uint8)]
     first, image = shelf.put(handed, keep=True)
     raw = [np.frombuffer(t.numpy().tobytes(), np.uint8) for t in handed]
-    assert image == digest(handed) and image.encode() == fingerprint.digest(raw) == Taken(hash=image).digest()
+    assert image == digest(handed) and image.encode() == output_snapshot.digest(raw) == Taken(hash=image).digest()
     handed[0][3] = 99  # what is there later is no part of it
     second, other = shelf.put(handed, keep=False)
     assert other != image and shelf.look_up(second)[0][3] == 99 and shelf.look_up(first)[0][3] == 3

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rag_kernels.eval.build import BuildError, build, toolchain
+from rag_kernels.eval.build.compile import BuildError, build, toolchain
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.problem import load_problem, problem_from_source
 from rag_kernels.eval.records import Passed
-from rag_kernels.eval.zoo.honest import Honest, cuda_kernels, honest_kernels
+from rag_kernels.eval.zoo.honest.corpus import Honest, cuda_kernels, honest_kernels
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief

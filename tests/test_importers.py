@@ -29,8 +29,8 @@ from rag_kernels.archive.audit import verify
 from rag_kernels.archive.claims import claims_of, without_functional
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
-from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.functionalize import PRELOAD
 from rag_kernels.ingest.importers.gpu_mode import GpuMode

@@ -7,6 +7,7 @@ import psutil
 import pytest
 from judging import verdict
 
+from rag_kernels.eval.build.candidate_form import Forbidden, check_composed, tier_of
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
@@ -22,7 +23,6 @@ from rag_kernels.eval.records import (
     TimedOut,
     Wrong,
 )
-from rag_kernels.eval.tiers import Forbidden, check_composed, tier_of
 from rag_kernels.ingest.functionalize import functionalize
 
 PROBLEM = """

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from judging import THOROUGH, verdict
 
-from rag_kernels.eval.build import Built, build, toolchain
-from rag_kernels.eval.copying import CHUNK, copied, copy_bytes
+from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.judge import LocalJudge, open_judge
-from rag_kernels.eval.outcome import codes
 from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.race import MOST_CALLS, Race, Times
+from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
-from rag_kernels.eval.reference_times import ReferenceTimes
-from rag_kernels.eval.session import Session
-from rag_kernels.eval.subject import Library, Subject
-from rag_kernels.eval.workers import WorkerFailed
+from rag_kernels.eval.sessions.candidate_session import Subject
+from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.timing.race import MOST_CALLS, Race, Times
+from rag_kernels.eval.timing.reference_times import ReferenceTimes
+from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 
@@ -358,9 +359,9 @@ def test_a_problem_is_examined_once_by_threads_that_ask_together(judge: LocalJud
 
 
 def test_a_worker_that_found_no_gpu_while_it_waited_still_answers(judge: LocalJudge) -> None:
-    judge.workers.spare("rag_kernels.eval.reference:serve_cuda", limit_address_space=False)
+    judge.workers.spare("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False)
     with (
-        judge.workers.spawn("rag_kernels.eval.reference:serve_cuda", limit_address_space=False) as worker,
+        judge.workers.spawn("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False) as worker,
         pytest.raises(WorkerFailed) as failed,
     ):
         worker.request({}, deadline_s=60)

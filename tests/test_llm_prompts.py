@@ -10,9 +10,10 @@ import factories
 import jinja2
 import pytest
 
-from rag_kernels.eval.build import Built, build, toolchain
-from rag_kernels.eval.device import threads
-from rag_kernels.eval.hardware import cpu_facts, gpu_facts
+from rag_kernels.eval.build.candidate_form import check_composed, kernels_text, tier_of
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.machine.hardware import cpu_facts, gpu_facts
 from rag_kernels.eval.records import (
     Backend,
     Crashed,
@@ -22,7 +23,6 @@ from rag_kernels.eval.records import (
     TensorSpec,
     Verdict,
 )
-from rag_kernels.eval.tiers import check_composed, kernels_text, tier_of
 from rag_kernels.feedback import explain
 from rag_kernels.feedback.bottleneck import recommendation
 from rag_kernels.llm import prompt_values

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rag_kernels.eval.loading import ModuleCode
+from rag_kernels.eval.children.candidate_code import ModuleCode
 
 HEAD = """import torch
 import torch.nn as nn

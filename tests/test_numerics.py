@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from rag_kernels.eval.content import Splice, compose, random_recipe, rows_of
-from rag_kernels.eval.draws import is_structured
+from rag_kernels.eval.buffers.call_content import Splice, compose, random_recipe, rows_of
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.numerics import Comparison, compare
+from rag_kernels.eval.numerics.compare import Comparison, compare
+from rag_kernels.eval.numerics.input_draws import is_structured
 from rag_kernels.eval.records import TensorSpec
-from rag_kernels.eval.timing import Paired, orders, pairs_for, ratio_of
+from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for, ratio_of
 
 RNG = np.random.default_rng(0)
 GEN = torch.Generator().manual_seed(0)

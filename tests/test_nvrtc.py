@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_kernels.eval.build import Built, build, toolchain
-from rag_kernels.eval.nvrtc import build_device, host_text, is_split, kernel_names
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.build.nvrtc import build_device, host_text, is_split, kernel_names
+from rag_kernels.eval.process.workers import Workers
 
 SPLIT = """#include "rag_kernel.h"
 #if RK_DEVICE

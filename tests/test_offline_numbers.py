@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 import tvm_ffi
 
-from rag_kernels.eval.build import Built, toolchain
-from rag_kernels.eval.build import build as compiled
+from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
+from rag_kernels.eval.build.compile import Built, toolchain
+from rag_kernels.eval.build.compile import build as compiled
 from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
-from rag_kernels.eval.tiers import check_composed, kernels_text
 from rag_kernels.ingest.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters

@@ -16,10 +16,10 @@ from test_offline_writer import brief, judged
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel, Exemplar, KernelFilter
+from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed
-from rag_kernels.eval.tiers import kernels_text
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.pipeline import index_attempt

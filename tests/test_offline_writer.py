@@ -17,8 +17,8 @@ from factories import attempt, candidate, linear_problem, problem, wrong
 from test_offline_numbers import CASES, Case, functional
 
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar
+from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
 from rag_kernels.eval.records import Backend, Candidate, Device, FunctionalProblem, Measurement, Passed
-from rag_kernels.eval.tiers import check_composed, kernels_text
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters

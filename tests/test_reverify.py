@@ -15,7 +15,7 @@ from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.recheck import due
 from rag_kernels.archive.records import KernelFilter
-from rag_kernels.eval.device import gpu_name
+from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.records import FunctionalProblem, Judged, MachineError, Problem, ProblemError, Verdict
 from rag_kernels.report.json_rows import reverified_row
 from rag_kernels.run.reverify import Reverified, require_device, reverify

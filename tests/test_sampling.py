@@ -19,9 +19,9 @@ from rag_kernels.archive.audit import verify
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Exemplar
 from rag_kernels.budget import Ledger
-from rag_kernels.eval.hardware import told_hardware
+from rag_kernels.eval.machine.hardware import told_hardware
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import MachineError, ProblemError
-from rag_kernels.eval.workers import Workers
 from rag_kernels.long_runs.sampling import (
     Sampler,
     built_ahead,

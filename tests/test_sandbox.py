@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from rag_kernels.eval import codec, lockdown, sandbox
-from rag_kernels.eval.build import BuildError, Built, build, builds_boxed, toolchain
-from rag_kernels.eval.sandbox import Found, Sandbox
-from rag_kernels.eval.workers import WorkerFailed, Workers
+from rag_kernels.eval import codec
+from rag_kernels.eval.build.compile import BuildError, Built, build, builds_boxed, toolchain
+from rag_kernels.eval.process import lockdown, sandbox
+from rag_kernels.eval.process.sandbox import Found, Sandbox
+from rag_kernels.eval.process.workers import WorkerFailed, Workers
 
 CODE = r"""
 #include <arpa/inet.h>
@@ -172,7 +173,7 @@ def attack(library: Path, pools: Pools, tmp_path_factory: pytest.TempPathFactory
 
 
 def evaluate(workers: Workers, code: str, *, may_fork: bool = True, target: str = "builtins:eval") -> Any:
-    with workers.spawn("rag_kernels.eval.zygote:one_shot", may_fork=may_fork) as worker:
+    with workers.spawn("rag_kernels.eval.process.warm_parent:one_shot", may_fork=may_fork) as worker:
         reply = worker.request({"target": target, "payload": codec.encode(code)}, deadline_s=60)
     return codec.decode(reply["result"])
 
@@ -224,7 +225,7 @@ subprocess.run(["./a"], check=True)
 
 def test_one_worker_cannot_read_the_scratch_folder_of_another(pools: Pools) -> None:
     workers = pools(LANDLOCK)
-    with workers.spawn("rag_kernels.eval.zygote:one_shot") as other:
+    with workers.spawn("rag_kernels.eval.process.warm_parent:one_shot") as other:
         folder = f"__import__('os').readlink('/proc/{other.pid}/cwd')"
         with pytest.raises(WorkerFailed, match="Permission"):  # its name is not even told
             evaluate(workers, folder)
@@ -246,7 +247,7 @@ def test_a_daemon_does_not_outlive_its_worker(pools: Pools) -> None:
     mark = "61.23457"
     workers = pools("all")
     code = f"__import__('subprocess').Popen(['sleep', {mark!r}], start_new_session=True).pid"
-    with workers.spawn("rag_kernels.eval.zygote:one_shot") as worker:
+    with workers.spawn("rag_kernels.eval.process.warm_parent:one_shot") as worker:
         worker.request({"target": "builtins:eval", "payload": codec.encode(code)}, deadline_s=60)
         assert _sleeping(mark)
     assert not _sleeping(mark)
@@ -263,7 +264,7 @@ def test_a_frozen_worker_uses_no_time(pools: Pools, may_fork: bool) -> None:
         spin = f"__import__('subprocess').Popen([{shutil.which('sh')!r}, '-c', 'while :; do :; done']) and {spin}"
     # The role ends with its one reply, so that the spinning must keep it from ending.
     spin += " and __import__('time').sleep(60)"
-    with pools("all").spawn("rag_kernels.eval.zygote:one_shot", may_fork=may_fork) as worker:
+    with pools("all").spawn("rag_kernels.eval.process.warm_parent:one_shot", may_fork=may_fork) as worker:
         worker._channel.send({"target": "builtins:eval", "payload": codec.encode(spin)})
         while (before := worker.activity()).threads < 3 + may_fork or before.cpu_s < 0.2:
             time.sleep(0.01)
@@ -279,7 +280,7 @@ def test_a_frozen_worker_uses_no_time(pools: Pools, may_fork: bool) -> None:
 
 def test_a_spare_is_taken_by_the_same_spawn_alone(pools: Pools) -> None:
     workers = pools("all")
-    role = "rag_kernels.eval.zygote:one_shot"
+    role = "rag_kernels.eval.process.warm_parent:one_shot"
     workers.spare(role, may_fork=False)
     [[spare]] = workers._spares.values()
     with workers.spawn(role) as other, workers.spawn(role, may_fork=False) as same:
@@ -313,6 +314,6 @@ def test_a_build_reads_nothing_of_the_user(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(environment, Built)
     assert b"sk-secret" not in environment.library.read_bytes()
     with monkeypatch.context() as patch:  # the same source builds where nothing is around the compiler
-        patch.setattr("rag_kernels.eval.build.builds_boxed", lambda tools: False)
+        patch.setattr("rag_kernels.eval.build.compile.builds_boxed", lambda tools: False)
         [read] = build([(header + lines[0], "cpu")], tools=toolchain(), cache=tmp_path / "open")
         assert isinstance(read, Built)

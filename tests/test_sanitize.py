@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rag_kernels.eval import sanitize
-from rag_kernels.eval.build import BuildError, Built, build, checked, toolchain
-from rag_kernels.eval.sandbox import Sandbox
-from rag_kernels.eval.sanitize import can_show_races
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.build.compile import BuildError, Built, build, checked, toolchain
+from rag_kernels.eval.build.products import can_show_races
+from rag_kernels.eval.instruments import sanitizers
+from rag_kernels.eval.process.sandbox import Sandbox
+from rag_kernels.eval.process.workers import Workers
 
 SIZE = 1003
 HEAD = """#include "rag_kernel.h"
@@ -184,7 +184,7 @@ def run(workers: Workers, program: Path) -> Any:
     vector = struct.pack("<5q", 2, 32, 1, SIZE, 4 * SIZE)
     call = struct.pack("<q", 3) + vector + struct.pack("<f", 1.0) * SIZE + struct.pack("<q", 4) + vector
     payload = {"checked": "", "raced": str(program), "gpu": False, "calls": [base64.b64encode(call).decode()]}
-    (report,) = workers.call("rag_kernels.eval.sanitize:run", payload, deadline_s=100)["reports"]
+    (report,) = workers.call("rag_kernels.eval.instruments.sanitizers:run", payload, deadline_s=100)["reports"]
     return report
 
 
@@ -230,7 +230,7 @@ def test_a_checked_program_that_does_not_end_is_an_error(tmp_path: Path, monkeyp
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sanitize, "RUN_LIMIT_S", 1.0)
+    monkeypatch.setattr(sanitizers, "RUN_LIMIT_S", 1.0)
     payload = {"checked": str(program), "raced": "", "gpu": False, "calls": [base64.b64encode(b"").decode()]}
-    (report,) = sanitize.run(payload)["reports"]
+    (report,) = sanitizers.run(payload)["reports"]
     assert report["found"] == [["address and undefined-behaviour", "it was not done after 1 s"]]

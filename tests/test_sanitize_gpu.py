@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rag_kernels.eval import sanitize
+from rag_kernels.eval.instruments import sanitizers
 
 ERROR = 'echo "========= Invalid __global__ read of size 4 bytes"; echo "at kernel0.cu:7"; echo SUMMARY; exit 9'
 
@@ -30,7 +30,7 @@ def reports(tool: Path, script: str) -> list[dict[str, Any]]:
     tool.chmod(0o755)
     calls = [base64.b64encode(content).decode() for content in (b"small", b"odd")]
     payload = {"checked": "/x/program", "raced": "", "gpu": True, "calls": calls}
-    found: list[dict[str, Any]] = sanitize.run(payload)["reports"]
+    found: list[dict[str, Any]] = sanitizers.run(payload)["reports"]
     return found
 
 
@@ -39,14 +39,14 @@ def asked() -> list[str]:
 
 
 def test_each_tool_starts_once_for_all_calls(tool: Path) -> None:
-    clean = {"ran": list(sanitize.GPU_TOOLS), "found": [], "left_out": []}
+    clean = {"ran": list(sanitizers.GPU_TOOLS), "found": [], "left_out": []}
     assert reports(tool, "echo SUMMARY") == [clean, clean]
-    assert asked() == sorted(f"{name} smallodd" for name in sanitize.GPU_TOOLS)
+    assert asked() == sorted(f"{name} smallodd" for name in sanitizers.GPU_TOOLS)
 
 
 def test_an_error_is_of_the_call_that_shows_it_alone(tool: Path) -> None:
     small, odd = reports(tool, f'if [ $tool = memcheck ] && grep -q odd $calls; then {ERROR}; fi; echo SUMMARY')
-    assert small == {"ran": list(sanitize.GPU_TOOLS), "found": [], "left_out": []}
+    assert small == {"ran": list(sanitizers.GPU_TOOLS), "found": [], "left_out": []}
     assert odd["found"] == [["memcheck", "Invalid __global__ read of size 4 bytes, line 7"]]
     assert [line for line in asked() if line.startswith("memcheck")] == [
         "memcheck oddodd", "memcheck smallodd", "memcheck smallsmall",
@@ -54,11 +54,11 @@ def test_an_error_is_of_the_call_that_shows_it_alone(tool: Path) -> None:
 
 
 def test_an_error_beside_a_call_that_never_ends_is_found(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitize, "GPU_LIMIT_S", 2.0)
+    monkeypatch.setattr(sanitizers, "GPU_LIMIT_S", 2.0)
     hang = "if grep -q odd $calls; then sleep 60; fi; "
     small, odd = reports(tool, f"{hang}if [ $tool = memcheck ]; then {ERROR}; fi; echo SUMMARY")
     assert small["found"] == [["memcheck", "Invalid __global__ read of size 4 bytes, line 7"]]
-    assert small["ran"] == list(sanitize.GPU_TOOLS) and odd["ran"] == [] and len(odd["left_out"]) == 4
+    assert small["ran"] == list(sanitizers.GPU_TOOLS) and odd["ran"] == [] and len(odd["left_out"]) == 4
 
 
 def test_an_error_that_no_size_shows_alone_is_of_the_later_one(tool: Path) -> None:
@@ -73,7 +73,7 @@ def test_an_error_of_the_second_call_is_of_either_size(tool: Path) -> None:
 
 def test_a_long_log_does_not_hold_a_tool_up(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pipe was read only after the slower tools before it had ended."""
-    monkeypatch.setattr(sanitize, "GPU_LIMIT_S", 2.0)
+    monkeypatch.setattr(sanitizers, "GPU_LIMIT_S", 2.0)
     slow = "if [ $tool = memcheck ]; then sleep 60; fi; "
     loud = f"if [ $tool = racecheck ]; then yes | head -c 300000; {ERROR}; fi; "
     for report in reports(tool, f"{slow}{loud}echo SUMMARY"):
@@ -82,17 +82,17 @@ def test_a_long_log_does_not_hold_a_tool_up(tool: Path, monkeypatch: pytest.Monk
 
 def test_a_tool_that_takes_too_long_is_left_out(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy host a tool may be slow: that says nothing about the kernel."""
-    monkeypatch.setattr(sanitize, "GPU_LIMIT_S", 1.0)
+    monkeypatch.setattr(sanitizers, "GPU_LIMIT_S", 1.0)
     for report in reports(tool, "if [ $tool = racecheck ]; then sleep 60; fi; echo SUMMARY"):
         assert report["left_out"] == ["racecheck was not done after 1 s"] and report["found"] == []
         assert report["ran"] == ["memcheck", "initcheck", "synccheck"]
 
 
 def test_errors_that_take_too_long_to_tell_are_found(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitize, "GPU_LIMIT_S", 1.0)
+    monkeypatch.setattr(sanitizers, "GPU_LIMIT_S", 1.0)
     told = 'echo "========= Uninitialized __global__ memory read of size 4 bytes"; echo "at kernel0.cu:7"; sleep 60'
     for report in reports(tool, f"if [ $tool = initcheck ]; then {told}; fi; echo SUMMARY"):
-        assert report["ran"] == list(sanitize.GPU_TOOLS) and not report["left_out"]
+        assert report["ran"] == list(sanitizers.GPU_TOOLS) and not report["left_out"]
         assert report["found"] == [["initcheck", "Uninitialized __global__ memory read of size 4 bytes, line 7"]]
 
 

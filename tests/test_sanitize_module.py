@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from test_extensions import RELU
 
+from rag_kernels.eval.instruments.module_sanitizers import _own_on_gpu
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict
-from rag_kernels.eval.sanitize_module import _own_on_gpu
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 

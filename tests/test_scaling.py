@@ -8,7 +8,7 @@ import pytest
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaling import difference, fit, scaled
+from rag_kernels.eval.scaled_problem import difference, fit, scaled
 
 CONV = """\
 import torch

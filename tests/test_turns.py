@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_kernels.eval.turns import Turns, locks
+from rag_kernels.eval.machine.device_lock import Turns, locks
 
 NAMES = ("core0", "core1")
 

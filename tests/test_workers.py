@@ -12,8 +12,8 @@ import psutil
 import pytest
 from interrupts import ctrl_c
 
-from rag_kernels.eval.channel import Channel, ChannelClosed, pair
-from rag_kernels.eval.workers import Worker, WorkerFailed, Workers
+from rag_kernels.eval.process.channel import Channel, ChannelClosed, pair
+from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_the_scratch_folder_goes_away(workers: Workers) -> None:
 
 def test_a_closed_worker_leaves_no_descriptor_and_keeps_its_log(workers: Workers) -> None:
     before = psutil.Process().num_fds()
-    worker = workers.spawn("rag_kernels.eval.zygote:one_shot")
+    worker = workers.spawn("rag_kernels.eval.process.warm_parent:one_shot")
     worker.request({"target": "builtins:exec", "payload": "print('said')"}, deadline_s=60)
     worker.close()
     assert psutil.Process().num_fds() == before
@@ -148,7 +148,7 @@ def test_two_threads_may_call_at_once(workers: Workers) -> None:
 
 def test_an_interrupt_leaves_no_answer_to_the_next_request(workers: Workers) -> None:
     """At twenty moments of as many conversations: each is whole, and the one after is understood."""
-    with workers.spawn("rag_kernels.eval.zygote:one_shot") as worker:
+    with workers.spawn("rag_kernels.eval.process.warm_parent:one_shot") as worker:
         for number in range(20):
             with ctrl_c(0.01 + number * 1e-4):
                 while True:
@@ -159,7 +159,7 @@ def test_an_interrupt_leaves_no_answer_to_the_next_request(workers: Workers) -> 
 
 def test_a_worker_keeps_to_the_cores_it_is_told(workers: Workers) -> None:
     cores = sorted(os.sched_getaffinity(0))
-    worker = workers.spawn("rag_kernels.eval.zygote:one_shot", memory_bytes=None)
+    worker = workers.spawn("rag_kernels.eval.process.warm_parent:one_shot", memory_bytes=None)
     worker.keep_to(cores[-1:])
     asked = {"target": "builtins:eval", "payload": "sorted(__import__('os').sched_getaffinity(0))"}
     assert worker.request(asked, deadline_s=20)["result"] == cores[-1:]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from rag_kernels.eval.build import header_options, toolchain
+from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
+from rag_kernels.eval.build.compile import header_options, toolchain
 from rag_kernels.eval.limits import DEFENCES
 from rag_kernels.eval.records import Candidate
-from rag_kernels.eval.tiers import check_composed, kernels_text
-from rag_kernels.eval.zoo.catalogue import SPECIMENS
+from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
 from rag_kernels.eval.zoo.specimen import VOID, Specimen
 from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.zoo.ablation import RESTS_ON, resting_on
@@ -27,7 +27,7 @@ from rag_kernels.zoo.runner import chosen, texts_of
 
 CODES = re.compile(
     r"void|wrong(:.+)?|rejected(:\w+)?|crashed|timed_out(:\w+)?|build_failed|label:[\w -]+(: .+)?"
-)  # the forms of rag_kernels.eval.outcome, and the zoo's own
+)  # the forms of rag_kernels.eval.verdict_codes, and the zoo's own
 CPU_WORDS = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\S")
 BUILD_MAY_FAIL = {"code that runs when it is built or loaded"}
 

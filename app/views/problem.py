@@ -6,7 +6,7 @@ import streamlit as st
 
 from rag_kernels.app import data, figures, show, tables, trends
 from rag_kernels.app.columns import Where
-from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import FunctionalProblem, ScalarArgument
 
 BOARD = 100

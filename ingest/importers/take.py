@@ -14,8 +14,8 @@ from pathlib import Path
 from rag_kernels.archive.claims import add_functionals, take, without_functional
 from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.records import Imported
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem
-from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.embedder import Embedder
 from rag_kernels.ingest.functionalize import Row, functionalize_many
 from rag_kernels.ingest.importers.protocol import Importer, Skipped, stated

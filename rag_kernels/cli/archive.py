@@ -249,7 +249,7 @@ def functionalize(
     """
     import os
 
-    from rag_kernels.eval.workers import Workers
+    from rag_kernels.eval.process.workers import Workers
     from rag_kernels.ingest.embedder import load_embedder
     from rag_kernels.ingest.functionalize import PRELOAD
     from rag_kernels.ingest.importers.take import functionalize_imported

@@ -51,12 +51,12 @@ def check(
 def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
     """A row a problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
     from rag_kernels.api import target_backend
-    from rag_kernels.eval.admission import admission_file, open_admission
-    from rag_kernels.eval.device import open_device
+    from rag_kernels.eval.machine.device import open_device
     from rag_kernels.eval.places import default_cache
     from rag_kernels.eval.problem import load_problem
+    from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import ProblemError
-    from rag_kernels.eval.workers import Workers
+    from rag_kernels.eval.sessions.admission import admission_file, open_admission
     from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
     from rag_kernels.ingest.functionalize import PRELOAD
     from rag_kernels.report.json_rows import admission_row

@@ -69,8 +69,8 @@ def judge_one(
 ) -> NoReturn:
     """`device` is what the command line says; what settings say is no reason to refuse a kernel of another backend."""
     from rag_kernels.api import open_session, target_backend
+    from rag_kernels.eval.build.candidate_form import candidate_from_file
     from rag_kernels.eval.problem import load_problem
-    from rag_kernels.eval.tiers import candidate_from_file
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
     from rag_kernels.run.generate import winner

@@ -25,14 +25,14 @@ from typing import Any
 from rag_kernels.cluster.dispatcher import AHEAD, Dispatcher
 from rag_kernels.cluster.records import Job, LostError
 from rag_kernels.cluster.remote_judge import About, Fault, RemoteJudge, Wanted
-from rag_kernels.eval.build import COMPILER_ENV
-from rag_kernels.eval.device import gpu_count, threads
+from rag_kernels.eval.build.compile import COMPILER_ENV
 from rag_kernels.eval.judge import More, nothing_more
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import gpu_count, threads
 from rag_kernels.eval.places import ROOT
+from rag_kernels.eval.process.sandbox import allowed_env
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
-from rag_kernels.eval.sandbox import allowed_env
-from rag_kernels.eval.workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from rag_kernels.eval.device import units
-from rag_kernels.eval.hardware import hardware
 from rag_kernels.eval.judge import JUDGE_VERSION, LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import units
+from rag_kernels.eval.machine.hardware import hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import (
     Backend,

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rag_kernels.eval.build import BuildError, build, toolchain
+from rag_kernels.eval.build.candidate_form import kernels_text
+from rag_kernels.eval.build.compile import BuildError, build, toolchain
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Backend, MachineError, Tier
-from rag_kernels.eval.tiers import kernels_text
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,7 @@ class CompiledForward:
         library = tvm_ffi.load_module(str(built.library))
         if self.tier != "composed":
             return library.get_function("forward")
-        from rag_kernels.eval.loading import Kernels, composed_forward
+        from rag_kernels.eval.children.candidate_code import Kernels, composed_forward
 
         return composed_forward(self.source, Kernels(library))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import Counters, Device, Features, Measurement, Passed
 
 Kind = Literal["memory", "arithmetic", "library", "overhead"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec, Tier
 from rag_kernels.feedback import explain
 from rag_kernels.feedback.bottleneck import bound

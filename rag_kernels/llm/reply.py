@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from rag_kernels.eval.build.candidate_form import tier_of
 from rag_kernels.eval.records import Backend, Candidate
-from rag_kernels.eval.tiers import tier_of
 
 LESSONS_CHARS = 1000
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)

@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.eval.admission import IGNORED
+from rag_kernels.eval.sessions.admission import IGNORED
 from rag_kernels.report.json_rows import Row, attempt_row
 from rag_kernels.text.wording import LINE_CHARS, count, money, percent, shorten, times
 

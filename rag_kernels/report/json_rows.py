@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim
-from rag_kernels.eval.device import floor_us
+from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import (
     BuildFailed,
     Compiled,
@@ -29,7 +29,7 @@ from rag_kernels.eval.records import (
 from rag_kernels.run.generate import winner
 
 if TYPE_CHECKING:
-    from rag_kernels.eval.admission import Admission
+    from rag_kernels.eval.admission_records import Admission
     from rag_kernels.experiments.retrieval_ablation import Arm, Trial
     from rag_kernels.experiments.scores import Score, Solved
     from rag_kernels.long_runs.growth import Grown

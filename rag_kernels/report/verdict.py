@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rag_kernels.eval.counters import in_a_line
+from rag_kernels.eval.instruments.nsight_compute import in_a_line
 from rag_kernels.eval.records import (
     BuildFailed,
     Crashed,

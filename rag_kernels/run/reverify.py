@@ -16,8 +16,8 @@ from rag_kernels.archive import recheck
 from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.recheck import Due, Recheck
 from rag_kernels.archive.records import Attempt, Run
-from rag_kernels.eval.device import gpu_name
 from rag_kernels.eval.judge import Judge
+from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.records import Backend, FunctionalProblem, MachineError, Passed, Problem, ProblemError
 from rag_kernels.records import Draft
 from rag_kernels.run.generate import as_attempt, now

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rag_kernels.eval.input_kinds import SPECIAL
 from rag_kernels.eval.judge import LocalJudge
-from rag_kernels.eval.kinds import SPECIAL
 from rag_kernels.eval.limits import DEFENCES
 from rag_kernels.eval.records import Backend
 from rag_kernels.eval.zoo.specimen import VOID, Specimen

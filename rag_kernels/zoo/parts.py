@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_kernels.eval.records import Backend, ProblemError
-from rag_kernels.eval.zoo.honest import Honest, cuda_kernels, honest_kernels
+from rag_kernels.eval.zoo.honest.corpus import Honest, cuda_kernels, honest_kernels
 from rag_kernels.eval.zoo.specimen import Specimen
 from rag_kernels.zoo.report import fine
 from rag_kernels.zoo.runner import Seen, Text, chosen, texts_of

@@ -15,12 +15,12 @@ from typing import Literal
 
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.outcome import codes
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed, Ratio, Verdict
-from rag_kernels.eval.zoo.catalogue import SPECIMENS
+from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.cuda_tasks import cuda
-from rag_kernels.eval.zoo.honest import Honest
+from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
+from rag_kernels.eval.zoo.honest.corpus import Honest
 from rag_kernels.eval.zoo.specimen import VOID, Specimen
 from rag_kernels.eval.zoo.tasks import TASKS, Task, cpp
 from rag_kernels.ingest.functionalize import functionalize

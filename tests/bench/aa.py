@@ -23,19 +23,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rag_kernels.eval.baseline import FASTER
-from rag_kernels.eval.build import BuildError, build, toolchain
+from rag_kernels.eval.build.compile import BuildError, build, toolchain
+from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.problem import load_problem
-from rag_kernels.eval.race import Race, self_check
+from rag_kernels.eval.process.sandbox import Sandbox
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Ratio
-from rag_kernels.eval.sandbox import Sandbox
-from rag_kernels.eval.session import Session
-from rag_kernels.eval.subject import Library, Place, Subject
-from rag_kernels.eval.timing import Paired, orders, pairs_for
-from rag_kernels.eval.trial import MOST_ASKING
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.sessions.candidate_session import Place, Subject
+from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.timing.baseline import FASTER
+from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
+from rag_kernels.eval.timing.race import Race, self_check
+from rag_kernels.eval.trial.trial import MOST_ASKING
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief

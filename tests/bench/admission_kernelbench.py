@@ -17,11 +17,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rag_kernels.eval.admission import UNVERIFIABLE, Admission, admission_file, open_admission
-from rag_kernels.eval.device import open_device
+from rag_kernels.eval.admission_records import Admission
+from rag_kernels.eval.machine.device import open_device
 from rag_kernels.eval.problem import find_problems, load_problem
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.sessions.admission import UNVERIFIABLE, admission_file, open_admission
 from rag_kernels.ingest.fitting import functionalize_to_fit
 from rag_kernels.ingest.functionalize import PRELOAD
 

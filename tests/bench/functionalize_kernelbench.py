@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from rag_kernels.eval.problem import find_problems, load_problem
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.ingest.functionalize import PRELOAD, Row, functionalize_many
 
 LEVELS = ("level1", "level2", "level3")

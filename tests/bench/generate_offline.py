@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rag_kernels.eval.device import cpu_name
+from rag_kernels.eval.machine.device import cpu_name
 
 PROGRAM = "from rag_kernels import cli; cli.main()"
 

@@ -17,10 +17,10 @@ from time import perf_counter
 
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.outcome import codes
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Passed, ProblemError, Verdict
-from rag_kernels.eval.zoo.honest import Honest, honest_kernels
+from rag_kernels.eval.verdict_codes import codes
+from rag_kernels.eval.zoo.honest.corpus import Honest, honest_kernels
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 

@@ -40,12 +40,12 @@ from typing import Any
 from cuda_candidates import Texts, candidates
 from kernelbench_tables import tables
 
-from rag_kernels.eval.device import cpu_name, gpu_name
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.outcome import codes
+from rag_kernels.eval.machine.device import cpu_name, gpu_name
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Passed
+from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 

@@ -40,12 +40,12 @@ from kernelbench_child import evaluate, stub
 from kernelbench_zoo_table import table
 from kernelbench_zoo_texts import Entry, entries, kernel_new, module_new, modules_on_gpu, part_of
 
-from rag_kernels.eval.build import Built, build, toolchain
-from rag_kernels.eval.device import cpu_name, gpu_name
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.machine.device import cpu_name, gpu_name
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.zoo.parts import read_part
 from rag_kernels.zoo.report import line, row

@@ -16,12 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from rag_kernels.eval import counters
+from rag_kernels.eval.instruments import nsight_compute
+from rag_kernels.eval.instruments.sanitizers import call_file
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Passed
-from rag_kernels.eval.sanitize import call_file
 from rag_kernels.feedback.bottleneck import recommendation
 from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.sizes import at_other_sizes
@@ -55,7 +55,7 @@ def tell(judge: LocalJudge, fp: FunctionalProblem, judged: Judged) -> None:
     if not isinstance(verdict, Passed):
         print(verdict)
         return
-    said = counters.in_a_line(verdict.counters) if verdict.counters else f"nothing: {judge._profiler.why_not or '?'}"
+    said = nsight_compute.in_a_line(verdict.counters) if verdict.counters else f"nothing: {judge._profiler.why_not or '?'}"
     print(f"ncu: {said}\nrecommendation: {recommendation(verdict, fp.features, judge.device)}")
 
 
@@ -66,11 +66,11 @@ def outside(judge: LocalJudge, candidate: Candidate) -> None:
     if programs.checked is None or session is None:
         print("The program around the kernel does not build.")
         return
-    call = base64.b64encode(call_file(session, most_bytes=counters.SHOWN_BYTES)).decode()
+    call = base64.b64encode(call_file(session, most_bytes=nsight_compute.SHOWN_BYTES)).decode()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         started = time.monotonic()
-        said = counters.run({"program": str(programs.checked), "call": call, "limit_s": 120.0})
+        said = nsight_compute.run({"program": str(programs.checked), "call": call, "limit_s": 120.0})
         print(f"outside the sandbox, {time.monotonic() - started:.1f} s: {said['why'] or 'it works'}")
         print(said["csv"][-6000:])
         os.chdir("/")

@@ -26,9 +26,9 @@ from offline_tables import Row, read, tables
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
-from rag_kernels.eval.outcome import codes
 from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
+from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter

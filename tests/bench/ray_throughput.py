@@ -29,13 +29,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.cluster.ray_judge import ClusterJudge, open_cluster
-from rag_kernels.eval.device import cpu_name, gpu_name, threads
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.outcome import codes
+from rag_kernels.eval.machine.device import cpu_name, gpu_name, threads
 from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged
-from rag_kernels.eval.workers import Workers
-from rag_kernels.eval.zoo.honest import cuda_kernels, honest_kernels
+from rag_kernels.eval.verdict_codes import codes
+from rag_kernels.eval.zoo.honest.corpus import cuda_kernels, honest_kernels
 from rag_kernels.ingest.functionalize import functionalize
 
 OPEN_LIMIT_S = 180.0

@@ -35,6 +35,7 @@ from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval import codec
 from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import (
     Candidate,
     Device,
@@ -45,7 +46,6 @@ from rag_kernels.eval.records import (
     Passed,
     Ratio,
 )
-from rag_kernels.eval.workers import Workers
 from rag_kernels.ingest.describe import description, functional_text
 from rag_kernels.ingest.embedder import Embedder, load_embedder
 from rag_kernels.ingest.functionalize import functionalize_many

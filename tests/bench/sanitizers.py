@@ -21,18 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from rag_kernels.eval.build import BuildError, Built, Flavour, build, checked, toolchain
-from rag_kernels.eval.device import open_device
+from rag_kernels.eval.build.compile import BuildError, Built, Flavour, build, checked, toolchain
+from rag_kernels.eval.build.products import Programs
+from rag_kernels.eval.instruments.sanitizers import call_file, sanitize
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import open_device
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.sandbox import Sandbox
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import MachineError, ProblemError
-from rag_kernels.eval.sandbox import Sandbox
-from rag_kernels.eval.sanitize import Programs, call_file, sanitize
-from rag_kernels.eval.session import Session
-from rag_kernels.eval.workers import Workers
-from rag_kernels.eval.zoo.catalogue import SPECIMENS
-from rag_kernels.eval.zoo.honest import honest_kernels
+from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
+from rag_kernels.eval.zoo.honest.corpus import honest_kernels
 from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes

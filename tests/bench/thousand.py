@@ -21,9 +21,9 @@ from pathlib import Path
 
 import psutil
 
-from rag_kernels.eval.device import cpu_name
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import cpu_name
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, verdict_name
 from rag_kernels.ingest.functionalize import functionalize

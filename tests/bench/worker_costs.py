@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from rag_kernels.eval import codec, sandbox
-from rag_kernels.eval.build import build, builds_boxed, toolchain
-from rag_kernels.eval.sandbox import Found, Sandbox
-from rag_kernels.eval.workers import Workers
+from rag_kernels.eval import codec
+from rag_kernels.eval.build.compile import build, builds_boxed, toolchain
+from rag_kernels.eval.process import sandbox
+from rag_kernels.eval.process.sandbox import Found, Sandbox
+from rag_kernels.eval.process.workers import Workers
 
-ROLE = "rag_kernels.eval.zygote:one_shot"
+ROLE = "rag_kernels.eval.process.warm_parent:one_shot"
 HELLO = {"target": "math:sqrt", "payload": codec.encode(4.0)}
 SOURCE = '#include "rag_kernel.h"\nvoid f(int64_t n) {{ (void)(n + {number}); }}\nRK_EXPORT(forward, f)\n'
 
@@ -67,7 +68,7 @@ def builds(repeats: int) -> None:
         build([(SOURCE.format(number=0), "cpu")], tools=tools, cache=Path(cache))  # precompiles the header
         for number in range(1, 2 * repeats, 2):
             for step, (name, boxed) in enumerate(variants.items()):
-                with mock.patch("rag_kernels.eval.build.builds_boxed", lambda tools, boxed=boxed: boxed):
+                with mock.patch("rag_kernels.eval.build.compile.builds_boxed", lambda tools, boxed=boxed: boxed):
                     source = SOURCE.format(number=number + step)
                     times[name].append(timed(build, [(source, "cpu")], tools=tools, cache=Path(cache)))
     for name, seconds in times.items():

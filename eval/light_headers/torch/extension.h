@@ -1,4 +1,4 @@
-// Stands for torch's header of this name while a candidate's extension is built (eval/extensions.py): tensors,
+// Stands for torch's header of this name while a candidate's extension is built (eval/build/torch_extension.py): tensors,
 // operators and Python bindings, without the C++ frontend (modules, optimizers, serialization), which takes half of
 // a build's time.
 #pragma once

@@ -1,0 +1,1 @@
+"""Bytes that two processes see, and content for every call."""

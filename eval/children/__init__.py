@@ -1,0 +1,1 @@
+"""What runs in child processes only: nobody imports it, the judge starts it by name."""

@@ -1,0 +1,333 @@
+"""The candidate worker: the only place where candidate code is loaded and run.
+
+Role of a forked child (`serve`). It holds the inputs of the current call and buffers for the outputs; never the
+problem's source, a reference output, a tolerance, or word of what a call is for: every call is the same request.
+All that it says is "done" (or the text of an exception); outputs are bytes that the judge reads and compares.
+
+Covered by `eval.zygote`: process tree, memory, processes, files, environment, and the sandbox where there is one.
+Covered here: on a CPU inputs are mapped read-only and every tensor lies between guard pages; on a GPU between bands
+of a known pattern; a composed forward runs without builtins.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import faulthandler
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from rag_kernels.eval import codec
+from rag_kernels.eval.buffers.call_content import Splice
+from rag_kernels.eval.buffers.shared_arena import attach, described
+from rag_kernels.eval.build import call_file
+from rag_kernels.eval.children.candidate_code import KernelCode, load
+from rag_kernels.eval.children.gpu_buffers import Banded, Job, compose_all, digest, dirty_shared_memory, flush_caches
+from rag_kernels.eval.children.gpu_exchange import Exchange
+from rag_kernels.eval.process.channel import Channel
+from rag_kernels.eval.records import TensorSpec
+
+MOST_RECORDED = 64 << 20  # bytes of calls
+
+
+def serve_cuda(channel: Channel) -> None:
+    """As `serve`, with the GPU's context, and what its own work needs of torch's libraries, made before there is a
+    candidate; if that fails, it is tried again with it."""
+    with suppress(Exception):
+        dirty_shared_memory()
+        some = Banded(torch.zeros(64), torch.device("cuda"))
+        digest([some.tensor])
+        some.intact()
+    serve(channel)
+
+
+def serve_cuda_module(channel: Channel) -> None:
+    """The same with the profiler set up, which takes seconds: what a module runs is told by its help."""
+    from rag_kernels.eval.children.profiling import profile
+
+    with suppress(Exception):
+        profile(lambda: torch.empty(1, device="cuda").zero_(), on_gpu=True)
+    serve_cuda(channel)
+
+
+def serve(channel: Channel) -> None:
+    """Load the candidate, then answer calls until the judge hangs up."""
+    import tvm_ffi  # noqa: F401  (installs a slow handler for SIGSEGV, which is put back here)
+
+    faulthandler.disable()
+    faulthandler.enable()
+    message, _ = channel.receive()
+    try:
+        candidate = Loaded(message)
+        channel.send({"done": True})
+    except Exception as error:
+        channel.send({"raised": _sentence(error)})
+        return
+    while True:
+        message, fds = channel.receive()
+        number = message.pop("number")
+        try:
+            with torch.no_grad():
+                reply = getattr(candidate, message.pop("do"))(fds=fds, **message) | {"number": number}
+        except torch.OutOfMemoryError as error:
+            reply = {"memory": _sentence(error)}
+        except Exception as error:
+            reply = {"raised": _sentence(error)}
+        channel.send(reply)
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:4000]
+
+
+class Bound:
+    """One set of buffers that the code is bound to: arguments, where results go, and on a GPU the held draws."""
+
+    def __init__(
+        self, message: dict[str, Any], fds: Sequence[int], device: torch.device, *, writes: bool, like: Bound | None
+    ) -> None:
+        on_cpu = device.type == "cpu"
+        how = {"guarded": on_cpu, "lazily": not on_cpu}  # a GPU's content is made there, and few outputs are pulled
+        content = attach(fds[0], message["content"], writable=message["writable"], **how)
+        # The judge takes the outputs of all places of a problem from the same memory, one after the other.
+        forms = described(message["content"]), described(message["outputs"])
+        self.exchange: Exchange = Exchange(*forms) if like is None else like.exchange
+        if not on_cpu and like is None:
+            self.exchange.join(fds[1], message["shared"])
+        self.outputs = attach(fds[1], message["outputs"], writable=True, **how) if on_cpu else self.exchange.handed()
+        self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
+        self.banded = [] if on_cpu else [Banded(t, device) for t in content]
+        self.contents = content if on_cpu else [b.tensor for b in self.banded]
+        self.tensors = self.contents
+        if message["strided"]:
+            self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.contents]
+        self.draws: list[list[torch.Tensor]] = like.draws if like else []
+        self.results: list[torch.Tensor] = []
+        if writes and on_cpu:
+            self.results = self.outputs
+        elif writes:
+            places = [Banded(t, device) for t in self.outputs]
+            self.banded += places
+            self.results = [b.tensor for b in places]
+        self.keeps = not writes
+        self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
+
+    def jobs(self, recipe: Sequence[Splice]) -> list[Job]:
+        """What `compose_all` is to make for this recipe, of the held draws."""
+        return [
+            (content.reshape(-1).view(torch.uint8), [draw[index] for draw in self.draws], part, self.specs[index])
+            for index, (content, part) in enumerate(zip(self.contents, recipe, strict=True))
+        ]
+
+    def lay_out(self) -> None:
+        """Bring the composed content into the layout that the code sees."""
+        for content, tensor in zip(self.contents, self.tensors, strict=True):
+            if tensor is not content:
+                tensor.copy_(content)
+
+
+class Loaded:
+    """A candidate's code and the buffers that it is bound to, by number. `call` is the timed path."""
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        self.device = torch.device(message["device"])
+        self.on_cpu = self.device.type == "cpu"
+        torch.set_num_threads(message["threads"])
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        self.flags = _flags()
+        self.code = load(message, self.device)
+        self.bound: list[Bound] = []
+        self.runs: list[Any] = []
+
+    def bind(self, *, fds: Sequence[int], like: int | None, **message: Any) -> dict[str, Any]:
+        """Bind the code to one more set of buffers (`fds`: content, outputs); `like` shares its held draws."""
+        other = None if like is None else self.bound[like]
+        bound = Bound(message, fds, self.device, writes=isinstance(self.code, KernelCode), like=other)
+        self.runs.append(self.code.bind(bound, message))
+        self.bound.append(bound)
+        return {"done": True}
+
+    def hold(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: keep the whole draw that lies in the shared memory now."""
+        bound = self.bound[at]
+        bound.draws.append(bound.exchange.offered())
+        torch.cuda.synchronize()
+        return {"done": True}
+
+    def share(self, *, at: int, shared: int, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: the reference worker is another one, with other memory and other draws."""
+        exchange, draws = self.bound[at].exchange, self.bound[at].draws
+        exchange.join(fds[0], shared)
+        draws.clear()
+        for bound in self.bound:
+            if bound.exchange is exchange:
+                bound.outputs = exchange.handed()
+        return {"done": True}
+
+    def load(
+        self, *, at: Sequence[int], recipes: Any, poisons: Sequence[int], cold: bool, fds: Sequence[int]
+    ) -> dict[str, Any]:
+        """GPU only: compose the content of the next calls on the device, poison the outputs, empty the caches."""
+        places = [self.bound[place] for place in at]
+        pairs = zip(places, codec.decode(recipes), strict=True)
+        compose_all(job for bound, recipe in pairs for job in bound.jobs(recipe))
+        for bound, poison in zip(places, poisons, strict=True):
+            bound.lay_out()
+            for result in bound.results:
+                if type(result) is torch.Tensor and result.is_contiguous():
+                    result.reshape(-1).view(torch.uint8).fill_(poison)
+        dirty_shared_memory()
+        if cold:
+            flush_caches()
+        torch.cuda.synchronize()
+        return {"done": True}
+
+    def ready(self, *, at: Sequence[int], fds: Sequence[int]) -> dict[str, Any]:
+        """Before calls, outside the clock: no result of an earlier call is held."""
+        for place in at:
+            bound = self.bound[place]
+            bound.fresh()
+            if bound.keeps:
+                bound.results = []
+        return {"done": True}
+
+    def call(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """The timed call."""
+        self.runs[at]()
+        if not self.on_cpu:
+            torch.cuda.synchronize()
+        return {"done": True}
+
+    def burst(self, *, order: Sequence[int], fds: Sequence[int]) -> dict[str, Any]:
+        """The timed call for very short kernels: several sets of buffers, one wait at the end."""
+        for at in order:
+            self.runs[at]()
+        if not self.on_cpu:
+            torch.cuda.synchronize()
+        return {"done": True}
+
+    def pull(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Copy the outputs into the judge's memory (where they are not already) and say what form they have."""
+        bound = self.bound[at]
+        kinds = [type(t) is torch.Tensor or type(t) is torch.nn.Parameter for t in bound.results]
+        if not all(kinds):
+            return {"raised": "TypeError: the candidate returned something that is not a plain tensor"}
+        form = [_form(t, t.device.type) for t in bound.results]
+        expected = [_form(t, self.device.type) for t in bound.outputs]
+        if form == expected and bound.results is not bound.outputs:
+            for source, place in zip(bound.results, bound.outputs, strict=True):
+                place.copy_(source)
+            if not self.on_cpu:
+                torch.cuda.synchronize()
+        intact = all(banded.intact() for banded in bound.banded)
+        return {"form": form, "intact": intact, "arithmetic": _arithmetic_is_ieee()}
+
+    def digest(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """A fingerprint of the outputs where they are (the judge takes its own where it can)."""
+        return {"hash": digest(self.bound[at].results)}
+
+    def input_hash(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: a hash of the inputs as they are on the device now."""
+        return {"hash": digest(self.bound[at].tensors)}
+
+    def threads(self, *, count: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Use another number of OpenMP threads, in torch and in the kernel's own runtime."""
+        torch.set_num_threads(count)
+        with suppress(OSError):
+            ctypes.CDLL("libgomp.so.1").omp_set_num_threads(count)
+        return {"done": True}
+
+    def mute(self, *, muted: bool, fds: Sequence[int]) -> dict[str, Any]:
+        """Composed tier: let the own kernels do nothing, to see whether the result needs them."""
+        self.code.kernels._muted = muted  # type: ignore[attr-defined]
+        return {"done": True}
+
+    def record(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Composed tier: what its kernels are called with in one call, as a checked program reads it; or why not."""
+        recorder = Recorder()
+        self.code.kernels._recorder = recorder  # type: ignore[attr-defined]
+        try:
+            self.runs[at]()
+        finally:
+            self.code.kernels._recorder = None  # type: ignore[attr-defined]
+        return {"calls": base64.b64encode(b"".join(recorder.parts)).decode(), "left_out": recorder.left_out}
+
+    def profile(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+        """One call under torch's profiler: microseconds by kernel (GPU) or operator (CPU), and native code loaded."""
+        from rag_kernels.eval.children.profiling import loaded_libraries, profile
+
+        kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
+        flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]
+        return {"kernels": kernels, "native": sorted(loaded_libraries()), "flags": flags}
+
+
+class Recorder:
+    """Calls as `eval.driver_file` has them. `left_out` says why they are not of use."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.left_out = ""
+
+    def __call__(self, name: str, arguments: Sequence[Any]) -> None:
+        self.parts.append(call_file.call(name))
+        places = sorted((v.data_ptr(), v.data_ptr() + v.nbytes) for v in arguments if torch.is_tensor(v) and v.numel())
+        if any(start < end for (_, end), (start, _) in itertools.pairwise(places)):
+            self.left_out = f"`{name}` is called with tensors that share memory"
+        for value in arguments:
+            if isinstance(value, bool | int | float):
+                self.parts.append(call_file.number(value))
+            elif type(value) in (torch.Tensor, torch.nn.Parameter) and value.is_contiguous():
+                content = bytes(value.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+                spec = TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+                self.parts.append(call_file.tensor(spec, len(content), call_file.READ) + content)
+            else:
+                what = "a strided tensor" if torch.is_tensor(value) else type(value).__name__
+                self.left_out = f"`{name}` is called with {what}"
+        if sum(map(len, self.parts)) > MOST_RECORDED:
+            self.left_out = "its kernels are called with too much"
+        if self.left_out:
+            self.parts = []
+
+
+def _nothing() -> None:
+    pass
+
+
+def _flags() -> dict[str, Any]:
+    """Switches of torch that change how library operators compute."""
+    backends = torch.backends
+    switches: dict[str, Callable[[], Any]] = {
+        "matmul precision": torch.get_float32_matmul_precision,
+        "matmul.allow_tf32": lambda: backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": lambda: backends.cudnn.allow_tf32,
+        "fp32_precision": lambda: getattr(backends, "fp32_precision", None),
+        "cudnn.benchmark": lambda: backends.cudnn.benchmark,
+        "mkldnn": lambda: backends.mkldnn.enabled,
+        "flush denormal": lambda: torch.tensor(1e-40).mul(1.0).item() == 0.0,
+        "threads": torch.get_num_threads,
+    }
+    return {name: _state(read) for name, read in switches.items()}
+
+
+def _state(read: Callable[[], Any]) -> Any:
+    """torch refuses to read its older switches once a newer one contradicts them."""
+    try:
+        return read()
+    except RuntimeError:
+        return "contradicted"
+
+
+def _form(tensor: torch.Tensor, device: str) -> list[Any]:
+    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), device]
+
+
+def _arithmetic_is_ieee() -> bool:
+    """False if the candidate left this thread rounding in another direction or flushing subnormals."""
+    tiny, half_ulp = 5e-324, 2.0**-53
+    one = float(len("1"))  # not a constant that the compiler folds
+    return tiny * one > 0.0 and one + half_ulp == 1.0 and one - half_ulp / 2 == 1.0 and -one - half_ulp == -1.0

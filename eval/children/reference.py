@@ -1,0 +1,388 @@
+"""The reference worker: runs the problem's own module, and nothing of a candidate.
+
+Role of a forked child (`serve`). It makes draws of inputs and parameters, answers timed calls (eager or
+compiled) on the content that the judge has laid out, computes the fp64 oracle, and compares outputs with it: bytes
+that the judge, or on a GPU this worker, has copied. It never sees a candidate.
+Parameters are views over the shared content, so a call always uses the current ones; buffers that the module
+updates are private and restored before each call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from rag_kernels.eval import codec
+from rag_kernels.eval.buffers.call_content import Recipe, compose
+from rag_kernels.eval.buffers.shared_arena import attach, described
+from rag_kernels.eval.children.baseline_variants import make
+from rag_kernels.eval.children.gpu_buffers import flush_caches
+from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
+from rag_kernels.eval.input_kinds import precision_class
+from rag_kernels.eval.numerics.compare import compare
+from rag_kernels.eval.numerics.exactness_probe import one_hot, relative_error, targets
+from rag_kernels.eval.numerics.input_draws import is_structured, redraw
+from rag_kernels.eval.numerics.oracle import (
+    double_factories,
+    doubled,
+    is_constant,
+    strict_precision,
+    tensors,
+    timed_precision,
+    vary,
+)
+from rag_kernels.eval.numerics.rounding_noise import RoundingNoise
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.process.channel import Channel
+from rag_kernels.eval.records import FunctionalProblem, TensorArgument
+
+
+def serve_cuda(channel: Channel) -> None:
+    """As `serve`, with the GPU's context and its library of products made before there is a problem.
+
+    If that fails (a GPU may be full now), it is tried again when there is one, whose answer then says why.
+    """
+    with contextlib.suppress(Exception):
+        for dtype in (torch.float32, torch.float64):
+            some = torch.ones(8, 8, device="cuda", dtype=dtype)
+            some @ some
+        torch.cuda.synchronize()
+    serve(channel)
+
+
+def serve(channel: Channel) -> None:
+    """Answer the judge's requests until it hangs up."""
+    message, fds = channel.receive()
+    try:
+        reference = Reference(message, fds)
+        channel.send(reference.describe())
+    except Exception as error:
+        channel.send({"raised": f"{type(error).__name__}: {error}"})
+        return
+    while True:
+        message, fds = channel.receive()
+        try:
+            with torch.no_grad():
+                reply = getattr(reference, message.pop("do"))(fds=fds, **message)
+            made = reply.pop("fds", [])
+        except Exception as error:
+            import traceback
+
+            traceback.print_exc()
+            reply, made = {"raised": f"{type(error).__name__}: {error}"}, []
+        channel.send(reply, made)
+        for fd in made:
+            os.close(fd)
+
+
+NOISE_RUNS = 3
+FEW = 256  # elements of an output
+
+
+@dataclass(slots=True)
+class Answer:
+    """The module's own outputs and the oracle's, on the device; `kind` is `fp64` or `own dtype`."""
+
+    reference: list[torch.Tensor]
+    oracle: list[torch.Tensor]
+    kind: str
+    noise: list[torch.Tensor | None] | None = None
+
+
+class Reference:
+    """One problem's module with its arguments bound to shared memory."""
+
+    def __init__(self, message: dict[str, Any], fds: Sequence[int]) -> None:
+        self.fp: FunctionalProblem = codec.decode(message["problem"])
+        self.device = torch.device(message["device"])
+        torch.set_num_threads(message["threads"])
+        strict_precision()
+        self.tf32 = bool(message["tf32"])
+        on_gpu = self.device.type != "cpu"  # there only their forms are of use
+        self.content = attach(fds[0], message["content"], writable=False, lazily=on_gpu)
+        self.submitted = attach(fds[1], message["outputs"], writable=False, lazily=on_gpu)
+        self.exchange = Exchange(described(message["content"]), described(message["outputs"]))
+        self.shelf = Shelf()
+        self.answers: dict[int, Answer] = {}
+        self.draws: list[list[torch.Tensor]] = []
+        module = load_module(self.fp.problem.name, self.fp.problem.source)
+        with self.device:
+            self.init_inputs = module.get_init_inputs()
+            self.get_inputs = module.get_inputs
+            torch.manual_seed(message["seed"])
+            self.model = module.Model(*self.init_inputs).to(self.device)
+            self.leaves, self.tree = pytree.tree_flatten(list(module.get_inputs()))
+        self.model.requires_grad_(False)
+        self.initial = {a.name: self._attribute(a.path).detach().clone() for a in self._held()}
+        self.mutated = {path: self._attribute(path).detach().clone() for path in self.fp.mutated}
+        plain = [(vars(m), n) for m in self.model.modules() for n, v in vars(m).items() if isinstance(v, torch.Tensor)]
+        self.plain = [(held, name, held[name]) for held, name in plain]  # tensors that are no buffers
+        self.on_device = on_device(self.content, self.device)
+        self._bind()
+        self.variants: dict[str, Any] = {"eager": self.model}
+        self.copies: list[list[Any]] = []  # of the input leaves, for the further calls of a burst
+        self.inputs: list[Any] = []  # of the calls that come next
+        self.kept: list[Any] = []  # the results of a burst, as a candidate's are kept
+
+    def describe(self) -> dict[str, Any]:
+        """What the judge asks once: plain constructor inputs, for `ModelNew` candidates."""
+        flat = self.tree.num_leaves == len(self.leaves) and all(c.is_leaf() for c in self.tree.children())
+        return {"init_inputs": _plain(self.init_inputs), "flat": flat, "leaves": [_plain_leaf(v) for v in self.leaves]}
+
+    def _held(self) -> list[TensorArgument]:
+        return [a for a in self.fp.tensors if a.role != "input"]
+
+    def _attribute(self, path: str) -> torch.Tensor:
+        value: Any = self.model
+        for part in path.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"{path} of the module is a {type(value).__name__}, not a tensor")
+        return value
+
+    def _bind(self) -> None:
+        """Let the module's tensors and the input leaves be views of the content."""
+        for argument, tensor in zip(self.fp.tensors, self.on_device, strict=True):
+            if argument.role == "input":
+                self.leaves[int(argument.path)] = tensor
+            elif argument.path not in self.mutated:
+                self._attribute(argument.path).data = tensor
+
+    def _restore(self) -> None:
+        """Put replaced tensors back, and updated ones to what the content says (or to what they were)."""
+        for held, name, tensor in self.plain:
+            held[name] = tensor
+        content = {a.path: t for a, t in zip(self.fp.tensors, self.on_device, strict=True)}
+        for path, initial in self.mutated.items():
+            self._attribute(path).copy_(content.get(path, initial))
+
+    def draw(self, *, seed: int, kind: str, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+        """Make one draw of all tensor arguments, in the arena or, on a GPU, there; for the kinds see `eval.draws`.
+
+        `structured` says of each whether its arrangement means something.
+        """
+        on_gpu = self.device.type != "cpu"
+        target = [torch.empty_like(t) for t in self.on_device] if on_gpu else attach(fds[0], layout, writable=True)
+        torch.manual_seed(seed)
+        with self.device:
+            leaves = pytree.tree_leaves(list(self.get_inputs()))
+        generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
+        probed = targets(self.fp) if kind == "probe" else {}
+        for argument, tensor in zip(self.fp.tensors, target, strict=True):
+            if argument.role == "input":
+                value = redraw("normal" if probed else kind, leaves[int(argument.path)].to(self.device), generator)
+            else:
+                value = self.initial[argument.name]
+                varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
+                value = vary(value, generator) if varies else value
+            if argument.name in probed:
+                value = one_hot(value, probed[argument.name], generator)
+            tensor.copy_(value)
+        if on_gpu:
+            self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
+        return {"structured": [kind == "own" and is_structured(t) for t in target]}
+
+    def bring(self, *, draw: int, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: write a draw into an arena."""
+        for place, mine in zip(attach(fds[0], layout, writable=True), self.draws[draw], strict=True):
+            place.reshape(-1).view(torch.uint8).copy_(mine)
+        return {"done": True}
+
+    def share(self, *, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: the memory for a new candidate, empty; with its descriptor the first time."""
+        self.shelf.clear()
+        size, made = self.exchange.open()
+        self._synchronize()
+        return {"size": size, "fds": made}
+
+    def offer(self, *, draw: int, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: let the candidate's worker copy a draw."""
+        self.exchange.offer(self.draws[draw])
+        self._synchronize()
+        return {"done": True}
+
+    def take(self, *, keep: bool, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: copy the outputs that the candidate's worker has handed over, and take their fingerprint."""
+        number, image = self.shelf.put(self.exchange.handed(), keep=keep)
+        return {"number": number, "hash": image}
+
+    def load(self, *, recipe: Any, fds: Sequence[int]) -> dict[str, Any]:
+        """GPU only: make the content of the next call on the device, from the draws held there."""
+        load_on_device(self.on_device, self.draws, codec.decode(recipe), self.fp)
+        return {"done": True}
+
+    def prepare(self, *, variant: str, fds: Sequence[int]) -> dict[str, Any]:
+        """Make a variant callable (compile, autotune, graph), on the current content, and run it once."""
+        if variant not in self.variants:
+            with timed_precision(tf32=self.tf32):
+                self.variants[variant] = make(variant, self.model, pytree.tree_unflatten(self.leaves, self.tree))
+        self.ready(cold=False, calls=1, fds=fds)
+        self.call(variant=variant, calls=1, fds=fds)
+        return {"done": True}
+
+    def ready(self, *, cold: bool, calls: int, fds: Sequence[int]) -> dict[str, Any]:
+        """Before a call, or a burst of calls that each have inputs of their own, as a candidate's have."""
+        self._restore()
+        self.kept.clear()
+        while len(self.copies) < calls - 1:
+            self.copies.append([v.clone() if isinstance(v, torch.Tensor) else v for v in self.leaves])
+        for copy in self.copies[: calls - 1]:
+            for mine, leaf in zip(copy, self.leaves, strict=True):
+                if isinstance(leaf, torch.Tensor):
+                    mine.copy_(leaf)
+        self.inputs = [pytree.tree_unflatten(v, self.tree) for v in (self.leaves, *self.copies[: calls - 1])]
+        if cold:
+            flush_caches()
+        self._synchronize()
+        return {"done": True}
+
+    def call(self, *, variant: str, calls: int, fds: Sequence[int]) -> dict[str, Any]:
+        """The timed call, or several with one wait at the end."""
+        run = self.variants[variant]
+        with timed_precision(tf32=True) if self.tf32 else contextlib.nullcontext():
+            for inputs in self.inputs[:calls]:
+                self.kept.append(run(*inputs))
+        self._synchronize()
+        return {"done": True}
+
+    def answer(self, *, key: int, noisy: bool, fds: Sequence[int]) -> dict[str, Any]:
+        """Compute what is right for the current content, and remember it: whole draws come again.
+
+        `noisy` also measures what honest rounding may do there. `own_error` is PyTorch's own error, relative.
+        """
+        answer = self.answers[key] = self._compute()
+        if noisy:
+            answer.noise = self._noise(answer)
+        results = [t for t in [*answer.oracle, *answer.reference] if t.is_floating_point()]
+        finite = all(bool(torch.isfinite(t).all()) for t in results)
+        pairs = [p for p in zip(answer.reference, answer.oracle, strict=True) if p[0].is_floating_point()]
+        own = max((float((r.double() - o).norm() / max(float(o.norm()), 1e-300)) for r, o in pairs), default=0.0)
+        worst = max((relative_error(r, o) for r, o in pairs), default=0.0)
+        self._release()
+        return {"kind": answer.kind, "finite": finite, "own_error": own, "worst_error": worst}
+
+    def check(
+        self, *, key: int | None, taken: int | None, fds: Sequence[int], limits: tuple[float, float] | None = None
+    ) -> dict[str, Any]:
+        """Compare submitted or taken outputs with the remembered answer, or with one for the current content."""
+        outputs = self._outputs(taken)
+        answer = self.answers[key] if key is not None else self._compute()
+        noise = answer.noise or [None] * len(answer.oracle)
+        results = [
+            asdict(compare(got.to(self.device), reference, oracle, noise=row, limits=limits))
+            for got, reference, oracle, row in zip(outputs, answer.reference, answer.oracle, noise, strict=True)
+        ]
+        self._release()
+        return {"results": results}
+
+    def _outputs(self, taken: int | None) -> list[torch.Tensor]:
+        return self.submitted if taken is None else self.shelf.look_up(taken)
+
+    def precision(self, *, key: int, taken: int | None, fds: Sequence[int]) -> dict[str, Any]:
+        """Name the precision that outputs show on the probe's draw."""
+        both = zip(self._outputs(taken), self.answers[key].oracle, strict=True)
+        pairs = [(got, oracle) for got, oracle in both if got.is_floating_point()]
+        error = max((relative_error(g.to(self.device), o) for g, o in pairs), default=0.0)
+        return {"error": error, "class": precision_class(error)}
+
+    def well(self, *, fds: Sequence[int]) -> dict[str, Any]:
+        """Whether the device still answers."""
+        self._synchronize()
+        return {"done": True}
+
+    def probes(self, *, fds: Sequence[int]) -> dict[str, Any]:
+        """Whether the problem has products whose precision a probe can show."""
+        return {"probes": bool(targets(self.fp))}
+
+    def _compute(self) -> Answer:
+        self._restore()
+        self.kept.clear()  # a GPU's memory may be needed
+        inputs = pytree.tree_unflatten(self.leaves, self.tree)
+        results = self._own(tensors(self.model(*inputs)))
+        _require_form(results, self.submitted)
+        with contextlib.suppress(RuntimeError, TypeError, ValueError), double_factories():
+            exact = tensors(torch.func.functional_call(self.model, self._doubled_state(), tuple(doubled(inputs))))
+            if [tuple(t.shape) for t in exact] == [tuple(t.shape) for t in results]:
+                answer = Answer(results, exact, "fp64")
+                # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
+                if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
+                    answer.noise = self._noise(answer)
+                return answer
+        return Answer(results, results, "own dtype")
+
+    def _own(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Results that no later call changes: copies of those that are part of the content or of the module."""
+        held = [*self.on_device, *self.model.parameters(), *self.model.buffers(), *(t for *_, t in self.plain)]
+        storages = {t.untyped_storage().data_ptr() for t in held}
+        return [t.clone() if t.untyped_storage().data_ptr() in storages else t for t in results]
+
+    def _noise(self, answer: Answer) -> list[torch.Tensor | None]:
+        """Largest error of a few runs with amplified rounding, element by element; None for exact outputs."""
+        worst: list[torch.Tensor | None] = [None] * len(answer.oracle)
+        generator = torch.Generator(self.device).manual_seed(int(torch.randint(1 << 30, ())))
+        for _ in range(NOISE_RUNS):
+            self._restore()
+            with RoundingNoise(generator):
+                results = tensors(self.model(*pytree.tree_unflatten(self.leaves, self.tree)))
+            for i, (got, oracle) in enumerate(zip(results, answer.oracle, strict=True)):
+                if got.is_floating_point():
+                    error = (got.double() - oracle).abs_()
+                    known = worst[i]
+                    worst[i] = error if known is None else torch.maximum(known, error)
+        return worst
+
+    def _doubled_state(self) -> dict[str, torch.Tensor]:
+        state = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        self._restore()
+        return {name: t.double() if t.is_floating_point() else t.clone() for name, t in state.items()}
+
+    def _release(self) -> None:
+        """Give the GPU memory of fp64 temporaries back: the candidate's worker needs room too."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def on_device(content: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """The tensors that calls use: the shared memory itself on a CPU, buffers of the same form on a GPU."""
+    return content if device.type == "cpu" else [torch.empty_like(t, device=device) for t in content]
+
+
+def load_on_device(
+    target: Sequence[torch.Tensor], draws: Sequence[Sequence[torch.Tensor]], recipe: Recipe, fp: FunctionalProblem
+) -> None:
+    """Compose every tensor's content on the GPU."""
+    for index, (tensor, part) in enumerate(zip(target, recipe, strict=True)):
+        raw = tensor.reshape(-1).view(torch.uint8)
+        compose(raw, [draw[index] for draw in draws], part, fp.tensors[index].spec)
+    torch.cuda.synchronize()
+
+
+def _require_form(results: Sequence[torch.Tensor], traced: Sequence[torch.Tensor]) -> None:
+    got = [(tuple(t.shape), t.dtype) for t in results]
+    expected = [(tuple(t.shape), t.dtype) for t in traced]
+    if got != expected:
+        raise ValueError(f"the module returned {got} where {expected} was traced")
+
+
+def _plain(value: Any) -> Any:
+    """JSON form of constructor inputs; anything else becomes a description that no constructor accepts."""
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value if isinstance(value, bool | int | float | str | None) else {"unsupported": type(value).__name__}
+
+
+def _plain_leaf(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return {"tensor": list(value.shape)}
+    return value if not isinstance(value, float) or math.isfinite(value) else {"unsupported": str(value)}

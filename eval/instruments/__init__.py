@@ -1,0 +1,1 @@
+"""Sanitizers and Nsight Compute around a candidate."""

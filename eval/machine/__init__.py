@@ -1,0 +1,1 @@
+"""What this host is, who may use the device now, and whether it was slowed down."""

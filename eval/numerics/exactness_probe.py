@@ -1,0 +1,70 @@
+"""Exactness probes: weights whose products are exact, so that a lower precision shows in one run.
+
+Comes in: a FunctionalProblem. Goes out: which arguments become one-hot (each output takes one input, times a power of
+two) while the others are full-mantissa normals. A matrix product is then a copy, whatever its order of summation:
+fp32 keeps all 24 bits, TF32 and fp16 eleven, bf16 eight. Runs in the reference worker.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from rag_kernels.eval.numerics.input_draws import one_hot_rows
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgument
+
+Along = Literal["first", "rows", "columns"]
+# operator -> operands that may be made one-hot, and which of their sides the outputs are on
+OPERANDS: dict[str, tuple[tuple[int, Along], ...]] = {
+    "linear": ((1, "rows"),), "conv1d": ((1, "first"),), "conv2d": ((1, "first"),),
+    "conv3d": ((1, "first"),),
+    "mm": ((1, "columns"), (0, "rows")), "matmul": ((1, "columns"), (0, "rows")), "bmm": ((1, "columns"), (0, "rows")),
+    "addmm": ((2, "columns"), (1, "rows")), "baddbmm": ((2, "columns"), (1, "rows")),
+}  # fmt: skip
+TRANSPOSES = frozenset({"t", "numpy_T", "transpose", "mT", "permute"})
+
+
+def targets(fp: FunctionalProblem) -> dict[str, Along]:
+    """Argument name -> the side of it on which the outputs are. Empty where no product has an argument to probe."""
+    nodes = {n.name: n for n in fp.nodes}
+    arguments = {a.name: a for a in fp.tensors if a.spec.dtype in {"float32", "float64"} and len(a.spec.shape) > 1}
+    chosen: dict[str, Along] = {}
+    for node in fp.nodes:
+        for position, along in OPERANDS.get(_short(node), ()):
+            found = _argument(node.args[position], along, nodes, arguments) if position < len(node.args) else None
+            if found is not None:
+                chosen.setdefault(*found)
+                break
+    return chosen
+
+
+def _short(node: Node) -> str:
+    return node.op.split(".")[1] if "." in node.op else node.op
+
+
+def _argument(
+    value: object, along: Along, nodes: dict[str, Node], arguments: dict[str, TensorArgument]
+) -> tuple[str, Along] | None:
+    """The argument behind an operand, through transposes."""
+    while isinstance(value, Ref) and value.name in nodes and _short(nodes[value.name]) in TRANSPOSES:
+        along = "rows" if along == "columns" else "columns"
+        value = nodes[value.name].args[0]
+    if not isinstance(value, Ref) or value.name not in arguments:
+        return None
+    return value.name, along
+
+
+def one_hot(value: torch.Tensor, along: Along, generator: torch.Generator) -> torch.Tensor:
+    """The probe's content for one argument of two or more dimensions."""
+    if along == "columns":
+        return one_hot(value.mT, "rows", generator).mT
+    flat = value.reshape(-1, value.shape[-1]) if along == "rows" else value
+    return one_hot_rows(flat, generator).reshape(value.shape)
+
+
+def relative_error(got: torch.Tensor, oracle: torch.Tensor) -> float:
+    """The largest error, relative to the element or to the RMS of all, whichever is larger."""
+    exact = oracle.double()
+    scale = exact.abs().clamp_(min=max(float(exact.norm()) / max(1.0, exact.numel() ** 0.5), 1e-300))
+    return float(((got.double() - exact).abs() / scale).max()) if exact.numel() else 0.0

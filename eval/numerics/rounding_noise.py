@@ -1,0 +1,99 @@
+"""Rounding on purpose: what another order of operations, or a lower precision, would do to a result.
+
+A dispatch mode that changes the operands of matmul-like operators, or results: to another format, or, where an operator
+rounds, at random by 1 + scale * u * N(0, 1), u the unit roundoff of its dtype. Runs beside the reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF
+
+SCALE = 16.0
+Change = Callable[[torch.Tensor], torch.Tensor]
+MATMUL_LIKE = re.compile(
+    r"_?(add|badd)?(b?mm|bmm|mv|dot|vdot|addr)|linear\w*|\w*conv\w*|\w*scaled_dot_product\w*|\w*(rnn|lstm|gru)\w*"
+    r"|_transformer_encoder_layer_fwd|_native_multi_head_attention|_trilinear|_grouped_mm"
+)
+ADDED = {"addmm": 0, "baddbmm": 0, "addbmm": 0, "addmv": 0, "convolution": 2, "linear": 2}  # not multiplied
+EXACT = frozenset(
+    "clone _to_copy copy_ detach gather index index_select embedding relu relu_ neg abs max min amax amin sort topk "
+    "where cat stack constant_pad_nd max_pool2d_with_indices max_pool3d_with_indices maximum minimum clamp clamp_ "
+    "clamp_min hardtanh flip roll repeat lift_fresh fill_ zero_ masked_fill masked_fill_ sign floor ceil round".split()
+)
+
+
+class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, `operands` of matmul-like operators or `results` of all operators but `spared` ones are changed."""
+
+    def __init__(
+        self, *, operands: Change | None = None, results: Change | None = None, spared: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._operands, self._results, self._spared = operands, results, spared
+        self.applied = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.partition("::")[2]
+        if self._operands is not None and not func._schema.is_mutable and MATMUL_LIKE.fullmatch(name):
+            self.applied += 1
+            args = tuple(
+                a if i == ADDED.get(name) else pytree.tree_map(self._changed(self._operands), a)
+                for i, a in enumerate(args)
+            )
+        result = func(*args, **(kwargs or {}))
+        if self._results is not None and name not in self._spared and _computes(func, args, result):
+            self.applied += 1
+            for value in pytree.tree_leaves(result):
+                if _is_float(value):
+                    value.copy_(self._results(value))
+        return result
+
+    @staticmethod
+    def _changed(change: Change) -> Callable[[Any], Any]:
+        return lambda value: change(value) if _is_float(value) else value
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in UNIT_ROUNDOFF
+
+
+def _computes(func: Any, args: Any, result: Any) -> bool:
+    """Whether the result is new: not a view or another name of an operand, nor a tensor made from nothing."""
+    operands = [a for a in pytree.tree_leaves(args) if _is_float(a)]
+    if func.is_view or not operands:
+        return False
+    if func._schema.is_mutable:
+        return True
+    places = {t.untyped_storage().data_ptr() for t in operands}
+    return not any(r.untyped_storage().data_ptr() in places for r in pytree.tree_leaves(result) if _is_float(r))
+
+
+class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
+    """Within it, every operator rounds SCALE times worse, at random."""
+
+    def __init__(self, generator: torch.Generator, scale: float = SCALE) -> None:
+        def noisy(value: torch.Tensor) -> torch.Tensor:
+            drawn = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
+            return value * (1 + (scale * UNIT_ROUNDOFF[value.dtype]) * drawn.to(value.dtype))
+
+        super().__init__(results=noisy, spared=EXACT)
+
+
+def to_tf32(value: torch.Tensor) -> torch.Tensor:
+    """Round to ten bits after the point, to nearest even; other dtypes than fp32 stay."""
+    if value.dtype != torch.float32:
+        return value
+    bits = value.contiguous().view(torch.int32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+
+def through(dtype: torch.dtype) -> Change:
+    return lambda value: value.to(dtype).to(value.dtype)

@@ -1,0 +1,352 @@
+"""One problem, ready to judge candidates against: its reference worker, draws and oracle answers.
+
+Comes in: a FunctionalProblem. Goes out: expected outputs for any content; how long the reference takes (`timed`).
+Seeds come from the operating system and stay here. Nothing of a candidate is known in this module.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rag_kernels.eval import codec
+from rag_kernels.eval.admission_records import Admission
+from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random_recipe, whole_draw
+from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
+from rag_kernels.eval.buffers.shared_arena import Arena, describe, tensor_bytes
+from rag_kernels.eval.input_kinds import NOT_SHARED, SPECIAL, STRICT
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.machine.device_lock import Turns
+from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
+from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, Measurement, ProblemError
+from rag_kernels.eval.timing.reference_times import ReferenceTimes
+
+LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
+SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
+MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
+PARTIAL_READS = frozenset(
+    "gather index_select embedding index take take_along_dim select slice narrow masked_select scatter topk triu tril "
+    "argmax argmin max_pool1d max_pool2d max_pool3d getitem split chunk unbind".split()
+)
+INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index
+
+
+class Session:
+    """Open with a problem, close when done; a context manager. `rng` is seeded from the operating system."""
+
+    def __init__(
+        self, fp: FunctionalProblem, *, workers: Workers, candidate_workers: Workers, device: Device, limits: Limits,
+        turns: Turns | None = None,
+    ) -> None:  # fmt: skip
+        if fp.uses_random:
+            raise ProblemError(
+                f"{fp.problem.name} draws random numbers in its forward (dropout in train mode?), so no kernel can be "
+                "compared with it; set p=0 or leave the random operator out."
+            )
+        self.fp, self.device, self.limits = fp, device, limits
+        self.workers, self.candidate_workers = workers, candidate_workers
+        self.turns = turns or Turns((), Path())  # without names everything is one's own
+        self.rng = random.SystemRandom()
+        self.specs = [a.spec for a in fp.tensors]
+        self.content = Arena(self.specs, readers_only="read-only inputs" not in limits.without)
+        self.submitted = Arena(fp.outputs, readers_only=True)
+        self._shared: tuple[int, int] | None = None  # see `share`
+        self.restarts = 0  # of the reference worker: its draws and its shared memory are others then
+        self.content_bytes = sum(tensor_bytes(s) for s in self.specs)
+        self.output_bytes = sum(tensor_bytes(s) for s in fp.outputs)
+        self.draws: list[Arena] = []  # CPU; on a GPU the reference worker has them
+        self.drawn = self.own_draws = 0
+        self.answered: set[int] = set()
+        self.kinds: dict[str, int | None] = {}
+        self.admission: Admission | None = None
+        self.small: Session | None = None  # this problem at sizes where special values are cheap; may be this one
+        self.odd: Session | None = None  # this problem at sizes that no tile divides
+        self.oracle_kind = "fp64"
+        self.core = self.rng.choice(sorted(os.sched_getaffinity(0)))  # from which work is sent to a GPU, on either side
+        self.best_speedup = 0.0  # over eager, of the best candidate so far (low end of its interval)
+        self.timed = ReferenceTimes(self)
+        self.worker = self._open_worker()
+        try:
+            self._make_draws()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.backend == "cuda"
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.limits.memory_bytes + 4 * (self.content_bytes + 4 * self.output_bytes)
+
+    @property
+    def call_limit_s(self) -> float:
+        return max(self.limits.call_s, 30 * min(self.timed.eager_s, default=0.0))
+
+    def _open_worker(self) -> Worker:
+        memory = None if self.on_gpu else 3 * self.memory_bytes
+        role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
+        worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
+        message = {
+            "problem": codec.encode(self.fp), "device": self.device.backend, "threads": threads(),
+            "content": self.content.describe(), "outputs": self.submitted.describe(),
+            "tf32": self.limits.precision != "strict", "seed": self.rng.getrandbits(40),
+        }  # fmt: skip
+        fds = [self.content.fd, self.submitted.fd]
+        try:
+            self.reply = worker.request(message, deadline_s=self.limits.open_s, fds=fds)
+        except WorkerFailed as failure:
+            worker.close()
+            raise self.problem_error("could not be set up", failure) from failure
+        return worker
+
+    def problem_error(self, what: str, failure: WorkerFailed) -> ProblemError:
+        return ProblemError(f"The problem {self.fp.problem.name} {what}: {failure.message}.")
+
+    def ask(self, do: str, *, deadline_s: float | None = None, fds: tuple[int, ...] = (), **arguments: Any) -> Any:
+        """One request to the reference worker; its failure is the problem's fault, not a candidate's."""
+        self.turns.give_way()
+        try:
+            return self.worker.request({"do": do, **arguments}, deadline_s=deadline_s or self.limits.open_s, fds=fds)
+        except WorkerFailed as failure:
+            raise self.problem_error(f"failed in `{do}`", failure) from failure
+
+    # Content
+
+    def _make_draws(self) -> None:
+        """Own draws first, then one with zero-mean inputs if the module can take it."""
+        self.own_draws = self.limits.draws if self.content_bytes < LARGE_BYTES else 1
+        structured = self._draw("own")
+        for _ in range(self.own_draws - 1):
+            self._draw("own")
+        pairs = zip(self.fp.tensors, structured, strict=True)
+        self.movable = [argument.role == "input" and not fixed for argument, fixed in pairs]
+        self.normal: int | None = None
+        wanted = self.content_bytes < LARGE_BYTES and "zero-mean draw" not in self.limits.without
+        if wanted and self._accepts_normal():
+            self.normal = self.drawn - 1
+
+    def _draw(self, kind: str) -> list[bool]:
+        """One more draw; of each tensor, whether its arrangement means something."""
+        if not self.on_gpu:
+            self.draws.append(Arena(self.specs))
+        fds = () if self.on_gpu else (self.draws[-1].fd,)
+        seed = self.rng.getrandbits(40)
+        reply = self.ask("draw", seed=seed, kind=kind, layout=describe(self.specs), fds=fds)
+        self.drawn += 1
+        return list(reply["structured"])
+
+    @contextmanager
+    def first_draw(self) -> Iterator[Arena]:
+        """The first draw in the host's memory, brought there from a GPU."""
+        arena = Arena(self.specs) if self.on_gpu else self.draws[0]
+        try:
+            if self.on_gpu:
+                self.ask("bring", draw=0, layout=arena.describe(), fds=(arena.fd,))
+            yield arena
+        finally:
+            if self.on_gpu:
+                arena.close()
+
+    def _accepts_normal(self) -> bool:
+        """Zero-mean inputs are used only where the module stays finite on them (a logarithm would not)."""
+        self._draw("normal")
+        reply = self._try_answer(self.drawn - 1, noisy=False)
+        return reply is not None and bool(reply["finite"])
+
+    def special(self, kind: str) -> int | None:
+        """The draw of a kind of `eval.draws`, or None where the problem itself gives no sound answer to it."""
+        if kind not in self.kinds:
+            self.kinds[kind] = self._special(kind)
+        return self.kinds[kind]
+
+    def _special(self, kind: str) -> int | None:
+        indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
+        if (kind in INDEX_KINDS and indices) or (kind == "probe" and not self.ask("probes")["probes"]):
+            return None
+        self._draw(kind)
+        draw = self.drawn - 1
+        reply = self._try_answer(draw, noisy=kind != "probe")
+        if reply is None or not reply["finite"] or reply["kind"] != "fp64" or reply["own_error"] > MAX_OWN_ERROR:
+            return None
+        return None if kind == "probe" and reply["worst_error"] > STRICT / 2 else draw
+
+    def _try_answer(self, draw: int, *, noisy: bool) -> Any:
+        """The answer to inputs that may be too much for the module; None if it raises."""
+        self.write(plain(draw, len(self.specs)))
+        request = {"do": "answer", "key": draw, "noisy": noisy}
+        try:
+            reply = self.worker.request(request, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        except WorkerFailed as failure:
+            if failure.kind != "raised" or not self._is_well():
+                self._restart()
+            return None
+        self.answered.add(draw)
+        return reply
+
+    def _is_well(self) -> bool:
+        """Whether the reference worker can go on: after an assertion on a GPU nothing more works there."""
+        try:
+            self.worker.request({"do": "well"}, deadline_s=self.limits.open_s)
+        except WorkerFailed:
+            return False
+        return True
+
+    def _restart(self) -> None:
+        """After the module's process died on unusual inputs: a new reference worker, and own draws only."""
+        self.worker.close()
+        for arena in self.draws:
+            arena.close()
+        self._unshare()
+        self.restarts += 1
+        self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
+        self.kinds = {kind: None for kind in ("probe", *SPECIAL)}
+        self.worker = self._open_worker()
+        for _ in range(self.own_draws):
+            self._draw("own")
+        self.timed.prepare_again()
+
+    def write(self, recipe: Recipe, target: Arena | None = None) -> None:
+        """CPU: lay out the content of the next call in memory that workers read. GPU: tell the reference worker."""
+        if self.on_gpu:
+            self.ask("load", recipe=codec.encode(recipe))
+            return
+        target = target or self.content
+        for index, (spec, part) in enumerate(zip(self.specs, recipe, strict=True)):
+            draws = [draw.bytes(index) for draw in self.draws]
+            compose(target.bytes(index), draws, part, spec)
+
+    def random_recipe(self) -> Recipe:
+        if "fresh content" in self.limits.without:
+            return plain(0, len(self.specs))
+        return random_recipe(self.specs, self.movable, self.own_draws, self.rng)
+
+    def with_parameters_of(self, one: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
+        """The recipes, with what is no input as in this one: a module has its parameters once for all calls."""
+        inputs = [a.role == "input" for a in self.fp.tensors]
+        return [
+            tuple(own if moves else shared for own, shared, moves in zip(recipe, one, inputs, strict=True))
+            for recipe in recipes
+        ]
+
+    # Answers
+
+    def _answer(self, draw: int) -> None:
+        """Have the answer for a whole draw computed and remembered."""
+        self.write(plain(draw, len(self.specs)))
+        reply = self.ask("answer", key=draw, noisy=False, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        self.answered.add(draw)
+        self.oracle_kind = reply["kind"]
+
+    def require_answer(self, recipe: Recipe) -> None:
+        """Compute a whole draw's answer now, so that it is not computed between a call and its check."""
+        draw = whole_draw(recipe)
+        if draw is not None and draw not in self.answered:
+            self._answer(draw)
+
+    def check(self, outputs: Taken, recipe: Recipe) -> list[dict[str, Any]]:
+        """Compare a call's outputs with the answer; a row `ok, ratio, where` for each."""
+        self.require_answer(recipe)
+        draw = whole_draw(recipe)
+        if draw is None:
+            self.write(recipe)
+        self._submit(outputs)
+        a = self.admission
+        ordinary = draw is None or draw not in self.kinds.values()  # on special ones the noise there sets the limit
+        limits = a.limits(self.limits.precision) if a and ordinary else None
+        limit_s = max(self.limits.open_s, self.call_limit_s)
+        reply = self.ask("check", key=draw, taken=outputs.number, limits=limits, deadline_s=limit_s)
+        return list(reply["results"])
+
+    def _submit(self, outputs: Taken) -> None:
+        for index, raw in enumerate(outputs.copies):
+            copy_bytes(self.submitted.bytes(index), raw)
+
+    def take(self, outputs: Arena | None, *, keep: bool) -> Taken:
+        """A copy of what a candidate wrote: to `outputs`, or (GPU) to the shared memory. There it is good until the
+        next one, unless it is to be kept for one check."""
+        if outputs is not None:
+            return Taken(tuple(copied(outputs.bytes(index)) for index in range(len(self.fp.outputs))))
+        reply = self.ask("take", keep=keep)
+        return Taken(number=reply["number"], hash=reply["hash"])
+
+    def share(self) -> tuple[int, int]:
+        """GPU: the memory through which a new candidate gets draws and hands its outputs over, emptied of what an
+        earlier one wrote: its descriptor, and its bytes."""
+        self.turns.give_way()
+        try:
+            reply, made = self.worker.exchange({"do": "share"}, deadline_s=self.limits.open_s)
+        except WorkerFailed as failure:
+            if NOT_SHARED in failure.message:
+                raise MachineError(f"{failure.message}. Ask `rag-kernels doctor` what to do.") from failure
+            raise self.problem_error("failed in `share`", failure) from failure
+        if self._shared is None:
+            self._shared = made[0], reply["size"]
+        return self._shared
+
+    def _unshare(self) -> None:
+        if self._shared is not None:
+            os.close(self._shared[0])
+            self._shared = None
+
+    def precision(self, outputs: Taken, draw: int) -> tuple[str, float]:
+        """The precision class that the outputs on the probe's draw show, and their relative error."""
+        self._submit(outputs)
+        reply = self.ask("precision", key=draw, taken=outputs.number)
+        return str(reply["class"]), float(reply["error"])
+
+    @property
+    def reads_in_part(self) -> bool:
+        """Whether the problem may be right without reading all of its inputs, so that bytes are no bound."""
+        return not PARTIAL_READS.isdisjoint(self.fp.features.operators)
+
+    def labels(self) -> list[str]:
+        """Labels that every candidate of this problem bears."""
+        return list(self.admission.labels) if self.admission else []
+
+    def notes(self, measurement: Measurement) -> list[str]:
+        """What a reader of a result on this problem should know."""
+        notes = []
+        if self.oracle_kind != "fp64":
+            notes.append("the module does not run in fp64: compared with its own dtype")
+        if self.admission and self.admission.degenerate:
+            notes.append(f"degenerate problem, no speed claim: {self.admission.degenerate}")
+        if self.fp.mutated:
+            notes.append(f"updates of {', '.join(self.fp.mutated)} are not part of the call")
+        if measurement.floor_fraction > 1.05:
+            notes.append("faster than a copy from main memory: the data stays in the cache")
+        if self.fp.notice:
+            notes.append(self.fp.notice)
+        return notes
+
+    def close(self) -> None:
+        for other in (self.small, self.odd):
+            if other is not None and other is not self:
+                other.close()
+        self.worker.close()
+        self._unshare()
+        for arena in [self.content, self.submitted, *self.draws]:
+            arena.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def bytes_of(fp: FunctionalProblem) -> int:
+    """Of its tensors, outputs with what the judge keeps beside them."""
+    return sum(tensor_bytes(a.spec) for a in fp.tensors) + 4 * sum(tensor_bytes(s) for s in fp.outputs)
+
+
+def takes_special(fp: FunctionalProblem) -> bool:
+    """Small enough for special values at its own sizes."""
+    return bytes_of(fp) <= SPECIAL_BYTES

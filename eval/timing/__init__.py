@@ -1,0 +1,1 @@
+"""The rule by which speed is told."""

@@ -1,0 +1,232 @@
+"""Interleaved timing of a candidate against eager (and, in a confirmation, torch.compile), on the judge's clock.
+
+Comes in: a Subject and a Session. Goes out: paired seconds, with recipes and outputs of the calls that will be
+checked. Order within a pair is random, every call has fresh content, and which calls are kept is a secret.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from rag_kernels.eval.buffers.call_content import Recipe
+from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.machine.throttling import Clocks
+from rag_kernels.eval.records import Ratio
+from rag_kernels.eval.sessions.candidate_session import Place, Subject
+from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
+from rag_kernels.eval.timing.reference_times import ASKING_S, BURST, BURST_BYTES
+
+BURST_S = 0.25  # of a candidate's burst at most
+BIND_S = 1.5  # for the buffers of a burst: modules, which each of them takes anew, may be slow to make
+LEAST_CALLS, MOST_CALLS = 8, 256  # of a burst
+MOST_ASKING = 0.25  # of a burst's time: beyond, the way there and back may decide a race
+AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
+BEHIND = 0.97  # of the best speed-up so far
+
+
+@dataclass
+class Times(Paired):
+    """Of these variants one is `candidate`."""
+
+    kept: list[tuple[Recipe, Taken]] = field(default_factory=list)  # outputs to be checked after it
+    checked: int = 0  # outputs that were too large to be kept
+    slowed: list[bool] = field(default_factory=list)  # pairs in which the device was throttled
+    mhz: tuple[int, int] | None = None  # the least and the greatest clock of a GPU's multiprocessors
+    stopped_early: bool = False
+
+    def at_full_speed(self) -> Times:
+        """Without the throttled pairs, on all sides; unchanged where they are more than half."""
+        if not any(self.slowed) or self.is_throttled:
+            return self
+        kept = [i for i, slowed in enumerate(self.slowed) if not slowed]
+        seconds = {name: [taken[i] for i in kept] for name, taken in self.seconds.items()}
+        return replace(self, seconds=seconds, orders=[self.orders[i] for i in kept])
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether so many pairs were throttled that none could be left out."""
+        return sum(self.slowed) > len(self.slowed) / 2
+
+
+def _leave(place: Place, outputs: Taken, recipe: Recipe) -> None:
+    """No check of large outputs."""
+
+
+class Race:
+    """One candidate against the reference's variants on the same content."""
+
+    def __init__(
+        self, subject: Subject, place: Place, variants: Sequence[str],
+        check: Callable[[Place, Taken, Recipe], None] = _leave,
+    ) -> None:  # fmt: skip
+        self.subject, self.place, self.session, self.check = subject, place, place.session, check
+        self.variants = [*variants, "candidate"]
+        self.seen: dict[bytes, Recipe] = {}
+        self.burst: list[Place] = []
+        self.first_s = self._first_s()
+        wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
+        mine = min(wanted, max(1, int(BURST_S / self.first_s)))  # fewer of a candidate that is very slow
+        self.burst = self._places(mine) if mine > 1 else []
+        if len(self.burst) == BURST:
+            self.burst += self._places(self._missing())
+        self.calls = wanted if mine < wanted else max(1, len(self.burst))  # of the reference
+
+    def _first_s(self) -> float:
+        """About what a call of the candidate takes."""
+        self.session.write(recipe := self.session.random_recipe())
+        taken = []
+        with self.session.turns.alone():
+            for _ in range(2):
+                self.subject.prepare(self.place, recipe)
+                taken.append(self.subject.call(self.place))
+        return min(taken)
+
+    def _places(self, wanted: int) -> list[Place]:
+        """Buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
+        places: list[Place] = []
+        end = perf_counter() + BIND_S
+        while len(places) < wanted and (len(places) < LEAST_CALLS or perf_counter() < end):
+            places.append(self.subject.bind(self.session, beside=next(iter([*self.burst, *places]), None)))
+        return places
+
+    def _missing(self) -> int:
+        """How many calls a burst of the most short ones needs beside them, for asking to take little of its time."""
+        with self.session.turns.alone():
+            taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
+        share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
+        wanted = math.ceil(len(self.burst) * share / (MOST_ASKING / 2))
+        room = BURST_BYTES // (self.session.content_bytes + self.session.output_bytes)
+        return min(wanted, MOST_CALLS, room) - len(self.burst)
+
+    def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
+        """Time pairs; a clearly slow candidate, or one behind the best so far, gets few.
+
+        Others get `limits.pairs` of them, and more until their intervals are narrow. Where these lie has no part in it:
+        a run that ended once it looked good would make wins.
+        """
+        session, limits = self.session, self.session.limits
+        times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
+        count = pairs or self._pairs()
+        chosen = self._chosen(count) if pairs is None else set()  # of a given number nothing is checked
+        with session.turns.alone(), session.timed.on_one_core():
+            for number, order in enumerate(orders(self.variants, count, session.rng)):
+                times.orders.append(order)
+                self._pair(times, keep=number in chosen, cold=cold, checked=pairs is None)
+                times.slowed.append(clocks.slowed())
+                looks = pairs is None and number + 1 < limits.pairs and not (number + 1) % limits.few_pairs
+                if looks and self._is_behind(times):
+                    times.stopped_early = True
+                    break
+                enough = pairs is None and number + 1 >= limits.pairs
+                if enough and all(times.is_narrow("candidate", other) for other in self.variants[:-1]):
+                    break
+        times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
+        return times.at_full_speed()
+
+    def _chosen(self, count: int) -> set[int]:
+        """Pairs whose outputs are checked: of the few that are made in any case, of those that most candidates get, and
+        of the others."""
+        limits = self.session.limits
+        few, least = min(count, limits.few_pairs), min(count, limits.pairs)
+        early = limits.rechecked if few == least else 1
+        stretches = ((range(few), early), (range(few, least), limits.rechecked - early),
+                     (range(least, count), limits.rechecked))  # fmt: skip
+        return {n for s, wanted in stretches for n in self.session.rng.sample(s, min(wanted, len(s)))}
+
+    def asking(self, times: Times) -> float:
+        """How long asking for a burst takes beside the burst, of either side; 0 for single calls."""
+        calls = {"eager": self.calls, "candidate": len(self.burst)}
+        bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]
+        return statistics.median(self.session.timed.round_trips) / min(bursts) if bursts else 0.0
+
+    def _pair(self, times: Times, *, keep: bool, cold: bool, checked: bool) -> None:
+        session, subject = self.session, self.subject
+        recipe = session.random_recipe()
+        session.write(recipe)
+        for variant in times.orders[-1]:
+            if variant != "candidate":
+                with subject.frozen():
+                    times.seconds[variant].append(session.timed.call(variant, cold=cold, calls=self.calls))
+                continue
+            place, called, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
+            times.seconds[variant].append(seconds)
+            repeated = self._repeats(place, called)
+            few = len(times.kept) + times.checked < 2 * session.limits.rechecked
+            if checked and (keep or (repeated and few)):
+                self._keep(times, place, called)
+
+    def _keep(self, times: Times, place: Place, recipe: Recipe) -> None:
+        """Have outputs checked: after the race, or if they are large at once.
+
+        On a GPU that takes memory which the reference had at hand: it gets some again in calls that nobody times.
+        """
+        if self.session.output_bytes <= AT_ONCE_BYTES:
+            times.kept.append((recipe, self.subject.outputs(place, keep=True)))
+        else:
+            self.check(place, self.subject.outputs(place), recipe)
+            times.checked += 1
+        if self.session.on_gpu:
+            with self.subject.frozen():
+                for variant in self.variants[:-1]:
+                    self.session.timed.call(variant, calls=self.calls)
+
+    def _single(self, recipe: Recipe, cold: bool) -> tuple[Place, Recipe, float]:
+        self.subject.prepare(self.place, recipe, cold=cold, written=True)
+        return self.place, recipe, self.subject.call(self.place)
+
+    def _burst(self, cold: bool) -> tuple[Place, Recipe, float]:
+        """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
+        recipes = [self.session.random_recipe() for _ in self.burst]
+        if self.subject.is_module:
+            recipes = self.session.with_parameters_of(recipes[0], recipes)
+        self.subject.prepare_all(self.burst, recipes, cold=cold)
+        seconds = self.subject.call_all(self.session.rng.sample(self.burst, len(self.burst)))
+        chosen = self.session.rng.randrange(len(self.burst))
+        return self.burst[chosen], recipes[chosen], seconds / len(self.burst)
+
+    def _pairs(self) -> int:
+        """The number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
+        limits, eager_s = self.session.limits, self.session.timed.eager_estimate_s()
+        if self.first_s > limits.slow_factor * eager_s:
+            return limits.few_pairs
+        pair_s = 2 * eager_s if self.calls == 1 else 2 * self.calls * max(eager_s - ASKING_S, 0.0)
+        return pairs_for(
+            pair_s, least=limits.pairs, most=limits.max_pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
+        )
+
+    def _is_behind(self, times: Times) -> bool:
+        """Whether even the top of the interval so far is below the best candidate of this session."""
+        best = self.session.best_speedup
+        return best > 0 and times.speedup("candidate", "eager").high < BEHIND * best
+
+    def _repeats(self, place: Place, recipe: Recipe) -> bool:
+        """The same bytes as for other content deserve a full check."""
+        if "fingerprints" in self.session.limits.without:
+            return False
+        fingerprint = self.subject.fingerprint(place)
+        return self.seen.setdefault(fingerprint, recipe) != recipe
+
+
+def order_matters(times: Times) -> str:
+    """Swap check: a sentence where the speed-up depends on who runs first in a pair, beyond both intervals; or ""."""
+    before, *rest = times.by_order("candidate", "eager")
+    if all(before.low <= after.high and after.low <= before.high for after in rest):
+        return ""
+    return f"the speed-up depends on the order within a pair: {before.median:.2f} first, {rest[0].median:.2f} second"
+
+
+def self_check(session: Session, pairs: int) -> Ratio:
+    """Eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
+    names = ["one", "other"]
+    times = Paired({name: [] for name in names}, orders(names, pairs, session.rng))
+    with session.turns.alone():
+        for order in times.orders:
+            session.write(session.random_recipe())
+            for name in order:
+                times.seconds[name].append(session.timed.call("eager"))
+    return times.speedup("one", "other")

@@ -1,0 +1,247 @@
+"""Is a candidate right? One function a check, cheapest first; each ends the trial if it finds something.
+
+Comes in: a Subject bound to buffers of a Session. Goes out: labels ("fragile: large") and what was checked. Whether
+a call is checked, and how, is decided here after the call, in secret.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rag_kernels.eval.buffers.call_content import Recipe, plain
+from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.input_kinds import SPECIAL
+from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.records import Rejected, Wrong
+from rag_kernels.eval.sessions.candidate_session import Place, Stopped, Subject
+from rag_kernels.eval.sessions.problem_session import Session
+
+# Relative errors that are no matter of accuracy any more; larger where most digits cancel.
+GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
+GROSS_ELSE = 0.05
+SOFT = frozenset({"tiny"})  # kinds on which even a gross error is only a label
+IDLE_S = 0.01  # how long a worker is watched after a call
+LITTLE_S = 150e-6
+TRIES = 9  # with five an honest module was rejected once, beside a test suite
+ALLOWED = {"strict": ("strict", "split-precision"), "tf32": ("strict", "split-precision", "tf32")}
+
+
+@dataclass
+class Findings:
+    """What the checks of one trial have seen."""
+
+    worst_ratio: float = 0.0
+    precision: str = "strict"
+    labels: list[str] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def label(self, text: str) -> None:
+        if text not in self.labels:
+            self.labels.append(text)
+
+
+class Checks:
+    """The checks of one candidate; `place` is where it is bound to the problem at its own sizes."""
+
+    def __init__(self, subject: Subject, place: Place, found: Findings, without: frozenset[str]) -> None:
+        self.subject, self.place, self.found, self.without = subject, place, found, without
+        self.relative = 0.0  # of the last comparison that failed
+
+    def compare(self, place: Place, outputs: Taken, recipe: Recipe, input_class: str) -> None:
+        """Full comparison of one call's outputs; the class names the draw in the verdict."""
+        wrong = self._compare(place.session, outputs, recipe, input_class)
+        if wrong is not None:
+            raise Stopped(wrong)
+
+    def _compare(self, session: Session, outputs: Taken, recipe: Recipe, input_class: str) -> Wrong | None:
+        results = session.check(outputs, recipe)
+        for number, result in enumerate(results):
+            self.found.worst_ratio = max(self.found.worst_ratio, result["ratio"] if result["ok"] else 0.0)
+            if not result["ok"]:
+                self.relative = result["relative"]
+                where = (f"output {number}: " if len(results) > 1 else "") + result["where"]
+                if session.admission and (like := session.admission.explain(result["ratio"])):
+                    where += f"; {like}"
+                return Wrong("The numbers are not the problem's.", input_class, result["ratio"], where)
+        return None
+
+    def draws(self) -> None:
+        """Whole draws (zero-mean ones too) and one fresh mixture, in random order, under both poisons."""
+        session, specs = self.place.session, len(self.place.session.specs)
+        recipes = [(plain(k, specs), "own draw") for k in range(session.own_draws)]
+        if session.normal is not None and "zero-mean draw" not in self.without:
+            recipes.append((plain(session.normal, specs), "zero-mean draw"))
+        recipes.append((session.random_recipe(), "mixed draw"))
+        recipes = [r for r in recipes if r[1] not in self.without and f"{r[1]}s" not in self.without] or recipes[:1]
+        for recipe, input_class in session.rng.sample(recipes, len(recipes)):
+            self._call_and_compare(self.place, recipe, input_class)
+        names = dict.fromkeys(input_class for _, input_class in recipes)
+        counts = [f"{sum(r[1] == name for r in recipes)} {name}s" if name == "own draw" else name for name in names]
+        self.found.checks += [*counts, "two poisons", "inputs hashed" if session.on_gpu else "inputs read-only"]
+
+    def own_draws(self) -> None:
+        """Only the problem's own kind of inputs; nothing is noted."""
+        for draw in range(self.place.session.own_draws):
+            self._call_and_compare(self.place, plain(draw, len(self.place.session.specs)), "own draw")
+
+    def first_draw(self) -> None:
+        """One call on what was there when it was bound; nothing is noted."""
+        self._call_and_compare(self.place, plain(0, len(self.place.session.specs)), "strided input")
+
+    def _call_and_compare(self, place: Place, recipe: Recipe, input_class: str) -> None:
+        subject, session = self.subject, place.session
+        session.require_answer(recipe)
+        subject.prepare(place, recipe)
+        before = subject.input_hash(place)
+        subject.call(place)
+        image, outputs = subject.fingerprint(place), subject.outputs(place)
+        self.compare(place, outputs, recipe, input_class)
+        if before != subject.input_hash(place):
+            raise Stopped(Rejected("input_mutated", "The candidate changed its inputs."))
+        self._require_unchanged(place, outputs, image)
+
+    def _require_unchanged(self, place: Place, outputs: Taken, image: bytes) -> None:
+        """What was there when the call returned is still there: in full on a CPU, by a fingerprint on a GPU."""
+        if "late-write check" in self.without:
+            return
+        if not self.subject.handed_over(place, outputs, image):
+            raise Stopped(Rejected("late_write", "The outputs are not those that were there when the call returned."))
+        on_gpu = place.session.on_gpu
+        if image != self.subject.fingerprint(place) or (not on_gpu and not _same(outputs, self.subject.outputs(place))):
+            raise Stopped(Rejected("late_write", "The outputs changed after the call had returned."))
+
+    def done_means_done(self) -> None:
+        """Once a call has returned nothing is written or computed any more, nor when its outputs are collected.
+
+        Two clean tries out of a few will do, since other work on the machine disturbs one now and then.
+        """
+        busy: list[float] = []
+        late: list[float] = []
+        for _ in range(TRIES):
+            spent, collecting = self._after_a_call()
+            busy = sorted([*busy, spent])
+            late = sorted([*late, collecting])
+            if len(busy) > 1 and max(busy[1], late[1]) <= self._little_s:
+                break
+        why = ""
+        if "activity check" not in self.without and busy[1] > self._little_s:
+            why = f"It computes on after its call has returned: {busy[1] * 1e6:.0f} us of CPU time."
+        if "activity check" not in self.without and late[1] > self._little_s:
+            why = f"It computes when its outputs are collected: {late[1] * 1e6:.0f} us of CPU time more than later."
+        if why:
+            raise Stopped(Rejected("background_work", why))
+        if "idle after the call" not in self.found.checks:
+            self.found.checks.append("idle after the call")
+
+    @property
+    def _little_s(self) -> float:
+        """CPU seconds that a worker may use after its answer: some for waking up, little beside the problem's own."""
+        return max(LITTLE_S, 0.3 * min(self.place.session.timed.eager_estimate_s(), IDLE_S))
+
+    def _after_a_call(self) -> tuple[float, float]:
+        """One call: CPU seconds used after it, and by how many the first collection took more than another."""
+        session = self.place.session
+        self.subject.prepare(self.place, plain(0, len(session.specs)))
+        self.subject.call(self.place)
+        if session.on_gpu:  # outputs of the calls that are compared are collected, which is not timed
+            return self.subject.busy_s(IDLE_S), 0.0
+        kernel = self.subject.candidate.tier == "kernel"
+        image = self.subject.fingerprint(self.place) if kernel else b""  # elsewhere looking would be collecting
+        busy_s = self.subject.busy_s(IDLE_S)
+        image = image or self.subject.fingerprint(self.place)
+        before_s = self.subject.used_s()
+        outputs = self.subject.outputs(self.place)
+        first_s = self.subject.used_s() - before_s
+        time.sleep(IDLE_S)  # as long as before the first collection
+        self._require_unchanged(self.place, outputs, image)
+        if kernel:
+            return busy_s, 0.0
+        before_s = self.subject.used_s()
+        self.subject.outputs(self.place)
+        return busy_s, first_s - (self.subject.used_s() - before_s)
+
+    def probe(self, place: Place) -> None:
+        """The precision class, from products that are exact in fp32."""
+        draw = None if "exactness probe" in self.without else place.session.special("probe")
+        if draw is None:
+            return
+        self.subject.prepare(place, plain(draw, len(place.session.specs)))
+        self.subject.call(place)
+        precision, error = place.session.precision(self.subject.outputs(place), draw)
+        self.found.checks.append("exactness probe")
+        allowed = ALLOWED.get(place.session.limits.precision)
+        if allowed is not None and precision not in allowed and np.isfinite(error) and error < 0.1:
+            raise Stopped(Rejected(
+                "lower_precision",
+                f"Products are computed in {precision}: exact ones come out with a relative error of {error:.1e}. "
+                "Compute in fp32.",
+            ))  # fmt: skip
+        self.found.precision = precision
+
+    def special_values(self, place: Place) -> None:
+        """Unusual inputs on which the problem itself is sound, with every tensor ending at a guard page."""
+        if "special values" in self.without:
+            return
+        tried = []
+        for kind in place.session.rng.sample(SPECIAL, len(SPECIAL)):
+            draw = place.session.special(kind)
+            if draw is None:
+                continue
+            recipe = plain(draw, len(place.session.specs))
+            self.subject.prepare(place, recipe)
+            self.subject.call(place)
+            wrong = self._compare(place.session, self.subject.outputs(place), recipe, kind)
+            if wrong is not None and self.relative > GROSS.get(kind, GROSS_ELSE) and kind not in SOFT:
+                raise Stopped(wrong)
+            if wrong is not None:
+                self.found.label(f"fragile: {kind}")
+                self.found.notes.append(f"less exact on inputs of the kind `{kind}`: {wrong.where}")
+            tried.append(kind)
+        if tried:
+            self.found.checks.append(f"{len(tried)} kinds of special values")
+
+    def repeats(self, times: int) -> None:
+        """The same content again and again, with other numbers of threads: races show as differences."""
+        if "repeats" in self.without:
+            return
+        session, subject = self.place.session, self.subject
+        recipe = plain(session.rng.randrange(session.own_draws), len(session.specs))
+        counts = [threads()] * times if session.on_gpu else [threads(), 1, 2, 4 * threads(), *[threads()] * (times - 4)]
+        seen: dict[bytes, int] = {}
+        for count in counts:
+            if not session.on_gpu:
+                subject.use_threads(count)
+            subject.prepare(self.place, recipe)
+            subject.call(self.place)
+            fingerprint = subject.fingerprint(self.place)
+            if fingerprint not in seen:
+                seen[fingerprint] = count
+                self.compare(self.place, subject.outputs(self.place), recipe, "repeated call")
+        if not session.on_gpu:
+            subject.use_threads(threads())
+        if len(seen) > 1:
+            self.found.label("nondeterministic")
+        self.found.checks.append(f"{len(counts)} repeats")
+
+    def ghost(self) -> bool:
+        """Composed tier: without its own kernels the result must be wrong, or they are a decoy."""
+        session = self.place.session
+        recipe = plain(0, len(session.specs))
+        self.subject.mute(True)
+        try:
+            self.subject.prepare(self.place, recipe)
+            with suppress(Stopped):
+                self.subject.call(self.place)
+                return self._compare(session, self.subject.outputs(self.place), recipe, "without kernels") is None
+            return False
+        finally:
+            self.subject.mute(False)
+
+
+def _same(a: Taken, b: Taken) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a.copies, b.copies, strict=True))

@@ -1,0 +1,74 @@
+"""What kind of result a right and timed candidate is: by what it links, and by what a profiler saw run.
+
+Comes in: a built library, microseconds by kernel or operator. Goes out: a label and a note with the evidence.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+from rag_kernels.eval.kernel_names import is_compiled, is_library
+from rag_kernels.eval.records import FunctionalProblem, Tier
+from rag_kernels.eval.sessions.candidate_session import Profile
+
+# Operators that move nothing, or only make room.
+FREE = frozenset(
+    "empty empty_like zeros zeros_like ones ones_like full full_like empty_strided view reshape permute transpose t "
+    "flatten unflatten unsqueeze squeeze expand expand_as getitem contiguous detach numpy_T alias chunk split select "
+    "slice narrow unbind movedim to _to_copy clone".split()
+)
+OWN_SHARE = 0.8  # of the time: more than this in own kernels is a custom kernel
+DECOY_SHARE = 0.02
+
+
+NUMERICAL = (
+    "cublas", "cudnn", "cusolver", "cusparse", "cufft", "mkl_", "MKL_", "dnnl_", "cblas_", "LAPACKE_", "_ZN2at",
+    "_ZNK2at", "_ZN3c10", "_ZNK3c10", "_ZN5torch",
+)  # fmt: skip
+LOADERS = ("dlopen", "dlsym", "dlmopen")  # nvcc's own runtime imports them too: there the source has to name them
+
+
+def links_library(library: Path, source: str, *, on_gpu: bool) -> str:
+    """Names of numerical library functions that a kernel-tier library imports, or of ways to find them; or ""."""
+    done = subprocess.run(["nm", "-D", "--undefined-only", str(library)], capture_output=True, text=True, check=False)
+    names = [line.split()[-1].partition("@")[0] for line in done.stdout.splitlines() if line.split()]
+    found = [n for n in names if n.startswith(NUMERICAL) or (n.endswith("gemm_") and len(n) < 9)]
+    found += [n for n in names if n in LOADERS and (not on_gpu or n in source)]
+    return ", ".join(sorted(found)[:5])
+
+
+def fuses_nothing(source: str, fp: FunctionalProblem) -> bool:
+    """Whether a composed forward calls the library as often as the problem itself does."""
+    forward = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef))
+    calls = sum(isinstance(n, ast.BinOp | ast.UnaryOp | ast.Compare) for n in ast.walk(forward))
+    for node in ast.walk(forward):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            root = node.func.value
+            calls += isinstance(root, ast.Name) and root.id in {"torch", "F"} and node.func.attr not in FREE
+    needed = sum(n.op.split(".")[-2 if "." in n.op else 0] not in FREE for n in fp.nodes)
+    return calls >= needed
+
+
+def classify(tier: Tier, profile: Profile | None, *, decoy: bool, on_gpu: bool) -> tuple[str, str]:
+    """The label and a note. `profile` is None where nothing was profiled; then the tier speaks."""
+    if decoy:
+        return "library rewrite", "its own kernels are a decoy: without them the result is the same"
+    if profile is None or not sum(profile.kernels.values()):
+        return {"kernel": "custom kernel", "composed": "fused + library", "module": "unclassified"}[tier], ""
+    spent = profile.kernels
+    whole = sum(spent.values())
+    library = sum(us for name, us in spent.items() if is_library(name, on_gpu=on_gpu))
+    compiled = sum(us for name, us in spent.items() if is_compiled(name))
+    own_share = max(0.0, whole - library - compiled) / whole
+    top = ", ".join(name[:40] for name in sorted(spent, key=lambda n: -spent[n])[:3])
+    note = f"{own_share:.0%} of the time in its own code; most time in {top}"
+    native = profile.native
+    if compiled > 0.5 * whole or (not on_gpu and native and all("inductor" in path for path in native)):
+        return "compile or graph only", note
+    if (not on_gpu and not native) or own_share < DECOY_SHARE:
+        if profile.flags:
+            return "flags only", f"no code of its own, but other settings: {', '.join(profile.flags)}"
+        return "library rewrite", note if native or on_gpu else "no native code of its own"
+    return ("custom kernel" if own_share >= OWN_SHARE else "fused + library"), note

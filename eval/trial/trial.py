@@ -1,0 +1,341 @@
+"""One candidate against one session: is it right on every call, how fast is it, and what kind of result is it?
+
+Comes in: a Session, a Candidate with its library. Goes out: `Passed` or the verdict that stopped it. The order of
+checks is here, cheapest first; there is no phase that the candidate could tell from another: every call is the same
+request with new content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TypeVar
+
+from rag_kernels.eval.buffers.call_content import Recipe
+from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.build.products import Library, Programs
+from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
+from rag_kernels.eval.instruments.sanitizers import (
+    SOFT_TOOLS,
+    Report,
+    call_file,
+    sanitize,
+    takes,
+)
+from rag_kernels.eval.machine.device import floor_us
+from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict, Wrong
+from rag_kernels.eval.sessions.candidate_session import Place, Stopped, Subject
+from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.timing.baseline import Baseline
+from rag_kernels.eval.timing.paired_ratio import median_us, product
+from rag_kernels.eval.timing.race import MOST_ASKING, Race, Times, order_matters, self_check
+from rag_kernels.eval.trial.checks import Checks, Findings
+from rag_kernels.eval.trial.result_class import classify, fuses_nothing, links_library
+
+T = TypeVar("T")
+QUIET = 0.02  # what eager against itself may be off by
+PRUNED = 1.5  # times the floor of its products: beyond Winograd's and Strassen's gains at these sizes
+
+
+class Trial:
+    """A candidate and what has been seen of it. `thorough` adds the checks that a published result needs."""
+
+    def __init__(
+        self, session: Session, candidate: Candidate, library: Library | None, *,
+        thorough: bool = False, checked: Callable[[], tuple[Programs, Workers]] | None = None,
+        loaded: Callable[[], Subject] | None = None,
+    ) -> None:  # fmt: skip
+        self.loaded = loaded  # hands over a worker that has loaded the candidate already
+        self.session, self.candidate, self.library, self.checked = session, candidate, library, checked
+        self.thorough = thorough or session.limits.thorough
+        self.without = session.limits.without
+        self.found = Findings()
+        self.stage_s: dict[str, float] = {}
+
+    def run(self, baseline: Baseline | None) -> Verdict:
+        """Load, check, time, check again. `baseline` None means that compile is timed live (a confirmation)."""
+        try:
+            with self._stage("load", self._open) as subject:
+                place = self._stage("load", lambda: subject.bind(self.session))
+                checks = Checks(subject, place, self.found, self.without)
+                self._stage("check", checks.done_means_done)
+                small_alive = self._stage("special", lambda: self._special(subject, checks))
+                if small_alive:
+                    return self._rest(subject, place, baseline)
+            with self._stage("load", self._open) as subject:  # what it did at other sizes is no failure
+                return self._rest(subject, self._stage("load", lambda: subject.bind(self.session)), baseline)
+        except Stopped as stopped:
+            return stopped.verdict
+
+    def _rest(self, subject: Subject, place: Place, baseline: Baseline | None) -> Verdict:
+        checks = Checks(subject, place, self.found, self.without)
+        self._stage("check", checks.draws)
+        if self.thorough:
+            self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
+            self._stage("sanitize", self._sanitize)
+        label = self._stage("classify", lambda: self._classify(subject, place, checks))
+        times, warm = self._stage("time", lambda: self._time(subject, place, checks, baseline))
+        if self.thorough and self.session.odd is not None and "odd shapes" not in self.without:
+            odd = self.session.odd
+            self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
+        return self._passed(times, warm, baseline, label)
+
+    def _open(self) -> Subject:
+        loaded, self.loaded = self.loaded, None
+        return loaded() if loaded is not None else Subject(self.session, self.candidate, self.library)
+
+    def _stage(self, name: str, work: Callable[[], T]) -> T:
+        start = perf_counter()
+        try:
+            return work()
+        finally:
+            self.stage_s[name] = self.stage_s.get(name, 0.0) + perf_counter() - start
+
+    # Checks
+
+    def _special(self, subject: Subject, checks: Checks) -> bool:
+        """Probe and special values, at the problem's own sizes or at smaller ones; False if the worker is lost."""
+        small = self.session.small
+        if small is None:
+            self.found.notes.append("special values not tried: the problem is large and could not be scaled down")
+            return True
+        if small is not self.session and not self._at_other_sizes(subject, small, "smaller sizes"):
+            return False
+        if "shape-specialised" in self.found.labels:
+            self.found.notes.append("special values not tried: it does not take smaller sizes")
+            return True
+        tight = subject.places[-1] if small is not self.session else self._tight(subject, small)
+        checks.probe(tight)
+        checks.special_values(tight)
+        return "strides" in self.without or self._takes_strides(subject, small)
+
+    def _takes_strides(self, subject: Subject, session: Session) -> bool:
+        """Other layouts in memory are a label, and none of a kernel's, whose contract promises contiguous tensors.
+
+        False if the worker is lost.
+        """
+        if all(len(a.spec.shape) < 2 for a in session.fp.tensors if a.role == "input"):
+            return True
+        try:
+            place = subject.bind(session, strided=True)
+            Checks(subject, place, self.found, self.without).first_draw()
+        except Stopped as stopped:
+            if self.candidate.tier != "kernel":
+                self.found.label("contiguous-only")
+            return isinstance(stopped.verdict, Wrong) or "Error" in getattr(stopped.verdict, "reason", "")
+        self.found.checks.append("strides")
+        return True
+
+    def _tight(self, subject: Subject, session: Session) -> Place:
+        return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
+
+    def _at_other_sizes(self, subject: Subject, session: Session, sizes: str) -> bool:
+        """What goes wrong at other sizes is a label, since the contract names one size; False if the worker is lost."""
+        try:
+            place = self._tight(subject, session)
+            Checks(subject, place, self.found, self.without).own_draws()
+        except Stopped as stopped:
+            self.found.label("shape-specialised")
+            reason = getattr(stopped.verdict, "reason", "")
+            self.found.notes.append(f"at {sizes} ({session.fp.notice or 'scaled'}): {reason}"[:300])
+            return isinstance(stopped.verdict, Wrong) or "ValueError" in reason
+        self.found.checks.append(sizes)
+        return True
+
+    def _sanitize(self) -> None:
+        """Programs around its functions under sanitizers, at small sizes and at odd ones, or the whole of a module.
+
+        What goes wrong at other sizes than the problem's is a label here too.
+        """
+        sessions = [s for s in (self.session.small, self.session.odd) if s is not None]
+        if "shape-specialised" in self.found.labels:
+            sessions = []
+            self.found.notes.append("not run under sanitizers: it does not take smaller sizes")
+        if "sanitizers" in self.without or not sessions or self.checked is None:
+            return
+        if self.candidate.tier == "module":
+            if builds_its_own(self.candidate):
+                reports = sanitize_module(self.candidate, sessions, self.checked()[1])
+                self._take_reports(sessions, reports, [])
+            return
+        programs, workers = self.checked()
+        sessions = [s for s in sessions if takes(s.fp)] if programs.checked or programs.raced else []
+        left_out = [] if programs.checked else ["not run under sanitizers: it does not build with them"]
+        left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
+        recorded = self.candidate.tier == "composed"
+        made = [(s, self._recorded(s) if recorded else call_file(s)) for s in sessions]
+        made = [(session, calls) for session, calls in made if calls]
+        reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
+        self._take_reports([session for session, _ in made], reports, left_out)
+
+    def _take_reports(self, sessions: Sequence[Session], reports: Sequence[Report], left_out: list[str]) -> None:
+        ran: list[str] = []
+        for session, report in zip(sessions, reports, strict=False):
+            sizes = self._sizes(session)
+            ran += [tool for tool in report.ran if tool not in ran]
+            left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
+            for tool, what in report.found:
+                if session is self.session.odd:
+                    self.found.label("shape-specialised")
+                elif tool not in SOFT_TOOLS:
+                    raise Stopped(Rejected("sanitizer", f"The {tool} sanitizer found an error: {what}."))
+                else:
+                    self.found.label(f"fragile: {tool}")
+                self.found.notes.append(f"{tool}{sizes}: {what}")
+        self.found.notes += dict.fromkeys(left_out)
+        if ran:
+            self.found.checks.append(f"sanitizers: {', '.join(ran)}")
+
+    def _sizes(self, session: Session) -> str:
+        return "" if session is self.session.small else " at odd sizes"
+
+    def _recorded(self, session: Session) -> bytes:
+        """What a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
+        try:
+            with self._open() as subject:
+                place = subject.bind(session)
+                subject.prepare(place, session.random_recipe())
+                calls, left_out = subject.recorded(place)
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            calls, left_out = b"", getattr(stopped.verdict, "reason", "")
+        if not calls:
+            left_out = left_out or "its forward called none of its kernels"
+            self.found.notes.append(f"not run under sanitizers{self._sizes(session)}: {left_out}"[:300])
+        return calls
+
+    def _classify(self, subject: Subject, place: Place, checks: Checks) -> str:
+        linked = ""
+        if self.library is not None and self.candidate.tier == "kernel":
+            linked = links_library(self.library.path, self.candidate.source, on_gpu=self.session.on_gpu)
+        if linked:
+            self.found.notes.append(f"calls library functions: {linked}")
+            return "library rewrite"
+        profile = None
+        if self.candidate.tier == "module" or (self.thorough and self.candidate.tier == "composed"):
+            subject.prepare(place, self.session.random_recipe())
+            profile = subject.profile(place)
+        decoy = self.thorough and self.candidate.tier == "composed" and checks.ghost()
+        if not decoy and self.candidate.tier == "composed" and fuses_nothing(self.candidate.source, self.session.fp):
+            self.found.notes.append("its library calls are as many as the problem's operators: nothing is fused")
+            return "library rewrite"
+        label, note = classify(self.candidate.tier, profile, decoy=decoy, on_gpu=self.session.on_gpu)
+        if note:
+            self.found.notes.append(note)
+        return label
+
+    # Timing
+
+    def _time(
+        self, subject: Subject, place: Place, checks: Checks, baseline: Baseline | None
+    ) -> tuple[Times, Times | None]:
+        session = self.session
+        def check(place: Place, outputs: Taken, recipe: Recipe) -> None:
+            if "rechecks" not in self.without:
+                checks.compare(place, outputs, recipe, "timed call")
+
+        race = Race(subject, place, ["eager", *(session.timed.variants if baseline is None else [])], check)
+        times = race.run(cold=self._cold)
+        if self.thorough and not self._is_quiet():
+            times = race.run(cold=self._cold)
+            if not self._is_quiet():
+                self.found.label("noisy machine")
+        self._clocks(times)
+        checks.done_means_done()
+        if race.calls > 1:
+            self.found.label("burst-timed")
+        if race.asking(times) > MOST_ASKING and times.speedup("candidate", "eager").high > 1:
+            self.found.label("suspicious: too short to time")
+            self.found.notes.append(f"asking for {race.calls} calls takes {race.asking(times):.0%} as long as they do")
+        warm = race.run(cold=False, pairs=session.limits.warm_pairs) if self.thorough else None
+        for recipe, outputs in times.kept:
+            check(place, outputs, recipe)
+        if "rechecks" not in self.without:
+            self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
+        if order := order_matters(times):
+            self.found.notes.append(order)
+        return times, warm
+
+    def _clocks(self, times: Times) -> None:
+        """What the device's clocks did meanwhile."""
+        if any(times.slowed):
+            left_out = "none could be left out" if times.is_throttled else "left out"
+            self.found.notes.append(f"throttled in {sum(times.slowed)} of {len(times.slowed)} pairs: {left_out}")
+        if times.is_throttled:
+            self.found.label("noisy machine")
+        if times.mhz:
+            self.found.notes.append(f"SM clock {times.mhz[0]} to {times.mhz[1]} MHz")
+
+    @property
+    def _cold(self) -> bool:
+        """Confirmed times are cold ones. On a CPU emptying the caches takes longer than most calls."""
+        return self.session.on_gpu or self.thorough
+
+    def _is_quiet(self) -> bool:
+        """Whether eager against itself comes out at 1; if not, the times before are worth nothing."""
+        ratio = self_check(self.session, self.session.limits.self_pairs)
+        self.found.checks.append("eager against itself")
+        if ratio.low <= 1 + QUIET and ratio.high >= 1 - QUIET:
+            return True
+        span = f"{ratio.low:.2f} to {ratio.high:.2f}"
+        self.found.notes.append(f"eager against itself came out at {span}: a noisy machine")
+        return False
+
+    def _passed(self, times: Times, warm: Times | None, baseline: Baseline | None, label: str) -> Verdict:
+        session, found = self.session, self.found
+        candidate, eager = times.seconds["candidate"], times.seconds["eager"]
+        against_eager = times.speedup("candidate", "eager")
+        against_compile, compile_us, note = _against_compile(times, baseline, against_eager)
+        measurement = Measurement(
+            candidate_us=median_us(candidate), eager_us=median_us(eager), compile_us=compile_us,
+            speedup_eager=against_eager, speedup_compile=against_compile, pairs=len(candidate),
+            floor_us=floor_us(session.fp.features, session.device), confirmed=baseline is None,
+            compile_note=note or session.timed.compile_note, cold=self._cold,
+            speedup_warm=warm.speedup("candidate", "eager") if warm else None,
+        )  # fmt: skip
+        if "physical floor" not in self.without:
+            self._floor(measurement)
+        if times.stopped_early:
+            found.notes.append("timed with few pairs: slower than the best candidate so far")
+        found.notes += session.notes(measurement)
+        for text in session.labels():
+            found.label(text)
+        passed = Passed(
+            label=label, precision=found.precision, error_ratio=found.worst_ratio, measurement=measurement,
+            checks=tuple(dict.fromkeys(found.checks)), notes=tuple(found.notes), labels=tuple(found.labels),
+        )  # fmt: skip
+        if passed.claims_speed:  # what is under suspicion is no bar for others
+            session.best_speedup = max(session.best_speedup, against_eager.low)
+        return passed
+
+    def _floor(self, measurement: Measurement) -> None:
+        """Nothing that must read its inputs from memory is faster than memory."""
+        session = self.session
+        products_us = session.fp.features.flops / (session.device.fp32_gflops * 1e3)
+        if self.found.precision == "strict" and products_us > PRUNED * measurement.candidate_us:
+            self.found.label("algebraic pruning")
+            self.found.notes.append("faster than this device multiplies: it computes less than the problem spells out")
+        if not session.timed.exceeds_cache or session.reads_in_part:
+            return
+        if measurement.floor_fraction > 2.0:
+            why = f"It takes {measurement.candidate_us:.1f} us where memory alone needs {measurement.floor_us:.1f} us."
+            raise Stopped(Rejected("impossible_time", why))
+        if measurement.floor_fraction > 1.25:
+            self.found.label("suspicious: faster than memory")
+
+
+def _against_compile(
+    times: Times, baseline: Baseline | None, against_eager: Ratio
+) -> tuple[Ratio | None, float | None, str]:
+    """Speed-up over the best of the other baselines: live pairs in a confirmation, else by way of the cached one."""
+    if baseline is None:
+        others = {v: median_us(taken) for v, taken in times.seconds.items() if v not in {"candidate", "eager"}}
+        if not others:
+            return None, None, ""
+        best = min(others, key=others.__getitem__)
+        return times.speedup("candidate", best), others[best], ""
+    if baseline.compile_over_eager is None:
+        return None, None, baseline.note
+    return product(against_eager, baseline.compile_over_eager), baseline.compile_us, "compile baseline from the cache"

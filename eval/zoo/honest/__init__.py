@@ -1,0 +1,1 @@
+"""Honest kernels, family by family."""
