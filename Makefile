@@ -28,6 +28,7 @@ test: lint  ## set up with the development tools, then run ruff, mypy and the te
 	@$(BIN)/python -m pytest $(PYTEST)
 
 lint: $(READY_DEV)  ## ruff and mypy alone
+	@$(BIN)/ruff format --check -q .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 

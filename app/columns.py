@@ -19,7 +19,7 @@ CARDS = f"""
         device_key, array_to_string(list_sort(list_distinct(operators)), ', ') AS operators, idea, speedup,
         speedup_eager, speedup_compile, candidate_us / 1e3 AS ms, eager_us / 1e3 AS eager_ms,
         compile_us / 1e3 AS compile_ms, 100 * floor_fraction AS floor_percent,
-        TRY_CAST(created_at AS TIMESTAMP) AS created_at, {BEST_ROW.removesuffix(' = 1')} AS choice
+        TRY_CAST(created_at AS TIMESTAMP) AS created_at, {BEST_ROW.removesuffix(" = 1")} AS choice
     FROM kernel_cards
 """
 # Attempts, by steps of five minutes.

@@ -363,5 +363,3 @@ def _embedder() -> Embedder:
         return load_embedder()
     except EmbedderError as error:
         raise SearchError(str(error)) from error
-
-

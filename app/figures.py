@@ -25,22 +25,65 @@ from rag_kernels.text.likeness import likeness
 BASELINES = {"eager": "eager", "over_compile": "torch.compile"}
 NUMBERS = ("speedup", "cost_usd", "best", "median_speedup", "likeness", "dense", "graph")
 ATTEMPT_COLUMNS = (
-    "run_id", "number", "round", "problem_id", "problem", "kernel_id", "outcome", "reason", "speedup", "won", "writer",
-    "model", "idea", "cost_usd", "seconds", "created_at",
-)  # fmt: skip
-RUN_COLUMNS = (
-    "id", "command", "problem", "status", "attempts", "passed", "verified_kernels", "best", "seconds", "cost_usd",
+    "run_id",
+    "number",
+    "round",
+    "problem_id",
+    "problem",
+    "kernel_id",
+    "outcome",
+    "reason",
+    "speedup",
+    "won",
+    "writer",
+    "model",
+    "idea",
+    "cost_usd",
+    "seconds",
     "created_at",
-)  # fmt: skip
+)
+RUN_COLUMNS = (
+    "id",
+    "command",
+    "problem",
+    "status",
+    "attempts",
+    "passed",
+    "verified_kernels",
+    "best",
+    "seconds",
+    "cost_usd",
+    "created_at",
+)
 FAILURE_COLUMNS = ("outcome", "reason", "count", "problems")
 EXEMPLAR_COLUMNS = (
-    "id", "link", "rank", "problem", "idea", "speedup", "score", "same_graph", "bm25", "dense", "graph", "others",
-    "likeness", "shown", "passed", "won", "reasons",
-)  # fmt: skip
+    "id",
+    "link",
+    "rank",
+    "problem",
+    "idea",
+    "speedup",
+    "score",
+    "same_graph",
+    "bm25",
+    "dense",
+    "graph",
+    "others",
+    "likeness",
+    "shown",
+    "passed",
+    "won",
+    "reasons",
+)
 SIGNAL_NAMES = {
-    "same graph": "same graph", "bm25": "words (bm25)", "dense": "vectors (dense)", "graph": "operator graph",
-    "remedy": "remedy", "drawn at random": "drawn at random (control)", "no exemplar": "nothing was shown",
-}  # fmt: skip
+    "same graph": "same graph",
+    "bm25": "words (bm25)",
+    "dense": "vectors (dense)",
+    "graph": "operator graph",
+    "remedy": "remedy",
+    "drawn at random": "drawn at random (control)",
+    "no exemplar": "nothing was shown",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +144,12 @@ def credit(attempts: pd.DataFrame) -> pd.DataFrame:
     marked = attempts.assign(passed=attempts["outcome"] == "passed")
     groups = marked.groupby(["writer", "model"])
     table = groups.agg(
-        attempts=("number", "size"), passed=("passed", "sum"), won=("won", "sum"), best=("speedup", "max"),
+        attempts=("number", "size"),
+        passed=("passed", "sum"),
+        won=("won", "sum"),
+        best=("speedup", "max"),
         cost_usd=("cost_usd", lambda costs: costs.sum(skipna=False)),
-    ).reset_index()  # fmt: skip
+    ).reset_index()
     percent = 100 * table["passed"] / table["attempts"]
     per_win = table["cost_usd"] / table["won"].where(table["won"] > 0)
     return table.assign(passed_percent=percent, cost_per_win=per_win).sort_values("won", ascending=False)
@@ -132,13 +178,18 @@ def ablation(trials: Sequence[tuple[Run, Sequence[AttemptRow]]]) -> pd.DataFrame
     made = [_trial(run, attempts) for run, attempts in trials]
     rows = [
         {
-            "arm": arm.arm, "problems": arm.problems, "solved": 100 * arm.solved.mean, "speedup": arm.speedup.mean,
-            "low": arm.speedup.low, "high": arm.speedup.high, "shown": arm.shown,
+            "arm": arm.arm,
+            "problems": arm.problems,
+            "solved": 100 * arm.solved.mean,
+            "speedup": arm.speedup.mean,
+            "low": arm.speedup.low,
+            "high": arm.speedup.high,
+            "shown": arm.shown,
             "over_off": arm.over_off.mean if arm.over_off else None,
             "over_random": arm.over_random.mean if arm.over_random else None,
         }
         for arm in summarise(made)
-    ]  # fmt: skip
+    ]
     columns = ("arm", "problems", "solved", "speedup", "low", "high", "over_off", "over_random", "shown")
     return table(rows, columns)
 
@@ -147,10 +198,17 @@ def _trial(run: Run, attempts: Sequence[AttemptRow]) -> Trial:
     settings = json.loads(run.settings)
     gains = [a.speedup for a in attempts if a.won and a.speedup is not None]
     return Trial(
-        problem=run.problem_name, problem_id=settings["problem_id"], arm=settings["retrieval"], seed=settings["seed"],
-        run_id=run.id, candidates=len({a.candidate_id for a in attempts}),
-        solved=any(a.verdict == "passed" for a in attempts), speedup=max([1.0, *gains]), shown=0, likest=None,
-    )  # fmt: skip
+        problem=run.problem_name,
+        problem_id=settings["problem_id"],
+        arm=settings["retrieval"],
+        seed=settings["seed"],
+        run_id=run.id,
+        candidates=len({a.candidate_id for a in attempts}),
+        solved=any(a.verdict == "passed" for a in attempts),
+        speedup=max([1.0, *gains]),
+        shown=0,
+        likest=None,
+    )
 
 
 def signals(reasons: Sequence[str]) -> dict[str, Any]:
@@ -172,12 +230,16 @@ def signals(reasons: Sequence[str]) -> dict[str, Any]:
 def signal_table(records: Sequence[SignalRecord]) -> pd.DataFrame:
     rows = [
         {
-            "signal": SIGNAL_NAMES.get(r.signal, r.signal), "shown": r.shown, "passed": r.passed, "won": r.won,
-            "passed_percent": 100 * r.passed / r.shown, "won_percent": 100 * r.won / r.shown,
+            "signal": SIGNAL_NAMES.get(r.signal, r.signal),
+            "shown": r.shown,
+            "passed": r.passed,
+            "won": r.won,
+            "passed_percent": 100 * r.passed / r.shown,
+            "won_percent": 100 * r.won / r.shown,
             "median_speedup": r.median_speedup,
         }
         for r in records
-    ]  # fmt: skip
+    ]
     return table(rows, ("signal", "shown", "passed", "passed_percent", "won", "won_percent", "median_speedup"))
 
 
@@ -201,14 +263,21 @@ def plain_row(row: Any) -> dict[str, object]:
 
 def run_row(r: RunRow) -> dict[str, object]:
     return {
-        **plain_row(r), "id": r.run_id, "problem": r.problem_name, "best": r.best_speedup, "created_at": r.started_at
-    }  # fmt: skip
+        **plain_row(r),
+        "id": r.run_id,
+        "problem": r.problem_name,
+        "best": r.best_speedup,
+        "created_at": r.started_at,
+    }
 
 
 def attempt_row(a: AttemptRow) -> dict[str, object]:
     return {
-        **plain_row(a), "problem": a.problem_name, "kernel_id": a.candidate_id, "outcome": a.verdict.replace("_", " ")
-    }  # fmt: skip
+        **plain_row(a),
+        "problem": a.problem_name,
+        "kernel_id": a.candidate_id,
+        "outcome": a.verdict.replace("_", " "),
+    }
 
 
 def failure_row(f: Failure) -> dict[str, object]:
@@ -222,9 +291,14 @@ def kernel_link(kernel_id: str) -> str:
 def exemplar_row(e: Exemplar, known: Paid | None, written: str) -> dict[str, object]:
     """`written` is what the writer made of it; an exemplar may have left the archive."""
     row: dict[str, object] = {
-        "id": e.kernel_id, "link": kernel_link(e.kernel_id), "rank": e.rank, "score": e.score, **signals(e.reasons),
-        "problem": "not in this archive", "reasons": ", ".join(e.reasons),
-    }  # fmt: skip
+        "id": e.kernel_id,
+        "link": kernel_link(e.kernel_id),
+        "rank": e.rank,
+        "score": e.score,
+        **signals(e.reasons),
+        "problem": "not in this archive",
+        "reasons": ", ".join(e.reasons),
+    }
     if known is not None:
         row |= plain_row(known) | {"problem": known.problem_name, "likeness": 100 * likeness(written, known.source)}
     return row
@@ -239,13 +313,35 @@ def board(ranked: pd.DataFrame) -> pd.DataFrame:
     entrant = ranked["model"].where(ranked["model"] != "", ranked["writer"] + " writer")
     rows = ranked.assign(entrant=entrant, place=range(1, len(ranked) + 1))
     over = best["eager_ms"] / best["compile_ms"]
-    eager = {"entrant": "eager PyTorch", "ms": best["eager_ms"], "speedup_eager": 1.0, "speedup_compile": 1 / over,
-             "speedup": min(1, 1 / over)}  # fmt: skip
-    compiled = {"entrant": "torch.compile", "ms": best["compile_ms"], "speedup_eager": over, "speedup_compile": 1.0,
-                "speedup": min(over, 1)}  # fmt: skip
+    eager = {
+        "entrant": "eager PyTorch",
+        "ms": best["eager_ms"],
+        "speedup_eager": 1.0,
+        "speedup_compile": 1 / over,
+        "speedup": min(1, 1 / over),
+    }
+    compiled = {
+        "entrant": "torch.compile",
+        "ms": best["compile_ms"],
+        "speedup_eager": over,
+        "speedup_compile": 1.0,
+        "speedup": min(over, 1),
+    }
     baselines = pd.DataFrame([eager, compiled]).dropna(subset=["ms"])
-    kept = ["id", "link", "place", "entrant", "ms", "speedup", "speedup_eager", "speedup_compile", "floor_percent",
-            "label", "trust", "idea"]  # fmt: skip
+    kept = [
+        "id",
+        "link",
+        "place",
+        "entrant",
+        "ms",
+        "speedup",
+        "speedup_eager",
+        "speedup_compile",
+        "floor_percent",
+        "label",
+        "trust",
+        "idea",
+    ]
     together = pd.concat([rows[kept], baselines.reindex(columns=kept)], ignore_index=True)
     texts = ["id", "label", "trust", "idea"]
     return together.fillna(dict.fromkeys(texts, "")).sort_values("speedup", ascending=False, kind="stable")
@@ -270,10 +366,11 @@ def null_kernels(report: Admission) -> pd.DataFrame:
     """What the judge, and KernelBench's tolerance, say of kernels that compute nothing."""
     rows = [
         {
-            "kernel": n.name, "error": f"{n.ratio:.2g}" if math.isfinite(n.ratio) else "",
+            "kernel": n.name,
+            "error": f"{n.ratio:.2g}" if math.isfinite(n.ratio) else "",
             "judge": "passes it" if n.passes else "rejects it",
             "kernelbench": "passes it" if n.kernelbench else "rejects it",
         }
         for n in report.examination.panel
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows, columns=["kernel", "error", "judge", "kernelbench"])

@@ -247,8 +247,10 @@ def _where(judged: Judged) -> None:
 def difference(old: ArchivedKernel, new: ArchivedKernel) -> None:
     """What changed from one source to another, and how alike they are."""
     lines = difflib.unified_diff(old.source.splitlines(), new.source.splitlines(), old.id, new.id, lineterm="", n=3)
-    st.caption(f"{percent(likeness(new.source, old.source))} of {short(new.id)} stands in {short(old.id)} too, "
-               "whatever the names.")  # fmt: skip
+    st.caption(
+        f"{percent(likeness(new.source, old.source))} of {short(new.id)} stands in {short(old.id)} too, "
+        "whatever the names."
+    )
     st.code("\n".join(lines) or "The sources are the same.", language="diff")
 
 

@@ -173,8 +173,7 @@ class Snapshot:
     def ranked(self, problem_id: str) -> pd.DataFrame:
         """The places on one problem, device by device."""
         return self._ask(
-            f"SELECT {LISTED} FROM cards WHERE unranked = '' AND problem_id = ? "
-            "ORDER BY device, speedup DESC, ms, id",
+            f"SELECT {LISTED} FROM cards WHERE unranked = '' AND problem_id = ? ORDER BY device, speedup DESC, ms, id",
             [problem_id],
         )
 

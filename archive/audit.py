@@ -50,12 +50,15 @@ REFERENCES: tuple[tuple[str, str, str], ...] = (
     ("attempts", "SELECT evaluation_id FROM attempts", "SELECT id FROM evaluations"),
     ("attempts", "SELECT unnest(call_ids) FROM attempts", "SELECT id FROM llm_calls"),
     ("attempts", "SELECT x.kernel_id FROM (SELECT unnest(exemplars) AS x FROM attempts)", "SELECT id FROM kernels"),
-    ("attempts", "SELECT (x.child, x.source, x.relation)::VARCHAR FROM (SELECT unnest(parents) AS x FROM attempts)",
-     "SELECT (child, source, relation)::VARCHAR FROM edges"),
+    (
+        "attempts",
+        "SELECT (x.child, x.source, x.relation)::VARCHAR FROM (SELECT unnest(parents) AS x FROM attempts)",
+        "SELECT (child, source, relation)::VARCHAR FROM edges",
+    ),
     ("llm_calls", "SELECT run_id FROM llm_calls", "SELECT id FROM runs"),
     ("briefs", "SELECT run_id FROM briefs", "SELECT id FROM runs"),
     ("proposals", "SELECT (run_id, brief)::VARCHAR FROM proposals", "SELECT (run_id, number)::VARCHAR FROM briefs"),
-)  # fmt: skip
+)
 BATCH = 1000  # rows in memory at once: records are long
 
 
@@ -69,9 +72,14 @@ def verify(archive: DuckArchive) -> list[str]:
 def wrong_contents(con: DuckDBPyConnection) -> list[str]:
     """Rows whose id or columns are not those of their content, or whose key another row has."""
     checks = (
-        _repeated_keys, _wrong_texts, _wrong_functionals, _wrong_evaluations, _wrong_attempts, _wrong_vectors,
+        _repeated_keys,
+        _wrong_texts,
+        _wrong_functionals,
+        _wrong_evaluations,
+        _wrong_attempts,
+        _wrong_vectors,
         _wrong_claims,
-    )  # fmt: skip
+    )
     return [sentence for check in checks for sentence in check(con)]
 
 

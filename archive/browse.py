@@ -103,8 +103,9 @@ def attempt(archive: DuckArchive, run_id: str, number: int) -> Attempt | None:
 def origin(archive: DuckArchive, kernel_id: str) -> Attempt | None:
     """The attempt that first brought a kernel; None for one that was imported."""
     with archive.database.read(stay=True) as con:
-        found = rows.query(con, f"{rows.ATTEMPTS} WHERE a.candidate_id = ? ORDER BY a.created_at, a.id LIMIT 1",
-                           [kernel_id])  # fmt: skip
+        found = rows.query(
+            con, f"{rows.ATTEMPTS} WHERE a.candidate_id = ? ORDER BY a.created_at, a.id LIMIT 1", [kernel_id]
+        )
     return rows.to_attempt(found[0]) if found else None
 
 

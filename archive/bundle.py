@@ -243,4 +243,3 @@ def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[st
 
 def _count(con: DuckDBPyConnection, table: str) -> int:
     return int(con.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
-

@@ -179,9 +179,7 @@ def read_catalogue(
     return catalogue
 
 
-def _read_rest(
-    functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, model: str, device_key: str
-) -> Catalogue:
+def _read_rest(functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, model: str, device_key: str) -> Catalogue:
     """The kernels, and of the functional problems those that they solve."""
     found = con.execute(KERNELS.format(device=literal(device_key))).fetchnumpy()
     functional_id, functional = np.unique(np.asarray(found["functional_id"], dtype=np.bytes_), return_inverse=True)
@@ -227,7 +225,13 @@ def _functionals(con: DuckDBPyConnection) -> tuple[FunctionalRow, ...]:
     ).fetchall()
     return tuple(
         FunctionalRow(
-            name, key, source, tuple(ops), tuple(ranks), tuple(dtypes), tuple(map(tuple, shapes)),
+            name,
+            key,
+            source,
+            tuple(ops),
+            tuple(ranks),
+            tuple(dtypes),
+            tuple(map(tuple, shapes)),
             *(amount or 0.0 for amount in work),
         )
         for name, key, source, ops, ranks, dtypes, shapes, work in found

@@ -111,9 +111,9 @@ def view_columns(con: DuckDBPyConnection, view: str) -> list[tuple[str, str, str
 
 
 def _macro(con: DuckDBPyConnection, name: str, comment: str) -> str:
-    (parameters,) = con.execute(
-        "SELECT parameters FROM duckdb_functions() WHERE function_name = ?", [name]
-    ).fetchall()[0]
+    (parameters,) = con.execute("SELECT parameters FROM duckdb_functions() WHERE function_name = ?", [name]).fetchall()[
+        0
+    ]
     return f"- `{name}({', '.join(parameters)})`: {comment}"
 
 

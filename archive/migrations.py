@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 MIGRATIONS: tuple[str, ...] = (
-    "001_tables", "002_views", "003_labels", "004_claims", "005_briefs", "006_shared", "007_keys"
-)  # fmt: skip
+    "001_tables",
+    "002_views",
+    "003_labels",
+    "004_claims",
+    "005_briefs",
+    "006_shared",
+    "007_keys",
+)
 SCHEMA = Path(__file__).parent / "schema"
 INDEXED = """
     SELECT table_name, string_agg(
@@ -72,9 +78,7 @@ def migrate(con: DuckDBPyConnection, names: Sequence[str] = MIGRATIONS, schema: 
     if not steps:
         return []
     con.execute("BEGIN")
-    con.execute(
-        "CREATE TABLE IF NOT EXISTS migrations (position INTEGER NOT NULL, name VARCHAR, applied_at VARCHAR)"
-    )
+    con.execute("CREATE TABLE IF NOT EXISTS migrations (position INTEGER NOT NULL, name VARCHAR, applied_at VARCHAR)")
     con.execute("COMMENT ON TABLE migrations IS 'Steps of the schema that this file has taken.'")
     con.execute("COMMENT ON COLUMN migrations.position IS 'order'")
     con.execute("COMMENT ON COLUMN migrations.name IS 'a file in archive/schema/'")

@@ -88,19 +88,29 @@ def due(
 ) -> list[Due]:
     """Kernels of the device's backend that are not up to date, or all of them; those of one problem together."""
     parameters = {
-        "backend": device.backend, "ids": kernel_ids, "everything": everything, "device": device.key,
-        "version": judge_version, "name": device.name, "arch": device.arch,
-    }  # fmt: skip
+        "backend": device.backend,
+        "ids": kernel_ids,
+        "everything": everything,
+        "device": device.key,
+        "version": judge_version,
+        "name": device.name,
+        "arch": device.arch,
+    }
     with archive.database.read() as con:
         found = rows.query(con, DUE, parameters)
     return [
         Due(
             Candidate(row["source"], row["tier"], row["backend"]),
             Problem(row["problem_name"], row["problem_source"]),
-            row["evaluation_id"], row["trust"], row["speedup"], row["writer"], row["model"], row["idea"],
+            row["evaluation_id"],
+            row["trust"],
+            row["speedup"],
+            row["writer"],
+            row["model"],
+            row["idea"],
         )
         for row in found
-    ]  # fmt: skip
+    ]
 
 
 def record(archive: DuckArchive, attempt: Attempt) -> list[Recheck]:

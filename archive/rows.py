@@ -189,9 +189,7 @@ def evaluation_row(kernel_id: str, functional: FunctionalProblem, judged: Judged
     return evaluation_columns(kernel_id, functional_id(functional), functional.problem.id, judged, created_at)
 
 
-def evaluation_columns(
-    kernel_id: str, functional: str, problem_id: str, judged: Judged, created_at: str
-) -> Row | None:
+def evaluation_columns(kernel_id: str, functional: str, problem_id: str, judged: Judged, created_at: str) -> Row | None:
     """The same, with the functional problem by its id."""
     trust = trust_of(judged.verdict)
     if trust is None:

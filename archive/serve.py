@@ -184,6 +184,4 @@ def _wait_until_it_answers(child: subprocess.Popen[bytes], port: int) -> None:
                     return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
-    raise ArchiveError(
-        f"Chroma's server does not start on port {port}; `pip check` shows whether chromadb is whole."
-    )
+    raise ArchiveError(f"Chroma's server does not start on port {port}; `pip check` shows whether chromadb is whole.")

@@ -222,10 +222,13 @@ ADVICE = (
     ("Unsupported Quack version", "speaks another version of the protocol: install the DuckDB that its server has."),
     (UNREACHABLE, "does not answer: is `rag-kernels archive serve` running there? Nothing was recorded."),
     ("Failed to send message", "has gone in the middle of a statement: look there, and try again."),
-    ("Invalid connection id", "has ended this session in the middle of a transaction, so that nothing of it was "
-     "recorded: it was started anew, or this process stood still for long. Try again."),
+    (
+        "Invalid connection id",
+        "has ended this session in the middle of a transaction, so that nothing of it was "
+        "recorded: it was started anew, or this process stood still for long. Try again.",
+    ),
     ("No space left", "has no room on its disk: free some there and try again; what was recorded before is intact."),
-)  # fmt: skip
+)
 
 
 def write_parquet(con: DuckDBPyConnection | Session, select: str, file: Path) -> None:

@@ -16,8 +16,10 @@ MIN_GAP = 4.0
 NEAR = 3.0  # an error within this factor of a cheat's is explained by it
 TWICE = 2.0  # as bad as the class that is allowed: another order of the same operations
 ALLOWED_OPERANDS: dict[str, tuple[str, ...]] = {
-    "strict": (), "tf32": ("TF32 operands",), "any": ("TF32 operands", "fp16 operands", "bf16 operands"),
-}  # fmt: skip
+    "strict": (),
+    "tf32": ("TF32 operands",),
+    "any": ("TF32 operands", "fp16 operands", "bf16 operands"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,16 @@ class Judge(Protocol):
 class LocalJudge:
     """Judges on this machine. Use `open_judge`; a context manager. One problem's session is kept warm."""
 
-    def __init__(self, device: Device, workers: Workers, candidate_workers: Workers, tools: Toolchain,
-                 limits: Limits, cache: Path, at_other_sizes: AtOtherSizes | None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        device: Device,
+        workers: Workers,
+        candidate_workers: Workers,
+        tools: Toolchain,
+        limits: Limits,
+        cache: Path,
+        at_other_sizes: AtOtherSizes | None,
+    ) -> None:
         self.device, self.workers, self.limits, self.cache = device, workers, limits, cache
         self._candidate_workers = candidate_workers
         self._with_inductor: Workers | None = None
@@ -92,14 +100,22 @@ class LocalJudge:
         self._turns = Turns(units(device.backend), locks(device.backend, cache))
         self.sessions = Sessions(device, limits, workers, candidate_workers, cache, self._turns, at_other_sizes)
         self._builder = Builder(
-            tools, candidate_workers, cache, thorough=limits.thorough, can_run=self.can_run,
+            tools,
+            candidate_workers,
+            cache,
+            thorough=limits.thorough,
+            can_run=self.can_run,
             on_gpu=device.backend == "cuda",
-        )  # fmt: skip
+        )
         self._profiler = Profiler(self._builder.checked, wanted=limits.ncu and device.backend == "cuda")
         self.environment = Environment(
-            python=platform.python_version(), torch=_torch_version(), compiler=tools.version, threads=threads(),
-            sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()), judge_version=JUDGE_VERSION,
-        )  # fmt: skip
+            python=platform.python_version(),
+            torch=_torch_version(),
+            compiler=tools.version,
+            threads=threads(),
+            sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()),
+            judge_version=JUDGE_VERSION,
+        )
 
     @property
     def can_run(self) -> bool:
@@ -165,8 +181,14 @@ class LocalJudge:
             return Compiled("There is no GPU here; a module candidate is built when it runs.")
         return None
 
-    def _judged(self, fp: FunctionalProblem, candidate: Candidate, verdict: Verdict | None,
-                built: Library | BuildError | None, build_s: float) -> Judged:  # fmt: skip
+    def _judged(
+        self,
+        fp: FunctionalProblem,
+        candidate: Candidate,
+        verdict: Verdict | None,
+        built: Library | BuildError | None,
+        build_s: float,
+    ) -> Judged:
         stages = {"build": build_s}
         if verdict is None and isinstance(built, BuildError):
             verdict = BuildFailed(built.reason, built.log)
@@ -182,9 +204,12 @@ class LocalJudge:
                 stages["prepare"] = perf_counter() - started
                 loading = self._loading.pop(candidate, None)
                 trial = Trial(
-                    session, candidate, library, checked=lambda: self._builder.checked(candidate),
+                    session,
+                    candidate,
+                    library,
+                    checked=lambda: self._builder.checked(candidate),
                     loaded=loading.result if loading else None,
-                )  # fmt: skip
+                )
                 verdict = trial.run(baseline)
                 stages |= trial.stage_s
                 started = perf_counter()
@@ -195,9 +220,7 @@ class LocalJudge:
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
         if not self.limits.measure_compile:
             return NOT_ASKED
-        return open_baseline(
-            self._baseline_file(fp), lambda: self.sessions.for_baselines(fp, self._compile_workers())
-        )
+        return open_baseline(self._baseline_file(fp), lambda: self.sessions.for_baselines(fp, self._compile_workers()))
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
         limits = self.limits
@@ -248,9 +271,12 @@ class LocalJudge:
 
 
 def open_judge(
-    backend: Backend, *, limits: Limits | None = None, cache_dir: Path | None = None,
+    backend: Backend,
+    *,
+    limits: Limits | None = None,
+    cache_dir: Path | None = None,
     at_other_sizes: AtOtherSizes | None = None,
-) -> LocalJudge:  # fmt: skip
+) -> LocalJudge:
     """Start the warm parents and look at the device. Raises MachineError (no compiler, no GPU and no nvcc).
 
     `at_other_sizes` finds the same problem at other sizes (`ingest.sizes`); without it those checks are left out.
@@ -290,4 +316,3 @@ def _torch_version() -> str:
     from importlib.metadata import version
 
     return version("torch")
-

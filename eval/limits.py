@@ -6,10 +6,27 @@ from dataclasses import dataclass
 
 # What may be left out of a judgement, to measure what it is worth (`Limits.without`).
 DEFENCES = (
-    "fresh content", "poison", "own draws", "zero-mean draw", "mixed draw", "special values", "guard pages", "rechecks",
-    "fingerprints", "late-write check", "activity check", "exactness probe", "read-only inputs", "sandbox",
-    "odd shapes", "strides", "sanitizers", "repeats", "physical floor", "admission",
-)  # fmt: skip
+    "fresh content",
+    "poison",
+    "own draws",
+    "zero-mean draw",
+    "mixed draw",
+    "special values",
+    "guard pages",
+    "rechecks",
+    "fingerprints",
+    "late-write check",
+    "activity check",
+    "exactness probe",
+    "read-only inputs",
+    "sandbox",
+    "odd shapes",
+    "strides",
+    "sanitizers",
+    "repeats",
+    "physical floor",
+    "admission",
+)
 
 
 @dataclass(frozen=True, slots=True)

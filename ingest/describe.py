@@ -113,9 +113,7 @@ def _text(
 
 def _flow(graph: tuple[Step, ...]) -> tuple[str, ...]:
     """Who feeds whom: `conv2d__relu`, and the same between families, `conv__activation`."""
-    pairs = [
-        (graph[source].op, step.op) for step in graph for source in step.inputs if isinstance(source, int)
-    ]
+    pairs = [(graph[source].op, step.op) for step in graph for source in step.inputs if isinstance(source, int)]
     exact = [f"{a}__{b}" for a, b in pairs]
     broad = [f"{family(a)}__{family(b)}" for a, b in pairs]
     return tuple(dict.fromkeys(exact + broad))

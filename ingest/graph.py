@@ -31,11 +31,26 @@ _SAME_VALUE = {"detach", "alias", "lift", "lift_fresh", "lift_fresh_copy", "clon
 _EFFECT_ONLY = {"_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_size", "sym_stride", "sym_numel"}
 _RESHAPES = {"view", "_unsafe_view", "reshape", "view_copy", "_reshape_alias"}
 _ALIASES = {
-    "multiply": "mul", "divide": "div", "true_divide": "div", "subtract": "sub", "absolute": "abs", "clip": "clamp",
-    "negative": "neg", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
-    "concat": "cat", "concatenate": "cat", "swapaxes": "transpose", "swapdims": "transpose",
-    "special_expit": "sigmoid", "special_log1p": "log1p", "special_expm1": "expm1",
-}  # fmt: skip
+    "multiply": "mul",
+    "divide": "div",
+    "true_divide": "div",
+    "subtract": "sub",
+    "absolute": "abs",
+    "clip": "clamp",
+    "negative": "neg",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "not_equal": "ne",
+    "concat": "cat",
+    "concatenate": "cat",
+    "swapaxes": "transpose",
+    "swapdims": "transpose",
+    "special_expit": "sigmoid",
+    "special_log1p": "log1p",
+    "special_expm1": "expm1",
+}
 _RESULT_OF_INPLACE = {"zero_": "zeros_like", "fill_": "full_like"}
 _LITERAL_ELEMENTS = 64
 _DROPPED_KWARGS = {"layout", "pin_memory", "memory_format", "non_blocking", "device", "copy"}

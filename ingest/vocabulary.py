@@ -164,8 +164,10 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"([123])d transposed? conv(?:olution)?s?", r"conv_transpose\1d"),
     (r"conv(?:olution)? ?transposed? ?([123])d", r"conv_transpose\1d"),
     (r"transposed? conv(?:olution)?s?|deconv(?:olution)?s?|conv ?transpose", "conv_transpose"),
-    (r"(?:depth ?wise|grouped) conv(?:olution)?s? ?([123])d|(?:depth ?wise|grouped) ([123])d conv(?:olution)?s?",
-     r"conv\1\2d grouped"),
+    (
+        r"(?:depth ?wise|grouped) conv(?:olution)?s? ?([123])d|(?:depth ?wise|grouped) ([123])d conv(?:olution)?s?",
+        r"conv\1\2d grouped",
+    ),
     (r"depth ?wise(?: separable)? conv(?:olution)?s?", "conv2d grouped"),
     (r"([123])d conv(?:olution)?s?|conv(?:olution)?s? ?([123])d", r"conv\1\2d"),
     (r"point ?wise conv(?:olution)?s?|1x1 conv(?:olution)?s?", "conv2d"),

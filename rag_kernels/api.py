@@ -202,14 +202,17 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
         functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
         facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
-        yield source, lambda arm: Session(
-            options=arm,
-            archive=archive,
-            judge=judge,
-            functionalize=functionalize,
-            retrieve=Exemplars(retriever, arm, judge.device),
-            index=lambda attempt: None,
-            make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
+        yield (
+            source,
+            lambda arm: Session(
+                options=arm,
+                archive=archive,
+                judge=judge,
+                functionalize=functionalize,
+                retrieve=Exemplars(retriever, arm, judge.device),
+                index=lambda attempt: None,
+                make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
+            ),
         )
 
 

@@ -65,14 +65,25 @@ def checks(options: Options, *, probe: bool = False) -> Iterator[Check]:
 
 def python() -> Check:
     shown = ".".join(map(str, sys.version_info[:3]))
-    return Check("python", sys.version_info >= (3, 11), shown, "" if sys.version_info >= (3, 11) else
-                 "Install Python 3.11 or newer.", required=True)  # fmt: skip
+    return Check(
+        "python",
+        sys.version_info >= (3, 11),
+        shown,
+        "" if sys.version_info >= (3, 11) else "Install Python 3.11 or newer.",
+        required=True,
+    )
 
 
 def packages() -> Iterator[Check]:
     """What is installed; versions are read without importing anything."""
-    for name, required in (("torch", True), ("apache-tvm-ffi", True), ("duckdb", True), ("chromadb", True),
-                           ("litellm", False), ("streamlit", False)):  # fmt: skip
+    for name, required in (
+        ("torch", True),
+        ("apache-tvm-ffi", True),
+        ("duckdb", True),
+        ("chromadb", True),
+        ("litellm", False),
+        ("streamlit", False),
+    ):
         try:
             yield Check(name, True, version(name), required=required)
         except PackageNotFoundError:
@@ -127,14 +138,22 @@ def gpu() -> Check:
     """Is there one, and does its driver give memory away by a descriptor, as the judge's processes share it?"""
     name = gpu_name()
     if not name:
-        return Check("gpu", False, "nvidia-smi lists none",
-                     "CUDA kernels can be compiled here, but not verified; use --device cpu.")  # fmt: skip
+        return Check(
+            "gpu",
+            False,
+            "nvidia-smi lists none",
+            "CUDA kernels can be compiled here, but not verified; use --device cpu.",
+        )
     try:
         with Workers() as started:
             started.call("rag_kernels.eval.children.gpu_shared_memory:shared", 1, deadline_s=60)
     except (WorkerFailed, RuntimeError) as error:
-        return Check("gpu", False, f"{name}; {error}",
-                     "See that `python -c 'import torch; torch.zeros(1).cuda()'` works, or update NVIDIA's driver.")
+        return Check(
+            "gpu",
+            False,
+            f"{name}; {error}",
+            "See that `python -c 'import torch; torch.zeros(1).cuda()'` works, or update NVIDIA's driver.",
+        )
     return Check("gpu", True, f"{name}; its memory can be shared")
 
 

@@ -70,9 +70,14 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 def run(home: Path, *arguments: str | Path, program: list[str] = PROGRAM, **env: str) -> Done:
     done = subprocess.run(
-        [*program, *map(str, arguments)], capture_output=True, text=True, cwd=home, env=environment(home, **env),
-        timeout=280, check=False,
-    )  # fmt: skip
+        [*program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env=environment(home, **env),
+        timeout=280,
+        check=False,
+    )
     return Done(done.returncode, done.stdout, done.stderr)
 
 

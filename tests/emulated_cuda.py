@@ -13,10 +13,7 @@ import tvm_ffi
 from rag_kernels.eval.build.compile import made_once, toolchain
 
 HEADERS = [numbers.ROOT / "tests" / "cuda_emulation.h", numbers.ROOT / "eval" / "include" / "rag_kernel.h"]
-FLAGS = (
-    "-O1 -fno-strict-aliasing -fPIC -std=c++20 -pthread "
-    f"-I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
-)
+FLAGS = f"-O1 -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
 
 
 def build_emulated(source: str, folder: Path) -> Any:

@@ -48,20 +48,42 @@ def sakana_row(**changes: Any) -> dict[str, Any]:
     """A row that claims to be right and twice as fast."""
     variant = changes.pop("variant", 0)
     return {
-        "Op_Name": "3_scaled_relu", "Level_ID": 1, "Task_ID": 3, "Kernel_Name": "fast_relu_base",
-        "CUDA_Runtime": 0.5, "PyTorch_Native_Runtime": 1.0, "PyTorch_Compile_Runtime": 0.75,
-        "CUDA_Speedup_Native": 2.0, "CUDA_Speedup_Compile": 1.5, "CUDA_Code": CUDA.replace("VARIANT", str(variant)),
-        "PyTorch_Code_Module": MODULE, "PyTorch_Code_Functional": FUNCTIONAL, "Correct": True, "Max_Diff": 0.001,
-        "Error": None, "NCU_Profile": str({"metrics": {"SM Busy": {"unit": "%", "avg_value": 42.7, "variance": 0.0,
-        "n": 5}}, "rules": {"Occupancy": {"type": "WRN", "description": "low"}}}),
-        "Clang_Tidy": str({"stdout": f"{HOME}base.cu:9:3: warning: x", "errored": False}), "__index_level_0__": 1,
-    } | changes  # fmt: skip
+        "Op_Name": "3_scaled_relu",
+        "Level_ID": 1,
+        "Task_ID": 3,
+        "Kernel_Name": "fast_relu_base",
+        "CUDA_Runtime": 0.5,
+        "PyTorch_Native_Runtime": 1.0,
+        "PyTorch_Compile_Runtime": 0.75,
+        "CUDA_Speedup_Native": 2.0,
+        "CUDA_Speedup_Compile": 1.5,
+        "CUDA_Code": CUDA.replace("VARIANT", str(variant)),
+        "PyTorch_Code_Module": MODULE,
+        "PyTorch_Code_Functional": FUNCTIONAL,
+        "Correct": True,
+        "Max_Diff": 0.001,
+        "Error": None,
+        "NCU_Profile": str(
+            {
+                "metrics": {"SM Busy": {"unit": "%", "avg_value": 42.7, "variance": 0.0, "n": 5}},
+                "rules": {"Occupancy": {"type": "WRN", "description": "low"}},
+            }
+        ),
+        "Clang_Tidy": str({"stdout": f"{HOME}base.cu:9:3: warning: x", "errored": False}),
+        "__index_level_0__": 1,
+    } | changes
 
 
 FAILED = {
-    "Correct": False, "CUDA_Runtime": None, "CUDA_Speedup_Native": 0.0, "CUDA_Speedup_Compile": 0.0, "Max_Diff": None,
-    "Error": f"{HOME}base.cu(7): error: expected a ';'", "NCU_Profile": None, "Clang_Tidy": None,
-}  # fmt: skip
+    "Correct": False,
+    "CUDA_Runtime": None,
+    "CUDA_Speedup_Native": 0.0,
+    "CUDA_Speedup_Compile": 0.0,
+    "Max_Diff": None,
+    "Error": f"{HOME}base.cu(7): error: expected a ';'",
+    "NCU_Profile": None,
+    "Clang_Tidy": None,
+}
 
 
 def sakana_file(folder: Path, *rows: dict[str, Any]) -> Path:
@@ -90,10 +112,22 @@ def kernelbench(folder: Path) -> Path:
     new = MODULE.replace("class Model", "class ModelNew")
     for problem, sample, source in ((1, 0, new), (1, 1, new + "# 1\n"), (2, 0, new + "# 2\n"), (3, 0, new)):
         (run / f"level_1_problem_{problem}_sample_{sample}_kernel.py").write_text(source)
-    right = {"sample_id": 0, "compiled": True, "correctness": True, "runtime": 0.25, "runtime_stats": {"std": 0.1},
-             "metadata": {"hardware": "NVIDIA L40S", "device": "cuda:0"}}  # fmt: skip
-    wrong = {"sample_id": 1, "compiled": True, "correctness": False, "runtime": -1.0, "runtime_stats": {},
-             "metadata": {"hardware": "NVIDIA L40S", "runtime_error": f"in {HOME}x.py: bad"}}  # fmt: skip
+    right = {
+        "sample_id": 0,
+        "compiled": True,
+        "correctness": True,
+        "runtime": 0.25,
+        "runtime_stats": {"std": 0.1},
+        "metadata": {"hardware": "NVIDIA L40S", "device": "cuda:0"},
+    }
+    wrong = {
+        "sample_id": 1,
+        "compiled": True,
+        "correctness": False,
+        "runtime": -1.0,
+        "runtime_stats": {},
+        "metadata": {"hardware": "NVIDIA L40S", "runtime_error": f"in {HOME}x.py: bad"},
+    }
     results = {"1": [right, wrong], "9": [right], "x": ["nonsense"]}
     (run / "eval_results.json").write_text(json.dumps(results))
     return run
@@ -129,8 +163,11 @@ def robust_task(root: Path) -> Path:
     """A checkout with one task, both directions, a kernel of its own and a highlighted one."""
     folder = root / "tasks" / "scaled_relu"
     folder.mkdir(parents=True)
-    configurations = {"single_input_configs": [{"batch_size": 3}], "single_init_configs": [{"gain": 0.5}],
-                      "single_shared_configs": [{"size": 8}]}  # fmt: skip
+    configurations = {
+        "single_input_configs": [{"batch_size": 3}],
+        "single_init_configs": [{"gain": 0.5}],
+        "single_shared_configs": [{"size": 8}],
+    }
     for direction in ("forward", "backward"):
         (folder / f"func_{direction}.py").write_text(TASK)
         (folder / f"config_{direction}.json").write_text(json.dumps(configurations))

@@ -142,14 +142,22 @@ def _books(
         "every request is on record": len(calls) == requests,
         "every good reply is on record once, exactly": sorted(
             (c.reply, c.prompt_tokens, c.completion_tokens) for c in good
-        ) == said,
+        )
+        == said,
         "every kernel that was written is judged once": judged == Counter(provider.kernels),
         "every reply with a kernel is used by one attempt": all(used[name] == 1 for name in code),
         "faults cost no tokens": all(not c.prompt_tokens + c.completion_tokens for c in calls if c.error),
         "the ledger has the bill to the token": spent.tokens == billed,
         "and to a millionth of a cent": abs(spent.usd - usd) < 1e-8,
-    }  # fmt: skip
+    }
     return Books(
-        requests, provider.faults, len(said), len(provider.kernels), attempts, spent, billed, usd,
+        requests,
+        provider.faults,
+        len(said),
+        len(provider.kernels),
+        attempts,
+        spent,
+        billed,
+        usd,
         [name for name, holds in checks.items() if not holds],
-    )  # fmt: skip
+    )

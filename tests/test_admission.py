@@ -87,14 +87,17 @@ def test_layernorm_has_no_products_to_cheat_with(admitted: Admit) -> None:
 @pytest.mark.parametrize(
     ("init", "forward", "says"),
     [
-        ("self.fc = nn.Linear(64, 64)",
-         "x = self.fc(x).amax(1, keepdim=True); return F.gelu(x - x.mean(1, keepdim=True))", "is zero"),
+        (
+            "self.fc = nn.Linear(64, 64)",
+            "x = self.fc(x).amax(1, keepdim=True); return F.gelu(x - x.mean(1, keepdim=True))",
+            "is zero",
+        ),
         ("pass", "return torch.softmax(x, 1).sum(1).expand(4, 32)", "is one"),
         ("self.fc = nn.Linear(1, 64)", "return self.fc(x[:, :1] * 0)", "the same for any inputs"),
         ("pass", "return x.clone()", "copy of x"),
         ("pass", "return 100 + torch.sigmoid(x)", "hardly depends"),
     ],
-)  # fmt: skip
+)
 def test_degenerate_problems_are_named(admitted: Admit, init: str, forward: str, says: str) -> None:
     found = admitted(init, forward, "torch.randn(32, 64)")
     assert says in found.degenerate
@@ -154,8 +157,9 @@ def test_batch_norm_in_training_mode(admitted: Admit) -> None:
 
 
 def test_in_place_operators_and_recurrent_modules_are_calibrated(admitted: Admit) -> None:
-    found = admitted("self.fc = nn.Linear(64, 64)", "x = self.fc(x); x.add_(1.5).mul_(x); return x.relu_()",
-                     "torch.randn(32, 64)")  # fmt: skip
+    found = admitted(
+        "self.fc = nn.Linear(64, 64)", "x = self.fc(x); x.add_(1.5).mul_(x); return x.relu_()", "torch.randn(32, 64)"
+    )
     assert found.examination.calibration.gap > 4
     found = admitted("self.rnn = nn.LSTM(16, 32, batch_first=True)", "return self.rnn(x)[0]", "torch.randn(4, 12, 16)")
     assert not found.degenerate

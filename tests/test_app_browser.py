@@ -146,11 +146,14 @@ def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str
     page.close()
 
 
-@pytest.mark.parametrize("path,text,opened", [
-    ("runs", "Click a row to open it", "/run\\?id=run"),
-    ("problems", "3 problems. Click a row", "/problem\\?id="),
-    ("kernels", "4 of 4 kernels. Click a row", "/kernel\\?id="),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "path,text,opened",
+    [
+        ("runs", "Click a row to open it", "/run\\?id=run"),
+        ("problems", "3 problems. Click a row", "/problem\\?id="),
+        ("kernels", "4 of 4 kernels. Click a row", "/kernel\\?id="),
+    ],
+)
 def test_a_click_on_a_row_opens_it(address: str, window: Any, path: str, text: str, opened: str) -> None:
     page = open_page(window, f"{address}/{path}", text)
     page.get_by_test_id("stDataFrame").first.click(position={"x": 260, "y": 52})

@@ -74,9 +74,7 @@ def test_the_roofline_places_a_kernel_under_the_roof() -> None:
 
 def test_reasons_are_told_signal_by_signal() -> None:
     said = figures.signals(("same graph", "bm25 rank 12", "dense 0.83", "led to 2 faster kernels"))
-    assert said == {
-        "same_graph": True, "bm25": 12, "dense": 0.83, "graph": None, "others": "led to 2 faster kernels"
-    }  # fmt: skip
+    assert said == {"same_graph": True, "bm25": 12, "dense": 0.83, "graph": None, "others": "led to 2 faster kernels"}
 
 
 def test_of_a_large_family_the_nearest_are_drawn() -> None:

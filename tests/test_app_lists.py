@@ -77,9 +77,7 @@ def test_runs_page_credits_writers_and_groups_failures(explorer: AppTest) -> Non
     assert set(failed["outcome"]) == {"wrong", "build failed"}
 
 
-def test_retracted_and_stale_kernels_have_no_place_and_say_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retracted_and_stale_kernels_have_no_place_and_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = fill(tmp_path / "archive")
     archive.retract(CHILD.id, "it read the clock")
     explorer = over(tmp_path / "archive", monkeypatch)

@@ -34,7 +34,7 @@ def archive() -> MemoryArchive:
         attempt("run1", 5, tanh, variant=4, verdict=compiled()),
         attempt("run1", 6, tanh, variant=5),
         attempt("run1", 7, tanh, variant=6, verdict=replace(passed(99.0), labels=("suspicious: too fast",))),
-    ]  # fmt: skip
+    ]
     for one in tried:
         made.record_attempt(one)
     made.retract(tried[-2].candidate.id, "it read the answer")

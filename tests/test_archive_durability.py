@@ -25,6 +25,7 @@ from rag_kernels.long_runs.growth import NIGHT
 TESTS = Path(__file__).parent
 ENDLESS = "SELECT sum(hash(range)) FROM range(1000000000000)"
 
+
 def child(code: str, *arguments: object) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     return subprocess.Popen(
@@ -191,9 +192,7 @@ def test_one_thread_looks_after_a_file_however_often_it_is_left_attached(tmp_pat
 
 
 @pytest.mark.parametrize("kind", [FileArchive, MemoryArchive])
-def test_a_query_that_is_interrupted_is_an_interrupt(
-    kind: type[FileArchive | MemoryArchive], tmp_path: Path
-) -> None:
+def test_a_query_that_is_interrupted_is_an_interrupt(kind: type[FileArchive | MemoryArchive], tmp_path: Path) -> None:
     archive = FileArchive(tmp_path) if kind is FileArchive else MemoryArchive()
     archive.record_attempt(f.attempt("run", 1))
     with ctrl_c(0.3), archive.database.read() as con:

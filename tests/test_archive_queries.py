@@ -122,11 +122,24 @@ def test_any_duckdb_can_read_every_view(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-c", SHELL, str(tmp_path / "archive.duckdb"), B]
     counts = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert counts == {
-        "retracted": 1, "stale": 0, "kernel_cards": 3, "leaderboard": 2, "unranked": 1, "best_per_graph_key": 1,
-        "ancestry": 3, "attempt_results": 3, "exemplars_shown": 1, "exemplar_credit": 1, "run_summary": 1,
-        "kernel_costs": 3, "fast_p": 5, "lineage_of": 1, "descendants_of": 1,
-            "only_claimed": 0, "claims_against_measurements": 0,
-    }  # fmt: skip
+        "retracted": 1,
+        "stale": 0,
+        "kernel_cards": 3,
+        "leaderboard": 2,
+        "unranked": 1,
+        "best_per_graph_key": 1,
+        "ancestry": 3,
+        "attempt_results": 3,
+        "exemplars_shown": 1,
+        "exemplar_credit": 1,
+        "run_summary": 1,
+        "kernel_costs": 3,
+        "fast_p": 5,
+        "lineage_of": 1,
+        "descendants_of": 1,
+        "only_claimed": 0,
+        "claims_against_measurements": 0,
+    }
 
 
 def test_attempts_and_evaluations(archive: MemoryArchive) -> None:

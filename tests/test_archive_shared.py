@@ -77,9 +77,14 @@ def test_a_client_reads_back_what_it_recorded(archive: DuckArchive) -> None:
     archive.start_run(f.run())
     origin = f.attempt(number=1, p=f.linear_problem())
     first = f.attempt(
-        number=2, variant=1, parents=(origin.candidate.id,), exemplars=(f.exemplar(origin.candidate.id),),
-        call_ids=("call1",), cost_usd=None, note='it\'s "quoted"; $1 ? ünïcode \n and -- lines',
-    )  # fmt: skip
+        number=2,
+        variant=1,
+        parents=(origin.candidate.id,),
+        exemplars=(f.exemplar(origin.candidate.id),),
+        call_ids=("call1",),
+        cost_usd=None,
+        note='it\'s "quoted"; $1 ? ünïcode \n and -- lines',
+    )
     before = archive.version()
     archive.record_call(f.llm_call())
     for made in (origin, first, origin):
@@ -151,9 +156,24 @@ def test_bundles_go_both_ways(archive: DuckArchive, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, True, -3, 2**40, 0.1, 1e-310, float("inf"), "it's", "", [], [1.5, -0.1], ["a", "b'"], [[1], [2, 3]],
-     [{"a": 1, "b": "x"}], [0.5, None]],
-)  # fmt: skip
+    [
+        None,
+        True,
+        -3,
+        2**40,
+        0.1,
+        1e-310,
+        float("inf"),
+        "it's",
+        "",
+        [],
+        [1.5, -0.1],
+        ["a", "b'"],
+        [[1], [2, 3]],
+        [{"a": 1, "b": "x"}],
+        [0.5, None],
+    ],
+)
 def test_a_value_is_the_same_as_a_constant(value: object) -> None:
     with duckdb.connect() as con:
         assert con.execute(f"SELECT {constant(value)}").fetchall() == [(value,)]
@@ -220,8 +240,10 @@ def client(code: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path, **env},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, **env},
+    )
 
 
 WRITER = """
@@ -247,8 +269,11 @@ def test_two_client_processes_share_what_one_command_serves(tmp_path: Path) -> N
     command = [sys.executable, "-c", CLI, "archive", "serve", "--json", "--port", str(port)]
     with subprocess.Popen(
         [*command, "--archive", str(tmp_path / "team")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env},
-    ) as server:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    ) as server:
         try:
             assert server.stdout is not None
             told = server.stdout.readline()

@@ -23,9 +23,7 @@ def test_a_pass_is_credited_by_what_it_beats() -> None:
     ]
     attempts += [factories.attempt(number=4, variant=4, verdict=factories.wrong(), model="m", cost_usd=None)]
     attempts += [factories.attempt(number=5, variant=5, verdict=factories.passed(1.0))]  # no model had part in it
-    assert trials(attempts) == [
-        Trial("m", 1.0, 0.5), Trial("m", 0.5, 0.5), Trial("m", 1.0, 0.5), Trial("m", 0.0, None)
-    ]  # fmt: skip
+    assert trials(attempts) == [Trial("m", 1.0, 0.5), Trial("m", 0.5, 0.5), Trial("m", 1.0, 0.5), Trial("m", 0.0, None)]
 
 
 def shares(wins: dict[str, float], cost: dict[str, float], *, seed: int, rounds: int = 300) -> Counter[str]:

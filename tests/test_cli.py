@@ -20,10 +20,12 @@ from rag_kernels.eval.machine.device import gpu_name
 
 COMMANDS = [
     *([c] for c in ("generate", "check", "functionalize", "eval", "search", "grow", "replay", "report", "sample")),
-    ["app"], ["doctor"], ["archive"],
+    ["app"],
+    ["doctor"],
+    ["archive"],
     *(["archive", c] for c in ("stats", "show", "export", "import", "reindex", "verify", "reverify", "retract")),
     ["archive", "serve"],
-]  # fmt: skip
+]
 Inside = Callable[..., Done]
 
 

@@ -49,9 +49,21 @@ def test_generate_ends_with_the_promised_object(generated: Done, home: Path) -> 
     assert generated.code == 0, generated.err
     *attempts, result = generated.rows
     promised = {
-        "kernel_id", "verdict", "label", "tier", "writer", "device", "speedup_eager", "speedup_compile",
-        "floor_fraction", "exemplars", "attempts", "seconds", "cost_usd", "out",
-    }  # fmt: skip
+        "kernel_id",
+        "verdict",
+        "label",
+        "tier",
+        "writer",
+        "device",
+        "speedup_eager",
+        "speedup_compile",
+        "floor_fraction",
+        "exemplars",
+        "attempts",
+        "seconds",
+        "cost_usd",
+        "out",
+    }
     assert promised <= result.keys() and result["type"] == "result"
     assert (result["verdict"], result["tier"], result["writer"], result["device"]) == ("passed", "kernel", "llm", "cpu")
     assert result["confirmed"] is True and result["attempts"] == 2 and result["out"] == "best.py"
@@ -124,10 +136,15 @@ def test_a_live_table_on_a_terminal() -> None:
 def start(home: Path, *arguments: str | Path) -> subprocess.Popen[str]:
     """A run that Ctrl-C reaches, also where the tests themselves run in the background (a shell ignores it there)."""
     return subprocess.Popen(
-        [*QUICK_PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home,
-        env=environment(home), start_new_session=True,
+        [*QUICK_PROGRAM, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=home,
+        env=environment(home),
+        start_new_session=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
 
 
 def first_row(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -219,9 +236,12 @@ def port() -> Iterator[int]:
 
 def test_app_serves_the_explorer(generated: Done, home: Path, port: int) -> None:
     process = subprocess.Popen(
-        [*PROGRAM, "app", "--port", str(port), "--json"], stdout=subprocess.PIPE, text=True, cwd=home,
+        [*PROGRAM, "app", "--port", str(port), "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=home,
         env=environment(home),
-    )  # fmt: skip
+    )
     try:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())

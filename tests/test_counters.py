@@ -34,15 +34,37 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate, Counters, Passed
 from rag_kernels.feedback.bottleneck import HOLDS, WAITS, bottleneck_of, counted, recommendation
 
-FIRST = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
-         "Device", "CC")  # fmt: skip
+FIRST = (
+    "ID",
+    "Process ID",
+    "Process Name",
+    "Host Name",
+    "Kernel Name",
+    "Context",
+    "Stream",
+    "Block Size",
+    "Grid Size",
+    "Device",
+    "CC",
+)
 SMALL = {nsight_compute.TIME: "4,224", nsight_compute.REGISTERS: "16"}
 LARGE = {
-    nsight_compute.TIME: "1,204,224", nsight_compute.DRAM: "41.31", nsight_compute.SM: "28.9", nsight_compute.OCCUPANCY: "22.5",
-    nsight_compute.REGISTERS: "168", nsight_compute.L2_HITS: "51.02", nsight_compute.WAVES: "7.76",
-    LIMITS["registers"]: "1", LIMITS["shared memory"]: "8", LIMITS["warps"]: "8", LIMITS["blocks"]: "32",
-    STALLS["long_scoreboard"]: "6.0", STALLS["barrier"]: "1.5", STALLS["wait"]: "0.5", STALLS["drain"]: "n/a",
-}  # fmt: skip
+    nsight_compute.TIME: "1,204,224",
+    nsight_compute.DRAM: "41.31",
+    nsight_compute.SM: "28.9",
+    nsight_compute.OCCUPANCY: "22.5",
+    nsight_compute.REGISTERS: "168",
+    nsight_compute.L2_HITS: "51.02",
+    nsight_compute.WAVES: "7.76",
+    LIMITS["registers"]: "1",
+    LIMITS["shared memory"]: "8",
+    LIMITS["warps"]: "8",
+    LIMITS["blocks"]: "32",
+    STALLS["long_scoreboard"]: "6.0",
+    STALLS["barrier"]: "1.5",
+    STALLS["wait"]: "0.5",
+    STALLS["drain"]: "n/a",
+}
 NO_PERMISSION = """==PROF== Connected to process 77 (/scratch/kernel.so)
 ==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the target \
 device 0. For instructions on enabling permissions and to get more information see https://developer.nvidia.com/ERR_NVGPUCTRPERM
@@ -68,9 +90,19 @@ def printed(*kernels: tuple[str, dict[str, str]]) -> str:
 
 REPORT = printed(("prepare(float *)", SMALL), ("void rows<4>(const float *, float *, long)", LARGE))
 FOUND = Counters(
-    kernel="rows<4>", kernels=2, time_share=1_204_224 / 1_208_448, dram=0.4131, sm=0.289, occupancy=0.225,
-    held_by="registers", registers=168, l2_hits=0.5102, waves=7.76, stall="long scoreboard", stall_share=0.75,
-)  # fmt: skip
+    kernel="rows<4>",
+    kernels=2,
+    time_share=1_204_224 / 1_208_448,
+    dram=0.4131,
+    sm=0.289,
+    occupancy=0.225,
+    held_by="registers",
+    registers=168,
+    l2_hits=0.5102,
+    waves=7.76,
+    stall="long scoreboard",
+    stall_share=0.75,
+)
 
 
 def test_the_longest_kernel_is_read() -> None:

@@ -102,8 +102,11 @@ def test_the_summary_of_the_offline_writers_rows_is_made_from_the_file() -> None
     file, own = ROOT / "docs" / "offline_tables.md", {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "bench" / "offline_tables.py", file, "--check"],
-        env=dict(os.environ) | own, text=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+        env=dict(os.environ) | own,
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     summary = (ROOT / "docs" / "offline.md").read_text()
     on_gpu = done.stdout.partition("**NVIDIA H200")[2].partition("**Two cores")[0]

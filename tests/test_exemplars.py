@@ -74,9 +74,11 @@ def test_drafts_are_by_function_and_optimising_is_by_what_holds_back(shop: Shop)
     plain = shop.add(problem("sigmoid"), idea="write it as one expression", speedup=3.0)
     slow = shop.add(problem("exp"), idea="a loop", speedup=1.1)
     remedy = shop.add(
-        problem("exp"), parents=(slow,), idea="vectorized float4 loads, a single pass without temporaries",
+        problem("exp"),
+        parents=(slow,),
+        idea="vectorized float4 loads, a single pass without temporaries",
         judged=judged(replace(passed(2.2), measurement=measurement(2.2, candidate_us=50.0))),
-    )  # fmt: skip
+    )
     asked = problem("tanh")
     drafted = [h.kernel.id for h in shop.retriever.search(asked)]
     optimised = shop.retriever.search(asked, bottleneck=MEMORY)

@@ -59,8 +59,10 @@ def test_a_convolution_becomes_readable_python(workers: Workers) -> None:
         "    return mul\n"
     )
     assert [(a.name, a.path) for a in done.arguments] == [
-        ("x", "0"), ("conv_weight", "conv.weight"), ("conv_bias", "conv.bias")
-    ]  # fmt: skip
+        ("x", "0"),
+        ("conv_weight", "conv.weight"),
+        ("conv_bias", "conv.bias"),
+    ]
     assert done.constants == (("stride", 2), ("scale_factor", 0.25))
     assert done.outputs[0].shape == (4, 8, 7, 7)
     assert done.verified and done.notice == "" and not done.uses_random and not done.mutated
@@ -108,10 +110,15 @@ RELUS = [
 
 def test_the_graph_key_ignores_sizes_names_and_styles(workers: Workers) -> None:
     cases = [
-        problem(init, forward, f"torch.randn({sizes}), torch.randn({', '.join(reversed(sizes.split(', ')))})",
-                given="x, y", constants="M = 64\nN = 32")
+        problem(
+            init,
+            forward,
+            f"torch.randn({sizes}), torch.randn({', '.join(reversed(sizes.split(', ')))})",
+            given="x, y",
+            constants="M = 64\nN = 32",
+        )
         for init, forward, sizes in RELUS
-    ]  # fmt: skip
+    ]
     keys = {functionalize(case, workers=workers).graph_key for case in cases}
     other = problem("pass", "return F.gelu(x @ y)", "torch.randn(64, 32), torch.randn(32, 64)", given="x, y")
     assert len(keys) == 1

@@ -153,8 +153,9 @@ def test_a_burst_of_a_module_has_its_parameters_once(judge: LocalJudge) -> None:
 
 def test_a_reference_that_an_input_kills_is_started_again(judge: LocalJudge) -> None:
     fp, candidates = softmax(judge, 64, dies=True)
-    with Session(fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
-                 limits=judge.limits) as session:  # fmt: skip
+    with Session(
+        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+    ) as session:
         assert session.special("spikes") is None and session.restarts == 1
         assert session.timed.call("eager") > 0
     found = verdicts(judge, fp, candidates)

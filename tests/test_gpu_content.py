@@ -36,8 +36,10 @@ def test_every_content_comes_in_the_layout_that_the_code_sees() -> None:
 def test_many_contents_are_composed_together_as_each_by_itself() -> None:
     rng = random.Random(5)
     specs = [TensorSpec((16, 6), "float32"), TensorSpec((40,), "bfloat16"), TensorSpec((3, 700, 800), "float32")]
-    draws = [[torch.randn(s.shape).to(getattr(torch, s.dtype)).reshape(-1).view(torch.uint8) for s in specs]
-             for _ in range(2)]  # fmt: skip
+    draws = [
+        [torch.randn(s.shape).to(getattr(torch, s.dtype)).reshape(-1).view(torch.uint8) for s in specs]
+        for _ in range(2)
+    ]
     jobs, wanted = [], []
     for _ in range(4):
         recipe = random_recipe(specs, [True, True, rng.random() < 0.5], 2, rng)

@@ -71,8 +71,10 @@ def workers() -> Iterator[Workers]:
 def test_robust_kbench_comes_in_forward_and_backward(tmp_path: Path, workers: Workers) -> None:
     archive, report = taken(RobustKbench(), robust_task(tmp_path))
     assert [row.where for row in report.skipped] == [
-        "broken/func_forward.py", "highlighted/results.csv row 2", "highlighted/results.csv row 3",
-    ]  # fmt: skip
+        "broken/func_forward.py",
+        "highlighted/results.csv row 2",
+        "highlighted/results.csv row 3",
+    ]
     kernels = {kernel.problem_name: kernel for kernel in archive.kernels(ANY)}
     assert set(kernels) == {"scaled_relu_forward", "scaled_relu_backward"}
     [claim] = claims_of(archive, kernels["scaled_relu_backward"].id)

@@ -199,7 +199,7 @@ def test_a_hang_is_timed_out_and_the_judge_goes_on(judge: LocalJudge, problem: F
 def test_memory_and_forks_are_bounded(judge: LocalJudge, problem: FunctionalProblem) -> None:
     eats = """#include <stdlib.h>
     """ + altered(
-        "for (int i = 0; i < 64; ++i) { volatile char* p = (char*)malloc(1 << 28); RK_CHECK(p, \"no memory\");"
+        'for (int i = 0; i < 64; ++i) { volatile char* p = (char*)malloc(1 << 28); RK_CHECK(p, "no memory");'
         " for (long j = 0; j < 1 << 28; j += 4096) p[j] = 1; }"
     )
     assert isinstance(verdict(judge, problem, eats), Crashed)
@@ -271,12 +271,27 @@ def test_a_tensor_that_a_call_replaces_is_put_back(judge: LocalJudge, begins: st
 @pytest.mark.parametrize(
     "line",
     [
-        "import os", "y = torch.load('x')", "y = x._data", "x.data = y", "y = open('f')", "y = torch.ops.mine.op(x)",
-        "y = [i for i in range(3)]", "y = (lambda: 1)()", "y = x.numpy()", "global z", "y = kernels.a.b(x)",
-        "k = kernels", "y = x if kernels.muted else y", "y = kernels", "kernels = x", "y = kernels._muted",
-        "y = __import__('os')", "y = torch.utils.cpp_extension.load_inline('x')", "while True: pass",
+        "import os",
+        "y = torch.load('x')",
+        "y = x._data",
+        "x.data = y",
+        "y = open('f')",
+        "y = torch.ops.mine.op(x)",
+        "y = [i for i in range(3)]",
+        "y = (lambda: 1)()",
+        "y = x.numpy()",
+        "global z",
+        "y = kernels.a.b(x)",
+        "k = kernels",
+        "y = x if kernels.muted else y",
+        "y = kernels",
+        "kernels = x",
+        "y = kernels._muted",
+        "y = __import__('os')",
+        "y = torch.utils.cpp_extension.load_inline('x')",
+        "while True: pass",
     ],
-)  # fmt: skip
+)
 def test_composed_sources_keep_to_their_subset(line: str) -> None:
     with pytest.raises(Forbidden):
         check_composed(f"KERNELS = r'''x'''\ndef forward(x):\n    {line}\n    return x\n")

@@ -25,7 +25,9 @@ from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
-LINEAR = HEAD + """
+LINEAR = (
+    HEAD
+    + """
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -40,7 +42,10 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-SOFTMAX = HEAD + """
+)
+SOFTMAX = (
+    HEAD
+    + """
 class Model(nn.Module):
     def forward(self, x):
         return torch.softmax(x, -1)
@@ -51,6 +56,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+)
 LINEAR_KERNEL = r"""
 #include "rag_kernel.h"
 #include <cstring>
@@ -212,8 +218,13 @@ def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: Functio
         ({"before": "volatile float t = x.data[-1]; (void)t;"}, "crashed"),
         ({"after": "_mm_setcsr(_mm_getcsr() | 0x8040);"}, "rejected:floating_point_state"),
         ({"before": "volatile int32_t big = 2147483647; big = big + 1;"}, "rejected:sanitizer"),  # undefined behaviour
-        ({"before": "int64_t last = 0;\n#pragma omp parallel for\nfor (int64_t r = 0; r < rows; ++r) last = n;\n"
-          "if (last < n) return;"}, "rejected:sanitizer"),  # a race whose numbers are right
+        (
+            {
+                "before": "int64_t last = 0;\n#pragma omp parallel for\nfor (int64_t r = 0; r < rows; ++r) last = n;\n"
+                "if (last < n) return;"
+            },
+            "rejected:sanitizer",
+        ),  # a race whose numbers are right
         ({"before": "float p8[8]; volatile int at = 8; p8[at] = 1; (void)p8;"}, "rejected:sanitizer"),
         ({"before": "static int k; ++k;", "after": "out.data[5] *= 1 + k % 2 * 1e-7f;"}, "label:nondeterministic"),
         (
@@ -225,7 +236,7 @@ def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: Functio
             "rejected:late_write",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_ordinary_inputs_do_not_show(
     judge: LocalJudge, softmax: FunctionalProblem, parts: dict[str, str], expected: str
 ) -> None:
@@ -255,10 +266,11 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
     (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
     assert isinstance(built, Built)
     with (
-        Session(softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
-                limits=judge.limits) as session,
+        Session(
+            softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+        ) as session,
         Subject(session, candidate, Library(built.library)) as subject,
-    ):  # fmt: skip
+    ):
         assert session.timed.call("eager", calls=8) > 0 and len(session.timed.round_trips) == 1
         places = [subject.bind(session) for _ in range(8)]
         recipe = session.random_recipe()
@@ -280,10 +292,11 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
     assert isinstance(built, Built)
     limits = replace(judge.limits, pairs=30, max_pairs=60, few_pairs=7)
     with (
-        Session(softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
-                limits=limits) as session,
+        Session(
+            softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=limits
+        ) as session,
         Subject(session, candidate, Library(built.library)) as subject,
-    ):  # fmt: skip
+    ):
         race = Race(subject, subject.bind(session), ["eager"])
         assert race.calls == 1
         race.burst = race._places(4)
@@ -324,8 +337,9 @@ def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(
         return ""
 
     monkeypatch.setattr(ReferenceTimes, "_prepare", prepare)
-    with Session(fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device,
-                 limits=judge.limits) as session:  # fmt: skip
+    with Session(
+        fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
+    ) as session:
         session.timed.variants = ["compile"]
         assert session.special("spikes") is None and session.restarts == 1
         assert prepared == ["compile"] == session.timed.variants

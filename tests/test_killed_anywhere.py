@@ -157,9 +157,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ask]]:
 
 
 @pytest.mark.parametrize(("places", "rounds"), [(1, 6), (6, 1)])
-def test_a_run_that_dies_after_any_write_goes_on_as_if_it_had_not(
-    answers: list[Ask], places: int, rounds: int
-) -> None:
+def test_a_run_that_dies_after_any_write_goes_on_as_if_it_had_not(answers: list[Ask], places: int, rounds: int) -> None:
     def begin() -> MemoryArchive:
         archive = MemoryArchive()
         answers.append(one_after_the_other if places == 1 else AllAtOnce(archive))

@@ -17,8 +17,16 @@ ROOT = Path(__file__).resolve().parent.parent
 LINE = ("eval", "archive", "ingest", "rag_kernels", "app")
 FILES = sorted(p for folder in LINE for p in (ROOT / folder).rglob("*.py"))  # rglob follows no links
 HEAVY = (
-    "torch", "litellm", "duckdb", "chromadb", "streamlit", "sentence_transformers", "pydantic", "ray", "rich.console",
-)  # fmt: skip
+    "torch",
+    "litellm",
+    "duckdb",
+    "chromadb",
+    "streamlit",
+    "sentence_transformers",
+    "pydantic",
+    "ray",
+    "rich.console",
+)
 
 # Where our own packages may be imported inside functions: commands start fast by loading their work when they run,
 # and the workers' side of `eval` (which imports torch at the top) is loaded in child processes only.
@@ -132,9 +140,22 @@ def test_no_file_is_named_like_a_stdlib_module() -> None:
 def test_the_public_names_are_these() -> None:
     assert sorted(rag_kernels.__all__) == rag_kernels.__all__
     assert set(rag_kernels.__all__) == {
-        "Brief", "Budget", "Draft", "Grown", "Judge", "Options", "Session", "Writer", "evaluate", "find_kernels",
-        "functionalize", "generate", "grow", "open_session", "winner",
-    }  # fmt: skip
+        "Brief",
+        "Budget",
+        "Draft",
+        "Grown",
+        "Judge",
+        "Options",
+        "Session",
+        "Writer",
+        "evaluate",
+        "find_kernels",
+        "functionalize",
+        "generate",
+        "grow",
+        "open_session",
+        "winner",
+    }
     for name in rag_kernels.__all__:
         assert getattr(rag_kernels, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -116,10 +116,15 @@ def test_tokens_are_counted_and_marked_when_the_server_reports_none() -> None:
         (Cut("half a"), True),
         (Garbage(), True),
         (Garbage(b"data: {broken\n\n"), True),
-        (Garbage(b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"test","choices":'
-                 b'[{"index":0,"delta":{"role":"assistant","content":"half"},"finish_reason":null}]}\n\n'), True),
+        (
+            Garbage(
+                b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"test","choices":'
+                b'[{"index":0,"delta":{"role":"assistant","content":"half"},"finish_reason":null}]}\n\n'
+            ),
+            True,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_passing_fault_is_retried_and_recorded(fault: Answer, billed: bool) -> None:
     with FakeOpenAI([fault, fault, Say("good", 5, 7)]) as server:
         client = Client(server)

@@ -12,21 +12,36 @@ from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.llm.novelty import form, repeated_idea, repeated_source
 
 PARAPHRASES = [
-    ("Fuse the scaling and the softmax into one pass over each row with an online maximum and sum.",
-     "Use online softmax: keep a running maximum and sum over the row, and fold the scale into it."),
-    ("Vectorize the inner loop with AVX-512 intrinsics and four accumulators to hide latency.",
-     "Use AVX-512 intrinsics with four independent accumulators in the inner loop so that latency is hidden."),
-    ("Block the matrix product for the L2 cache with tiles and pack B.",
-     "Pack B and tile the matmul so that tiles stay in cache."),
-    ("Split each row over several thread blocks and combine the partial sums in a second kernel.",
-     "Split rows across multiple thread blocks, then combine partial sums in a second kernel launch."),
-    ("Write the output with streaming stores so that caches are not polluted.",
-     "Use non-temporal stores for the output to keep the caches clean."),
-    ("Keep torch.mm for the product and fuse bias, GELU and residual into one kernel afterwards.",
-     "Keep the library matmul (torch.mm) and fuse the bias, the GELU and the residual add in a single pass after it."),
-    ("Use a polynomial approximation of exp that is accurate to float precision and vectorizes.",
-     "Replace std::exp with a vectorizable polynomial that is accurate to float precision."),
-]  # fmt: skip
+    (
+        "Fuse the scaling and the softmax into one pass over each row with an online maximum and sum.",
+        "Use online softmax: keep a running maximum and sum over the row, and fold the scale into it.",
+    ),
+    (
+        "Vectorize the inner loop with AVX-512 intrinsics and four accumulators to hide latency.",
+        "Use AVX-512 intrinsics with four independent accumulators in the inner loop so that latency is hidden.",
+    ),
+    (
+        "Block the matrix product for the L2 cache with tiles and pack B.",
+        "Pack B and tile the matmul so that tiles stay in cache.",
+    ),
+    (
+        "Split each row over several thread blocks and combine the partial sums in a second kernel.",
+        "Split rows across multiple thread blocks, then combine partial sums in a second kernel launch.",
+    ),
+    (
+        "Write the output with streaming stores so that caches are not polluted.",
+        "Use non-temporal stores for the output to keep the caches clean.",
+    ),
+    (
+        "Keep torch.mm for the product and fuse bias, GELU and residual into one kernel afterwards.",
+        "Keep the library matmul (torch.mm) and fuse the bias, the GELU and the residual add in a single pass "
+        "after it.",
+    ),
+    (
+        "Use a polynomial approximation of exp that is accurate to float precision and vectorizes.",
+        "Replace std::exp with a vectorizable polynomial that is accurate to float precision.",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -18,69 +18,184 @@ SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 
 # What a case is about must stand in the text, so that it cannot come to test something else.
 CASES = {
-    "kept rows": ("_wide<2>", Case("return x.softmax(-1) * y, (x - x.mean(-1, True)) / (1 + x.std(-1, keepdim=True))",
-                                   "torch.randn(5, 200)", "torch.randn(200)")),
-    "rows of no multiple of four": ("forward_0<<<", Case("return x.softmax(-1) + y", "torch.randn(5, 201)",
-                                                         "torch.randn(201)")),
-    "long rows": ("MaxSum", Case("return x.softmax(-1) * y, F.layer_norm(x + 3, (8400,)), torch.logsumexp(x, -1)",
-                                 "torch.randn(3, 8400)", "torch.randn(8400)")),
-    "split rows": ("scratch<MaxSum>", Case("return x.log_softmax(0) + y, x.var(), F.group_norm(x.view(1, 2, -1), 2)",
-                                           "torch.randn(32768)", "torch.randn(1)")),
-    "points": ("float4", Case("return F.gelu(x) * y + x[:, :1], x[1:] - x[:-1]", "torch.randn(9, 64)",
-                              "torch.randn(64)")),
-    "places": ("MaxPlace", Case("return x.argmax(-1), x.argmin(0), x.max(0)[0], y.max(1)[1]", "torch.randn(7, 96)",
-                                "torch.ones(5, 40)")),
-    "places of nothing finite": ("take<false>", Case("return (y * -torch.inf).argmax(0), (y * torch.inf).min(1)[1], "
-                                                     "torch.where(x > 1, torch.nan, x).argmin(-1)",
-                                                     "torch.randn(7, 96)", "torch.ones(5, 40)")),
-    "scans of odd rows": ("handed", Case("return x.cumsum(-1) + y, x.flip(1).cumsum(1) * 2", "torch.randn(3, 4501)",
-                                         "torch.randn(4501)")),
-    "several scans": ("_q[u]", Case("return x.cumsum(1), (x * y).cumsum(1) + x, x.cumsum(1).cumsum(1)",
-                                    "torch.randn(2, 1501)", "torch.randn(1501)")),
-    "scans in reductions": ("_q[u]", Case("return x.cumsum(-1).softmax(-1) + y, (x > 0).cumsum(-1).amax(-1)",
-                                          "torch.randn(2, 4501)", "torch.randn(4501)")),
-    "scans of what is kept": ("_q[u]", Case("return (x / x.abs().sum(1, True)).cumsum(1), x.cumsum(-1).softmax(-1) * y",
-                                            "torch.randn(2, 640)", "torch.randn(640)")),
-    "scans": ("_q[u]", Case("return x.cumsum(-1), x.cumprod(0), (x * y).cumsum(-1)", "torch.randn(4, 640)",
-                            "torch.randn(640)")),
-    "kept columns": ("kept", Case("return x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt(), x.softmax(1) * y",
-                                  "torch.randn(3, 40, 50)", "torch.randn(1)")),
-    "windows, a thread each": ("for (int64_t r0 = 0", Case("return F.avg_pool2d(x, 7) + y, F.max_pool2d(x, 7, 6)",
-                                                           "torch.randn(2, 3, 40, 44)", "torch.randn(1)")),
-    "names like ours": ("own_arg", Case("return (x * self.own + self.share).abs().sum(1), (x * self.own).amax(0) + y",
-                                        "torch.randn(130, 41)", "torch.randn(41)",
-                                        init="self.own, self.share = 0.37, 1.5")),
-    "common weights": ("i0 = rest_i1 % ", Case("return F.layer_norm(x, x.shape[1:], y)", "torch.randn(5, 3, 16000)",
-                                               "torch.randn(3, 16000)")),
-    "a row by its largest": ("row_reduce", Case(
-        "return (x / x.amax(1, True) >= 1).float() + y, torch.floor(x.abs() / x.abs().amax(1, True) * 255) + y",
-        "torch.randn(130, 400)", "torch.randn(1)")),
-    "team columns": ("column_reduce", Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)",
-                                           "torch.randn(40)")),
-}  # fmt: skip
+    "kept rows": (
+        "_wide<2>",
+        Case(
+            "return x.softmax(-1) * y, (x - x.mean(-1, True)) / (1 + x.std(-1, keepdim=True))",
+            "torch.randn(5, 200)",
+            "torch.randn(200)",
+        ),
+    ),
+    "rows of no multiple of four": (
+        "forward_0<<<",
+        Case("return x.softmax(-1) + y", "torch.randn(5, 201)", "torch.randn(201)"),
+    ),
+    "long rows": (
+        "MaxSum",
+        Case(
+            "return x.softmax(-1) * y, F.layer_norm(x + 3, (8400,)), torch.logsumexp(x, -1)",
+            "torch.randn(3, 8400)",
+            "torch.randn(8400)",
+        ),
+    ),
+    "split rows": (
+        "scratch<MaxSum>",
+        Case(
+            "return x.log_softmax(0) + y, x.var(), F.group_norm(x.view(1, 2, -1), 2)",
+            "torch.randn(32768)",
+            "torch.randn(1)",
+        ),
+    ),
+    "points": (
+        "float4",
+        Case("return F.gelu(x) * y + x[:, :1], x[1:] - x[:-1]", "torch.randn(9, 64)", "torch.randn(64)"),
+    ),
+    "places": (
+        "MaxPlace",
+        Case("return x.argmax(-1), x.argmin(0), x.max(0)[0], y.max(1)[1]", "torch.randn(7, 96)", "torch.ones(5, 40)"),
+    ),
+    "places of nothing finite": (
+        "take<false>",
+        Case(
+            "return (y * -torch.inf).argmax(0), (y * torch.inf).min(1)[1], torch.where(x > 1, torch.nan, x).argmin(-1)",
+            "torch.randn(7, 96)",
+            "torch.ones(5, 40)",
+        ),
+    ),
+    "scans of odd rows": (
+        "handed",
+        Case("return x.cumsum(-1) + y, x.flip(1).cumsum(1) * 2", "torch.randn(3, 4501)", "torch.randn(4501)"),
+    ),
+    "several scans": (
+        "_q[u]",
+        Case(
+            "return x.cumsum(1), (x * y).cumsum(1) + x, x.cumsum(1).cumsum(1)",
+            "torch.randn(2, 1501)",
+            "torch.randn(1501)",
+        ),
+    ),
+    "scans in reductions": (
+        "_q[u]",
+        Case(
+            "return x.cumsum(-1).softmax(-1) + y, (x > 0).cumsum(-1).amax(-1)",
+            "torch.randn(2, 4501)",
+            "torch.randn(4501)",
+        ),
+    ),
+    "scans of what is kept": (
+        "_q[u]",
+        Case(
+            "return (x / x.abs().sum(1, True)).cumsum(1), x.cumsum(-1).softmax(-1) * y",
+            "torch.randn(2, 640)",
+            "torch.randn(640)",
+        ),
+    ),
+    "scans": (
+        "_q[u]",
+        Case("return x.cumsum(-1), x.cumprod(0), (x * y).cumsum(-1)", "torch.randn(4, 640)", "torch.randn(640)"),
+    ),
+    "kept columns": (
+        "kept",
+        Case(
+            "return x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt(), x.softmax(1) * y",
+            "torch.randn(3, 40, 50)",
+            "torch.randn(1)",
+        ),
+    ),
+    "windows, a thread each": (
+        "for (int64_t r0 = 0",
+        Case("return F.avg_pool2d(x, 7) + y, F.max_pool2d(x, 7, 6)", "torch.randn(2, 3, 40, 44)", "torch.randn(1)"),
+    ),
+    "names like ours": (
+        "own_arg",
+        Case(
+            "return (x * self.own + self.share).abs().sum(1), (x * self.own).amax(0) + y",
+            "torch.randn(130, 41)",
+            "torch.randn(41)",
+            init="self.own, self.share = 0.37, 1.5",
+        ),
+    ),
+    "common weights": (
+        "i0 = rest_i1 % ",
+        Case("return F.layer_norm(x, x.shape[1:], y)", "torch.randn(5, 3, 16000)", "torch.randn(3, 16000)"),
+    ),
+    "a row by its largest": (
+        "row_reduce",
+        Case(
+            "return (x / x.amax(1, True) >= 1).float() + y, torch.floor(x.abs() / x.abs().amax(1, True) * 255) + y",
+            "torch.randn(130, 400)",
+            "torch.randn(1)",
+        ),
+    ),
+    "team columns": (
+        "column_reduce",
+        Case("return x / x.sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)"),
+    ),
+}
 
 
 # Rows longer than a block has room for: what a case is about, threads of a block, and the case.
 SHARED = {
-    "softmax": ("top", 128, Case("return x.softmax(-1) * y, x.log_softmax(-1)", "torch.randn(5, 20000)",
-                                 "torch.randn(20000)")),
-    "exponentials in place": ("// in its place", 128, Case("return x.softmax(-1) * y", "torch.randn(3, 20000)",
-                                                           "torch.randn(20000)")),
-    "masked": ("top", 128, Case("return torch.where(y > 0, x, -torch.inf).softmax(-1)", "torch.randn(2, 20000)",
-                                "torch.arange(20000.0) - 15000")),
-    "odd": ("ring.copy_apart(0", 128, Case("return F.layer_norm(x, (20001,)) + y, x / x.abs().sum(1, keepdim=True)",
-                                            "torch.randn(4, 20001)", "torch.randn(20001)")),
-    "odd softmax": ("// in its place", 128, Case("return x.softmax(-1) * y", "torch.randn(5, 20003)",
-                                                 "torch.randn(20003)")),
-    "two to keep": ("ring.at(1, j)", 128, Case("return F.group_norm(x + y, 2), (x * y).sum((1, 2))",
-                                               "torch.randn(2, 4, 5000)", "torch.randn(2, 4, 5000)")),
-    "two levels": ("team.look(met, 1", 128, Case("x = x - x.mean(-1, True); return x / x.abs().max(-1)[0][:, None] + y",
-                                                 "torch.randn(9, 9000)", "torch.randn(1)")),
-    "one long row": ("_spread", 128, Case("return x.log_softmax(0) * y, x / x.norm()", "torch.randn(40000)",
-                                          "torch.randn(40000)")),
-    "two blocks at once": ("__launch_bounds__(256, 4)", 512, Case("return x.softmax(-1) + y", "torch.randn(19, 9000)",
-                                                                  "torch.randn(9000)")),
-}  # fmt: skip
+    "softmax": (
+        "top",
+        128,
+        Case("return x.softmax(-1) * y, x.log_softmax(-1)", "torch.randn(5, 20000)", "torch.randn(20000)"),
+    ),
+    "exponentials in place": (
+        "// in its place",
+        128,
+        Case("return x.softmax(-1) * y", "torch.randn(3, 20000)", "torch.randn(20000)"),
+    ),
+    "masked": (
+        "top",
+        128,
+        Case(
+            "return torch.where(y > 0, x, -torch.inf).softmax(-1)",
+            "torch.randn(2, 20000)",
+            "torch.arange(20000.0) - 15000",
+        ),
+    ),
+    "odd": (
+        "ring.copy_apart(0",
+        128,
+        Case(
+            "return F.layer_norm(x, (20001,)) + y, x / x.abs().sum(1, keepdim=True)",
+            "torch.randn(4, 20001)",
+            "torch.randn(20001)",
+        ),
+    ),
+    "odd softmax": (
+        "// in its place",
+        128,
+        Case("return x.softmax(-1) * y", "torch.randn(5, 20003)", "torch.randn(20003)"),
+    ),
+    "two to keep": (
+        "ring.at(1, j)",
+        128,
+        Case(
+            "return F.group_norm(x + y, 2), (x * y).sum((1, 2))", "torch.randn(2, 4, 5000)", "torch.randn(2, 4, 5000)"
+        ),
+    ),
+    "two levels": (
+        "team.look(met, 1",
+        128,
+        Case(
+            "x = x - x.mean(-1, True); return x / x.abs().max(-1)[0][:, None] + y",
+            "torch.randn(9, 9000)",
+            "torch.randn(1)",
+        ),
+    ),
+    "one long row": (
+        "_spread",
+        128,
+        Case("return x.log_softmax(0) * y, x / x.norm()", "torch.randn(40000)", "torch.randn(40000)"),
+    ),
+    "two blocks at once": (
+        "__launch_bounds__(256, 4)",
+        512,
+        Case("return x.softmax(-1) + y", "torch.randn(19, 9000)", "torch.randn(9000)"),
+    ),
+}
 
 
 def assert_shared(name: str, about: str, threads: int, case: Case, meets: str, folder: Path) -> None:
@@ -105,9 +220,7 @@ def test_rows_shared_by_blocks_are_as_exact_as_pytorch(
     assert_shared(name, *SHARED[name], meets, tmp_path)
 
 
-def test_blocks_show_each_other_more_sums_than_they_have_warps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_show_each_other_more_sums_than_they_have_warps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
     sums = ", ".join(f"(x + {i}.0).abs().sum(1)" for i in range(1, 10))
     case = Case(f"return x / x.abs().sum(1, True) + y, {sums}", "torch.randn(3, 9000)", "torch.randn(1)")

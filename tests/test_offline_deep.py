@@ -21,59 +21,77 @@ CONVOLUTIONS = "self.c = nn.ModuleList(nn.Conv2d(12, 12, 3, padding=1, groups=3)
 RESIDUAL = Case(
     "x = self.c[0](x); x = x + F.relu(self.b[1](self.c[1](x))); x = x + F.relu(self.b[2](self.c[2](x))); "
     "return x + F.relu(self.b[3](self.c[3](x))) + y",
-    "torch.randn(2, 12, 16, 16)", "torch.randn(1)",
+    "torch.randn(2, 12, 16, 16)",
+    "torch.randn(1)",
     init=CONVOLUTIONS + "self.b = nn.ModuleList(nn.BatchNorm2d(12) for _ in range(4))",
-)  # fmt: skip
+)
 # A value whose dimensions are several loops each is stored for a product, and read again beside what was made of it.
 GROUPED = Case(
     "x = F.layer_norm(self.c(x).flatten(2).transpose(1, 2), (20,)); z = torch.roll(self.l(x), 1, 1); "
     "return x + z, (x * 2 + z).sum(-1) + y",
-    "torch.randn(2, 3, 8, 12)", "torch.randn(24)",
+    "torch.randn(2, 3, 8, 12)",
+    "torch.randn(24)",
     init="self.c, self.l = nn.Conv2d(3, 20, 3, stride=2, padding=1), nn.Linear(20, 20)",
-)  # fmt: skip
+)
 # A view of a value is stored for the library, and the value is used after that.
 BLOCKS = "self.c = nn.ModuleList(nn.Conv2d(6, 6, 3, padding=1) for _ in range(2)); self.b = nn.BatchNorm2d(6)"
 VIEWED = {
     "shuffled": Case(
         "a = F.relu(self.b(self.c[0](x))) + x * y; "
         "s = a.view(B, 2, 3, 8, 12).transpose(1, 2).reshape(B, 6, 8, 12); return self.c[1](s) + a",
-        "torch.randn(B, 6, 8, 12)", "torch.randn(12)", init=BLOCKS,
+        "torch.randn(B, 6, 8, 12)",
+        "torch.randn(12)",
+        init=BLOCKS,
     ),
-    "flattened": Case("s = x + y.relu(); return s * self.l(s.view(6 * B, 24)).view(B, 6, 24)",
-                      "torch.randn(B, 6, 24)", "torch.randn(B, 6, 24)", init="self.l = nn.Linear(24, 24)"),
+    "flattened": Case(
+        "s = x + y.relu(); return s * self.l(s.view(6 * B, 24)).view(B, 6, 24)",
+        "torch.randn(B, 6, 24)",
+        "torch.randn(B, 6, 24)",
+        init="self.l = nn.Linear(24, 24)",
+    ),
     "permuted": Case(
         "s = x.softmax(1) + y; return s + self.c[0](s.permute(2, 0, 1)[None]).amax((0, 1))[:, :, None]",
-        "torch.randn(B, 12, 6)", "torch.randn(6)", init=BLOCKS,
+        "torch.randn(B, 12, 6)",
+        "torch.randn(6)",
+        init=BLOCKS,
     ),
-    "expanded": Case("s = (x * y).sum(1, keepdim=True); return s * self.l(s.expand(-1, 24))", "torch.randn(5 * B, 24)",
-                     "torch.randn(24)", init="self.l = nn.Linear(24, 24)"),
-}  # fmt: skip
+    "expanded": Case(
+        "s = (x * y).sum(1, keepdim=True); return s * self.l(s.expand(-1, 24))",
+        "torch.randn(5 * B, 24)",
+        "torch.randn(24)",
+        init="self.l = nn.Linear(24, 24)",
+    ),
+}
 DENSE = Case(
     "f = [x]; a = self.c[0](F.relu(self.b[0](x))); x = torch.cat([*f, a], 1); "
     "b = self.c[1](F.relu(self.b[1](x))){wrap}; z = torch.cat([*f, a, b], 1); d = self.c[2](F.relu(self.b[2](z))); "
     "return torch.cat([*f, a, b, d], 1) + y, x * 2, z",
-    "torch.randn(2, 6, 9, 12)", "torch.randn(1)",
+    "torch.randn(2, 6, 9, 12)",
+    "torch.randn(1)",
     init="self.b = nn.ModuleList(nn.BatchNorm2d(6 + 4 * i) for i in range(3)); "
     "self.c = nn.ModuleList(nn.Conv2d(6 + 4 * i, 4, 3, padding=1) for i in range(3))",
-)  # fmt: skip
+)
 # As in a DenseNet: layers that differ in how many channels come in, and in where in the concatenation theirs begin.
 BOTTLENECKS = Case(
     "a = self.c[0](F.relu(self.b[0](self.r[0](F.relu(self.a[0](x)))))); z = torch.cat([x, a], 1); "
     "b = self.c[1](F.relu(self.b[1](self.r[1](F.relu(self.a[1](z)))))); w = torch.cat([x, a, b], 1); "
     "d = self.c[2](F.relu(self.b[2](self.r[2](F.relu(self.a[2](w)))))); return torch.cat([x, a, b, d], 1) + y",
-    "torch.randn(2, 24, 9, 7)", "torch.randn(1)",
+    "torch.randn(2, 24, 9, 7)",
+    "torch.randn(1)",
     init="self.a = nn.ModuleList(nn.BatchNorm2d(24 + 8 * i) for i in range(3)); "
     "self.r = nn.ModuleList(nn.Conv2d(24 + 8 * i, 16, 1, bias=False) for i in range(3)); "
     "self.b = nn.ModuleList(nn.BatchNorm2d(16) for i in range(3)); "
     "self.c = nn.ModuleList(nn.Conv2d(16, 8, 3, padding=1, bias=False) for i in range(3))",
-)  # fmt: skip
+)
 HEAD_OF_KERNEL = r"^(?:template <[^>]*> )?__global__ void (__launch_bounds__\([^)]*\) )?(\w+)\((.*)\) \{$"
 
 
 def kernels(source: str) -> dict[str, tuple[str, str]]:
     """Launch bounds and parameters by name."""
-    return {name: (bounds or "", arguments) for bounds, name, arguments in
-            re.findall(HEAD_OF_KERNEL, source, flags=re.MULTILINE)}  # fmt: skip
+    return {
+        name: (bounds or "", arguments)
+        for bounds, name, arguments in re.findall(HEAD_OF_KERNEL, source, flags=re.MULTILINE)
+    }
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
@@ -86,8 +104,10 @@ def test_a_residual_sum_is_read_and_not_computed_again(
     assert plan is not None and plan.candidate.tier == "kernel"
     if on_gpu:
         monkeypatch.setattr(numbers, "build", build_emulated)
-        most = max(len(re.findall(r"const float\* __restrict__ (?!b_|y_|c_)", parameters))
-                   for _, parameters in kernels(plan.candidate.source).values())  # fmt: skip
+        most = max(
+            len(re.findall(r"const float\* __restrict__ (?!b_|y_|c_)", parameters))
+            for _, parameters in kernels(plan.candidate.source).values()
+        )
         assert most == 2  # the convolution's and the sum before it
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
@@ -168,8 +188,13 @@ def test_layers_of_a_growing_concatenation_share_kernels(tmp_path: Path, monkeyp
 
 
 def test_names_alone_make_no_other_kernel() -> None:
-    one = ["// a note", "__global__ void f_1(const float* __restrict__ x_p, float* __restrict__ n_p, int64_t n7) {",
-           "  const float4 x_v1 = x_p[n7];", "  n_p[0] = x_v1.x;", "}"]  # fmt: skip
+    one = [
+        "// a note",
+        "__global__ void f_1(const float* __restrict__ x_p, float* __restrict__ n_p, int64_t n7) {",
+        "  const float4 x_v1 = x_p[n7];",
+        "  n_p[0] = x_v1.x;",
+        "}",
+    ]
     other = [line.replace("x_", "part3_").replace("n_p", "out_p").replace("n7", "n12") for line in one]
     other[1] = other[1].replace("f_1", "f_22")
     assert anonymous("f_1", one) == anonymous("f_22", other)
@@ -179,8 +204,9 @@ def test_names_alone_make_no_other_kernel() -> None:
 
 MANY_SUMS = Case(
     "return sum(F.batch_norm(v, None, None, training=True) for v in x.chunk(9)) + y",
-    "torch.randn(18, 3, 41, 401)", "torch.randn(1)",
-)  # fmt: skip
+    "torch.randn(18, 3, 41, 401)",
+    "torch.randn(1)",
+)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -24,9 +24,11 @@ SHARED = {
 MANY = {"sums": deep.MANY_SUMS, "residual": deep.RESIDUAL, "bottlenecks": deep.BOTTLENECKS, **SHARED}
 CASES = numbers.CASES | products.CASES | MANY
 PARAMETERS = (
-    CpuParameters(products=2), CudaParameters(products=2), CudaParameters(products=2, tensor=0),
+    CpuParameters(products=2),
+    CudaParameters(products=2),
+    CudaParameters(products=2, tensor=0),
     CudaParameters(products=2, sharing=0),
-)  # fmt: skip
+)
 TYPE = r"(?:bool|int|unsigned|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient)"
 FIRST = re.compile(rf"\b{TYPE}(?:\s*[*&]\s*|\s+)(?:const\s+)?(?:__restrict__\s+)?(\w+)(?=\s*[=\[;(,){{])")
 STATEMENT = re.compile(rf"\s*(?:const |constexpr |extern |__shared__ |__align__\(\d+\) )*{TYPE}\b")
@@ -63,10 +65,11 @@ def test_arguments_may_have_any_names(names: str, tmp_path: Path, monkeypatch: p
     matrix, vector, number = names.split()
     case = Case(
         f"return x @ self.{matrix} + self.{vector}, (y * self.{number}).softmax(-1)",
-        "torch.randn(64, 64)", "torch.randn(2, 40000)",
+        "torch.randn(64, 64)",
+        "torch.randn(2, 40000)",
         init=f"self.{matrix}, self.{vector}, self.{number} = nn.Parameter(torch.randn(64, 64)), "
         f"nn.Parameter(torch.randn(64)), 2.5",
-    )  # fmt: skip
+    )
     fp = functional("names", case)
     plan = write(fp, CudaParameters(products=2, tensor=0))
     assert plan is not None and all(f"{name}_arg" in plan.candidate.source for name in names.split())

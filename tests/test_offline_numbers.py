@@ -50,6 +50,7 @@ def get_init_inputs():
     return []
 """
 
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A module: what it makes, what it returns, its two inputs; and the tier that it must reach."""
@@ -68,15 +69,16 @@ CASES = {
         "torch.randn(501)",
     ),
     "norms": Case(
-        "return F.gelu(self.ln(x)), self.gn(y) + y, y / torch.sqrt(torch.mean(y ** 2, 1, "
-        "keepdim=True) + 1e-5)",
+        "return F.gelu(self.ln(x)), self.gn(y) + y, y / torch.sqrt(torch.mean(y ** 2, 1, keepdim=True) + 1e-5)",
         "torch.randn(33, 5, 70)",
-        "torch.randn(3, 12, 9, 10)", init="self.ln = nn.LayerNorm(70); self.gn = nn.GroupNorm(4, 12)",
+        "torch.randn(3, 12, 9, 10)",
+        init="self.ln = nn.LayerNorm(70); self.gn = nn.GroupNorm(4, 12)",
     ),
     "batch_norm_train": Case(
         "return F.leaky_relu(self.bn(x), 0.1) * y",
         "torch.randn(8, 6, 11, 13)",
-        "torch.randn(13)", init="self.bn = nn.BatchNorm2d(6)",
+        "torch.randn(13)",
+        init="self.bn = nn.BatchNorm2d(6)",
     ),
     "swiglu": Case(
         "a, b = x.chunk(2, -1); return F.silu(a) * b, F.glu(y, 1)",
@@ -86,27 +88,33 @@ CASES = {
     "linear_mish": Case(
         "return torch.tanh(F.mish(self.l(x))) * y",
         "torch.randn(20, 40)",
-        "torch.randn(30)", init="self.l = nn.Linear(40, 30)", tier="composed",
+        "torch.randn(30)",
+        init="self.l = nn.Linear(40, 30)",
+        tier="composed",
     ),
     "conv_relu_pool": Case(
         "return F.max_pool2d(F.relu(self.c(x)), 3, 2, 1) + y",
         "torch.randn(4, 3, 31, 33)",
-        "torch.randn(16)", init="self.c = nn.Conv2d(3, 8, 3)", tier="composed",
+        "torch.randn(16)",
+        init="self.c = nn.Conv2d(3, 8, 3)",
+        tier="composed",
     ),
     "inception": Case(
         "x = F.max_pool2d(x.relu(), 3, 2, 1); "
         "x = torch.cat([self.a(x), self.c(self.b(x)), self.d(F.max_pool2d(x, 3, 1, 1))], 1); "
         "return self.f(self.e(x)) + y, x",
         "torch.randn(2, 24, 56, 56)",
-        "torch.randn(28)", tier="composed",
+        "torch.randn(28)",
+        tier="composed",
         init="self.a, self.b, self.c = nn.Conv2d(24, 16, 1), nn.Conv2d(24, 8, 1), nn.Conv2d(8, 16, 3, padding=1); "
-             "self.d, self.e, self.f = nn.Conv2d(24, 8, 1), nn.Conv2d(40, 16, 1), nn.Conv2d(16, 7, 3, padding=1)",
+        "self.d, self.e, self.f = nn.Conv2d(24, 8, 1), nn.Conv2d(40, 16, 1), nn.Conv2d(16, 7, 3, padding=1)",
     ),
     "dense_block": Case(
         "x = F.max_pool2d(F.batch_norm(self.c(x), None, None, training=True).relu(), 3, 2, 1); "
         "return torch.cat([x, self.d((x * 2).sigmoid())], 1) + y",
         "torch.randn(2, 3, 14, 15)",
-        "torch.randn(8)", init="self.c, self.d = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, 3, padding=1)",
+        "torch.randn(8)",
+        init="self.c, self.d = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, 3, padding=1)",
         tier="composed",
     ),
     "sums": Case(
@@ -220,6 +228,7 @@ def tensors_of(fp: FunctionalProblem, model: torch.nn.Module, inputs: list[torch
 
 def error_ratio(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> float:
     """RMS error against fp64, over PyTorch's own (with the rounding of the result as a floor)."""
+
     def rms(value: torch.Tensor) -> float:
         return float(value.double().pow(2).mean().sqrt())
 
@@ -295,4 +304,3 @@ def test_vector_math_is_within_a_few_ulp(tmp_path: Path) -> None:
             exact = getattr(torch, name)(x.double())
             ulp = torch.abs(ours.double() - exact) / (torch.abs(exact) * 2.0**-23).clamp_min(1e-45)
             assert float(ulp[exact.isfinite()].max()) < 4, (name, low, high)
-

@@ -63,7 +63,9 @@ CASES = {
         "self.c = nn.ConvTranspose2d(6, 9, 3, stride=5, padding=1, dilation=2); "
         "self.d = nn.ConvTranspose1d(7, 8, 5, stride=2); self.e = nn.ConvTranspose3d(6, 8, 3, stride=2, padding=1)",
     ),
-}  # fmt: skip
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_as_exact_as_pytorch(name: str, tmp_path: Path) -> None:
     fp = functional(name, CASES[name])

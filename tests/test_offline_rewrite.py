@@ -26,7 +26,7 @@ NORMS = {
     "conv without bias": ("torch.randn(2, 6, 9)", "nn.Conv1d(6, 8, 3, bias=False)", "nn.BatchNorm1d(8)"),
     "linear": ("torch.randn(7, 12)", "nn.Linear(12, 8)", "nn.BatchNorm1d(8, affine=False)"),
     "transposed": ("torch.randn(2, 6, 5, 7)", "nn.ConvTranspose2d(6, 8, 3, 2, 1, 1)", "nn.BatchNorm2d(8)"),
-}  # fmt: skip
+}
 STATISTICS = "self.n.running_mean.uniform_(-1, 1); self.n.running_var.uniform_(0.2, 3)"
 
 
@@ -61,11 +61,14 @@ def test_a_batch_norm_with_running_statistics_is_folded(name: str, tmp_path: Pat
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
-@pytest.mark.parametrize("body, mode", [
-    ("return F.relu(self.n(self.c(x))) * y", "train"),
-    ("h = self.c(x); return self.n(h) * y, h", "eval"),
-    ("return self.n(self.c(x).relu()) * y", "eval"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body, mode",
+    [
+        ("return F.relu(self.n(self.c(x))) * y", "train"),
+        ("h = self.c(x); return self.n(h) * y, h", "eval"),
+        ("return self.n(self.c(x).relu()) * y", "eval"),
+    ],
+)
 def test_other_batch_norms_are_left(body: str, mode: str) -> None:
     assert list(rewrites(norm_case("conv", body, mode))) == []
 
@@ -82,9 +85,9 @@ ATTENTIONS = {
     "plain": "return torch.softmax(x @ y.transpose(-2, -1), -1) @ y",
     "scaled": "return torch.softmax((x @ y.mT) / 5.0, dim=2) @ y + 1",
     "masked": "m = torch.triu(x[0, :, :11], 1); "
-              "return torch.softmax(torch.bmm(x, y.permute(0, 2, 1)) * 0.3 + m, -1) @ y",
+    "return torch.softmax(torch.bmm(x, y.permute(0, 2, 1)) * 0.3 + m, -1) @ y",
     "mask first": "m = x[:, :11, :11].cos(); return torch.softmax(m + 0.3 * (x[:, :11] @ y.mT), -1) @ y",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -96,12 +99,15 @@ def test_attention_becomes_one_operator(name: str, tmp_path: Path) -> None:
     assert worst_ratio(fp, numbers.caller(plan_of(made), fp, tmp_path)) < numbers.RATIO
 
 
-@pytest.mark.parametrize("body", [
-    "s = torch.softmax(x @ y.mT, -1); return s @ y, s",
-    "return torch.softmax(x @ y.mT, 1) @ y",
-    "return torch.softmax(x @ y[0].mT, -1) @ y",
-    "return torch.softmax((x @ y.mT).masked_fill(x[:, :, :11] > 0, -9.0), -1) @ y",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = torch.softmax(x @ y.mT, -1); return s @ y, s",
+        "return torch.softmax(x @ y.mT, 1) @ y",
+        "return torch.softmax(x @ y[0].mT, -1) @ y",
+        "return torch.softmax((x @ y.mT).masked_fill(x[:, :, :11] > 0, -9.0), -1) @ y",
+    ],
+)
 def test_other_products_around_a_softmax_are_left(body: str) -> None:
     fp = functional("other", Case(body, "torch.randn(3, 11, 24)", "torch.randn(3, 11, 24)"))
     assert list(rewrites(fp)) == []

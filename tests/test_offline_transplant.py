@@ -89,9 +89,14 @@ def archived(
     pattern: FunctionalProblem, source: str = RMS, *, name: str = "k_old", backend: Backend = "cpu", **changes: object
 ) -> Shown:
     values = {f.name: "" for f in dataclasses.fields(ArchivedKernel)} | {
-        "id": name, "source": source, "tier": "kernel", "backend": backend, "graph_key": pattern.graph_key,
-        "problem_name": "older", **changes,
-    }  # fmt: skip
+        "id": name,
+        "source": source,
+        "tier": "kernel",
+        "backend": backend,
+        "graph_key": pattern.graph_key,
+        "problem_name": "older",
+        **changes,
+    }
     return Shown(Exemplar(name, 1, 0.9, ("similar",)), ArchivedKernel(**values), pattern)  # type: ignore[arg-type]
 
 
@@ -116,9 +121,13 @@ def plan_of(made: Transplant, products: int = 0) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("then, library", [
-    ("return torch.sort(F.gelu(h))[0] + y", ("linear", "sort")), ("return F.gelu(h) + y", ("linear",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "then, library",
+    [
+        ("return torch.sort(F.gelu(h))[0] + y", ("linear", "sort")),
+        ("return F.gelu(h) + y", ("linear",)),
+    ],
+)
 def test_a_transplant_computes_what_the_problem_does(
     rms: FunctionalProblem, then: str, library: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -159,8 +168,7 @@ REFUSED = {
     "another broadcast": normed(norm=NORM.replace("{w}", "self.w[:1]")),
     "another rank": normed(norm=NORM.replace("{w}", "self.w[None]")),
     "a call that would come before and after others": (
-        "h = self.l(x); m = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6); "
-        "return m * torch.sort(m)[0][0] + y"
+        "h = self.l(x); m = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6); return m * torch.sort(m)[0][0] + y"
     ),
 }
 
@@ -200,8 +208,12 @@ RK_EXPORT(forward, run)
     assert "planted_0 = (torch.empty(" in plan.candidate.source
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
     # the factor is made of the other result: one call cannot do both
-    assert planted(target("h = self.l(x); s = h.exp(); return (s * torch.sort(s)[0][0]).sum(1) + y[0]"),
-                   archived(pair, source)) == []  # fmt: skip
+    assert (
+        planted(
+            target("h = self.l(x); s = h.exp(); return (s * torch.sort(s)[0][0]).sum(1) + y[0]"), archived(pair, source)
+        )
+        == []
+    )
 
 
 def test_either_order_of_a_product_matches(rms: FunctionalProblem) -> None:
@@ -220,11 +232,17 @@ def test_sizes_may_differ_and_numbers_of_groups_may_not() -> None:
     assert planted(grouped(7, 80, 8, ", y.sort()[0]"), pattern) == []
 
 
-@pytest.mark.parametrize("changes", [
-    {"tier": "composed"}, {"labels": ("shape-specialised",)}, {"retracted": "wrong"},
-    {"source": RMS.replace("forward,", "other,")}, {"source": RMS + "\n// '''"},
-    {"source": RMS + "\nnamespace rk { int more; }\n"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tier": "composed"},
+        {"labels": ("shape-specialised",)},
+        {"retracted": "wrong"},
+        {"source": RMS.replace("forward,", "other,")},
+        {"source": RMS + "\n// '''"},
+        {"source": RMS + "\nnamespace rk { int more; }\n"},
+    ],
+)
 def test_kernels_that_cannot_serve_are_passed_over(rms: FunctionalProblem, changes: dict[str, object]) -> None:
     fp = target(normed())
     assert planted(fp, archived(rms, **changes)) == []  # type: ignore[arg-type]
@@ -284,8 +302,10 @@ def test_a_transplant_without_anything_of_ours_leaves_our_own_to_be_tuned(rms: F
 
 
 def test_two_kernels_with_the_same_names_live_in_one_text(rms: FunctionalProblem, tmp_path: Path) -> None:
-    own = write(functional("soft", Case("return torch.softmax(x * y, -1)", "torch.randn(9, 8)", "torch.randn(8)")),
-                CpuParameters())  # fmt: skip
+    own = write(
+        functional("soft", Case("return torch.softmax(x * y, -1)", "torch.randn(9, 8)", "torch.randn(8)")),
+        CpuParameters(),
+    )
     assert own is not None
     parts = [foreign(source, f"transplant_{i}", "k") for i, source in enumerate((own.candidate.source, RMS, RMS))]
     numbers.build('#include "rag_kernel.h"\n' + "".join(p.text for p in parts if p), tmp_path)
@@ -301,8 +321,9 @@ def test_cuda_compiles_with_a_split_source_beside_ours(rms: FunctionalProblem, t
     (tmp_path / "k.cu").write_text(text)
     flags = "-O1 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -c"
     flags += f" -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
-    done = subprocess.run(["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"],
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        ["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

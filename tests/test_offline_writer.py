@@ -56,9 +56,13 @@ def judged(fp: FunctionalProblem, draft: Draft, number: int, candidate_us: float
 
 def shown(fp: FunctionalProblem, source: str, *, graph_key: str = "", backend: Backend = "cpu") -> Shown:
     values = {f.name: "" for f in dataclasses.fields(ArchivedKernel)} | {
-        "id": "k_old", "source": source, "tier": "kernel", "backend": backend, "graph_key": graph_key or fp.graph_key,
+        "id": "k_old",
+        "source": source,
+        "tier": "kernel",
+        "backend": backend,
+        "graph_key": graph_key or fp.graph_key,
         "problem_name": "older",
-    }  # fmt: skip
+    }
     return Shown(Exemplar("k_old", 1, 0.9, ("same graph",)), ArchivedKernel(**values))  # type: ignore[arg-type]
 
 
@@ -87,19 +91,24 @@ def test_a_kernel_for_its_own_sizes_alone_is_reused_at_those(rows: int, reused: 
     )
     old = shown(asked, "// archived")
     kernel = dataclasses.replace(old.kernel, labels=("shape-specialised",))
-    drafts = OfflineWriter().propose(
-        brief(asked, exemplars=(dataclasses.replace(old, kernel=kernel, problem=then),))
-    )
+    drafts = OfflineWriter().propose(brief(asked, exemplars=(dataclasses.replace(old, kernel=kernel, problem=then),)))
     assert (drafts[0].candidate.source == "// archived") is reused
 
 
 def test_products_are_the_librarys_or_ours_as_in_what_retrieval_found() -> None:
     """Of a similar problem at other sizes; what no exemplar speaks of stays as it was."""
     asked, then = (
-        functional("conv", Case("return torch.relu(F.conv2d(x, self.w)) + y", f"torch.rand(2, 3, {n}, {n})",
-                                "torch.rand(1)", init="self.w = nn.Parameter(torch.rand(8, 3, 3, 3))"))
+        functional(
+            "conv",
+            Case(
+                "return torch.relu(F.conv2d(x, self.w)) + y",
+                f"torch.rand(2, 3, {n}, {n})",
+                "torch.rand(1)",
+                init="self.w = nn.Parameter(torch.rand(8, 3, 3, 3))",
+            ),
+        )
         for n in (18, 34)
-    )  # fmt: skip
+    )
     ours, librarys = (write(then, CpuParameters(products=products)) for products in (2, 0))
     assert ours is not None and librarys is not None and librarys.library == ("conv2d",) and not ours.library
     plain = OfflineWriter().propose(brief(asked))
@@ -224,8 +233,9 @@ def test_cuda_compiles(name: str, tmp_path: Path) -> None:
     assert text.count("__global__") >= 1
     (tmp_path / "k.cu").write_text(text)
     flags = f"-O3 -std=c++17 -gencode=arch=compute_90,code=sm_90 -c -Xcompiler -fPIC -I{INCLUDE} -I{FFI}/include"
-    done = subprocess.run(["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"],
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        ["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -213,8 +213,10 @@ def test_the_order_does_not_depend_on_the_order_of_arrival() -> None:
 
 
 def test_reindex_fills_what_is_missing_and_once_only(shelf: Shelf) -> None:
-    made = [attempt("run1", n, problem(op), candidate=Candidate(f"// {op}", "kernel", "cpu")) for n, op in
-            enumerate(("relu", "tanh", "abs"), 1)]  # fmt: skip
+    made = [
+        attempt("run1", n, problem(op), candidate=Candidate(f"// {op}", "kernel", "cpu"))
+        for n, op in enumerate(("relu", "tanh", "abs"), 1)
+    ]
     for tried in made:
         shelf.archive.record_attempt(tried)
     assert shelf.find(problem("relu"), mode="dense")[0].reasons[:1] == ("same graph",)  # found by key alone

@@ -44,10 +44,13 @@ def sampler(folder: Path, archive: MemoryArchive, **changes: object) -> Sampler:
     assert kernel is not None
     made = session(folder, 0.0)
     values = {
-        "options": made.options, "archive": archive, "device": device(), "functionalize": made.functionalize,
+        "options": made.options,
+        "archive": archive,
+        "device": device(),
+        "functionalize": made.functionalize,
         "retrieve": lambda functional, attempts: (Shown(Exemplar(kernel.id, 1, 0.9, ("similar",)), kernel),),
         "make_writer": partial(open_writer, made.options, archive),
-    }  # fmt: skip
+    }
     return Sampler(**{**values, **changes})  # type: ignore[arg-type]
 
 

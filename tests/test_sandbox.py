@@ -107,14 +107,26 @@ ATTACK(is_dumpable) { return prctl(PR_GET_DUMPABLE); }
 NONE, BWRAP, LANDLOCK, SECCOMP = "none", "bwrap", "landlock", "seccomp"
 # The layers that stop an attack, each alone.
 STOPPED_BY: dict[str, tuple[str, ...]] = {
-    "connect_tcp": (BWRAP, LANDLOCK, SECCOMP), "connect_unix": (BWRAP, SECCOMP),
-    "connect_abstract": (BWRAP, LANDLOCK, SECCOMP), "read_file": (BWRAP, LANDLOCK), "write_file": (BWRAP, LANDLOCK),
-    "leave_shared_memory": (BWRAP, LANDLOCK), "leave_a_segment": (SECCOMP,), "see": (BWRAP, LANDLOCK, SECCOMP),
-    "see_the_warm_parent": (LANDLOCK, SECCOMP), "open_memory": (BWRAP, LANDLOCK),
-    "open_environment": (BWRAP, LANDLOCK), "read_memory": (BWRAP, LANDLOCK, SECCOMP), "trace": (SECCOMP,),
-    "start_a_process": (SECCOMP,), "run_a_program": (SECCOMP,), "leave_the_cores": (SECCOMP,),
-    "take_precedence": (SECCOMP,), "make_a_namespace": (SECCOMP,), "limit_the_warm_parent": (SECCOMP,),
-}  # fmt: skip
+    "connect_tcp": (BWRAP, LANDLOCK, SECCOMP),
+    "connect_unix": (BWRAP, SECCOMP),
+    "connect_abstract": (BWRAP, LANDLOCK, SECCOMP),
+    "read_file": (BWRAP, LANDLOCK),
+    "write_file": (BWRAP, LANDLOCK),
+    "leave_shared_memory": (BWRAP, LANDLOCK),
+    "leave_a_segment": (SECCOMP,),
+    "see": (BWRAP, LANDLOCK, SECCOMP),
+    "see_the_warm_parent": (LANDLOCK, SECCOMP),
+    "open_memory": (BWRAP, LANDLOCK),
+    "open_environment": (BWRAP, LANDLOCK),
+    "read_memory": (BWRAP, LANDLOCK, SECCOMP),
+    "trace": (SECCOMP,),
+    "start_a_process": (SECCOMP,),
+    "run_a_program": (SECCOMP,),
+    "leave_the_cores": (SECCOMP,),
+    "take_precedence": (SECCOMP,),
+    "make_a_namespace": (SECCOMP,),
+    "limit_the_warm_parent": (SECCOMP,),
+}
 KILLED_FOR = {"read_memory", "trace", "start_a_process", "run_a_program", "make_a_namespace"}
 SOMETIMES_FORBIDDEN = {"open_memory", "read_memory", "trace", "make_a_namespace"}  # by Yama, or by a container
 NEEDS_ABI = {"connect_tcp": 4, "connect_abstract": 6, "see": 6, "see_the_warm_parent": 6}
@@ -305,8 +317,12 @@ def test_a_build_reads_nothing_of_the_user(tmp_path: Path, monkeypatch: pytest.M
     secret.write_text("int secret;")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     header = '#include "rag_kernel.h"\n'
-    lines = [f'#include "{secret}"', f'asm(".incbin \\"{secret}\\"");', 'asm(".incbin \\"/etc/passwd\\"");',
-             'asm(".incbin \\"/proc/self/environ\\"");']  # fmt: skip
+    lines = [
+        f'#include "{secret}"',
+        f'asm(".incbin \\"{secret}\\"");',
+        'asm(".incbin \\"/etc/passwd\\"");',
+        'asm(".incbin \\"/proc/self/environ\\"");',
+    ]
     *refused, environment = build(
         [(header + line, "cpu") for line in lines], tools=toolchain(), cache=tmp_path / "cache"
     )

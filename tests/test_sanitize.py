@@ -26,7 +26,9 @@ HEAD = """#include "rag_kernel.h"
 #define MUST(condition) if (!(condition)) std::abort()
 """
 LINE = 10  # of the first line of a body
-KERNEL = HEAD + """void kernel(rk::Tensor<const float> input, rk::Tensor<float> output) {
+KERNEL = (
+    HEAD
+    + """void kernel(rk::Tensor<const float> input, rk::Tensor<float> output) {
   const float* x = input.data; float* out = output.data; const int64_t n = input.numel();
   double total = 0; int64_t count = 0;
 BODY
@@ -34,6 +36,7 @@ BODY
 }
 RK_EXPORT(forward, kernel)
 """
+)
 ONES = "for (int64_t i = 0; i < n; ++i) out[i] = 0;\n"  # what follows adds one to each
 RACES = {
     "a sum": "#pragma omp parallel for\nfor (int64_t i = 0; i < n; ++i) total += x[i];",
@@ -77,7 +80,9 @@ HONEST = {
       #pragma omp parallel for simd reduction(+ : lanes[:8])
       for (int64_t i = 0; i < n; ++i) lanes[i % 8] += 1;
       MUST(lanes[0] == (n + 7) / 8);""",
-    "schedules and barriers": "out[n - 1] = 0; " + ONES + """
+    "schedules and barriers": "out[n - 1] = 0; "
+    + ONES
+    + """
       int64_t last = 0;
       #pragma omp parallel num_threads(3)
       {
@@ -110,7 +115,8 @@ HONEST = {
         out[1] = 2;
       }
       MUST(out[0] + out[1] + out[2] == 5);""",
-    "tasks": ONES + """
+    "tasks": ONES
+    + """
       double parts[4] = {};
       #pragma omp parallel num_threads(4)
       #pragma omp single

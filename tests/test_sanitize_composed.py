@@ -61,8 +61,7 @@ FAULTS = {
     "a read past the end of its own memory": ("unused = row.data()[m];", "heap-buffer-overflow"),
     "an overflow": ("int big = 2147483647; big += int(n > 0); unused = float(big);", "signed integer overflow"),
     "a race": (
-        "int64_t seen = 0;\n#pragma omp parallel for\n"
-        "for (int64_t i = 0; i < n; ++i) ++seen;\n  unused = float(seen);",
+        "int64_t seen = 0;\n#pragma omp parallel for\nfor (int64_t i = 0; i < n; ++i) ++seen;\n  unused = float(seen);",
         "data race",
     ),
 }
@@ -98,9 +97,11 @@ def test_calls_that_a_program_could_not_repeat_are_left_out(monkeypatch: pytest.
     one = torch.ones(12)
     shared = "tensors that share memory"
     for arguments, why in (
-        ([torch.ones(3, 4).t()], "a strided tensor"), ([None], "NoneType"), ([one, one], shared),
+        ([torch.ones(3, 4).t()], "a strided tensor"),
+        ([None], "NoneType"),
+        ([one, one], shared),
         ([one[:5], torch.ones(2), one[4:]], shared),
-    ):  # fmt: skip
+    ):
         recorder = Recorder()
         recorder("scale", [torch.ones(2), 1.0])
         assert recorder.parts and not recorder.left_out

@@ -45,12 +45,14 @@ def test_each_tool_starts_once_for_all_calls(tool: Path) -> None:
 
 
 def test_an_error_is_of_the_call_that_shows_it_alone(tool: Path) -> None:
-    small, odd = reports(tool, f'if [ $tool = memcheck ] && grep -q odd $calls; then {ERROR}; fi; echo SUMMARY')
+    small, odd = reports(tool, f"if [ $tool = memcheck ] && grep -q odd $calls; then {ERROR}; fi; echo SUMMARY")
     assert small == {"ran": list(sanitizers.GPU_TOOLS), "found": [], "left_out": []}
     assert odd["found"] == [["memcheck", "Invalid __global__ read of size 4 bytes, line 7"]]
     assert [line for line in asked() if line.startswith("memcheck")] == [
-        "memcheck oddodd", "memcheck smallodd", "memcheck smallsmall",
-    ]  # fmt: skip
+        "memcheck oddodd",
+        "memcheck smallodd",
+        "memcheck smallsmall",
+    ]
 
 
 def test_an_error_beside_a_call_that_never_ends_is_found(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,9 +81,10 @@ def test_an_honest_module_is_sanitized(judge: LocalJudge, relu: FunctionalProble
 
 
 @pytest.mark.parametrize(
-    ("before", "what"), [(OVERRUN, "heap-buffer-overflow"), (OVERFLOW, "signed integer overflow")],
+    ("before", "what"),
+    [(OVERRUN, "heap-buffer-overflow"), (OVERFLOW, "signed integer overflow")],
     ids=["overrun", "overflow"],
-)  # fmt: skip
+)
 def test_an_error_whose_numbers_are_right_is_found(
     judge: LocalJudge, relu: FunctionalProblem, before: str, what: str
 ) -> None:

@@ -47,9 +47,12 @@ def test_a_run_is_scored_by_last_judgements_and_first_rounds() -> None:
     archive.start_run(run("r1"))
     fast, slow, bad = (candidate(RELU, variant=n) for n in range(3))
     entries = [
-        (fast, passed(3.0, confirmed=False), 1), (slow, passed(0.5, confirmed=False), 1), (bad, wrong(), 1),
-        (candidate(RELU, variant=3), passed(4.0, confirmed=False), 2), (fast, wrong(), 1),
-    ]  # fmt: skip
+        (fast, passed(3.0, confirmed=False), 1),
+        (slow, passed(0.5, confirmed=False), 1),
+        (bad, wrong(), 1),
+        (candidate(RELU, variant=3), passed(4.0, confirmed=False), 2),
+        (fast, wrong(), 1),
+    ]
     for number, (one, verdict, round_) in enumerate(entries, start=1):
         made = attempt("r1", number, RELU, candidate=one, verdict=verdict, round=round_)
         archive.record_attempt(made, retract="it failed again" if number == 5 else "")

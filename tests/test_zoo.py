@@ -33,10 +33,18 @@ BUILD_MAY_FAIL = {"code that runs when it is built or loaded"}
 
 # Fast ones, of every family and tier, that are caught by what the judge has always done.
 QUICK = [
-    "zeros", "part of the rows", "not a number as a wildcard", "pointer cache", "replay by the order of calls",
-    "comparison patched", "rest before work", "a native thread after return", "results printed", "operands in bfloat16",
+    "zeros",
+    "part of the rows",
+    "not a number as a wildcard",
+    "pointer cache",
+    "replay by the order of calls",
+    "comparison patched",
+    "rest before work",
+    "a native thread after return",
+    "results printed",
+    "operands in bfloat16",
     "output taken for zeroed",
-]  # fmt: skip
+]
 
 every_specimen = pytest.mark.parametrize("specimen", SPECIMENS, ids=lambda s: s.idea)
 
@@ -61,8 +69,15 @@ def test_the_zoo_has_its_size() -> None:
     assert sum(s.backend == "cuda" for s in SPECIMENS) >= 15
     assert sum(s.held_out for s in SPECIMENS) >= 15
     assert {s.family for s in cpu} == {
-        "correctness", "forging", "state", "timing", "tampering", "precision", "legal but trivial", "cpu-specific"
-    }  # fmt: skip
+        "correctness",
+        "forging",
+        "state",
+        "timing",
+        "tampering",
+        "precision",
+        "legal but trivial",
+        "cpu-specific",
+    }
 
 
 @every_specimen
@@ -124,11 +139,22 @@ def test_only_what_may_rest_on_a_defence_is_judged_again_without_it(tmp_path: Pa
     rows = tmp_path / "rows.jsonl"
     codes = {"softmax, plain": ["passed"], "zeros, 1": ["wrong", "wrong:own draw"], "pointer cache, 1": ["void"]}
     kinds = {name: "twin" if "plain" in name else "specimen" for name in (*codes, "gelu, plain")}
-    rows.write_text("".join(
-        json.dumps({"device": "cpu", "kind": kind, "name": name, "codes": codes.get(name, ["passed"]), "reason": "",
-                    "stage_s": {}}) + "\n"
-        for name, kind in kinds.items()
-    ))  # fmt: skip
+    rows.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "device": "cpu",
+                    "kind": kind,
+                    "name": name,
+                    "codes": codes.get(name, ["passed"]),
+                    "reason": "",
+                    "stage_s": {},
+                }
+            )
+            + "\n"
+            for name, kind in kinds.items()
+        )
+    )
     first = read([rows])
     again = {d: [t.name for group in resting_on(d, first).values() for t in group] for d in DEFENCES}
     assert again["own draws"] == ["softmax, plain", "zeros, 1"]
@@ -144,8 +170,12 @@ def test_the_command_judges_specimens_and_twins(tmp_path: Path) -> None:
     report = tmp_path / "zoo.md"
     environment = os.environ | {"RAG_KERNELS_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
-        [*command, "--report", str(report)], capture_output=True, text=True, env=environment, timeout=280,
-    )  # fmt: skip
+        [*command, "--report", str(report)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=280,
+    )
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     odd = [row for row in rows[:-1] if not row["ok"]]
     assert odd == [], done.stderr

@@ -58,30 +58,49 @@ def kernels(a: ArchivedKernel, b: ArchivedKernel) -> None:
     left, right = st.columns(2, gap="medium")
     for column, kernel in ((left, a), (right, b)):
         with column:
-            st.page_link("views/kernel.py", label=show.short(kernel.id), query_params={"id": kernel.id},
-                         icon=":material/arrow_forward:")  # fmt: skip
+            st.page_link(
+                "views/kernel.py",
+                label=show.short(kernel.id),
+                query_params={"id": kernel.id},
+                icon=":material/arrow_forward:",
+            )
             tall = kernel.source.count("\n") > LINES
-            st.code(kernel.source, language=show.language(kernel.source, kernel.tier), line_numbers=True,
-                    height=520 if tall else "content")  # fmt: skip
+            st.code(
+                kernel.source,
+                language=show.language(kernel.source, kernel.tier),
+                line_numbers=True,
+                height=520 if tall else "content",
+            )
 
 
 def timings(first: list[Evaluation], second: list[Evaluation]) -> None:
     """Times of both where both were timed on the same problem and device."""
     rows = []
     for e in first:
-        other = next((o for o in second if (o.problem_id, o.judged.device.key) == (e.problem_id, e.judged.device.key)
-                      and isinstance(o.judged.verdict, Passed)), None)  # fmt: skip
+        other = next(
+            (
+                o
+                for o in second
+                if (o.problem_id, o.judged.device.key) == (e.problem_id, e.judged.device.key)
+                and isinstance(o.judged.verdict, Passed)
+            ),
+            None,
+        )
         mine = e.judged.verdict
         if other is None or not isinstance(mine, Passed) or not isinstance(other.judged.verdict, Passed):
             continue
         a, b = mine.measurement, other.judged.verdict.measurement
         rows.append(
             {
-                "problem": e.problem_name, "device": e.judged.device.name, "A": show.duration(a.candidate_us),
-                "B": show.duration(b.candidate_us), "B is faster by": show.times(a.candidate_us / b.candidate_us),
-                "eager beside A": show.duration(a.eager_us), "eager beside B": show.duration(b.eager_us),
+                "problem": e.problem_name,
+                "device": e.judged.device.name,
+                "A": show.duration(a.candidate_us),
+                "B": show.duration(b.candidate_us),
+                "B is faster by": show.times(a.candidate_us / b.candidate_us),
+                "eager beside A": show.duration(a.eager_us),
+                "eager beside B": show.duration(b.eager_us),
             }
-        )  # fmt: skip
+        )
     if rows:
         st.subheader("On the same device")
         st.dataframe(pd.DataFrame(rows).drop_duplicates(["problem", "device"]), hide_index=True)
@@ -123,8 +142,9 @@ def runs(a: Run, b: Run) -> None:
     left, right = st.columns(2, gap="large")
     for column, run, attempts in ((left, a, first), (right, b, second)):
         with column:
-            st.page_link("views/run.py", label=show.plain(run.id), query_params={"id": run.id},
-                         icon=":material/timeline:")  # fmt: skip
+            st.page_link(
+                "views/run.py", label=show.plain(run.id), query_params={"id": run.id}, icon=":material/timeline:"
+            )
             if len(attempts):
                 st.altair_chart(trends.outcomes(figures.outcome_counts(attempts)))
 
@@ -150,8 +170,11 @@ def choose_second(kernel: ArchivedKernel) -> None:
     st.caption("Choose what to compare it with: the kernels of the same problem.")
     others = data.lists().ranked(kernel.problem_id)
     for other in others[others["id"] != kernel.id].head(10).itertuples():
-        st.page_link("views/compare.py", label=show.plain(f"{show.short(other.id)} · {show.times(other.speedup)} · "
-                     f"{other.idea}"), query_params={"a": kernel.id, "b": other.id})  # fmt: skip
+        st.page_link(
+            "views/compare.py",
+            label=show.plain(f"{show.short(other.id)} · {show.times(other.speedup)} · {other.idea}"),
+            query_params={"a": kernel.id, "b": other.id},
+        )
 
 
 st.title("Compare")
@@ -166,10 +189,14 @@ match (*found_kernels, *found_runs):
     case _:
         for name, kernel, run in zip(names, found_kernels, found_runs, strict=True):
             if name and kernel is None and run is None:
-                st.warning(f"There is no kernel or run {show.plain(name)} here, or several kernels begin so.",
-                           icon=":material/search_off:")  # fmt: skip
+                st.warning(
+                    f"There is no kernel or run {show.plain(name)} here, or several kernels begin so.",
+                    icon=":material/search_off:",
+                )
         if isinstance(found_kernels[0], ArchivedKernel) and not names[1]:
             choose_second(found_kernels[0])
         else:
-            st.info("Give two kernels or two runs by their ids. Pages of kernels and runs link to here.",
-                    icon=":material/compare_arrows:")  # fmt: skip
+            st.info(
+                "Give two kernels or two runs by their ids. Pages of kernels and runs link to here.",
+                icon=":material/compare_arrows:",
+            )

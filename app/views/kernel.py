@@ -152,8 +152,9 @@ def lineage(kernel: ArchivedKernel, made: Attempt | None) -> None:
         tables.kernels(relatives, key="relatives")
         first = [e.source for e in family.edges if e.child == kernel.id and e.relation in ("parent", "crossover")]
         ordered = relatives.sort_values("id", key=lambda ids: ~ids.isin(first), kind="stable")
-        difference(kernel, {row.id: f"{_relation(family, kernel.id, row.id)} · {row.problem}" for row in
-                            ordered.itertuples()})  # fmt: skip
+        difference(
+            kernel, {row.id: f"{_relation(family, kernel.id, row.id)} · {row.problem}" for row in ordered.itertuples()}
+        )
 
 
 def _relation(family: LineageGraph, own: str, other: str) -> str:
@@ -175,8 +176,12 @@ def difference(kernel: ArchivedKernel, others: dict[str, str]) -> None:
     if other is None:
         return
     show.difference(other, kernel)
-    st.page_link("views/compare.py", label="Side by side", query_params={"a": other.id, "b": kernel.id},
-                 icon=":material/compare_arrows:")  # fmt: skip
+    st.page_link(
+        "views/compare.py",
+        label="Side by side",
+        query_params={"a": other.id, "b": kernel.id},
+        icon=":material/compare_arrows:",
+    )
 
 
 def making(kernel: ArchivedKernel, made: Attempt | None) -> None:
@@ -191,8 +196,12 @@ def making(kernel: ArchivedKernel, made: Attempt | None) -> None:
         st.caption("None.")
     else:
         tables.exemplars(shown, key="shown", hide=("same_graph", "bm25", "dense", "graph", "others", "idea"))
-        st.page_link("views/retrieval.py", label="What each signal said", icon=":material/travel_explore:",
-                     query_params={"id": made.run_id, "attempt": str(made.number)})  # fmt: skip
+        st.page_link(
+            "views/retrieval.py",
+            label="What each signal said",
+            icon=":material/travel_explore:",
+            query_params={"id": made.run_id, "attempt": str(made.number)},
+        )
         for number, row in enumerate(shown.itertuples(), 1):
             exemplar = data.kernel(row.id)
             if exemplar is not None:

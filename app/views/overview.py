@@ -27,9 +27,14 @@ def headline() -> None:
 def lately() -> None:
     st.subheader("What came in lately")
     span = st.segmented_control(
-        "In the last", list(SPANS), default="24 hours", required=True, key="since", bind="query-params",
+        "In the last",
+        list(SPANS),
+        default="24 hours",
+        required=True,
+        key="since",
+        bind="query-params",
         label_visibility="collapsed",
-    )  # fmt: skip
+    )
     since = datetime.now(UTC).replace(tzinfo=None) - timedelta(hours=SPANS[str(span)])
     shown = data.lists()
     found = shown.lately(since)

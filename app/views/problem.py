@@ -68,8 +68,10 @@ def admission(found: FunctionalProblem) -> None:
         if report.degenerate:
             st.error(f"Degenerate: {show.plain(report.degenerate)}. No speed is claimed.", icon=":material/block:")
         else:
-            st.success("Admitted: the output depends on what it should, and no empty kernel passes.",
-                       icon=":material/fact_check:")  # fmt: skip
+            st.success(
+                "Admitted: the output depends on what it should, and no empty kernel passes.",
+                icon=":material/fact_check:",
+            )
         for text in (*report.labels, *report.notes):
             st.text(text)
         left, right = st.columns(2, gap="large")

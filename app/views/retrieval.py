@@ -21,19 +21,30 @@ def one(made: Attempt) -> None:
         st.metric("Outcome", show.words(verdict_name(verdict)), border=True, width=170)
         st.metric("Speed-up", show.times(gain), border=True, width=150, help="over the better baseline")
         likest = shown["likeness"].max() if len(shown) else None
-        st.metric("Most copied", show.DASH if likest is None or likest != likest else f"{likest:.0f} %", border=True,
-                  width=150, help="share of the kernel that stands in the exemplar most like it")  # fmt: skip
+        st.metric(
+            "Most copied",
+            show.DASH if likest is None or likest != likest else f"{likest:.0f} %",
+            border=True,
+            width=150,
+            help="share of the kernel that stands in the exemplar most like it",
+        )
     if shown.empty:
-        st.info("This writer was shown nothing: the archive had nothing like it, or retrieval was off.",
-                icon=":material/visibility_off:")  # fmt: skip
+        st.info(
+            "This writer was shown nothing: the archive had nothing like it, or retrieval was off.",
+            icon=":material/visibility_off:",
+        )
     else:
         tables.exemplars(shown, key="shown", hide=("reasons", "idea"))
         st.caption("Places and scores as retrieval gave them. *Won* of *shown*: of all candidates that saw the kernel.")
     with st.container(horizontal=True):
         st.page_link("views/run.py", label="The run", query_params={"id": made.run_id}, icon=":material/timeline:")
         if isinstance(verdict, Passed):
-            st.page_link("views/kernel.py", label="The kernel", query_params={"id": made.candidate.id},
-                         icon=":material/arrow_forward:")  # fmt: skip
+            st.page_link(
+                "views/kernel.py",
+                label="The kernel",
+                query_params={"id": made.candidate.id},
+                icon=":material/arrow_forward:",
+            )
         st.page_link("views/retrieval.py", label="Retrieval as a whole", icon=":material/travel_explore:")
 
 
@@ -48,8 +59,13 @@ def paid() -> None:
             icon=":material/travel_explore:",
         )
         return
-    st.dataframe(records, hide_index=True, column_config=tables.SIGNAL_COLUMNS, placeholder=show.DASH,
-                 column_order=list(tables.SIGNAL_COLUMNS))  # fmt: skip
+    st.dataframe(
+        records,
+        hide_index=True,
+        column_config=tables.SIGNAL_COLUMNS,
+        placeholder=show.DASH,
+        column_order=list(tables.SIGNAL_COLUMNS),
+    )
     st.caption(
         "What became of candidates whose writer saw a kernel that the signal spoke for. Problems differ, so this is no "
         "proof that the signal is the cause: `rag-kernels ablate` compares with chance and with nothing."
@@ -63,8 +79,13 @@ def ablation() -> None:
     if arms.empty:
         return
     st.subheader("Ablation")
-    st.dataframe(arms, hide_index=True, column_config=tables.ARM_COLUMNS, placeholder=show.DASH,
-                 column_order=list(tables.ARM_COLUMNS))  # fmt: skip
+    st.dataframe(
+        arms,
+        hide_index=True,
+        column_config=tables.ARM_COLUMNS,
+        placeholder=show.DASH,
+        column_order=list(tables.ARM_COLUMNS),
+    )
     st.caption("The same writer on the same problems; intervals by bootstrap over problems.")
 
 
@@ -78,9 +99,7 @@ def newest() -> None:
     row = tables.attempts(page, key="attempts", hide=("round", "seconds"))
     if row is not None and row < len(page):
         made = page.iloc[row]
-        st.switch_page(
-            "views/retrieval.py", query_params={"id": str(made["run_id"]), "attempt": str(made["number"])}
-        )
+        st.switch_page("views/retrieval.py", query_params={"id": str(made["run_id"]), "attempt": str(made["number"])})
 
 
 run_id, number = st.query_params.get("id", ""), st.query_params.get("attempt", "")
@@ -90,8 +109,10 @@ if chosen is not None:
 else:
     st.title("Retrieval")
     if run_id or number:
-        st.warning(f"There is no attempt {show.plain(number)} of run {show.plain(run_id)} in this archive.",
-                   icon=":material/search_off:")  # fmt: skip
+        st.warning(
+            f"There is no attempt {show.plain(number)} of run {show.plain(run_id)} in this archive.",
+            icon=":material/search_off:",
+        )
     ablation()
     paid()
     newest()

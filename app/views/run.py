@@ -82,11 +82,19 @@ def detail(run: Run, number: int) -> None:
     st.code(candidate.source, language=language, line_numbers=True, height=420)
     with st.container(horizontal=True):
         if data.kernel(candidate.id) is not None:
-            st.page_link("views/kernel.py", label="The kernel's page", query_params={"id": candidate.id},
-                         icon=":material/arrow_forward:")  # fmt: skip
+            st.page_link(
+                "views/kernel.py",
+                label="The kernel's page",
+                query_params={"id": candidate.id},
+                icon=":material/arrow_forward:",
+            )
         if attempt.exemplars:
-            st.page_link("views/retrieval.py", label="What its writer was shown", icon=":material/travel_explore:",
-                         query_params={"id": run.id, "attempt": str(number)})  # fmt: skip
+            st.page_link(
+                "views/retrieval.py",
+                label="What its writer was shown",
+                icon=":material/travel_explore:",
+                query_params={"id": run.id, "attempt": str(number)},
+            )
 
 
 def live(run_id: str, under_way: bool) -> None:
@@ -113,8 +121,13 @@ def live(run_id: str, under_way: bool) -> None:
     failures(run_id)
     if attempts["model"].nunique() > 1 or attempts["writer"].nunique() > 1:
         st.subheader("Who wrote what won")
-        st.dataframe(figures.credit(attempts), hide_index=True, column_config=tables.CREDIT_COLUMNS,
-                     column_order=list(tables.CREDIT_COLUMNS), placeholder=show.DASH)  # fmt: skip
+        st.dataframe(
+            figures.credit(attempts),
+            hide_index=True,
+            column_config=tables.CREDIT_COLUMNS,
+            column_order=list(tables.CREDIT_COLUMNS),
+            placeholder=show.DASH,
+        )
 
 
 def settings(run: Run) -> None:
@@ -144,10 +157,15 @@ else:
     st.title(show.plain(f"{found.command} {found.problem_name}"))
     st.caption(show.plain(f"{found.id} · {show.when(found.started_at)} to {show.when(found.finished_at)}"))
     with st.container(horizontal=True):
-        st.page_link("views/kernels.py", label="Its kernels", query_params={"run": found.id},
-                     icon=":material/table_rows:")  # fmt: skip
-        st.page_link("views/compare.py", label="Compare with another run", query_params={"a": found.id},
-                     icon=":material/compare_arrows:")  # fmt: skip
+        st.page_link(
+            "views/kernels.py", label="Its kernels", query_params={"run": found.id}, icon=":material/table_rows:"
+        )
+        st.page_link(
+            "views/compare.py",
+            label="Compare with another run",
+            query_params={"a": found.id},
+            icon=":material/compare_arrows:",
+        )
     under_way = found.status == "running"
     st.fragment(live, run_every="3s" if under_way else None)(found.id, under_way)
     settings(found)

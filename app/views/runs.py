@@ -30,13 +30,19 @@ def sums() -> None:
     st.subheader("Attempts by outcome")
     st.altair_chart(trends.outcomes(counts))
     st.subheader("Who wrote what won")
-    st.dataframe(shown.credit(), hide_index=True, column_config=tables.CREDIT_COLUMNS, placeholder=show.DASH,
-                 column_order=list(tables.CREDIT_COLUMNS))  # fmt: skip
+    st.dataframe(
+        shown.credit(),
+        hide_index=True,
+        column_config=tables.CREDIT_COLUMNS,
+        placeholder=show.DASH,
+        column_order=list(tables.CREDIT_COLUMNS),
+    )
     failed = data.failures()
     if len(failed):
         st.subheader("Why attempts failed")
-        st.dataframe(failed, hide_index=True, column_config=tables.FAILURE_COLUMNS,
-                     column_order=list(tables.FAILURE_COLUMNS))  # fmt: skip
+        st.dataframe(
+            failed, hide_index=True, column_config=tables.FAILURE_COLUMNS, column_order=list(tables.FAILURE_COLUMNS)
+        )
 
 
 st.title("Runs")

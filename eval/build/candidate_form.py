@@ -27,7 +27,7 @@ ALLOWED_NODES = (
     ast.arguments, ast.arg, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.Name, ast.Load,
     ast.Store, ast.Constant, ast.Tuple, ast.List, ast.Subscript, ast.Slice, ast.BinOp, ast.UnaryOp, ast.Compare,
     ast.IfExp, ast.operator, ast.unaryop, ast.cmpop, ast.Call, ast.keyword, ast.Attribute, ast.Starred, ast.FunctionDef,
-)  # fmt: skip
+)
 BUILTINS = frozenset({"int", "float", "bool", "len", "max", "min", "tuple"})
 
 

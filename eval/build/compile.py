@@ -51,7 +51,7 @@ Flavour = Literal["cpu", "cuda", "cpu-checked", "cpu-raced", "cuda-checked", "cu
 SUFFIX: dict[Flavour, str] = {
     "cpu": ".cpp", "cuda": ".cu", "cpu-checked": ".cpp", "cpu-raced": ".cpp", "cuda-checked": ".cu",
     "cuda-host": ".cpp",
-}  # fmt: skip
+}
 # ThreadSanitizer: the compiler proper is told of OpenMP, the linker is not (no libgomp); fences, which TSan does not
 # see, are errors.
 CPU_FLAGS: dict[Flavour, str] = {
@@ -64,7 +64,7 @@ CPU_FLAGS: dict[Flavour, str] = {
 OPENMP = "rag_openmp.cpp"
 USES: dict[Flavour, tuple[str, ...]] = {
     "cpu-checked": ("rag_driver.h",), "cuda-checked": ("rag_driver.h",), "cpu-raced": ("rag_driver.h", OPENMP)
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache
         subprocess.run(
             [*box, _ninja(), "-C", scratch, "-k", "0", "--quiet"],
             capture_output=True, check=False, stdin=subprocess.DEVNULL, env=_environment() | {"TMPDIR": scratch},
-        )  # fmt: skip
+        )
         for folder, library in work.items():
             _keep(folder, library)
 

@@ -20,9 +20,15 @@ from rag_kernels.eval.build.torch_extension import lighten
 # What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
 # builtins; the forward cannot name it (eval.tiers refuses underscores).
 SAFE_BUILTINS = {
-    "int": int, "float": float, "bool": bool, "len": len, "max": max, "min": min, "tuple": tuple,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "len": len,
+    "max": max,
+    "min": min,
+    "tuple": tuple,
     "__import__": __import__,
-}  # fmt: skip
+}
 
 
 class Buffers(Protocol):
@@ -88,8 +94,11 @@ class ComposedCode:
 def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
     """The `forward` of a composed source, which `eval.tiers.check_composed` has passed."""
     names: dict[str, Any] = {
-        "torch": torch, "F": torch.nn.functional, "kernels": kernels, "__builtins__": SAFE_BUILTINS,
-    }  # fmt: skip
+        "torch": torch,
+        "F": torch.nn.functional,
+        "kernels": kernels,
+        "__builtins__": SAFE_BUILTINS,
+    }
     exec(compile(source.replace(kernels_text(source), ""), "<candidate>", "exec"), names)
     forward: Callable[..., Any] = names["forward"]
     return forward
@@ -166,9 +175,10 @@ class ModuleCode:
         state: list[tuple[torch.Tensor, torch.Tensor]] = []
         plain = {  # tensors that are no buffers
             f"{path}.{name}".lstrip("."): (vars(module), name, value)
-            for path, module in model.named_modules() for name, value in vars(module).items()
+            for path, module in model.named_modules()
+            for name, value in vars(module).items()
             if isinstance(value, torch.Tensor)
-        }  # fmt: skip
+        }
         for entry in held:
             tensor = buffers.tensors[entry["content"]]
             fits = [n for n, p in free.items() if p.shape == tensor.shape and p.dtype == tensor.dtype]

@@ -74,13 +74,14 @@ def calibrate(cases: Sequence[Case], generator: torch.Generator, out_of_time: Ca
     gap = min(_smallest([c.rms for c in cheats]), MOST_CHEAT) / rms
     fixed = LIMITS[min(d.itemsize for d in dtypes)]
     return Calibration(
-        noise_rms=rms, noise_max=largest, noise_runs=runs, cheats=tuple(cheats), gap=gap,
+        noise_rms=rms,
+        noise_max=largest,
+        noise_runs=runs,
+        cheats=tuple(cheats),
+        gap=gap,
         limit_rms=_between(rms, [c.rms for c in cheats], fixed[0]),
         limit_max=_between(largest, [c.max for c in cheats], fixed[1]),
-    )  # fmt: skip
-
-
-
+    )
 
 
 def _ratios(case: Case, mode: Perturbed) -> tuple[float, float]:

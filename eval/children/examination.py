@@ -175,10 +175,15 @@ class Examiner:
             calibration = self.attempt("calibration", lambda: self._calibrate(samples[first:]))
         sensitivities = self.attempt("sensitivities", self._sensitivities) or ()
         return Examination(
-            outputs=outputs, kinds=tuple(s.kind for s in samples), oracle=self.oracle_kind, panel=rows,
-            sensitivities=sensitivities, calibration=calibration, notes=tuple(self.notes),
+            outputs=outputs,
+            kinds=tuple(s.kind for s in samples),
+            oracle=self.oracle_kind,
+            panel=rows,
+            sensitivities=sensitivities,
+            calibration=calibration,
+            notes=tuple(self.notes),
             seconds=time.monotonic() - self.started,
-        )  # fmt: skip
+        )
 
     def _exact(self, values: Values, reference: list[torch.Tensor]) -> list[torch.Tensor]:
         with contextlib.suppress(RuntimeError, TypeError, ValueError):
@@ -216,8 +221,12 @@ class Examiner:
             changed_max = float((gone / scale.clamp(min=TINY)).max()) if x.numel() else 0.0
             rows.append(
                 Output(
-                    shape=tuple(right.shape), dtype=str(right.dtype).removeprefix("torch."), rms=rms,
-                    finite=bool(torch.isfinite(right).all()), spread=spread, changed=_relative(_rms(gone), rms),
+                    shape=tuple(right.shape),
+                    dtype=str(right.dtype).removeprefix("torch."),
+                    rms=rms,
+                    finite=bool(torch.isfinite(right).all()),
+                    spread=spread,
+                    changed=_relative(_rms(gone), rms),
                     changed_max=changed_max,
                 )
             )

@@ -27,9 +27,12 @@ class _Location(ctypes.Structure):
 
 class _Properties(ctypes.Structure):
     _fields_ = (
-        ("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", _Location),
-        ("windows", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8),
-    )  # fmt: skip
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", _Location),
+        ("windows", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
 
 
 class _Access(ctypes.Structure):

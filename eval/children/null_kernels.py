@@ -85,6 +85,4 @@ def _score(sample: Sample, outputs: Outputs) -> tuple[bool, float]:
 
 def _kernelbench(outputs: Outputs, reference: Outputs) -> bool:
     pairs = zip(outputs, reference, strict=True)
-    return all(
-        torch.allclose(got.double(), right.double(), atol=KERNELBENCH, rtol=KERNELBENCH) for got, right in pairs
-    )
+    return all(torch.allclose(got.double(), right.double(), atol=KERNELBENCH, rtol=KERNELBENCH) for got, right in pairs)

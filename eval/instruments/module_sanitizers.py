@@ -43,8 +43,9 @@ CHECKS = "-fsanitize=address,undefined -fno-sanitize=shift-base,vptr -fno-omit-f
 OPTIONS = {  # torch is not built with these checks, and what it shares with the module would look wrong to them
     "ASAN_OPTIONS": "detect_leaks=0:detect_container_overflow=0:detect_odr_violation=0:alloc_dealloc_mismatch=0:"
     "allocator_may_return_null=1:handle_segv=1",
-    "UBSAN_OPTIONS": "print_stacktrace=0", "OMP_NUM_THREADS": "4",
-}  # fmt: skip
+    "UBSAN_OPTIONS": "print_stacktrace=0",
+    "OMP_NUM_THREADS": "4",
+}
 _BUILDS = {"cpu": re.compile(r"cpp_extension|PYBIND11_MODULE|\bctypes\b"), "cuda": re.compile("__global__")}
 _ON_GPU = re.compile(r"^=+ (?=Invalid|Uninitialized|Error: Race|Race reported|Barrier error)", re.MULTILINE)
 _KERNEL = re.compile(r"\bat (?:void )?([\w:]+)")
@@ -103,9 +104,15 @@ def _on_cpu(files: Sequence[str]) -> list[dict[str, Any]]:
     for name in ("c++", "g++"):
         (tools / name).write_text(f'#!/bin/sh\nexec {compiler} {CHECKS} "$@"\n')
         (tools / name).chmod(0o755)
-    code, log = _plain(files, OPTIONS | {
-        "PATH": f"{tools}:{os.environ['PATH']}", "CXX": str(tools / "c++"), "LD_PRELOAD": runtime,
-    })  # fmt: skip
+    code, log = _plain(
+        files,
+        OPTIONS
+        | {
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "CXX": str(tools / "c++"),
+            "LD_PRELOAD": runtime,
+        },
+    )
     here = str(Path.cwd())
     return _by_call(" and ".join(CPU_TOOLS), code, log, len(files), lambda text: _own_on_cpu(text, here))
 
@@ -120,9 +127,13 @@ def _on_gpu(source: str, files: Sequence[str]) -> list[dict[str, Any]]:
         return [_report(left_out="it does not run in a program of its own")] * len(files)
     environment = _environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})  # or what lies beyond a tensor is torch's
     seen = side_by_side(
-        [tool, "--target-processes", "application-only"], [(name, files) for name in GPU_TOOLS], PROGRAM,
-        limit_s=TOOL_LIMIT_S, environment=environment, apart=True,
-    )  # fmt: skip
+        [tool, "--target-processes", "application-only"],
+        [(name, files) for name in GPU_TOOLS],
+        PROGRAM,
+        limit_s=TOOL_LIMIT_S,
+        environment=environment,
+        apart=True,
+    )
     names = frozenset(re.findall(r"\w+", source))
     each = [_by_call(name, code, log, len(files), lambda text: _own_on_gpu(text, names)) for name, code, log in seen]
     return [

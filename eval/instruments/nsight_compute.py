@@ -43,14 +43,25 @@ L2_HITS = "lts__t_sector_hit_rate.pct"
 WAVES = "launch__waves_per_multiprocessor"
 # How many blocks each lets on a multiprocessor.
 LIMITS = {
-    "registers": "launch__occupancy_limit_registers", "shared memory": "launch__occupancy_limit_shared_mem",
-    "warps": "launch__occupancy_limit_warps", "blocks": "launch__occupancy_limit_blocks",
-}  # fmt: skip
+    "registers": "launch__occupancy_limit_registers",
+    "shared memory": "launch__occupancy_limit_shared_mem",
+    "warps": "launch__occupancy_limit_warps",
+    "blocks": "launch__occupancy_limit_blocks",
+}
 STALLS = {
     reason: f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
-    for reason in ("long_scoreboard", "short_scoreboard", "lg_throttle", "mio_throttle", "math_pipe_throttle",
-                   "barrier", "wait", "no_instruction", "drain")
-}  # fmt: skip
+    for reason in (
+        "long_scoreboard",
+        "short_scoreboard",
+        "lg_throttle",
+        "mio_throttle",
+        "math_pipe_throttle",
+        "barrier",
+        "wait",
+        "no_instruction",
+        "drain",
+    )
+}
 METRICS = (TIME, DRAM, SM, OCCUPANCY, REGISTERS, L2_HITS, WAVES, *LIMITS.values(), *STALLS.values())
 
 
@@ -142,13 +153,31 @@ def run(payload: dict[str, Any]) -> dict[str, str]:
         return {"csv": "", "why": "ncu is not installed"}
     Path("call.bin").write_bytes(base64.b64decode(payload["call"]))
     command = [
-        tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
-        "--launch-count", str(LAUNCHES), "--metrics", ",".join(METRICS), payload["program"], "call.bin",
-    ]  # fmt: skip
+        tool,
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--clock-control",
+        "none",
+        "--launch-count",
+        str(LAUNCHES),
+        "--metrics",
+        ",".join(METRICS),
+        payload["program"],
+        "call.bin",
+    ]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", start_new_session=True, env=os.environ | {"TMPDIR": os.getcwd()},
-    )  # fmt: skip
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": os.getcwd()},
+    )
     try:
         said, _ = process.communicate(timeout=payload["limit_s"])
     except subprocess.TimeoutExpired:

@@ -43,11 +43,13 @@ THREAD_LIMIT_S = 45.0
 REFUSED, UNKNOWN, FOUND, RACY = 3, 4, 9, 66  # exit codes: of the driver (twice), compute-sanitizer, TSan
 NO_RANDOMIZE = 0x0040000  # TSan's shadow memory has fixed places, which a randomized layout may have taken
 OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:allocator_may_return_null=1", "PATH": "/usr/bin:/bin",
-    "UBSAN_OPTIONS": "print_stacktrace=0", "OMP_NUM_THREADS": "4",
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:allocator_may_return_null=1",
+    "PATH": "/usr/bin:/bin",
+    "UBSAN_OPTIONS": "print_stacktrace=0",
+    "OMP_NUM_THREADS": "4",
     "TSAN_OPTIONS": f"halt_on_error=1:exitcode={RACY}:history_size=7:report_thread_leaks=0:report_signal_unsafe=0:"
     "report_mutex_bugs=0:report_destroy_locked=0:detect_deadlocks=0:allocator_may_return_null=1",
-}  # fmt: skip
+}
 SOFT_TOOLS = frozenset({"initcheck"})  # padding that is read and thrown away is no error
 _FOUND = (
     re.compile(r"ERROR: AddressSanitizer: ([^\n]{0,160})"),
@@ -101,10 +103,12 @@ def sanitize(
 ) -> list[Report]:
     """What every tool says of each of these calls, made in a child of `workers`. If that dies, one report is all."""
     payload = {
-        "checked": str(programs.checked or ""), "raced": str(programs.raced or ""), "gpu": on_gpu,
+        "checked": str(programs.checked or ""),
+        "raced": str(programs.raced or ""),
+        "gpu": on_gpu,
         "recorded": recorded,
         "calls": [base64.b64encode(call).decode() for call in calls],
-    }  # fmt: skip
+    }
     return sanitized(workers, RUN, payload, 3 * RUN_LIMIT_S * len(calls)) if calls else []
 
 
@@ -172,9 +176,13 @@ def _start(program: str, call: str, log: str) -> subprocess.Popen[bytes]:
     libc = ctypes.CDLL(None)
     with open(log, "wb") as file:
         return subprocess.Popen(
-            [program, call], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, env=OPTIONS,
+            [program, call],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            env=OPTIONS,
             preexec_fn=lambda: libc.personality(NO_RANDOMIZE),
-        )  # fmt: skip
+        )
 
 
 def _log(name: str) -> str:
@@ -213,9 +221,14 @@ def compute_sanitizer() -> str | None:
 
 
 def side_by_side(
-    tool: Sequence[str], jobs: Sequence[tuple[str, Sequence[str]]], program: Sequence[str], *,
-    limit_s: float | None = None, environment: dict[str, str] | None = None, apart: bool = False,
-) -> list[tuple[str, int | None, str]]:  # fmt: skip
+    tool: Sequence[str],
+    jobs: Sequence[tuple[str, Sequence[str]]],
+    program: Sequence[str],
+    *,
+    limit_s: float | None = None,
+    environment: dict[str, str] | None = None,
+    apart: bool = False,
+) -> list[tuple[str, int | None, str]]:
     """Name, exit code and log of each tool of compute-sanitizer; no code, and why, of one that took too long.
 
     `apart` runs each in a folder of its own.
@@ -226,10 +239,17 @@ def side_by_side(
         folder.mkdir(exist_ok=True)
         command = [*tool, "--tool", name, "--error-exitcode", str(FOUND), *MORE.get(name, ()), *program, *files]
         with open(f"tool{job}.log", "wb") as log:
-            started.append(subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment,
-                cwd=folder,
-            ))  # fmt: skip
+            started.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env=environment,
+                    cwd=folder,
+                )
+            )
     results: list[tuple[str, int | None, str]] = []
     limit_s = limit_s or GPU_LIMIT_S
     end = time.monotonic() + limit_s
@@ -252,4 +272,3 @@ def said_first(log: str) -> str:
     sentence = re.sub(r" on address 0x.*| on unknown address 0x.*", "", sentence)
     line = _LINE.search(log)
     return f"{sentence}, line {line.group(1)}" if line else sentence
-

@@ -84,10 +84,15 @@ def ask_gpu(payload: dict[str, Backend]) -> dict[str, int]:
 
     known = torch.cuda.get_device_properties(0)
     names = (
-        "multi_processor_count", "shared_memory_per_multiprocessor", "shared_memory_per_block_optin",
-        "shared_memory_per_block", "regs_per_multiprocessor", "max_threads_per_multi_processor", "L2_cache_size",
+        "multi_processor_count",
+        "shared_memory_per_multiprocessor",
+        "shared_memory_per_block_optin",
+        "shared_memory_per_block",
+        "regs_per_multiprocessor",
+        "max_threads_per_multi_processor",
+        "L2_cache_size",
         "warp_size",
-    )  # fmt: skip
+    )
     return {name: int(getattr(known, name)) for name in names if hasattr(known, name)}
 
 

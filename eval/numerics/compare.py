@@ -35,9 +35,13 @@ class Comparison:
 
 
 def compare(
-    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, *,
-    noise: torch.Tensor | None = None, limits: tuple[float, float] | None = None,
-) -> Comparison:  # fmt: skip
+    got: torch.Tensor,
+    reference: torch.Tensor,
+    oracle: torch.Tensor,
+    *,
+    noise: torch.Tensor | None = None,
+    limits: tuple[float, float] | None = None,
+) -> Comparison:
     """Judge one output: `got` and `reference` in the problem's dtype, `oracle` in fp64 (or the exact integers).
 
     `noise` is the error of runs with amplified rounding (`eval.noise`), element by element: where inputs are unusual
@@ -121,9 +125,12 @@ def _errors(
 
 
 def _compare_floats(
-    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor | None,
+    got: torch.Tensor,
+    reference: torch.Tensor,
+    oracle: torch.Tensor,
+    noise: torch.Tensor | None,
     limits: tuple[float, float],
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     errors = _errors(got, reference, oracle, noise)
     error, r_rms, r_max, whole = errors.error, errors.r_rms, errors.r_max, errors.whole
     (rms_limit, max_limit), shape = limits, tuple(got.shape)

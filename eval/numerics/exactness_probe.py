@@ -17,11 +17,16 @@ from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgumen
 Along = Literal["first", "rows", "columns"]
 # operator -> operands that may be made one-hot, and which of their sides the outputs are on
 OPERANDS: dict[str, tuple[tuple[int, Along], ...]] = {
-    "linear": ((1, "rows"),), "conv1d": ((1, "first"),), "conv2d": ((1, "first"),),
+    "linear": ((1, "rows"),),
+    "conv1d": ((1, "first"),),
+    "conv2d": ((1, "first"),),
     "conv3d": ((1, "first"),),
-    "mm": ((1, "columns"), (0, "rows")), "matmul": ((1, "columns"), (0, "rows")), "bmm": ((1, "columns"), (0, "rows")),
-    "addmm": ((2, "columns"), (1, "rows")), "baddbmm": ((2, "columns"), (1, "rows")),
-}  # fmt: skip
+    "mm": ((1, "columns"), (0, "rows")),
+    "matmul": ((1, "columns"), (0, "rows")),
+    "bmm": ((1, "columns"), (0, "rows")),
+    "addmm": ((2, "columns"), (1, "rows")),
+    "baddbmm": ((2, "columns"), (1, "rows")),
+}
 TRANSPOSES = frozenset({"t", "numpy_T", "transpose", "mT", "permute"})
 
 

@@ -25,16 +25,42 @@ from rag_kernels.eval.process.lockdown import Confinement
 SCRATCH = "/scratch"
 # What an untrusted process's environment may hold. Keys and tokens are not on the list.
 ALLOWED_ENV = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "CC", "CXX",
-    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS",
-    "NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS", "TORCH_SYMM_MEM_DISABLE_MULTICAST",  # a shared host's wish
-)  # fmt: skip
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "CC",
+    "CXX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "NCCL_NVLS_ENABLE",
+    "NVSHMEM_DISABLE_NVLS",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST",  # a shared host's wish
+)
 ALWAYS = ("processes", "rlimits", "watchdog")
 PROBE_LIMIT_S = 20
 SYSTEM = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/run/opengl-driver",
-    "/opt/cuda", "/opt/nvidia", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
-)  # fmt: skip
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/run/opengl-driver",
+    "/opt/cuda",
+    "/opt/nvidia",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+)
 APART = ("--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "rag-kernels")
 OWN_PIDS = ("--unshare-pid", "--proc", "/proc")
 HOST_PIDS = ("--ro-bind", "/proc", "/proc")  # a container may forbid to mount a new /proc
@@ -117,9 +143,12 @@ def bwrap(
 
 
 def _box(
-    namespaces: Sequence[str], readable: Sequence[str], scratch: tuple[str, str] | None,
-    devices: Sequence[str], hidden: Sequence[str],
-) -> list[str]:  # fmt: skip
+    namespaces: Sequence[str],
+    readable: Sequence[str],
+    scratch: tuple[str, str] | None,
+    devices: Sequence[str],
+    hidden: Sequence[str],
+) -> list[str]:
     """All of the file system is made here, of what is named and nothing else; every other folder is empty."""
     options = [shutil.which("bwrap") or "bwrap", "--new-session", *namespaces, "--dev", "/dev"]
     for path in dict.fromkeys(readable):

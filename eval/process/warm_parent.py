@@ -62,7 +62,7 @@ from rag_kernels.eval.process.process_tree import (
     stands,
     strays,
     tree,
-)  # fmt: skip
+)
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36

@@ -199,9 +199,12 @@ class Workers:
         )
         self._process = subprocess.Popen(
             [*box, sys.executable, "-P", "-c", start],
-            env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            env=env,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is the judge's to handle, from the first moment
-        )  # fmt: skip
+        )
         theirs.close()
         self._control = Channel(ours)
         self._lock, self._taking = threading.Lock(), threading.Lock()
@@ -238,17 +241,24 @@ class Workers:
         ours, theirs = pair()
         log_fd = os.memfd_create("log")
         request = {
-            "fork": role, "memory_bytes": memory_bytes, "limit_address_space": limit_address_space,
+            "fork": role,
+            "memory_bytes": memory_bytes,
+            "limit_address_space": limit_address_space,
             "may_fork": may_fork,
-        }  # fmt: skip
+        }
         reply = self._ask(request, [theirs.fileno(), log_fd])
         theirs.close()
         return Worker(self, Channel(ours), reply["pid"], log_fd)
 
     def spare(
-        self, role: str, *, memory_bytes: int | None = None, limit_address_space: bool = True, may_fork: bool = True,
+        self,
+        role: str,
+        *,
+        memory_bytes: int | None = None,
+        limit_address_space: bool = True,
+        may_fork: bool = True,
         count: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Start children now that the next `spawn`s with the same arguments take: their start costs no waiting then."""
         with self._taking:
             ready = self._spares.setdefault((role, memory_bytes, limit_address_space, may_fork), [])
@@ -282,5 +292,3 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-

@@ -43,9 +43,15 @@ def admission_file(fp: FunctionalProblem, device: Device, *, cache: Path) -> Pat
 
 
 def open_admission(
-    file: Path, fp: FunctionalProblem, device: Device, workers: Workers, *, budget_s: float = BUDGET_S,
-    units: Sequence[str] = (), locks: Path = Path(),
-) -> Admission:  # fmt: skip
+    file: Path,
+    fp: FunctionalProblem,
+    device: Device,
+    workers: Workers,
+    *,
+    budget_s: float = BUDGET_S,
+    units: Sequence[str] = (),
+    locks: Path = Path(),
+) -> Admission:
     """The cached admission, or one examined now. An examination that fails costs a note, never the problem.
 
     It takes turns (`eval.turns`) on `units`, with locks under the folder `locks`; the caller must hold none meanwhile.
@@ -72,9 +78,13 @@ def _examine(
     fp: FunctionalProblem, device: Device, workers: Workers, budget_s: float, turns: tuple[list[str], str]
 ) -> Examination:
     payload = {
-        "problem": fp, "device": device.backend, "threads": threads(), "budget_s": budget_s,
-        "seed": random.SystemRandom().getrandbits(40), "turns": turns,
-    }  # fmt: skip
+        "problem": fp,
+        "device": device.backend,
+        "threads": threads(),
+        "budget_s": budget_s,
+        "seed": random.SystemRandom().getrandbits(40),
+        "turns": turns,
+    }
     memory_bytes = None if device.backend == "cuda" else int(MEMORY_SHARE * _available_bytes())
     try:
         found = workers.call(EXAMINER, payload, deadline_s=DEADLINE_S, memory_bytes=memory_bytes)
@@ -125,9 +135,7 @@ def _degenerate(found: Examination) -> str:
     change = max(output.changed_max for output in found.outputs)
     has_previous = any(row.name == "previous output" for row in found.panel)
     if has_previous and elements >= MIN_ELEMENTS and change <= SMALL_CHANGE:
-        return (
-            f"the output hardly depends on the inputs: other ones move no element by more than {change:.1%} of it"
-        )
+        return f"the output hardly depends on the inputs: other ones move no element by more than {change:.1%} of it"
     return ""
 
 
@@ -146,4 +154,3 @@ def _remarks(found: Examination) -> list[str]:
     if any(not output.finite for output in found.outputs):
         remarks.append("the output is not finite everywhere on the problem's own inputs")
     return remarks
-

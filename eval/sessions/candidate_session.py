@@ -94,10 +94,13 @@ class Subject:
             workers.spare(role, memory_bytes=memory, limit_address_space=limited, may_fork=self.is_module)
         try:
             message = {
-                "device": session.device.backend, "threads": threads(), "tier": candidate.tier,
-                "source": candidate.source, "library": str(library.path) if library else "",
+                "device": session.device.backend,
+                "threads": threads(),
+                "tier": candidate.tier,
+                "source": candidate.source,
+                "library": str(library.path) if library else "",
                 "cubin": str(library.cubin or "") if library else "",
-            }  # fmt: skip
+            }
             self._ask(message, stage="load", deadline_s=self._load_limit_s)
         except Stopped:
             self.close()
@@ -114,9 +117,15 @@ class Subject:
             raise Stopped(_failed(failure, stage, deadline_s)) from failure
 
     def _do(
-        self, do: str, answer: dict[str, type] | None = None, *, stage: str = "call", deadline_s: float | None = None,
-        fds: Sequence[int] = (), **arguments: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        do: str,
+        answer: dict[str, type] | None = None,
+        *,
+        stage: str = "call",
+        deadline_s: float | None = None,
+        fds: Sequence[int] = (),
+        **arguments: Any,
+    ) -> Any:
         """One numbered request; its reply has this number and the keys of `answer`, or it is not our worker's."""
         self.session.turns.give_way()
         self._requests += 1
@@ -145,12 +154,14 @@ class Subject:
         place = Place(session, len(self.places), content, outputs, restarts=session.restarts)
         session.write(plain(0, len(session.specs)), place.content)  # a constructor sees inputs that no call will use
         message = binding(session.fp, self.candidate, session.reply) | {
-            "content": content.describe(), "seed": session.rng.getrandbits(40),
+            "content": content.describe(),
+            "seed": session.rng.getrandbits(40),
             "outputs": describe(session.fp.outputs, tight=tight and not session.on_gpu),
             "writable": "read-only inputs" in self.limits.without,
-            "like": like.number if like else None, "strided": strided,
+            "like": like.number if like else None,
+            "strided": strided,
             "beside": beside.number if beside else None,
-        }  # fmt: skip
+        }
         fds = [content.fd, outputs.fd] if outputs else [content.fd]
         if session.on_gpu and like is None:
             fd, message["shared"] = session.share()
@@ -243,10 +254,14 @@ class Subject:
         reply = self._do("pull", {"form": list, "intact": bool, "arithmetic": bool}, at=place.number)
         expected = [[list(s.shape), s.dtype, place.session.device.backend] for s in place.session.fp.outputs]
         if reply["form"] != expected:
-            raise Stopped(Wrong(
-                "The outputs have another form than the problem's.", "own draw", math.inf,
-                f"returned {reply['form']}, expected {expected}",
-            ))  # fmt: skip
+            raise Stopped(
+                Wrong(
+                    "The outputs have another form than the problem's.",
+                    "own draw",
+                    math.inf,
+                    f"returned {reply['form']}, expected {expected}",
+                )
+            )
         if not reply["arithmetic"]:
             why = "The candidate left the thread flushing subnormals or rounding in another direction."
             raise Stopped(Rejected("floating_point_state", why))
@@ -297,9 +312,10 @@ class Subject:
         """One call under a profiler."""
         reply = self._do("profile", {"kernels": dict, "native": list, "flags": list}, at=place.number)
         return Profile(
-            {str(k): float(v) for k, v in reply["kernels"].items()}, [str(name) for name in reply["native"]],
+            {str(k): float(v) for k, v in reply["kernels"].items()},
+            [str(name) for name in reply["native"]],
             [str(flag) for flag in reply["flags"]],
-        )  # fmt: skip
+        )
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -342,9 +358,10 @@ def binding(fp: FunctionalProblem, candidate: Candidate, reply: dict[str, Any]) 
     position = {a.name: i for i, a in enumerate(fp.tensors)}
     arguments = [a.value if isinstance(a, ScalarArgument) else {"content": position[a.name]} for a in fp.arguments]
     message = {
-        "arguments": arguments, "constants": [v for _, v in fp.abi_constants],
+        "arguments": arguments,
+        "constants": [v for _, v in fp.abi_constants],
         "keywords": codec.encode(dict(fp.constants)),
-    }  # fmt: skip
+    }
     if candidate.tier != "module":
         return message
     by_leaf = {a.path: {"content": position[a.name]} for a in fp.tensors if a.role == "input"}
@@ -354,7 +371,7 @@ def binding(fp: FunctionalProblem, candidate: Candidate, reply: dict[str, Any]) 
         "held": [
             {"content": position[a.name], "path": a.path, "role": a.role} for a in fp.tensors if a.role != "input"
         ],
-    }  # fmt: skip
+    }
 
 
 def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:

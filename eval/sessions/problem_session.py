@@ -41,9 +41,15 @@ class Session:
     """Open with a problem, close when done; a context manager. `rng` is seeded from the operating system."""
 
     def __init__(
-        self, fp: FunctionalProblem, *, workers: Workers, candidate_workers: Workers, device: Device, limits: Limits,
+        self,
+        fp: FunctionalProblem,
+        *,
+        workers: Workers,
+        candidate_workers: Workers,
+        device: Device,
+        limits: Limits,
         turns: Turns | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if fp.uses_random:
             raise ProblemError(
                 f"{fp.problem.name} draws random numbers in its forward (dropout in train mode?), so no kernel can be "
@@ -95,10 +101,14 @@ class Session:
         role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
         worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
         message = {
-            "problem": codec.encode(self.fp), "device": self.device.backend, "threads": threads(),
-            "content": self.content.describe(), "outputs": self.submitted.describe(),
-            "tf32": self.limits.precision != "strict", "seed": self.rng.getrandbits(40),
-        }  # fmt: skip
+            "problem": codec.encode(self.fp),
+            "device": self.device.backend,
+            "threads": threads(),
+            "content": self.content.describe(),
+            "outputs": self.submitted.describe(),
+            "tf32": self.limits.precision != "strict",
+            "seed": self.rng.getrandbits(40),
+        }
         fds = [self.content.fd, self.submitted.fd]
         try:
             self.reply = worker.request(message, deadline_s=self.limits.open_s, fds=fds)

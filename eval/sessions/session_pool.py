@@ -43,13 +43,23 @@ class Sessions:
     _other_sizes: dict[tuple[str, Sizes], FunctionalProblem | None] = field(default_factory=dict)
     _one_at_a_time: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
 
-    def new(self, fp: FunctionalProblem, *, workers: Workers | None = None, limits: Limits | None = None,
-            turns: Turns | None = None) -> Session:  # fmt: skip
+    def new(
+        self,
+        fp: FunctionalProblem,
+        *,
+        workers: Workers | None = None,
+        limits: Limits | None = None,
+        turns: Turns | None = None,
+    ) -> Session:
         """A session of its own, to be closed by who asked for it."""
         return Session(
-            fp, workers=workers or self.workers, candidate_workers=self.candidate_workers, device=self.device,
-            limits=limits or self.limits, turns=turns or self.turns,
-        )  # fmt: skip
+            fp,
+            workers=workers or self.workers,
+            candidate_workers=self.candidate_workers,
+            device=self.device,
+            limits=limits or self.limits,
+            turns=turns or self.turns,
+        )
 
     def for_baselines(self, fp: FunctionalProblem, workers: Workers) -> Session:
         """One draw will do: no answer is checked. Not opened beside others: torch.compile times kernels to choose."""

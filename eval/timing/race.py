@@ -61,9 +61,12 @@ class Race:
     """One candidate against the reference's variants on the same content."""
 
     def __init__(
-        self, subject: Subject, place: Place, variants: Sequence[str],
+        self,
+        subject: Subject,
+        place: Place,
+        variants: Sequence[str],
         check: Callable[[Place, Taken, Recipe], None] = _leave,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.subject, self.place, self.session, self.check = subject, place, place.session, check
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
@@ -134,8 +137,11 @@ class Race:
         limits = self.session.limits
         few, least = min(count, limits.few_pairs), min(count, limits.pairs)
         early = limits.rechecked if few == least else 1
-        stretches = ((range(few), early), (range(few, least), limits.rechecked - early),
-                     (range(least, count), limits.rechecked))  # fmt: skip
+        stretches = (
+            (range(few), early),
+            (range(few, least), limits.rechecked - early),
+            (range(least, count), limits.rechecked),
+        )
         return {n for s, wanted in stretches for n in self.session.rng.sample(s, min(wanted, len(s)))}
 
     def asking(self, times: Times) -> float:

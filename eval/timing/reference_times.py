@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 BURST, BURST_BYTES, BURST_S, LONG_S = 64, 8 << 30, 1.5e-3, 4e-3
 ASKING_S = 1e-4  # about what asking for a call, and waiting for a GPU, takes
 VARIANTS = {
-    "eager": "eager", "compile": "torch.compile", "graph": "a CUDA graph of eager",
+    "eager": "eager",
+    "compile": "torch.compile",
+    "graph": "a CUDA graph of eager",
     "autotune": 'torch.compile(mode="max-autotune")',
-}  # fmt: skip
+}
 
 
 class ReferenceTimes:

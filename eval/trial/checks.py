@@ -176,11 +176,13 @@ class Checks:
         self.found.checks.append("exactness probe")
         allowed = ALLOWED.get(place.session.limits.precision)
         if allowed is not None and precision not in allowed and np.isfinite(error) and error < 0.1:
-            raise Stopped(Rejected(
-                "lower_precision",
-                f"Products are computed in {precision}: exact ones come out with a relative error of {error:.1e}. "
-                "Compute in fp32.",
-            ))  # fmt: skip
+            raise Stopped(
+                Rejected(
+                    "lower_precision",
+                    f"Products are computed in {precision}: exact ones come out with a relative error of {error:.1e}. "
+                    "Compute in fp32.",
+                )
+            )
         self.found.precision = precision
 
     def special_values(self, place: Place) -> None:

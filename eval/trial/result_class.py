@@ -24,9 +24,22 @@ DECOY_SHARE = 0.02
 
 
 NUMERICAL = (
-    "cublas", "cudnn", "cusolver", "cusparse", "cufft", "mkl_", "MKL_", "dnnl_", "cblas_", "LAPACKE_", "_ZN2at",
-    "_ZNK2at", "_ZN3c10", "_ZNK3c10", "_ZN5torch",
-)  # fmt: skip
+    "cublas",
+    "cudnn",
+    "cusolver",
+    "cusparse",
+    "cufft",
+    "mkl_",
+    "MKL_",
+    "dnnl_",
+    "cblas_",
+    "LAPACKE_",
+    "_ZN2at",
+    "_ZNK2at",
+    "_ZN3c10",
+    "_ZNK3c10",
+    "_ZN5torch",
+)
 LOADERS = ("dlopen", "dlsym", "dlmopen")  # nvcc's own runtime imports them too: there the source has to name them
 
 

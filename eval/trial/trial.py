@@ -42,10 +42,15 @@ class Trial:
     """A candidate and what has been seen of it. `thorough` adds the checks that a published result needs."""
 
     def __init__(
-        self, session: Session, candidate: Candidate, library: Library | None, *,
-        thorough: bool = False, checked: Callable[[], tuple[Programs, Workers]] | None = None,
+        self,
+        session: Session,
+        candidate: Candidate,
+        library: Library | None,
+        *,
+        thorough: bool = False,
+        checked: Callable[[], tuple[Programs, Workers]] | None = None,
         loaded: Callable[[], Subject] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.loaded = loaded  # hands over a worker that has loaded the candidate already
         self.session, self.candidate, self.library, self.checked = session, candidate, library, checked
         self.thorough = thorough or session.limits.thorough
@@ -232,6 +237,7 @@ class Trial:
         self, subject: Subject, place: Place, checks: Checks, baseline: Baseline | None
     ) -> tuple[Times, Times | None]:
         session = self.session
+
         def check(place: Place, outputs: Taken, recipe: Recipe) -> None:
             if "rechecks" not in self.without:
                 checks.compare(place, outputs, recipe, "timed call")
@@ -289,12 +295,18 @@ class Trial:
         against_eager = times.speedup("candidate", "eager")
         against_compile, compile_us, note = _against_compile(times, baseline, against_eager)
         measurement = Measurement(
-            candidate_us=median_us(candidate), eager_us=median_us(eager), compile_us=compile_us,
-            speedup_eager=against_eager, speedup_compile=against_compile, pairs=len(candidate),
-            floor_us=floor_us(session.fp.features, session.device), confirmed=baseline is None,
-            compile_note=note or session.timed.compile_note, cold=self._cold,
+            candidate_us=median_us(candidate),
+            eager_us=median_us(eager),
+            compile_us=compile_us,
+            speedup_eager=against_eager,
+            speedup_compile=against_compile,
+            pairs=len(candidate),
+            floor_us=floor_us(session.fp.features, session.device),
+            confirmed=baseline is None,
+            compile_note=note or session.timed.compile_note,
+            cold=self._cold,
             speedup_warm=warm.speedup("candidate", "eager") if warm else None,
-        )  # fmt: skip
+        )
         if "physical floor" not in self.without:
             self._floor(measurement)
         if times.stopped_early:
@@ -303,9 +315,14 @@ class Trial:
         for text in session.labels():
             found.label(text)
         passed = Passed(
-            label=label, precision=found.precision, error_ratio=found.worst_ratio, measurement=measurement,
-            checks=tuple(dict.fromkeys(found.checks)), notes=tuple(found.notes), labels=tuple(found.labels),
-        )  # fmt: skip
+            label=label,
+            precision=found.precision,
+            error_ratio=found.worst_ratio,
+            measurement=measurement,
+            checks=tuple(dict.fromkeys(found.checks)),
+            notes=tuple(found.notes),
+            labels=tuple(found.labels),
+        )
         if passed.claims_speed:  # what is under suspicion is no bar for others
             session.best_speedup = max(session.best_speedup, against_eager.low)
         return passed

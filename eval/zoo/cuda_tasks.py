@@ -42,19 +42,30 @@ __device__ float reduced(float v, float* shared, bool largest) {
 CUDA_TASKS = {
     task.name: task
     for task in (
-        CudaTask("gelu", """
+        CudaTask(
+            "gelu",
+            """
 __global__ void work(const float* x, float* out, int64_t n) {
   const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
   if (i < n) out[i] = 0.5f * x[i] * erfcf(-x[i] * 0.70710678f);
 }
-""", FLAT),
-        CudaTask("hardtanh", """
+""",
+            FLAT,
+        ),
+        CudaTask(
+            "hardtanh",
+            """
 __global__ void work(const float* x, float* out, int64_t n) {
   const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
   if (i < n) out[i] = fminf(fmaxf(x[i], -1.5f), 1.5f);
 }
-""", FLAT),
-        CudaTask("softmax", REDUCE + """
+""",
+            FLAT,
+        ),
+        CudaTask(
+            "softmax",
+            REDUCE
+            + """
 __global__ void work(const float* x, float* out, int n) {
   __shared__ float shared[128];
   x += int64_t(blockIdx.x) * n;
@@ -66,8 +77,13 @@ __global__ void work(const float* x, float* out, int n) {
   total = reduced(total, shared, false);
   for (int i = threadIdx.x; i < n; i += 128) out[i] = expf(x[i] - top) / total;
 }
-""", ROWWISE),
-        CudaTask("rowsum", REDUCE + """
+""",
+            ROWWISE,
+        ),
+        CudaTask(
+            "rowsum",
+            REDUCE
+            + """
 __global__ void work(const float* x, float* out, int n) {
   __shared__ float shared[128];
   x += int64_t(blockIdx.x) * n;
@@ -76,8 +92,12 @@ __global__ void work(const float* x, float* out, int n) {
   total = reduced(total, shared, false);
   if (threadIdx.x == 0) out[blockIdx.x] = total;
 }
-""", ROWWISE),
-        CudaTask("matmul", """
+""",
+            ROWWISE,
+        ),
+        CudaTask(
+            "matmul",
+            """
 __global__ void work(const float* x, const float* y, float* out, int rows, int inner, int n) {
   const int r = blockIdx.y * 16 + threadIdx.y, c = blockIdx.x * 16 + threadIdx.x;
   if (r >= rows || c >= n) return;
@@ -85,11 +105,13 @@ __global__ void work(const float* x, const float* y, float* out, int rows, int i
   for (int k = 0; k < inner; ++k) total += x[r * inner + k] * y[k * n + c];
   out[r * n + c] = total;
 }
-""", """\
+""",
+            """\
 const int rows = x.size(0), inner = x.size(1), n = y.size(1);
-work<<<dim3((n + 15) / 16, (rows + 15) / 16), dim3(16, 16), 0, queue>>>(x.data, y.data, out.data, rows, inner, n);"""),
+work<<<dim3((n + 15) / 16, (rows + 15) / 16), dim3(16, 16), 0, queue>>>(x.data, y.data, out.data, rows, inner, n);""",
+        ),
     )
-}  # fmt: skip
+}
 
 HEAD = """\
 #include <cuda_runtime.h>
@@ -101,8 +123,9 @@ typedef rk::Tensor<float> Out;
 """
 
 
-def cuda(task: str, *, top: str = "", device: str | None = None, before: str = "", launch: str | None = None,
-         after: str = "") -> str:  # fmt: skip
+def cuda(
+    task: str, *, top: str = "", device: str | None = None, before: str = "", launch: str | None = None, after: str = ""
+) -> str:
     """A CUDA source of the task: `device` replaces the kernel, `launch` the launch, the rest goes around them."""
     known, signature = CUDA_TASKS[task], TASKS[task].signature
     inner = ["cudaStream_t queue = (cudaStream_t)rk::stream(out);\n(void)queue;", before, launch or known.launch, after]

@@ -31,27 +31,37 @@ class Task:
 
 
 ROWS = "const int64_t n = x.size(-1), rows = x.numel() / n;\n"
-EACH_ROW = ROWS + (
-    "for (int64_t r = 0; r < rows; ++r) {\n"
-    "  const float* a = x.data + r * n;\n"
-)  # fmt: skip
+EACH_ROW = ROWS + ("for (int64_t r = 0; r < rows; ++r) {\n  const float* a = x.data + r * n;\n")
 
 TASKS = {
     task.name: task
     for task in (
-        Task("softmax", "In x, int64_t dim, Out out", EACH_ROW + """\
+        Task(
+            "softmax",
+            "In x, int64_t dim, Out out",
+            EACH_ROW
+            + """\
   float* y = out.data + r * n;
   float top = a[0], total = 0;
   for (int64_t i = 1; i < n; ++i) top = a[i] > top ? a[i] : top;
   for (int64_t i = 0; i < n; ++i) total += y[i] = expf(a[i] - top);
   for (int64_t i = 0; i < n; ++i) y[i] /= total;
-}"""),
-        Task("rowsum", "In x, int64_t dim, Out out", EACH_ROW + """\
+}""",
+        ),
+        Task(
+            "rowsum",
+            "In x, int64_t dim, Out out",
+            EACH_ROW
+            + """\
   double total = 0;
   for (int64_t i = 0; i < n; ++i) total += a[i];
   out.data[r] = float(total);
-}"""),
-        Task("matmul", "In x, In y, Out out", """\
+}""",
+        ),
+        Task(
+            "matmul",
+            "In x, In y, Out out",
+            """\
 const int64_t rows = x.size(0), inner = x.size(1), n = y.size(1);
 for (int64_t r = 0; r < rows; ++r) {
   float* c = out.data + r * n;
@@ -60,8 +70,13 @@ for (int64_t r = 0; r < rows; ++r) {
     const float a = x.data[r * inner + k];
     for (int64_t j = 0; j < n; ++j) c[j] += a * y.data[k * n + j];
   }
-}"""),
-        Task("layernorm", "In x, In weight, In bias, double eps, Out out", EACH_ROW + """\
+}""",
+        ),
+        Task(
+            "layernorm",
+            "In x, In weight, In bias, double eps, Out out",
+            EACH_ROW
+            + """\
   float* y = out.data + r * n;
   double mean = 0, square = 0;
   for (int64_t i = 0; i < n; ++i) mean += a[i];
@@ -69,46 +84,87 @@ for (int64_t r = 0; r < rows; ++r) {
   for (int64_t i = 0; i < n; ++i) square += (a[i] - mean) * (a[i] - mean);
   const double scale = 1 / sqrt(square / n + eps);
   for (int64_t i = 0; i < n; ++i) y[i] = float((a[i] - mean) * scale) * weight.data[i] + bias.data[i];
-}"""),
-        Task("rmsnorm", "In x, In weight, int64_t dim, double eps, Out out", EACH_ROW + """\
+}""",
+        ),
+        Task(
+            "rmsnorm",
+            "In x, In weight, int64_t dim, double eps, Out out",
+            EACH_ROW
+            + """\
   float* y = out.data + r * n;
   double square = 0;
   for (int64_t i = 0; i < n; ++i) square += double(a[i]) * a[i];
   const float scale = float(1 / sqrt(square / n + eps));
   for (int64_t i = 0; i < n; ++i) y[i] = a[i] * scale * weight.data[i];
-}"""),
-        Task("gelu", "In x, Out out", """\
+}""",
+        ),
+        Task(
+            "gelu",
+            "In x, Out out",
+            """\
 const int64_t n = x.numel();
-for (int64_t i = 0; i < n; ++i) out.data[i] = 0.5f * x.data[i] * erfcf(-x.data[i] * 0.70710678f);"""),
-        Task("bias_relu", "In x, In bias, Out out", EACH_ROW + """\
+for (int64_t i = 0; i < n; ++i) out.data[i] = 0.5f * x.data[i] * erfcf(-x.data[i] * 0.70710678f);""",
+        ),
+        Task(
+            "bias_relu",
+            "In x, In bias, Out out",
+            EACH_ROW
+            + """\
   float* y = out.data + r * n;
   for (int64_t i = 0; i < n; ++i) {
     const float v = a[i] + bias.data[i];
     y[i] = v > 0 ? v : 0;
   }
-}"""),
-        Task("argmax", "In x, int64_t dim, Index out", EACH_ROW + """\
+}""",
+        ),
+        Task(
+            "argmax",
+            "In x, int64_t dim, Index out",
+            EACH_ROW
+            + """\
   int64_t best = 0;
   for (int64_t i = 1; i < n; ++i) best = a[i] > a[best] ? i : best;
   out.data[r] = best;
-}"""),
-        Task("rowmax", "In x, int64_t dim, Out out", EACH_ROW + """\
+}""",
+        ),
+        Task(
+            "rowmax",
+            "In x, int64_t dim, Out out",
+            EACH_ROW
+            + """\
   float top = a[0];
   for (int64_t i = 1; i < n; ++i) top = a[i] > top ? a[i] : top;
   out.data[r] = top;
-}"""),
-        Task("cumsum", "In x, int64_t dim, Out out", EACH_ROW + """\
+}""",
+        ),
+        Task(
+            "cumsum",
+            "In x, int64_t dim, Out out",
+            EACH_ROW
+            + """\
   double total = 0;
   for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = float(total += a[i]);
-}"""),
-        Task("residual", "In x, In y, double scale, Out out", """\
+}""",
+        ),
+        Task(
+            "residual",
+            "In x, In y, double scale, Out out",
+            """\
 const int64_t n = x.numel();
-for (int64_t i = 0; i < n; ++i) out.data[i] = tanhf(x.data[i]) * float(scale) + y.data[i];"""),
-        Task("hardtanh", "In x, double low, double high, Out out", """\
+for (int64_t i = 0; i < n; ++i) out.data[i] = tanhf(x.data[i]) * float(scale) + y.data[i];""",
+        ),
+        Task(
+            "hardtanh",
+            "In x, double low, double high, Out out",
+            """\
 const int64_t n = x.numel();
 for (int64_t i = 0; i < n; ++i)
-  out.data[i] = x.data[i] < float(low) ? float(low) : x.data[i] > float(high) ? float(high) : x.data[i];"""),
-        Task("conv", "In x, In weight, In bias, Out out", """\
+  out.data[i] = x.data[i] < float(low) ? float(low) : x.data[i] > float(high) ? float(high) : x.data[i];""",
+        ),
+        Task(
+            "conv",
+            "In x, In weight, In bias, Out out",
+            """\
 const int64_t batch = x.size(0), from = x.size(1), h = x.size(2), w = x.size(3), to = weight.size(0);
 const int64_t oh = h - 2, ow = w - 2;
 for (int64_t b = 0; b < batch; ++b) for (int64_t o = 0; o < to; ++o) {
@@ -119,23 +175,37 @@ for (int64_t b = 0; b < batch; ++b) for (int64_t o = 0; o < to; ++o) {
     const float* source = x.data + ((b * from + c) * h + ky) * w + kx;
     for (int64_t i = 0; i < oh; ++i) for (int64_t j = 0; j < ow; ++j) plane[i * ow + j] += k * source[i * w + j];
   }
-}"""),
-        Task("cross_entropy", "In x, Classes target, Out out", "double loss = 0;\n" + EACH_ROW + """\
+}""",
+        ),
+        Task(
+            "cross_entropy",
+            "In x, Classes target, Out out",
+            "double loss = 0;\n"
+            + EACH_ROW
+            + """\
   float top = a[0];
   double total = 0;
   for (int64_t i = 1; i < n; ++i) top = a[i] > top ? a[i] : top;
   for (int64_t i = 0; i < n; ++i) total += exp(double(a[i] - top));
   loss += log(total) + top - a[target.data[r]];
 }
-out.data[0] = float(loss / rows);"""),
-        Task("batchnorm", "In x, In weight, In bias, In mean, In var, double eps, Out out", """\
+out.data[0] = float(loss / rows);""",
+        ),
+        Task(
+            "batchnorm",
+            "In x, In weight, In bias, In mean, In var, double eps, Out out",
+            """\
 const int64_t batch = x.size(0), channels = x.size(1), n = x.size(2) * x.size(3);
 for (int64_t b = 0; b < batch; ++b) for (int64_t c = 0; c < channels; ++c) {
   const float scale = float(weight.data[c] / sqrt(var.data[c] + eps));
   const int64_t base = (b * channels + c) * n;
   for (int64_t i = 0; i < n; ++i) out.data[base + i] = (x.data[base + i] - mean.data[c]) * scale + bias.data[c];
-}"""),
-        Task("half_matmul", "Half x, Half y, HalfOut out", """\
+}""",
+        ),
+        Task(
+            "half_matmul",
+            "Half x, Half y, HalfOut out",
+            """\
 const int64_t rows = x.size(0), inner = x.size(1), n = y.size(1);
 std::vector<float> c(n);
 for (int64_t r = 0; r < rows; ++r) {
@@ -145,23 +215,37 @@ for (int64_t r = 0; r < rows; ++r) {
     for (int64_t j = 0; j < n; ++j) c[j] += a * float(y.data[k * n + j]);
   }
   for (int64_t j = 0; j < n; ++j) out.data[r * n + j] = rounded(c[j]);
-}"""),
-        Task("diagonal", "In x, In y, Out out", """\
+}""",
+        ),
+        Task(
+            "diagonal",
+            "In x, In y, Out out",
+            """\
 const int64_t rows = y.size(0), n = y.size(1);
 for (int64_t r = 0; r < rows; ++r) for (int64_t j = 0; j < n;
-  ++j) out.data[r * n + j] = x.data[r] * y.data[r * n + j];"""),
-        Task("centred_max", "In x, In weight, In bias, int64_t dim, Out out", """\
+  ++j) out.data[r * n + j] = x.data[r] * y.data[r * n + j];""",
+        ),
+        Task(
+            "centred_max",
+            "In x, In weight, In bias, int64_t dim, Out out",
+            """\
 const int64_t rows = x.size(0);
-for (int64_t r = 0; r < rows; ++r) out.data[r] = 0;"""),
-        Task("variance", "In x, int64_t dim, Out out", EACH_ROW + """\
+for (int64_t r = 0; r < rows; ++r) out.data[r] = 0;""",
+        ),
+        Task(
+            "variance",
+            "In x, int64_t dim, Out out",
+            EACH_ROW
+            + """\
   double mean = 0, square = 0;
   for (int64_t i = 0; i < n; ++i) mean += a[i];
   mean /= n;
   for (int64_t i = 0; i < n; ++i) square += (a[i] - mean) * (a[i] - mean);
   out.data[r] = float(square / (n - 1));
-}"""),
+}""",
+        ),
     )
-}  # fmt: skip
+}
 
 HEAD = """\
 #include "rag_kernel.h"
@@ -187,8 +271,15 @@ static rk::bf16 rounded(float f) {
 }
 
 
-def cpp(task: str, *, top: str = "", before: str = "", body: str | None = None, after: str = "",
-        compute: str = "compute(ARGS);") -> str:  # fmt: skip
+def cpp(
+    task: str,
+    *,
+    top: str = "",
+    before: str = "",
+    body: str | None = None,
+    after: str = "",
+    compute: str = "compute(ARGS);",
+) -> str:
     """A kernel-tier source of the task: `top` at file scope, `before` and `after` around the honest computation.
 
     `body` replaces the honest body; `compute` replaces the call of it. `ARGS` and `PARAMS` stand for the names and the

@@ -31,9 +31,19 @@ from rag_kernels.ingest.importers.protocol import (
 )
 
 PROBLEMS_BY = "its problem is from KernelBench (MIT)"
-KEPT = ("runtime_error", "runtime_error_name", "compilation_error", "compilation_error_name", "cuda_error",
-        "other_error", "correctness_issue", "correctness_trials", "max_difference", "avg_difference",
-        "excessive_speedup")  # fmt: skip
+KEPT = (
+    "runtime_error",
+    "runtime_error_name",
+    "compilation_error",
+    "compilation_error_name",
+    "cuda_error",
+    "other_error",
+    "correctness_issue",
+    "correctness_trials",
+    "max_difference",
+    "avg_difference",
+    "excessive_speedup",
+)
 ERROR_CHARS = 2000
 _KERNEL = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
 

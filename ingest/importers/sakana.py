@@ -184,5 +184,3 @@ def _whole(row: dict[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} is {value!r}, which is no whole number")
     return value
-
-

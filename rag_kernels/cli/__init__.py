@@ -86,8 +86,12 @@ def main() -> None:
         if "--debug" in arguments:
             raise
         message = expected(error)
-        fail(message or f"This is a fault of rag-kernels itself ({type(error).__name__}: {error}). "
-             "Run it again as `rag-kernels --debug ...` to see where.", arguments)  # fmt: skip
+        fail(
+            message
+            or f"This is a fault of rag-kernels itself ({type(error).__name__}: {error}). "
+            "Run it again as `rag-kernels --debug ...` to see where.",
+            arguments,
+        )
         sys.exit(EXIT_BAD_INPUT if message else EXIT_OUR_FAULT)
 
 

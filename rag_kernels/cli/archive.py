@@ -86,9 +86,17 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
     claims = [claim_row(claim) for claim in claims_of(store, shown.id)]
     row = kernel_row(shown)
     if as_json:
-        emit({**row, "claims": claims, "lineage": edges, "source": shown.source,
-              "functional_source": shown.functional_source, "licence": shown.licence,
-              "attribution": shown.attribution})  # fmt: skip
+        emit(
+            {
+                **row,
+                "claims": claims,
+                "lineage": edges,
+                "source": shown.source,
+                "functional_source": shown.functional_source,
+                "licence": shown.licence,
+                "attribution": shown.attribution,
+            }
+        )
         return
     print(facts((name, value) for name, value in row.items() if value not in ("", None, [])))
     for claim in claims:
@@ -163,8 +171,11 @@ def import_kernels(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A bundle, or what --from says.")],
     source: Annotated[
         Literal["bundle", "sakana", "kernelbench", "robust-kbench", "gpu-mode"],
-        typer.Option("--from", help="What PATH is: a bundle that `archive export` wrote; Parquet files of the AI CUDA "
-                     "Engineer archive; KernelBench runs; robust-kbench tasks; GPU MODE problems."),
+        typer.Option(
+            "--from",
+            help="What PATH is: a bundle that `archive export` wrote; Parquet files of the AI CUDA "
+            "Engineer archive; KernelBench runs; robust-kbench tasks; GPU MODE problems.",
+        ),
     ] = "bundle",
     problems: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="kernelbench: the folder with level1/, level2/...")
@@ -179,7 +190,7 @@ def import_kernels(
     ] = False,
     archive: ArchivePlace = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Take in kernels of others; they count as claimed until they are judged here.
 
     Rows that cannot be used are listed with the reason, and cost nothing else. Importing again adds nothing twice.
@@ -201,9 +212,7 @@ def import_kernels(
     show_report(report, path, as_json=as_json)
 
 
-def importer_for(
-    source: str, problems: Path | None, filters: Path | None, licence: str, attribution: str
-) -> Importer:
+def importer_for(source: str, problems: Path | None, filters: Path | None, licence: str, attribution: str) -> Importer:
     from rag_kernels.ingest.importers.gpu_mode import GpuMode
     from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
     from rag_kernels.ingest.importers.robust_kbench import RobustKbench
@@ -257,9 +266,7 @@ def functionalize(
     store, embedder = opened(archive), load_embedder(read_settings().embedder)
     done = failed = 0
     with Workers(preload=PRELOAD) as workers:
-        for row in functionalize_imported(
-            store, embedder, workers=workers, jobs=jobs or len(os.sched_getaffinity(0))
-        ):
+        for row in functionalize_imported(store, embedder, workers=workers, jobs=jobs or len(os.sched_getaffinity(0))):
             done, failed = done + row.ok, failed + (not row.ok)
             if as_json:
                 emit({"problem": row.name, "ok": row.ok, "reason": row.reason, "seconds": row.seconds})

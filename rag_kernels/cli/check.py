@@ -70,7 +70,12 @@ def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
             try:
                 fp = functionalize_to_fit(load_problem(path), workers=workers, max_bytes=room)
                 admission = open_admission(admission_file(fp, place, cache=cache), fp, place, workers)
-                yield {"problem": path.stem, "path": str(path), "ok": True, "reason": "",
-                       **admission_row(fp, place, admission)}  # fmt: skip
+                yield {
+                    "problem": path.stem,
+                    "path": str(path),
+                    "ok": True,
+                    "reason": "",
+                    **admission_row(fp, place, admission),
+                }
             except ProblemError as error:
                 yield {"problem": path.stem, "path": str(path), "ok": False, "reason": str(error)}

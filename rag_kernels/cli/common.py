@@ -91,10 +91,11 @@ BudgetTokens = Annotated[
 Cluster = Annotated[
     str,
     typer.Option(
-        "--cluster", metavar="ADDRESS",
+        "--cluster",
+        metavar="ADDRESS",
         help="Judge on a Ray cluster: host:port, ray://host:port, or `ray` for RAY_ADDRESS, else one started here.",
     ),
-]  # fmt: skip
+]
 JudgeCpus = Annotated[
     int,
     typer.Option("--judge-cpus", min=0, metavar="N", help="Cores of each of its judges; a share for each GPU, or all."),
@@ -175,9 +176,7 @@ def writable_out(path: Path | None, suffixes: tuple[str, ...]) -> None:
         raise typer.BadParameter(f"--out {path} cannot be written: its folder does not exist, or it is one.")
 
 
-def read_options(
-    *, models: list[str] | None = None, temperatures: list[float] | None = None, **flags: Any
-) -> Options:
+def read_options(*, models: list[str] | None = None, temperatures: list[float] | None = None, **flags: Any) -> Options:
     """`Options` for a session: the flags that were given, then the environment, then the defaults."""
     from rag_kernels.options import Options
 

@@ -30,8 +30,15 @@ def doctor(
     for check in checks(read_options(models=model, api_base=api_base, archive=archive), probe=probe):
         rows.append(check)
         if as_json:
-            emit({"check": check.check, "ok": check.ok, "required": check.required, "detail": check.detail,
-                  "next_step": check.next_step})  # fmt: skip
+            emit(
+                {
+                    "check": check.check,
+                    "ok": check.ok,
+                    "required": check.required,
+                    "detail": check.detail,
+                    "next_step": check.next_step,
+                }
+            )
         else:
             mark = "ok     " if check.ok else "MISSING" if check.required else "no     "
             print(f"{mark}  {check.check:<12} {check.detail}", flush=True)

@@ -52,9 +52,13 @@ def evaluate(
     Example: rag-kernels eval --batch candidates.jsonl
     """
     options = read_options(
-        device=device, archive=archive, precision=precision, max_autotune=max_autotune, cluster=cluster,
+        device=device,
+        archive=archive,
+        precision=precision,
+        max_autotune=max_autotune,
+        cluster=cluster,
         judge_cpus=judge_cpus,
-    )  # fmt: skip
+    )
     if batch is not None:
         if problem is not None:
             raise typer.BadParameter("--batch brings its problems along: name no PROBLEM beside it.")

@@ -64,12 +64,28 @@ def search_options(
     judge_cpus: JudgeCpus = 0,
 ) -> Options:
     return read_options(
-        models=model, device=device, hint=hint, effort=effort, rounds=rounds, examples=examples, retrieval=retrieval,
-        leave_out=leave_out, budget_usd=budget_usd, budget_seconds=budget_seconds, budget_tokens=budget_tokens,
-        archive=archive, seed=seed, api_base=api_base, precision=precision, max_autotune=max_autotune,
-        drafts=drafts, temperatures=temperature, reasoning_effort=reasoning_effort, cluster=cluster,
+        models=model,
+        device=device,
+        hint=hint,
+        effort=effort,
+        rounds=rounds,
+        examples=examples,
+        retrieval=retrieval,
+        leave_out=leave_out,
+        budget_usd=budget_usd,
+        budget_seconds=budget_seconds,
+        budget_tokens=budget_tokens,
+        archive=archive,
+        seed=seed,
+        api_base=api_base,
+        precision=precision,
+        max_autotune=max_autotune,
+        drafts=drafts,
+        temperatures=temperature,
+        reasoning_effort=reasoning_effort,
+        cluster=cluster,
         judge_cpus=judge_cpus,
-    )  # fmt: skip
+    )
 
 
 def with_search_flags(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

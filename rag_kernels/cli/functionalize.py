@@ -79,6 +79,17 @@ def functional_text(row: dict[str, Any], *, brief: bool) -> str:
     notice = f" ({row['notice']})" if row["notice"] else ""
     if brief:
         return f"{row['problem']}: ok, {row['seconds']:.1f} s, {row['graph_key']}{notice}"
-    names = ("graph_key", "operators", "ranks", "dtypes", "parameter_count", "flops", "pointwise_flops", "bytes_moved",
-             "mutated", "uses_random", "seconds")  # fmt: skip
+    names = (
+        "graph_key",
+        "operators",
+        "ranks",
+        "dtypes",
+        "parameter_count",
+        "flops",
+        "pointwise_flops",
+        "bytes_moved",
+        "mutated",
+        "uses_random",
+        "seconds",
+    )
     return f"{row['source']}\n{facts((name, row[name]) for name in names)}{notice}"

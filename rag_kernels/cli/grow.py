@@ -145,7 +145,14 @@ def show_summary(rows: list[dict[str, Any]], *, of: int, as_json: bool) -> None:
     if as_json:
         emit({"type": "summary", "problems": of, "done": done, "verified": won})
         return
-    columns = {"problem": "problem", "state": "state", "kernel": "kernel_id", "vs eager": "speedup_eager",
-               "vs compile": "speedup_compile", "candidates": "attempts", "seconds": "seconds"}  # fmt: skip
+    columns = {
+        "problem": "problem",
+        "state": "state",
+        "kernel": "kernel_id",
+        "vs eager": "speedup_eager",
+        "vs compile": "speedup_compile",
+        "candidates": "attempts",
+        "seconds": "seconds",
+    }
     print_table(rows, columns)
     print(f"{won} of {of} problems have a verified kernel.")

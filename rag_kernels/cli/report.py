@@ -11,9 +11,7 @@ from rag_kernels.cli.common import ArchivePlace, Json, emit, read_settings, writ
 
 
 def report(
-    runs: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Ids of runs, of growths, of batches, or `latest`.")
-    ],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Ids of runs, of growths, of batches, or `latest`.")],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Draw the figures too: .svg or .png.")
     ] = None,

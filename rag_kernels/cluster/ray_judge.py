@@ -66,9 +66,13 @@ def connected(address: str) -> Iterator[Any]:
     named = _named(address)
     folder = "" if named else tempfile.mkdtemp(prefix="ray-")
     ours: dict[str, Any] = {
-        "num_cpus": threads(), "num_gpus": gpu_count(), "include_dashboard": False, "_temp_dir": folder,
-        "object_store_memory": OBJECT_STORE_BYTES, "_node_ip_address": "127.0.0.1",  # nobody else can reach it
-    }  # fmt: skip
+        "num_cpus": threads(),
+        "num_gpus": gpu_count(),
+        "include_dashboard": False,
+        "_temp_dir": folder,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_node_ip_address": "127.0.0.1",  # nobody else can reach it
+    }
     try:
         with _bare_environment():
             ray.init(named or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if named else ours))
@@ -127,9 +131,12 @@ class RayCrew:
 
     def hire(self) -> RayHand:
         remote = self._ray.remote(RemoteJudge).options(
-            num_cpus=self._wanted.cpus, num_gpus=self._gpus, max_concurrency=AHEAD + 2, max_restarts=0,
+            num_cpus=self._wanted.cpus,
+            num_gpus=self._gpus,
+            max_concurrency=AHEAD + 2,
+            max_restarts=0,
             scheduling_strategy="SPREAD",
-        )  # fmt: skip
+        )
         return RayHand(self._ray, remote.remote(self._wanted))
 
 
@@ -247,9 +254,14 @@ class ClusterJudge:
 
 @contextmanager
 def open_cluster(
-    address: str, *, backend: Backend | None = None, limits: Limits | None = None, cache: str = "", cpus: int = 0,
+    address: str,
+    *,
+    backend: Backend | None = None,
+    limits: Limits | None = None,
+    cache: str = "",
+    cpus: int = 0,
     most: int | None = None,
-) -> Iterator[ClusterJudge]:  # fmt: skip
+) -> Iterator[ClusterJudge]:
     """Connect, hire, and wait for the first judge. `backend` None: CUDA if any host of the cluster has a GPU."""
     with connected(address) as ray:
         chosen = backend or ("cuda" if ray.cluster_resources().get("GPU") else "cpu")

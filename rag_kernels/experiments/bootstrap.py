@@ -26,9 +26,7 @@ def mean_interval(groups: Sequence[Sequence[float]]) -> Interval:
     return _bootstrap(np.array([np.mean(group) for group in groups]))
 
 
-def ratio_interval(
-    above: Mapping[str, Sequence[float]], below: Mapping[str, Sequence[float]] | None
-) -> Interval:
+def ratio_interval(above: Mapping[str, Sequence[float]], below: Mapping[str, Sequence[float]] | None) -> Interval:
     """The geometric mean of `above`, over that of `below` where it is given, on the problems that both have."""
     logs = {name: float(np.mean(np.log(values))) for name, values in above.items()}
     if below is not None:

@@ -33,29 +33,47 @@ REMEDIES: dict[Kind, str] = {
 
 
 HOLDS: dict[str, tuple[str, str]] = {
-    "registers": ("{registers} registers a thread", "keep less in registers (smaller tiles a thread, "
-                  "__launch_bounds__), or have more independent loads in flight in each thread"),
+    "registers": (
+        "{registers} registers a thread",
+        "keep less in registers (smaller tiles a thread, "
+        "__launch_bounds__), or have more independent loads in flight in each thread",
+    ),
     "shared memory": ("its shared memory", "use smaller tiles or fewer stages, so that more blocks fit on an SM"),
     "blocks": ("the number of blocks an SM takes", "use larger blocks"),
     "warps": ("blocks that end at different times", "even out the work of blocks, or let each fetch its next part"),
-}  # fmt: skip
+}
 # What warps wait for: in words, what bounds it, and what to do.
 WAITS: dict[str, tuple[str, Kind, str]] = {
-    "long scoreboard": ("global memory", "memory", "have more loads in flight: unroll, load 16 bytes at a time, copy "
-                        "the next tile while this one is worked on"),
-    "lg throttle": ("the queue of loads and stores", "memory", "make them fewer and wider (float4), and keep what is "
-                    "read often in shared memory or registers"),
+    "long scoreboard": (
+        "global memory",
+        "memory",
+        "have more loads in flight: unroll, load 16 bytes at a time, copy the next tile while this one is worked on",
+    ),
+    "lg throttle": (
+        "the queue of loads and stores",
+        "memory",
+        "make them fewer and wider (float4), and keep what is read often in shared memory or registers",
+    ),
     "drain": ("stores to finish", "memory", "store contiguous runs of 16 bytes a thread"),
-    "short scoreboard": ("shared memory", "arithmetic", "pad or swizzle tiles against bank conflicts, and keep more "
-                         "of the operands in registers"),
-    "mio throttle": ("the queue of shared memory", "arithmetic", "read it 16 bytes at a time, and keep more of the "
-                     "operands in registers"),
+    "short scoreboard": (
+        "shared memory",
+        "arithmetic",
+        "pad or swizzle tiles against bank conflicts, and keep more of the operands in registers",
+    ),
+    "mio throttle": (
+        "the queue of shared memory",
+        "arithmetic",
+        "read it 16 bytes at a time, and keep more of the operands in registers",
+    ),
     "math pipe throttle": ("an arithmetic unit", "arithmetic", "use tensor cores, or cheaper operations"),
     "barrier": ("__syncthreads", "arithmetic", "use fewer barriers: warp shuffles, more stages, smaller blocks"),
-    "wait": ("the result of the instruction before", "arithmetic", "give each thread independent work: several "
-             "accumulators, unrolled loops"),
+    "wait": (
+        "the result of the instruction before",
+        "arithmetic",
+        "give each thread independent work: several accumulators, unrolled loops",
+    ),
     "no instruction": ("instructions to be fetched", "arithmetic", "make the loop's code shorter: unroll less"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +146,27 @@ def counted(c: Counters) -> tuple[Kind, str, str]:
     """What the GPU's counters point at: its kind, the figure, and what to do."""
     if c.dram >= BUSY and c.dram >= c.sm:
         again = f"; {c.l2_hits:.0%} of accesses hit the L2 cache" if c.l2_hits >= 0.1 else ""
-        return "memory", f"{c.dram:.0%} of DRAM throughput{again}", (
-            "memory is busy, so that only fewer bytes help: fuse passes, and keep on the chip what is read twice"
-        )  # fmt: skip
+        return (
+            "memory",
+            f"{c.dram:.0%} of DRAM throughput{again}",
+            ("memory is busy, so that only fewer bytes help: fuse passes, and keep on the chip what is read twice"),
+        )
     if c.sm >= BUSY:
-        return "arithmetic", f"{c.sm:.0%} of SM throughput", (
-            "the SMs are busy, so that only fewer instructions an element help: tensor cores, wider loads, cheaper "
-            "functions, no index arithmetic in the loop"
-        )  # fmt: skip
+        return (
+            "arithmetic",
+            f"{c.sm:.0%} of SM throughput",
+            (
+                "the SMs are busy, so that only fewer instructions an element help: tensor cores, wider loads, cheaper "
+                "functions, no index arithmetic in the loop"
+            ),
+        )
     reached = f"{c.dram:.0%} of DRAM throughput, {c.sm:.0%} of SM throughput"
     if 0 < c.waves < FILLED:
-        return "memory", f"{reached}, and its blocks fill {c.waves:.0%} of their places", (
-            "split the work over more blocks (parts of rows or of the inner dimension, put together at the end)"
-        )  # fmt: skip
+        return (
+            "memory",
+            f"{reached}, and its blocks fill {c.waves:.0%} of their places",
+            ("split the work over more blocks (parts of rows or of the inner dimension, put together at the end)"),
+        )
     if c.occupancy < FEW_WARPS:
         by, direction = HOLDS[c.held_by]
         kind: Kind = "memory" if c.dram >= c.sm else "arithmetic"

@@ -19,8 +19,11 @@ from rag_kernels.records import Brief, Draft, Shown
 
 IDEA_ONLY = "only its idea was shown"
 VERBS: dict[Kind, str] = {
-    "repair": "repairs", "improve": "improves", "recombine": "combines", "revisit": "takes another look at"
-}  # fmt: skip
+    "repair": "repairs",
+    "improve": "improves",
+    "recombine": "combines",
+    "revisit": "takes another look at",
+}
 
 
 @dataclass(frozen=True, slots=True)

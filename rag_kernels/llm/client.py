@@ -123,9 +123,15 @@ class LLM:
             tokens = estimate_tokens(prompt)
             with self._ledger.hold(*self._estimate(model, tokens)) as hold:
                 outcome, call, pause_s = self._try(
-                    model, safe, prompt, run_id=run_id, purpose=purpose, temperature=temperature, timeout_s=limit_s,
+                    model,
+                    safe,
+                    prompt,
+                    run_id=run_id,
+                    purpose=purpose,
+                    temperature=temperature,
+                    timeout_s=limit_s,
                     tries=len(calls) + 1,
-                )  # fmt: skip
+                )
                 self._settle(hold, call, outcome)
             calls.append(call)
             if isinstance(outcome, Answer):
@@ -156,9 +162,13 @@ class LLM:
         outcome: Answer | RequestError
         try:
             outcome = ask_once(
-                model, messages, temperature=temperature, reasoning_effort=self._reasoning_effort, timeout_s=timeout_s,
+                model,
+                messages,
+                temperature=temperature,
+                reasoning_effort=self._reasoning_effort,
+                timeout_s=timeout_s,
                 api_base=self._api_base,
-            )  # fmt: skip
+            )
         except RequestError as error:
             outcome = error
         answer = outcome if isinstance(outcome, Answer) else None

@@ -20,8 +20,10 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _STATED = re.compile(r"^[ \t]*[*_#]*\s*Idea\s*:[*_]*\s*(.+)$", re.MULTILINE | re.IGNORECASE)
-_LESSONS = re.compile(r"^[ \t]*[*_#]*\s*Lessons\s*:[*_]*\s*(.+?)(?=\n[ \t]*\n|\n[ \t]*(?:[*_#]+ *)?\d{1,2}[.)]\s|\Z)",
-                      re.MULTILINE | re.IGNORECASE | re.DOTALL)  # fmt: skip
+_LESSONS = re.compile(
+    r"^[ \t]*[*_#]*\s*Lessons\s*:[*_]*\s*(.+?)(?=\n[ \t]*\n|\n[ \t]*(?:[*_#]+ *)?\d{1,2}[.)]\s|\Z)",
+    re.MULTILINE | re.IGNORECASE | re.DOTALL,
+)
 _WHOLE = re.compile(r"RK_EXPORT\s*\(|^def forward\b|class ModelNew|PYBIND11_MODULE", re.MULTILINE)
 
 

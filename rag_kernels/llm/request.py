@@ -132,9 +132,10 @@ def with_cache_marks(messages: Sequence[Message], model: str) -> list[Any]:
     mark = {"type": "ephemeral"}
     return [
         {**m, "content": [{"type": "text", "text": m["content"], "cache_control": mark}]}
-        if m["role"] == "system" else m
+        if m["role"] == "system"
+        else m
         for m in messages
-    ]  # fmt: skip
+    ]
 
 
 def _ask_litellm(

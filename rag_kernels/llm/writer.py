@@ -154,9 +154,7 @@ class LLMWriter:
             threading.Thread(target=self._run, args=asked, daemon=True, name="llm-branch").start()
         return there
 
-    def _run(
-        self, brief: Brief, branch: Branch, messages: list[Message], outcomes: queue.SimpleQueue[Outcome]
-    ) -> None:
+    def _run(self, brief: Brief, branch: Branch, messages: list[Message], outcomes: queue.SimpleQueue[Outcome]) -> None:
         outcomes.put(self._outcome(brief, branch, messages))
 
     def _outcome(self, brief: Brief, branch: Branch, messages: list[Message]) -> Outcome:
@@ -189,9 +187,7 @@ class LLMWriter:
             {"role": "user", "content": prompt},
         ]
 
-    def _ask(
-        self, brief: Brief, model: str, messages: list[Message], purpose: str, temperature: float | None
-    ) -> Reply:
+    def _ask(self, brief: Brief, model: str, messages: list[Message], purpose: str, temperature: float | None) -> Reply:
         """The reply on record, if nothing was made of it yet, or the model's."""
         reply = self._recorded.take(model, messages) or self._llm.complete(
             model,

@@ -234,11 +234,15 @@ def _after(entry: Entry, session: Session, night: Night, outcome: Outcome | None
     whole = [asked for asked in rounds.values() if _is_whole(asked, judged, session.options.width)]
     failures = 0 if outcome is None or not outcome.failure else TRIES if outcome.final else entry.failures + 1
     return history(
-        entry.path, entry.problem, entry.floor_fraction, attempts, calls,
+        entry.path,
+        entry.problem,
+        entry.floor_fraction,
+        attempts,
+        calls,
         turns=len(whole),
         barren=any(not any(told.drafts or told.failed for told in asked) for asked in whole),
         failures=failures,
-    )  # fmt: skip
+    )
 
 
 def _is_whole(asked: Sequence[Told], judged: set[str], width: int) -> bool:
@@ -262,10 +266,7 @@ def _last_error(entry: Entry, session: Session, night: Night) -> str:
 def calls_of(night: Night, session: Session) -> list[LLMCall]:
     """What was asked of models since the night began."""
     return [
-        call
-        for run in night.runs.values()
-        for call in session.archive.calls(run.id)
-        if night.is_of(call.created_at)
+        call for run in night.runs.values() for call in session.archive.calls(run.id) if night.is_of(call.created_at)
     ]
 
 

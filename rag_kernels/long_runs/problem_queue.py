@@ -43,8 +43,17 @@ class Entry:
         return self.turns < turns and not self.barren and not (near and self.turns)
 
 
-def history(path: Path, problem: Problem, known: float | None, attempts: Sequence[Attempt],
-            calls: Sequence[LLMCall], *, turns: int, barren: bool, failures: int = 0) -> Entry:  # fmt: skip
+def history(
+    path: Path,
+    problem: Problem,
+    known: float | None,
+    attempts: Sequence[Attempt],
+    calls: Sequence[LLMCall],
+    *,
+    turns: int,
+    barren: bool,
+    failures: int = 0,
+) -> Entry:
     """An entry from what a run left on disk. `known` is the floor fraction that the archive had before."""
     best = winner(attempts)
     verdict = best.judged.verdict if best else None

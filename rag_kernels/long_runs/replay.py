@@ -92,9 +92,7 @@ def find_run(runs: Sequence[Run], name: str) -> Run:
     raise ProblemError(f"The archive has no run {name!r}: `generate` prints the id of its run; see `rag-kernels app`.")
 
 
-def replay(
-    run: Run, session: Session, *, writer: Writer, model: RecordedModel
-) -> Iterator[Replayed | Differs]:
+def replay(run: Run, session: Session, *, writer: Writer, model: RecordedModel) -> Iterator[Replayed | Differs]:
     """Draft and judge again what the run drafted and judged. `writer` asks `model`, when it asks any."""
     archive, told = session.archive, read_journal(session.archive, run.id)
     recorded = archive.attempts(run.id)
@@ -125,9 +123,7 @@ def _named(differences: Sequence[str], told: Told) -> list[str]:
     return [f"round {told.brief.round}: {difference}" for difference in dict.fromkeys(differences)]
 
 
-def _repeat(
-    told: Told, recorded: Sequence[Attempt], steps: _Steps, writer: Writer
-) -> Iterator[Replayed | Differs]:
+def _repeat(told: Told, recorded: Sequence[Attempt], steps: _Steps, writer: Writer) -> Iterator[Replayed | Differs]:
     """One brief: what the writer makes of it now, and the judgements of those candidates that were judged then."""
     wanted = {a.candidate.id: a for a in reversed(recorded) if a.round == told.brief.round}
     before = {a.candidate.id for a in told.brief.attempts}

@@ -157,9 +157,13 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
 
 
 def composed_source(
-    fp: FunctionalProblem, lowered: Lowered, steps: list[Region | Library], specs: dict[str, TensorSpec],
-    parameters: Parameters, foreign: Sequence[Foreign] = (),
-) -> str:  # fmt: skip
+    fp: FunctionalProblem,
+    lowered: Lowered,
+    steps: list[Region | Library],
+    specs: dict[str, TensorSpec],
+    parameters: Parameters,
+    foreign: Sequence[Foreign] = (),
+) -> str:
     """KERNELS and a `forward` that calls library operators, our functions and those of others in turn."""
     functions: list[Function] = []
     lines: list[str] = []

@@ -53,6 +53,5 @@ def foreign(source: str, function: str, kernel_id: str) -> Foreign | None:
     head = "\n".join(includes)
     return Foreign(
         function,
-        f"{MARK}{kernel_id}\n{head}\n{undo}"
-        f"namespace {function} {{\n{body}\n}}  // namespace {function}\n{undo}",
+        f"{MARK}{kernel_id}\n{head}\n{undo}namespace {function} {{\n{body}\n}}  // namespace {function}\n{undo}",
     )

@@ -108,11 +108,14 @@ def _reused(brief: Brief) -> Iterator[tuple[bool, Draft]]:
         if (kernel.graph_key, kernel.backend) != wanted or kernel.retracted:
             continue
         if same or "shape-specialised" not in kernel.labels:
-            yield same and kernel.trust != "claimed", Draft(
-                Candidate(kernel.source, kernel.tier, kernel.backend),
-                idea=f"Reuse {kernel.id}, archived for {kernel.problem_name}, which has the same graph.",
-                parents=((kernel.id, "retrieved"),),
-                exemplars=(shown.exemplar,),
+            yield (
+                same and kernel.trust != "claimed",
+                Draft(
+                    Candidate(kernel.source, kernel.tier, kernel.backend),
+                    idea=f"Reuse {kernel.id}, archived for {kernel.problem_name}, which has the same graph.",
+                    parents=((kernel.id, "retrieved"),),
+                    exemplars=(shown.exemplar,),
+                ),
             )
 
 
@@ -173,4 +176,3 @@ def _rewritten(*labels: str) -> str:
 
 def _note(plan: Plan) -> str:
     return f"fusion stopped at: {', '.join(plan.stopped)}" if plan.stopped else ""
-

@@ -40,9 +40,22 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 UNMEASURED: Row = dict.fromkeys(
-    ("label", "precision", "error_ratio", "speedup_eager", "speedup_compile", "speedup_eager_interval",
-     "speedup_compile_interval", "candidate_us", "eager_us", "compile_us", "floor_us", "floor_fraction", "confirmed")
-)  # fmt: skip
+    (
+        "label",
+        "precision",
+        "error_ratio",
+        "speedup_eager",
+        "speedup_compile",
+        "speedup_eager_interval",
+        "speedup_compile_interval",
+        "candidate_us",
+        "eager_us",
+        "compile_us",
+        "floor_us",
+        "floor_fraction",
+        "confirmed",
+    )
+)
 
 
 def verdict_row(verdict: Verdict) -> Row:
@@ -114,10 +127,23 @@ def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str,
     shown = shown or (attempts[-1] if attempts else None)
     if shown is None:
         return {
-            "type": "result", "run_id": run_id, "problem": problem, "kernel_id": None, "verdict": None,
-            "reason": "No candidate was written.", **UNMEASURED, "tier": None, "writer": None, "model": None,
-            "device": None, "exemplars": [], "attempts": 0, "seconds": 0.0, "cost_usd": 0.0, "out": None,
-        }  # fmt: skip
+            "type": "result",
+            "run_id": run_id,
+            "problem": problem,
+            "kernel_id": None,
+            "verdict": None,
+            "reason": "No candidate was written.",
+            **UNMEASURED,
+            "tier": None,
+            "writer": None,
+            "model": None,
+            "device": None,
+            "exemplars": [],
+            "attempts": 0,
+            "seconds": 0.0,
+            "cost_usd": 0.0,
+            "out": None,
+        }
     costs = [a.cost_usd for a in attempts]
     known = [c for c in costs if c is not None]
     return {

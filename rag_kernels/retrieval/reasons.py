@@ -66,9 +66,7 @@ def tell(
     return Reasons(tuple(_short(corpus, query, row, signals, told)), tuple(signals), tuple(made))
 
 
-def _short(
-    corpus: Corpus, query: Query, row: int, signals: list[Signal], told: Mapping[str, str]
-) -> Iterator[str]:
+def _short(corpus: Corpus, query: Query, row: int, signals: list[Signal], told: Mapping[str, str]) -> Iterator[str]:
     number = int(corpus.catalogue.functional[row])
     if query.graph_key is not None and corpus.graph_key[number] == query.graph_key:
         yield "same graph"

@@ -240,9 +240,7 @@ def _spread(corpus: Corpus, query: Query, ranked: Sequence[_Place], count: int) 
     exact = [place for place in within if key[place.row] == query.graph_key]
     rest = [place for place in within if key[place.row] != query.graph_key][:KEPT]
     words = {place.row: frozenset(corpus.describe(functional[place.row]).split()) for place in rest}
-    spread = diversify(
-        rest, [place.score for place in rest], lambda a, b: jaccard(words[a.row], words[b.row]), BALANCE
-    )
+    spread = diversify(rest, [place.score for place in rest], lambda a, b: jaccard(words[a.row], words[b.row]), BALANCE)
     first = [*exact, *spread]
     there = {place.row for place in first}
     return [*first, *(place for place in ranked if place.row not in there)]

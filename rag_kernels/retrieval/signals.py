@@ -73,9 +73,9 @@ def names_of(mode: RetrievalMode, query: Query) -> Sequence[str]:
     return ("bm25", "dense", "graph") if query.bottleneck is None else ("dense", "graph", "remedy", "gain")
 
 
-def candidates(corpus: Corpus, query: Query, names: Sequence[str], open_: NDArray[np.bool_], allowed: Allowed) -> (
-    Candidates
-):
+def candidates(
+    corpus: Corpus, query: Query, names: Sequence[str], open_: NDArray[np.bool_], allowed: Allowed
+) -> Candidates:
     """Kernels of the problems that any signal puts forward, or of the same graph. `open_` says which functional
     problems may be looked at, `allowed` which of their kernels."""
     by_problem = {name: np.where(open_, _of_problem(corpus, query, name), 0) for name in names if name in _OF_PROBLEM}

@@ -83,9 +83,15 @@ def generate(
         return Brief(run.id, functional, judge.device, shelf.shown, attempts, hint, number, count, asked, learnt)
 
     flow = Flow(
-        writer, ledger, history, journal,
-        width=width, brief=brief, refresh=shelf.refresh, prepare=judge.build_ahead,
-    )  # fmt: skip
+        writer,
+        ledger,
+        history,
+        journal,
+        width=width,
+        brief=brief,
+        refresh=shelf.refresh,
+        prepare=judge.build_ahead,
+    )
     status = "interrupted"
     try:
         for drafts in flow:

@@ -45,7 +45,7 @@ RESTS_ON: dict[str, frozenset[str]] = {
         "physical floor": ("rejected:impossible_time", "label:suspicious", "label:algebraic pruning"),
         "admission": ("wrong", "label:precision", "label:degenerate problem"),
     }.items()
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

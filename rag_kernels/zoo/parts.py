@@ -25,8 +25,7 @@ def honest_corpus(backend: Backend) -> list[Honest]:
     return honest_kernels() if backend == "cpu" else cuda_kernels()
 
 
-def share(specimens: Sequence[Specimen], honest: Sequence[Honest],
-          part: str) -> tuple[list[Specimen], list[Honest]]:  # fmt: skip
+def share(specimens: Sequence[Specimen], honest: Sequence[Honest], part: str) -> tuple[list[Specimen], list[Honest]]:
     """Part `I/N`: every N-th specimen and every N-th honest problem, which costs about as much as any other part.
 
     Specimens go round task by task, honest problems from the one with most kernels on.

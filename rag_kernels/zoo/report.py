@@ -45,11 +45,16 @@ def summary(seen: Sequence[Seen]) -> dict[str, int]:
 def row(seen: Seen) -> dict[str, Any]:
     """One judged text as a JSON row."""
     return {
-        "name": seen.text.name, "kind": seen.text.kind, "family": seen.text.family, "tier": seen.text.candidate.tier,
+        "name": seen.text.name,
+        "kind": seen.text.kind,
+        "family": seen.text.family,
+        "tier": seen.text.candidate.tier,
         "device": seen.text.candidate.backend,
-        "ok": fine(seen), "codes": sorted(seen.codes), "reason": seen.reason,
+        "ok": fine(seen),
+        "codes": sorted(seen.codes),
+        "reason": seen.reason,
         "stage_s": {name: round(s, 4) for name, s in seen.stage_s.items()},
-    }  # fmt: skip
+    }
 
 
 def fine(seen: Seen) -> bool:
@@ -142,10 +147,7 @@ def _cost(seen: Sequence[Seen]) -> str:
 
 
 def _failures(title: str, seen: Sequence[Seen]) -> str:
-    rows = [
-        (s.text.name, s.text.family, ", ".join(sorted(s.codes)), ", ".join(_expected(s)))
-        for s in seen
-    ]
+    rows = [(s.text.name, s.text.family, ", ".join(sorted(s.codes)), ", ".join(_expected(s))) for s in seen]
     return table(title, ("kernel", "family", "codes", "expected"), rows)
 
 

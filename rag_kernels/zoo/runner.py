@@ -29,9 +29,21 @@ from rag_kernels.ingest.sizes import at_other_sizes
 log = logging.getLogger(__name__)
 
 FAST = Limits(
-    load_s=30, module_load_s=60, call_s=6, pairs=12, max_pairs=12, few_pairs=7, timed_s=0.02, max_timed_s=3,
-    memory_bytes=2 << 30, measure_compile=False, thorough=True, repeats=24, warm_pairs=5, self_pairs=5,
-)  # fmt: skip
+    load_s=30,
+    module_load_s=60,
+    call_s=6,
+    pairs=12,
+    max_pairs=12,
+    few_pairs=7,
+    timed_s=0.02,
+    max_timed_s=3,
+    memory_bytes=2 << 30,
+    measure_compile=False,
+    thorough=True,
+    repeats=24,
+    warm_pairs=5,
+    self_pairs=5,
+)
 FAULT = "judge fault"
 NOT_RUN = "compiled"  # no device here: compiled, and not judged
 BLAND = frozenset({"burst-timed", "noisy machine"})  # labels that say how it was measured, not what it is
@@ -94,20 +106,24 @@ class Seen:
 def chosen(backend: Backend, *, only: Sequence[str] = (), family: str = "") -> tuple[Specimen, ...]:
     """The specimens of a backend, by words of their ideas and by family."""
     return tuple(
-        s for s in SPECIMENS
-        if s.backend == backend and (not family or s.family == family)
+        s
+        for s in SPECIMENS
+        if s.backend == backend
+        and (not family or s.family == family)
         and (not only or any(word.lower() in s.idea.lower() for word in only))
-    )  # fmt: skip
+    )
 
 
-def run(judge: LocalJudge, specimens: Sequence[Specimen], honest: Sequence[Honest] = (), *,
-        quick: bool = False) -> Iterator[Seen]:  # fmt: skip
+def run(
+    judge: LocalJudge, specimens: Sequence[Specimen], honest: Sequence[Honest] = (), *, quick: bool = False
+) -> Iterator[Seen]:
     """Judge everything: task by task, twins before the specimens they are compared with. `quick`: a variant each."""
     yield from judge_texts(judge, texts_of(specimens, honest, judge.device.backend, quick=quick))
 
 
-def texts_of(specimens: Sequence[Specimen], honest: Sequence[Honest], backend: Backend, *,
-             quick: bool = False) -> dict[str, list[Text]]:  # fmt: skip
+def texts_of(
+    specimens: Sequence[Specimen], honest: Sequence[Honest], backend: Backend, *, quick: bool = False
+) -> dict[str, list[Text]]:
     """What is to be judged, by the source of its problem; the plain body of a task comes first."""
     tasks = {s.task: TASKS[s.task] for s in specimens}
     texts = {task.problem: [_plain(task, backend)] for task in tasks.values()}
@@ -203,9 +219,7 @@ def _speed(verdict: Verdict | str) -> Ratio | None:
     return verdict.measurement.speedup_eager if isinstance(verdict, Passed) else None
 
 
-def _verdict(
-    judge: LocalJudge, fp: FunctionalProblem, candidate: Candidate
-) -> tuple[Verdict | str, dict[str, float]]:
+def _verdict(judge: LocalJudge, fp: FunctionalProblem, candidate: Candidate) -> tuple[Verdict | str, dict[str, float]]:
     """The verdict, or the text of an exception of the judge, after which its session is opened anew."""
     started = perf_counter()
     try:

@@ -164,12 +164,18 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
         calls = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
         sides = [[subject.bind(session) for _ in range(calls)] for subject in subjects]
         limits = judge.limits
-        pairs = pairs_for(2 * session.timed.eager_estimate_s(), least=limits.pairs, most=limits.max_pairs,
-                          target_s=limits.timed_s, limit_s=limits.max_timed_s)  # fmt: skip
+        pairs = pairs_for(
+            2 * session.timed.eager_estimate_s(),
+            least=limits.pairs,
+            most=limits.max_pairs,
+            target_s=limits.timed_s,
+            limit_s=limits.max_timed_s,
+        )
         kinds: list[Callable[[], tuple[Ratio, float]]] = [
-            lambda: (self_check(session, pairs), 0.0), lambda: race(session, sides, subjects, pairs),
+            lambda: (self_check(session, pairs), 0.0),
+            lambda: race(session, sides, subjects, pairs),
             lambda: modules.trial(session),
-        ]  # fmt: skip
+        ]
         for kind in kinds[:2]:
             kind()  # warm: not counted
         for number in range(trials):

@@ -61,9 +61,7 @@ def main() -> None:
     print("\n".join(report(rows, options.levels)))
 
 
-def examined(
-    level: str, path: Path, workers: Workers, device: Device, cache: Path, options: argparse.Namespace
-) -> Row:
+def examined(level: str, path: Path, workers: Workers, device: Device, cache: Path, options: argparse.Namespace) -> Row:
     started = time.monotonic()
     admission, reason = None, ""
     try:

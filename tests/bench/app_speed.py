@@ -121,9 +121,11 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
         opened = lambda table=table: (table.click(position={"x": 250, "y": 52}), shown(page, "Over torch.compile"))  # noqa: E731
         back.append(timed(opened))
     yield "kernel page, by a click", "1 s", back
-    yield "kernel page, by its address", "1 s", [
-        timed(lambda: go(page, address, "Over torch.compile")) for _ in range(repeats)
-    ]
+    yield (
+        "kernel page, by its address",
+        "1 s",
+        [timed(lambda: go(page, address, "Over torch.compile")) for _ in range(repeats)],
+    )
     page.close()
 
 
@@ -198,11 +200,13 @@ def trial(browser: Any, url: str, archive: Path, seconds: float, rate: float) ->
         walk(page, url, walked)
     job.join()
     written = int(told_file(archive).read_text())
-    print(f"While {written} attempts were written in {seconds:.0f} s ({written / seconds:.1f} a second, "
-          f"{FileArchive(archive).stats()['kernels']} kernels at the end): "
-          f"{walked.views} page views, {len(walked.errors)} errors, median {statistics.median(walked.seconds):.2f} s, "
-          f"slowest {max(walked.seconds):.2f} s, memory at most {walked.peak_mb:.0f} MB; "
-          f"{os.cpu_count()} cores.")  # fmt: skip
+    print(
+        f"While {written} attempts were written in {seconds:.0f} s ({written / seconds:.1f} a second, "
+        f"{FileArchive(archive).stats()['kernels']} kernels at the end): "
+        f"{walked.views} page views, {len(walked.errors)} errors, median {statistics.median(walked.seconds):.2f} s, "
+        f"slowest {max(walked.seconds):.2f} s, memory at most {walked.peak_mb:.0f} MB; "
+        f"{os.cpu_count()} cores."
+    )
     print("\n".join(walked.errors[:20]))
 
 

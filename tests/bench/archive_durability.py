@@ -40,15 +40,21 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("archive_trials").setLevel(logging.INFO)
     print(f"{os.cpu_count()} cores, {platform.machine()}.\n")
-    print("| trial | attempts told | attempts lost | kernels lost | faults in DuckDB | Chroma behind | Chroma wrong "
-          "after one query | seconds |")  # fmt: skip
+    print(
+        "| trial | attempts told | attempts lost | kernels lost | faults in DuckDB | Chroma behind | Chroma wrong "
+        "after one query | seconds |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
         started = time.monotonic()
         killed = trials.kill_growth(
-            Path(scratch) / "kill", options.kills, count=300, longest_s=options.longest_s, to_the_end=False,
+            Path(scratch) / "kill",
+            options.kills,
+            count=300,
+            longest_s=options.longest_s,
+            to_the_end=False,
             seed=options.seed,
-        )  # fmt: skip
+        )
         show(f"{options.kills} kills", killed, started)
         started = time.monotonic()
         crowded = trials.crowd(Path(scratch) / "crowd", writers=4, readers=4, count=4, rounds=2)
@@ -58,9 +64,15 @@ def main() -> None:
 
 def show(trial: str, losses: trials.Losses, started: float) -> None:
     cells = (
-        trial, losses.told, losses.lost_attempts, losses.lost_kernels, len(losses.faults),
-        f"{losses.index_behind} times", len(losses.index_faults), round(time.monotonic() - started),
-    )  # fmt: skip
+        trial,
+        losses.told,
+        losses.lost_attempts,
+        losses.lost_kernels,
+        len(losses.faults),
+        f"{losses.index_behind} times",
+        len(losses.index_faults),
+        round(time.monotonic() - started),
+    )
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
     for fault in (*losses.faults, *losses.index_faults):
         print(fault, file=sys.stderr)
@@ -108,7 +120,7 @@ def on_full_disk(disk: Path) -> str:
     found = archive.nearest([1.0, 1.0] * 128, 3, KernelFilter(), "model")
     left = verify(archive)
     return (
-        f"{number} attempts were recorded, then \"{message}\" with {free} bytes free. {kept} attempts are there, "
+        f'{number} attempts were recorded, then "{message}" with {free} bytes free. {kept} attempts are there, '
         f"{len(duckdb_faults)} faults in DuckDB, {len(faults) - len(duckdb_faults)} in the index. With room again: "
         f"the next attempt is recorded, a query finds {len(found)} neighbours, {len(left)} faults are left."
     )

@@ -81,8 +81,10 @@ def main() -> None:
             print(f"Filled in {time.perf_counter() - started:.0f} s.", file=sys.stderr)
         stats = archive.stats()
         size = (root / "archive.duckdb").stat().st_size / 1e6
-        print(f"{stats['kernels']} kernels of {stats['problems']} problems, {stats['attempts']} attempts, "
-              f"{stats['edges']} edges, {size:.0f} MB; {os.cpu_count()} cores, {platform.machine()}.\n")  # fmt: skip
+        print(
+            f"{stats['kernels']} kernels of {stats['problems']} problems, {stats['attempts']} attempts, "
+            f"{stats['edges']} edges, {size:.0f} MB; {os.cpu_count()} cores, {platform.machine()}.\n"
+        )
         print("| question | fresh process | of it CPU | again | of it CPU |\n|---|---|---|---|---|")
         for code, what in QUESTIONS.values():
             cells = [f"{seconds * 1e3:.0f} ms" for seconds in ask(root, code, options.repeats)]

@@ -46,9 +46,13 @@ def end_of(home: Path, number: int, after_s: float) -> str:
     name = model(home / f"m{number}", RIGHT, SLOW)
     process = subprocess.Popen(
         [*QUICK_PROGRAM, "generate", "relu.py", "--model", name, *BRIEF, "--archive", f"a{number}", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home, env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=home,
+        env=environment(home),
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(after_s)

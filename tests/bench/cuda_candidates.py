@@ -42,7 +42,9 @@ extern "C" __global__ void kernel($pointers, float* __restrict__ out, int64_t to
   for (int64_t i = 4 * vectors + first; i < n; i += step) out[i] = f($like[i], i);
 }
 """
-LAYER_NORM = ACROSS + """
+LAYER_NORM = (
+    ACROSS
+    + """
 extern "C" __global__ void kernel(const float* __restrict__ x, const float* __restrict__ ln_weight,
                                   const float* __restrict__ ln_bias, float* __restrict__ out, int64_t n, float eps) {
   const float* row = x + blockIdx.x * n;
@@ -60,7 +62,10 @@ extern "C" __global__ void kernel(const float* __restrict__ x, const float* __re
     out[blockIdx.x * n + i] = (row[i] - shift) * scale * ln_weight[i] + ln_bias[i];
 }
 """
-GELU_SOFTMAX = ACROSS + """
+)
+GELU_SOFTMAX = (
+    ACROSS
+    + """
 extern "C" __global__ void kernel(const float* __restrict__ y, float* __restrict__ out, int64_t n) {
   const float* row = y + blockIdx.x * n;
   auto gelu = [](float v) { return 0.5f * v * (1.0f + erff(v * 0.70710678f)); };
@@ -72,6 +77,7 @@ extern "C" __global__ void kernel(const float* __restrict__ y, float* __restrict
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) out[blockIdx.x * n + i] = expf(gelu(row[i]) - top) / sum;
 }
 """
+)
 MATMUL = """
 constexpr int T = $tile, R = $each, S = T * R;  // T x T threads, each with R x R results
 extern "C" __global__ void kernel(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ out,
@@ -150,15 +156,29 @@ class Texts:
 
 
 def _pointwise(
-    problem: str, formula: str, *, wrong: Variant | None = None, tensors: tuple[str, ...] = ("x",), like: str = "x",
-    numbers: tuple[str, ...] = (), columns: bool = False, init: str = "", layers: tuple[str, ...] = (), call: str,
-    takes: str = "x", composed: str = "", before: str = "",
-) -> Task:  # fmt: skip
+    problem: str,
+    formula: str,
+    *,
+    wrong: Variant | None = None,
+    tensors: tuple[str, ...] = ("x",),
+    like: str = "x",
+    numbers: tuple[str, ...] = (),
+    columns: bool = False,
+    init: str = "",
+    layers: tuple[str, ...] = (),
+    call: str,
+    takes: str = "x",
+    composed: str = "",
+    before: str = "",
+) -> Task:
     scalars = "".join(f", float {name}" for name in numbers) + (", int64_t columns" if columns else "")
     fixed = {
-        "pointers": ", ".join(f"const float* __restrict__ {t}" for t in tensors), "scalars": scalars, "like": like,
-        "formula": formula, "bound": "total",
-    }  # fmt: skip
+        "pointers": ", ".join(f"const float* __restrict__ {t}" for t in tensors),
+        "scalars": scalars,
+        "like": like,
+        "formula": formula,
+        "bound": "total",
+    }
     variants = [
         Variant("block256", fixed | _shape(like, 256)),
         Variant("block128_vector4", fixed | _shape(like, 128, vector=True)),
@@ -168,8 +188,23 @@ def _pointwise(
     if wrong is not None:
         variants[3] = Variant(wrong.name, variants[0].values | wrong.values, wrong.wrong)
     arguments = (f"{like}.numel()", *(f"float({n})" for n in numbers), *([f"{like}.size(-1)"] if columns else []))
-    return Task(problem, tensors, like, numbers, POINTWISE, "dim3(unsigned($blocks))", "dim3($block)", arguments,
-                tuple(variants), init, layers, call, takes, composed, before)  # fmt: skip
+    return Task(
+        problem,
+        tensors,
+        like,
+        numbers,
+        POINTWISE,
+        "dim3(unsigned($blocks))",
+        "dim3($block)",
+        arguments,
+        tuple(variants),
+        init,
+        layers,
+        call,
+        takes,
+        composed,
+        before,
+    )
 
 
 def _shape(like: str, block: int, *, vector: bool = False, cap: int = 0) -> dict[str, str]:
@@ -189,91 +224,154 @@ def _rows(wrong: Variant, blocks: tuple[int, ...], values: dict[str, str]) -> tu
 GELU = "0.5f * V * (1.0f + erff(V * 0.70710678f))"
 TASKS = (
     _pointwise(
-        "level1/12_Matmul_with_diagonal_matrices_", "A[i / columns] * v", tensors=("A", "B"), like="B", columns=True,
+        "level1/12_Matmul_with_diagonal_matrices_",
+        "A[i / columns] * v",
+        tensors=("A", "B"),
+        like="B",
+        columns=True,
         wrong=Variant("last_element", {"bound": "total - 1"}, "off by one: the last element is not written"),
-        takes="A, B", call="kernels.run(A, B)",
+        takes="A, B",
+        call="kernels.run(A, B)",
     ),
     _pointwise(
         "level1/88_MinGPTNewGelu",
         "scale * v * (1.0f + tanhf(scale_2 * (v + scale_1 * v * v * v)))",
         numbers=("scale", "exponent", "scale_1", "scale_2"),
-        wrong=Variant("erf", {"formula": "0.5f * v * (1.0f + erff(v * 0.70710678f))"},
-                      "wrong formula: the exact GELU instead of the tanh one"),
+        wrong=Variant(
+            "erf",
+            {"formula": "0.5f * v * (1.0f + erff(v * 0.70710678f))"},
+            "wrong formula: the exact GELU instead of the tanh one",
+        ),
         call="kernels.run(x, 0.5, 3.0, 0.044715, math.sqrt(2.0 / math.pi))",
     ),
     Task(
-        "level1/1_Square_matrix_multiplication_", ("A", "B"), "A", (), MATMUL,
+        "level1/1_Square_matrix_multiplication_",
+        ("A", "B"),
+        "A",
+        (),
+        MATMUL,
         "dim3(unsigned((B.size(1) + $tile * $each - 1) / ($tile * $each)), "
         "unsigned((A.size(0) + $tile * $each - 1) / ($tile * $each)))",
-        "dim3($tile, $tile)", ("A.size(0)", "B.size(1)", "A.size(1)"),
+        "dim3($tile, $tile)",
+        ("A.size(0)", "B.size(1)", "A.size(1)"),
         (
             Variant("tile16", {"tile": "16", "each": "1", "read": "V"}),
             Variant("tile32", {"tile": "32", "each": "1", "read": "V"}),
             Variant("tile16_each4", {"tile": "16", "each": "4", "read": "V"}),
             Variant("tf32", {"tile": "16", "each": "4", "read": ROUND_TF32}, "lower precision: factors cut to TF32"),
         ),
-        "", (), "kernels.run(A, B)", takes="A, B",
+        "",
+        (),
+        "kernels.run(A, B)",
+        takes="A, B",
     ),
     Task(
-        "level1/40_LayerNorm", ("x", "ln_weight", "ln_bias"), "x", ("eps",), LAYER_NORM,
-        "dim3(unsigned(x.numel() / ln_weight.numel()))", "dim3($block)", ("ln_weight.numel()", "float(eps)"),
-        _rows(Variant("no_eps", {"eps": "0.0f", "block": "512"}, "wrong formula: eps is left out"),
-              (256, 512, 1024), {"eps": "eps", "unroll": "4"}),
-        "normalized_shape", ("self.ln = nn.LayerNorm(normalized_shape)",),
+        "level1/40_LayerNorm",
+        ("x", "ln_weight", "ln_bias"),
+        "x",
+        ("eps",),
+        LAYER_NORM,
+        "dim3(unsigned(x.numel() / ln_weight.numel()))",
+        "dim3($block)",
+        ("ln_weight.numel()", "float(eps)"),
+        _rows(
+            Variant("no_eps", {"eps": "0.0f", "block": "512"}, "wrong formula: eps is left out"),
+            (256, 512, 1024),
+            {"eps": "eps", "unroll": "4"},
+        ),
+        "normalized_shape",
+        ("self.ln = nn.LayerNorm(normalized_shape)",),
         "kernels.run(x, self.ln.weight, self.ln.bias, self.ln.eps)",
     ),
     _pointwise(
-        "level2/12_Gemm_Multiply_LeakyReLU", "v * multiplier > 0 ? v * multiplier : negative_slope * v * multiplier",
-        tensors=("y",), like="y", numbers=("multiplier", "negative_slope"),
-        wrong=Variant("slope", {"formula": "v * multiplier > 0 ? v * multiplier : 0.01f * v * multiplier"},
-                      "wrong formula: the default slope instead of the given one"),
+        "level2/12_Gemm_Multiply_LeakyReLU",
+        "v * multiplier > 0 ? v * multiplier : negative_slope * v * multiplier",
+        tensors=("y",),
+        like="y",
+        numbers=("multiplier", "negative_slope"),
+        wrong=Variant(
+            "slope",
+            {"formula": "v * multiplier > 0 ? v * multiplier : 0.01f * v * multiplier"},
+            "wrong formula: the default slope instead of the given one",
+        ),
         init="in_features, out_features, multiplier, negative_slope",
-        layers=("self.gemm = nn.Linear(in_features, out_features)", "self.multiplier = multiplier",
-                "self.negative_slope = negative_slope"),
+        layers=(
+            "self.gemm = nn.Linear(in_features, out_features)",
+            "self.multiplier = multiplier",
+            "self.negative_slope = negative_slope",
+        ),
         call="kernels.run(self.gemm(x), self.multiplier, self.negative_slope)",
         composed="x, gemm_weight, gemm_bias, *, multiplier, negative_slope",
         before="F.linear(x, gemm_weight, gemm_bias)",
     ),
     _pointwise(
-        "level2/76_Gemm_Add_ReLU", "fmaxf(v + bias[i % columns], 0.0f)", tensors=("y", "bias"), like="y", columns=True,
-        wrong=Variant("no_tail", _shape("y", 384) | {"bound": "total / 384 * 384"},
-                      "missing tail: only whole blocks are written"),
+        "level2/76_Gemm_Add_ReLU",
+        "fmaxf(v + bias[i % columns], 0.0f)",
+        tensors=("y", "bias"),
+        like="y",
+        columns=True,
+        wrong=Variant(
+            "no_tail", _shape("y", 384) | {"bound": "total / 384 * 384"}, "missing tail: only whole blocks are written"
+        ),
         init="in_features, out_features, bias_shape",
-        layers=("self.gemm = nn.Linear(in_features, out_features, bias=False)",
-                "self.bias = nn.Parameter(torch.randn(bias_shape))"),
+        layers=(
+            "self.gemm = nn.Linear(in_features, out_features, bias=False)",
+            "self.bias = nn.Parameter(torch.randn(bias_shape))",
+        ),
         call="kernels.run(self.gemm(x), self.bias)",
-        composed="x, bias, gemm_weight", before="F.linear(x, gemm_weight)",
+        composed="x, bias, gemm_weight",
+        before="F.linear(x, gemm_weight)",
     ),
     _pointwise(
-        "level2/86_Matmul_Divide_GELU", GELU.replace("V", "(v / divisor)"), tensors=("y",), like="y",
-        numbers=("divisor",), init="input_size, output_size, divisor",
+        "level2/86_Matmul_Divide_GELU",
+        GELU.replace("V", "(v / divisor)"),
+        tensors=("y",),
+        like="y",
+        numbers=("divisor",),
+        init="input_size, output_size, divisor",
         layers=("self.linear = nn.Linear(input_size, output_size)", "self.divisor = divisor"),
         call="kernels.run(self.linear(x), self.divisor)",
-        composed="x, linear_weight, linear_bias, *, divisor", before="F.linear(x, linear_weight, linear_bias)",
+        composed="x, linear_weight, linear_bias, *, divisor",
+        before="F.linear(x, linear_weight, linear_bias)",
     ),
     Task(
-        "level2/99_Matmul_GELU_Softmax", ("y",), "y", (), GELU_SOFTMAX, "dim3(unsigned(y.numel() / y.size(-1)))",
-        "dim3($block)", ("y.size(-1)",),
-        _rows(Variant("short_sum", {"bound": "n - 1", "block": "256"}, "off by one: the last column is not summed"),
-              (128, 256, 512), {"bound": "n"}),
-        "in_features, out_features", ("self.linear = nn.Linear(in_features, out_features)",),
+        "level2/99_Matmul_GELU_Softmax",
+        ("y",),
+        "y",
+        (),
+        GELU_SOFTMAX,
+        "dim3(unsigned(y.numel() / y.size(-1)))",
+        "dim3($block)",
+        ("y.size(-1)",),
+        _rows(
+            Variant("short_sum", {"bound": "n - 1", "block": "256"}, "off by one: the last column is not summed"),
+            (128, 256, 512),
+            {"bound": "n"},
+        ),
+        "in_features, out_features",
+        ("self.linear = nn.Linear(in_features, out_features)",),
         "kernels.run(self.linear(x))",
-        composed="x, linear_weight, linear_bias, *, dim", before="F.linear(x, linear_weight, linear_bias)",
+        composed="x, linear_weight, linear_bias, *, dim",
+        before="F.linear(x, linear_weight, linear_bias)",
     ),
     _pointwise(
-        "level2/57_Conv2d_ReLU_HardSwish", "fmaxf(v, 0.0f) * fminf((fmaxf(v, 0.0f) + 3.0f) / 6.0f, 1.0f)",
-        tensors=("y",), like="y", init="in_channels, out_channels, kernel_size",
+        "level2/57_Conv2d_ReLU_HardSwish",
+        "fmaxf(v, 0.0f) * fminf((fmaxf(v, 0.0f) + 3.0f) / 6.0f, 1.0f)",
+        tensors=("y",),
+        like="y",
+        init="in_channels, out_channels, kernel_size",
         layers=("self.conv = nn.Conv2d(in_channels, out_channels, kernel_size)",),
         call="kernels.run(self.conv(x))",
         composed="x, conv_weight, conv_bias, *, offset, divisor, min_value, max_value",
         before="F.conv2d(x, conv_weight, conv_bias)",
     ),
     _pointwise(
-        "level1/19_ReLU", "v > 0.0f || v != v ? v : 0.0f",
+        "level1/19_ReLU",
+        "v > 0.0f || v != v ? v : 0.0f",
         wrong=Variant("copy", {"formula": "v"}, "wrong formula: a copy, the same on inputs in [0, 1)"),
         call="kernels.run(x)",
     ),
-)  # fmt: skip
+)
 
 
 def candidates() -> list[Texts]:
@@ -283,15 +381,14 @@ def candidates() -> list[Texts]:
 
 def _texts(task: Task, variant: Variant) -> Texts:
     device, grid, block = (Template(t).substitute(variant.values) for t in (task.device, task.grid, task.block))
-    own = "#include <cuda_runtime.h>\n#include \"rag_kernel.h\"\n" + device + _host(task, grid, block)
-    split = (
-        f'#include "rag_kernel.h"\n#if RK_DEVICE{device}#endif\n#if RK_HOST{_host(task, grid, block)}#endif\n'
-    )  # fmt: skip
+    own = '#include <cuda_runtime.h>\n#include "rag_kernel.h"\n' + device + _host(task, grid, block)
+    split = f'#include "rag_kernel.h"\n#if RK_DEVICE{device}#endif\n#if RK_HOST{_host(task, grid, block)}#endif\n'
     if task.composed:
         own, split = _composed(task, own), _composed(task, split)
     model_new = _model_new(task, device, grid, block)
-    return Texts(task.problem, variant.name, variant.wrong, "composed" if task.composed else "kernel", own, split,
-                 model_new)  # fmt: skip
+    return Texts(
+        task.problem, variant.name, variant.wrong, "composed" if task.composed else "kernel", own, split, model_new
+    )
 
 
 def _host(task: Task, grid: str, block: str) -> str:

@@ -34,9 +34,11 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     won = {
-        (row["level"], row["name"]) for file in asked.rows for line in file.read_text().splitlines()
+        (row["level"], row["name"])
+        for file in asked.rows
+        for line in file.read_text().splitlines()
         if (row := json.loads(line)).get("claims") and (row.get("speedup") or 0.0) >= asked.least
-    }  # fmt: skip
+    }
     with Workers(preload=PRELOAD) as workers:
         known = {functionalize(p, workers=workers).graph_key for p in map(load_problem, find_problems([EXAMPLES]))}
         for folder in asked.folders:

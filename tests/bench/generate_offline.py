@@ -35,9 +35,12 @@ def main() -> None:
             command = ["generate", str(problem), "--device", asked.device, "--archive", f"{folder}/a", "--json", *more]
             started = time.perf_counter()
             done = subprocess.run(
-                [sys.executable, "-c", PROGRAM, *command], capture_output=True, text=True, check=False,
+                [sys.executable, "-c", PROGRAM, *command],
+                capture_output=True,
+                text=True,
+                check=False,
                 env=os.environ | {"RAG_KERNELS_CACHE": f"{folder}/cache"},
-            )  # fmt: skip
+            )
             seconds = time.perf_counter() - started
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         attempts = [row for row in rows if row.get("type") == "attempt"]

@@ -80,17 +80,26 @@ def row(level: int, number: int, rng: random.Random) -> dict[str, object]:
     metrics = {name: {"unit": "%", "avg_value": rng.random(), "variance": 0.0, "n": 5} for name in METRICS}
     rules = {"Occupancy": {"type": "WRN", "description": "Low occupancy. " * 20}}
     return {
-        "Op_Name": f"{task}_chain_{level}", "Level_ID": level, "Task_ID": task, "Kernel_Name": f"fused_{number}_base",
-        "CUDA_Runtime": runtime if correct else None, "PyTorch_Native_Runtime": eager,
-        "PyTorch_Compile_Runtime": compiled, "CUDA_Speedup_Native": eager / runtime if correct else 0.0,
-        "CUDA_Speedup_Compile": compiled / runtime if correct else 0.0, "CUDA_Code": source(rng),
-        "PyTorch_Code_Module": module, "PyTorch_Code_Functional": functional, "Correct": correct,
+        "Op_Name": f"{task}_chain_{level}",
+        "Level_ID": level,
+        "Task_ID": task,
+        "Kernel_Name": f"fused_{number}_base",
+        "CUDA_Runtime": runtime if correct else None,
+        "PyTorch_Native_Runtime": eager,
+        "PyTorch_Compile_Runtime": compiled,
+        "CUDA_Speedup_Native": eager / runtime if correct else 0.0,
+        "CUDA_Speedup_Compile": compiled / runtime if correct else 0.0,
+        "CUDA_Code": source(rng),
+        "PyTorch_Code_Module": module,
+        "PyTorch_Code_Functional": functional,
+        "Correct": correct,
         "Max_Diff": 0.0 if correct else None,
         "Error": None if correct else f"{here}(12): error: expected a ';'\n" * 30,
         "NCU_Profile": str({"metrics": metrics, "rules": rules}) if correct else None,
         "Torch_Profile": str({"kernel": {"time": runtime}}) * 20 if correct else None,
-        "Clang_Tidy": str({"stdout": tidy, "stderr": "", "errored": False}), "__index_level_0__": number,
-    }  # fmt: skip
+        "Clang_Tidy": str({"stdout": tidy, "stderr": "", "errored": False}),
+        "__index_level_0__": number,
+    }
 
 
 def write(folder: Path, rows: int) -> None:

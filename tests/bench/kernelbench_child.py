@@ -71,10 +71,16 @@ def evaluate(module: Any, request: dict[str, Any], seconds: dict[str, float]) ->
     get = module.timing.get_timing_function
     module.timing.get_timing_function = lambda *a, **k: clocked(seconds, "time", get(*a, **k))
     result = module.eval_kernel_against_ref(
-        request["problem"], request["model_new"], num_correct_trials=request["correct_trials"],
-        num_perf_trials=request["perf_trials"], measure_performance=True, build_dir=request["build"],
-        device=torch.device("cuda:0"), backend="cuda", precision=torch.float32,
-    )  # fmt: skip
+        request["problem"],
+        request["model_new"],
+        num_correct_trials=request["correct_trials"],
+        num_perf_trials=request["perf_trials"],
+        measure_performance=True,
+        build_dir=request["build"],
+        device=torch.device("cuda:0"),
+        backend="cuda",
+        precision=torch.float32,
+    )
     if result is None:
         return {"verdict": "lock file error", "accepted": False}
     names = ("compilation_error", "runtime_error", "correctness_issue", "error_during_performance", "excessive_speedup")
@@ -82,8 +88,13 @@ def evaluate(module: Any, request: dict[str, Any], seconds: dict[str, float]) ->
     accepted = bool(result.compiled and result.correctness)
     bad = "build_failed" if not result.compiled else "crashed" if "runtime_error" in reasons else "wrong"
     verdict = "passed" if accepted else bad
-    return {"verdict": verdict, "accepted": accepted, "reasons": reasons, "runtime_ms": result.runtime,
-            "eager_ms": result.ref_runtime}  # fmt: skip
+    return {
+        "verdict": verdict,
+        "accepted": accepted,
+        "reasons": reasons,
+        "runtime_ms": result.runtime,
+        "eager_ms": result.ref_runtime,
+    }
 
 
 def main() -> None:

@@ -134,11 +134,20 @@ def _child(run: Run, texts: Texts, mode: str, folder: str) -> dict[str, Any]:
     build = Path(folder) / texts.name
     build.mkdir(parents=True, exist_ok=True)
     request, answer, output = (build / f"{mode}.{part}" for part in ("request.json", "answer.json", "log"))
-    request.write_text(json.dumps({
-        "mode": mode, "kernelbench": str(Path(run.asked.kernelbench).resolve()), "build": str(build),
-        "problem": run.file_of(texts.problem).read_text(), "model_new": texts.model_new, "arch": run.asked.arch,
-        "correct_trials": run.asked.correct_trials, "perf_trials": run.asked.perf_trials,
-    }))  # fmt: skip
+    request.write_text(
+        json.dumps(
+            {
+                "mode": mode,
+                "kernelbench": str(Path(run.asked.kernelbench).resolve()),
+                "build": str(build),
+                "problem": run.file_of(texts.problem).read_text(),
+                "model_new": texts.model_new,
+                "arch": run.asked.arch,
+                "correct_trials": run.asked.correct_trials,
+                "perf_trials": run.asked.perf_trials,
+            }
+        )
+    )
     started = time.perf_counter()
     command = [sys.executable, str(CHILD), str(request), str(answer)]
     with output.open("w") as log:
@@ -247,9 +256,13 @@ def _examined(run: Run, judge: LocalJudge, problem: str) -> FunctionalProblem:
 
 
 def _one_problem(
-    run: Run, arm: str, judge: LocalJudge, problem: str, left: list[Texts],
+    run: Run,
+    arm: str,
+    judge: LocalJudge,
+    problem: str,
+    left: list[Texts],
     forms: dict[str, Future[FunctionalProblem]],
-) -> None:  # fmt: skip
+) -> None:
     """Judge the candidates in `left`, taking each out of it when it has its verdict.
 
     Of a later problem only the wait for its functional form counts: it has been made beside the judging.
@@ -264,9 +277,16 @@ def _one_problem(
             verdict = judged.verdict
             labels = list(verdict.labels) if isinstance(verdict, Passed) else []
             run.log.candidate(
-                arm, texts, seconds, verdict=", ".join(sorted(codes(verdict))), accepted=isinstance(verdict, Passed),
-                labels=labels, reason=getattr(verdict, "reason", ""), stages=judged.stage_s, batch=len(batch),
-            )  # fmt: skip
+                arm,
+                texts,
+                seconds,
+                verdict=", ".join(sorted(codes(verdict))),
+                accepted=isinstance(verdict, Passed),
+                labels=labels,
+                reason=getattr(verdict, "reason", ""),
+                stages=judged.stage_s,
+                batch=len(batch),
+            )
             left.remove(texts)
 
 
@@ -312,8 +332,14 @@ def main() -> None:
     if asked.kernelbench is None:
         parser.error("name a checkout of KernelBench with --kernelbench PATH")
     run = Run(asked)
-    run.log.write("machine", gpu=gpu_name() or "no GPU", cpu=cpu_name(), correct_trials=asked.correct_trials,
-                  perf_trials=asked.perf_trials, compile_baseline=asked.compile_baseline)  # fmt: skip
+    run.log.write(
+        "machine",
+        gpu=gpu_name() or "no GPU",
+        cpu=cpu_name(),
+        correct_trials=asked.correct_trials,
+        perf_trials=asked.perf_trials,
+        compile_baseline=asked.compile_baseline,
+    )
     for arm in asked.arms.split(","):
         if arm == "kernelbench":
             kernelbench(run)

@@ -9,9 +9,11 @@ from typing import Any
 
 Row = dict[str, Any]
 TITLES = {
-    "kernelbench": "KernelBench's evaluator", "own": "ours: kernel and composed tier",
-    "split": "ours: the same, device code by NVRTC", "module": "ours: the same `ModelNew` files",
-}  # fmt: skip
+    "kernelbench": "KernelBench's evaluator",
+    "own": "ours: kernel and composed tier",
+    "split": "ours: the same, device code by NVRTC",
+    "module": "ours: the same `ModelNew` files",
+}
 
 
 def tables(rows: Sequence[Row]) -> str:
@@ -42,8 +44,9 @@ def _machine(rows: Sequence[Row]) -> str:
     trials = {
         f"KernelBench with {r['correct_trials']} correctness and {r['perf_trials']} timing trials; our judge with"
         f"{'' if r['compile_baseline'] else 'out'} a torch.compile baseline"
-        for r in rows if r["kind"] == "machine"
-    }  # fmt: skip
+        for r in rows
+        if r["kind"] == "machine"
+    }
     return f"Machine: {' / '.join(sorted(machines))}. {' / '.join(sorted(trials))}."
 
 

@@ -163,9 +163,12 @@ def child(run: Run, module: Any, entry: Entry, model_new: str, folder: Path) -> 
 
     module.run_and_check_correctness = in_turn
     request = {
-        "problem": entry.problem, "model_new": model_new, "build": str(folder),
-        "correct_trials": run.asked.correct_trials, "perf_trials": run.asked.perf_trials,
-    }  # fmt: skip
+        "problem": entry.problem,
+        "model_new": model_new,
+        "build": str(folder),
+        "correct_trials": run.asked.correct_trials,
+        "perf_trials": run.asked.perf_trials,
+    }
     answer = evaluate(module, request, {})
     (folder / "answer.json").write_text(json.dumps(answer))
 

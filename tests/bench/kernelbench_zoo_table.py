@@ -21,9 +21,13 @@ from rag_kernels.zoo.runner import GAIN, Seen
 
 Row = dict[str, Any]
 HEADS = (
-    "", "variants", "KernelBench accepts", "of these warned of", "of these no faster than the twin",
+    "",
+    "variants",
+    "KernelBench accepts",
+    "of these warned of",
+    "of these no faster than the twin",
     "this judge accepts",
-)  # fmt: skip
+)
 
 
 class Both:
@@ -112,9 +116,11 @@ def _honest(found: Sequence[Both]) -> str:
     for name, kind in {"twins": "twin", "corpus": "honest"}.items():
         group = [b for b in found if b.seen.text.kind == kind]
         counts = (
-            len(group), sum(not b.accepted for b in group), sum(bool(b.warnings) for b in group),
+            len(group),
+            sum(not b.accepted for b in group),
+            sum(bool(b.warnings) for b in group),
             sum(b.seen.rejected for b in group),
-        )  # fmt: skip
+        )
         rows.append((name, *(str(n) for n in counts)))
     return markdown("Honest kernels", heads, rows)
 
@@ -124,7 +130,7 @@ def _accepted(found: Sequence[Both]) -> str:
     rows = [
         (b.seen.text.name, b.seen.text.family, f"{b.gain:.2f}", "; ".join(b.warnings), _said(b.seen))
         for b in sorted(found, key=lambda b: (b.seen.text.family, b.seen.text.name))
-    ]  # fmt: skip
+    ]
     return markdown("KernelBench accepts", heads, rows)
 
 
@@ -141,10 +147,13 @@ def _names(title: str, cheats: Sequence[Both]) -> str:
 
 def _rejected(found: Sequence[Both]) -> str:
     rows = [
-        (b.seen.text.name, "accepts" if b.accepted else f"{b.row['verdict']}: {b.row.get('reasons', '')}"[:120],
-         "rejects: " + b.seen.reason[:120] if b.seen.rejected else "accepts")
+        (
+            b.seen.text.name,
+            "accepts" if b.accepted else f"{b.row['verdict']}: {b.row.get('reasons', '')}"[:120],
+            "rejects: " + b.seen.reason[:120] if b.seen.rejected else "accepts",
+        )
         for b in found
-    ]  # fmt: skip
+    ]
     return markdown("Honest, but rejected", ("kernel", "KernelBench", "this judge"), rows)
 
 

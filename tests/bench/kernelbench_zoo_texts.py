@@ -22,10 +22,17 @@ from rag_kernels.zoo.parts import honest_corpus
 from rag_kernels.zoo.runner import Kind, Text, chosen, texts_of
 
 OURS = {
-    "'channel'": "our channel", "S_ISSOCK": "our channel", ".Loaded": "our worker", "'Loaded'": "our worker",
-    "'eval": "our modules", "memfd:arena": "our shared memory", "/dev/shm": "our shared memory",
-    "mmap.mmap": "our shared memory", "set_flush_denormal": "a CPU's state", "mkldnn.enabled": "a CPU's state",
-}  # fmt: skip
+    "'channel'": "our channel",
+    "S_ISSOCK": "our channel",
+    ".Loaded": "our worker",
+    "'Loaded'": "our worker",
+    "'eval": "our modules",
+    "memfd:arena": "our shared memory",
+    "/dev/shm": "our shared memory",
+    "mmap.mmap": "our shared memory",
+    "set_flush_denormal": "a CPU's state",
+    "mkldnn.enabled": "a CPU's state",
+}
 ON_GPU = {
     "autocast('cpu'": "autocast('cuda'",
     "zeros_like(a), 'CPU')": "zeros_like(a), 'CUDA')",

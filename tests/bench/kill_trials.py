@@ -81,9 +81,11 @@ def trial(kills: int, seconds: float, shape: Sequence[str], draw: random.Random)
             found[where, "same losses, each once"] += losses(folder) == lost
     columns = ("runs", "same candidates", "same replies, each paid for once", "same losses, each once")
     careless = ", a careless model" * (len(shape) > 2)
-    print(f"{shape[0]} places, {shape[1]} rounds{careless}: {len(judged)} candidates, {sum(replies.values())} replies, "
-          f"{lost['lost']} drafts lost, {whole_s:.1f} s unbroken.\n\n"
-          f"| killed | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")  # fmt: skip
+    print(
+        f"{shape[0]} places, {shape[1]} rounds{careless}: {len(judged)} candidates, {sum(replies.values())} replies, "
+        f"{lost['lost']} drafts lost, {whole_s:.1f} s unbroken.\n\n"
+        f"| killed | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}"
+    )
     del found["", "runs"]
     for where in sorted({where for where, _ in found}):
         print(f"| {where} | {' | '.join(str(found[where, column]) for column in columns)} |")

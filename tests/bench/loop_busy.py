@@ -160,9 +160,15 @@ def main() -> None:
     model = Model("", asked.median_s)
     with tempfile.TemporaryDirectory() as folder, FakeOpenAI(model) as server:
         options = Options(
-            models=("openai/gpt-4o-mini",), api_base=server.url, device="cpu", archive=f"{folder}/archive",
-            drafts=asked.drafts, rounds=asked.rounds, retrieval="hybrid", examples=3,
-        )  # fmt: skip
+            models=("openai/gpt-4o-mini",),
+            api_base=server.url,
+            device="cpu",
+            archive=f"{folder}/archive",
+            drafts=asked.drafts,
+            rounds=asked.rounds,
+            retrieval="hybrid",
+            examples=3,
+        )
         with open_session(options) as session:
             problem = load_problem(asked.problem)
             functional = session.functionalize(problem)
@@ -180,9 +186,14 @@ def main() -> None:
 
 
 def report(
-    attempts: list[Attempt], judge: Watched, model: Model, own: list[float], client: list[float], written: list[float],
+    attempts: list[Attempt],
+    judge: Watched,
+    model: Model,
+    own: list[float],
+    client: list[float],
+    written: list[float],
     retrieval: list[float],
-) -> None:  # fmt: skip
+) -> None:
     judged = [a for a in attempts if not a.note.startswith("confirmation")]
     first, last = judge.spans[0][0], judge.spans[-1][1]
     asked_last = max(model.asked_at)  # after that there is nothing left to ask for: the last replies are waited for

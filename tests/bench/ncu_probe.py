@@ -55,7 +55,9 @@ def tell(judge: LocalJudge, fp: FunctionalProblem, judged: Judged) -> None:
     if not isinstance(verdict, Passed):
         print(verdict)
         return
-    said = nsight_compute.in_a_line(verdict.counters) if verdict.counters else f"nothing: {judge._profiler.why_not or '?'}"
+    said = (
+        nsight_compute.in_a_line(verdict.counters) if verdict.counters else f"nothing: {judge._profiler.why_not or '?'}"
+    )
     print(f"ncu: {said}\nrecommendation: {recommendation(verdict, fp.features, judge.device)}")
 
 

@@ -52,8 +52,13 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("offline_kernelbench.jsonl"))
     parser.add_argument("--table", nargs="+", type=Path, help="print the tables of these files")
-    parser.add_argument("--degenerate-from", nargs="+", type=Path, default=[],
-                        help="rows of a run with admission, whose degenerate problems count so here too")  # fmt: skip
+    parser.add_argument(
+        "--degenerate-from",
+        nargs="+",
+        type=Path,
+        default=[],
+        help="rows of a run with admission, whose degenerate problems count so here too",
+    )
     asked = parser.parse_args()
     if asked.table:
         known = {(r["level"], r["name"]): r.get("degenerate") for r in read(asked.degenerate_from)}
@@ -75,9 +80,12 @@ def run(asked: argparse.Namespace) -> None:
         wanted = [x for x in wanted if any(x[1].stem.startswith(o) for o in asked.only)]
     started = time.monotonic()
     limits = Limits(
-        measure_compile=not asked.no_compile, without=frozenset(asked.without), pairs=asked.pairs,
-        max_pairs=2 * asked.pairs, few_pairs=min(7, asked.pairs),
-    )  # fmt: skip
+        measure_compile=not asked.no_compile,
+        without=frozenset(asked.without),
+        pairs=asked.pairs,
+        max_pairs=2 * asked.pairs,
+        few_pairs=min(7, asked.pairs),
+    )
     with (
         asked.out.open("a") as out,
         open_judge(asked.device, limits=limits, cache_dir=asked.cache, at_other_sizes=at_other_sizes) as judge,
@@ -136,8 +144,13 @@ def search(judge: LocalJudge, fp: FunctionalProblem, asked: argparse.Namespace) 
     for number in range(1, asked.rounds + 1):
         if number > 1 and not any(isinstance(a.judged.verdict, Passed) for a in attempts):
             break  # there is nothing to tune
-        if max((a.judged.verdict.measurement.speedup for a in attempts if isinstance(a.judged.verdict, Passed)),
-               default=0.0) >= asked.enough:  # fmt: skip
+        if (
+            max(
+                (a.judged.verdict.measurement.speedup for a in attempts if isinstance(a.judged.verdict, Passed)),
+                default=0.0,
+            )
+            >= asked.enough
+        ):
             break
         brief = Brief("bench", fp, judge.device, (), tuple(attempts), "", number, asked.width)
         drafts = {d.candidate: d for d in writer.propose(brief)}
@@ -147,8 +160,24 @@ def search(judge: LocalJudge, fp: FunctionalProblem, asked: argparse.Namespace) 
 
 
 def attempt(fp: FunctionalProblem, draft: Draft, judged: Judged, number: int, round_: int) -> Attempt:
-    return Attempt("bench", number, round_, fp, draft.candidate, judged, "offline", "", draft.idea, (), (), (), 0.0,
-                   sum(judged.stage_s.values()), "", draft.note)  # fmt: skip
+    return Attempt(
+        "bench",
+        number,
+        round_,
+        fp,
+        draft.candidate,
+        judged,
+        "offline",
+        "",
+        draft.idea,
+        (),
+        (),
+        (),
+        0.0,
+        sum(judged.stage_s.values()),
+        "",
+        draft.note,
+    )
 
 
 def summary(attempts: Sequence[Attempt]) -> Row:
@@ -156,8 +185,11 @@ def summary(attempts: Sequence[Attempt]) -> Row:
     if not attempts:
         return {"outcome": "nothing written", "why": "library calls alone, or random numbers"}
     passed = [(a.judged.verdict, a) for a in attempts if isinstance(a.judged.verdict, Passed)]
-    row: Row = {"candidates": len(attempts), "codes": [" ".join(sorted(codes(a.judged.verdict))) for a in attempts],
-                "stage_s": [{k: round(v, 2) for k, v in a.judged.stage_s.items()} for a in attempts]}
+    row: Row = {
+        "candidates": len(attempts),
+        "codes": [" ".join(sorted(codes(a.judged.verdict))) for a in attempts],
+        "stage_s": [{k: round(v, 2) for k, v in a.judged.stage_s.items()} for a in attempts],
+    }
     if not passed:
         verdict = attempts[0].judged.verdict
         first = attempts[0]
@@ -166,14 +198,25 @@ def summary(attempts: Sequence[Attempt]) -> Row:
     verdict, best = min(passed, key=lambda pair: pair[0].measurement.candidate_us)
     m = verdict.measurement
     return row | {
-        "outcome": "passed", "label": verdict.label, "precision": verdict.precision, "labels": list(verdict.labels),
-        "claims": verdict.claims_speed, "tier": best.candidate.tier, "note": best.note, "idea": best.idea,
-        "candidate_us": m.candidate_us, "first_us": passed[0][0].measurement.candidate_us,
-        "eager_us": m.eager_us, "compile_us": m.compile_us,
-        "floor_us": m.floor_us, "eager": m.speedup_eager.median,
-        "compile": m.speedup_compile.median if m.speedup_compile else None, "speedup": m.speedup,
-        "compile_note": m.compile_note[:200], "source": best.candidate.source,
-    }  # fmt: skip
+        "outcome": "passed",
+        "label": verdict.label,
+        "precision": verdict.precision,
+        "labels": list(verdict.labels),
+        "claims": verdict.claims_speed,
+        "tier": best.candidate.tier,
+        "note": best.note,
+        "idea": best.idea,
+        "candidate_us": m.candidate_us,
+        "first_us": passed[0][0].measurement.candidate_us,
+        "eager_us": m.eager_us,
+        "compile_us": m.compile_us,
+        "floor_us": m.floor_us,
+        "eager": m.speedup_eager.median,
+        "compile": m.speedup_compile.median if m.speedup_compile else None,
+        "speedup": m.speedup,
+        "compile_note": m.compile_note[:200],
+        "source": best.candidate.source,
+    }
 
 
 def progress(row: Row) -> str:

@@ -23,11 +23,15 @@ from rag_kernels.eval.records import BARRED_LABELS
 Row = dict[str, Any]
 OWN = ("custom kernel", "fused + library")
 MEMORY = ("pointwise", "normalisation", "softmax", "reduction", "loss")  # families that memory bounds
-HEAD = ["| problem | family | tier | ms | eager | compile | floor / time | speed-up | labels |",
-        "|---|---|---|---:|---:|---:|---:|---:|---|"]  # fmt: skip
-COUNTS = ["| level | problems | verified with an own kernel | of these kernel tier | degenerate | fast_1 | "
-          "fast_1 over eager | fast_1.5 | ties within 2 % | geomean | median | wrong or crashed |",
-          "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+HEAD = [
+    "| problem | family | tier | ms | eager | compile | floor / time | speed-up | labels |",
+    "|---|---|---|---:|---:|---:|---:|---:|---|",
+]
+COUNTS = [
+    "| level | problems | verified with an own kernel | of these kernel tier | degenerate | fast_1 | "
+    "fast_1 over eager | fast_1.5 | ties within 2 % | geomean | median | wrong or crashed |",
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+]
 
 
 def main() -> None:
@@ -73,13 +77,22 @@ def read_line(line: str) -> Row:
     level, _, problem = name.partition("/")
     us = float(ms) * 1e3
     return {
-        "level": level, "name": problem, "family": family, "outcome": "passed", "label": OWN[0], "tier": tier,
-        "candidate_us": us, "eager_us": float(eager) * 1e3, "eager": float(eager) * 1e3 / us,
-        "compile_us": None if compiled == "none" else float(compiled) * 1e3, "floor_us": int(floor[:-1]) / 100 * us,
-        "speedup": float(speedup), "labels": [label for label in found if label != "degenerate"],
+        "level": level,
+        "name": problem,
+        "family": family,
+        "outcome": "passed",
+        "label": OWN[0],
+        "tier": tier,
+        "candidate_us": us,
+        "eager_us": float(eager) * 1e3,
+        "eager": float(eager) * 1e3 / us,
+        "compile_us": None if compiled == "none" else float(compiled) * 1e3,
+        "floor_us": int(floor[:-1]) / 100 * us,
+        "speedup": float(speedup),
+        "labels": [label for label in found if label != "degenerate"],
         "degenerate": "degenerate" if "degenerate" in found else "",
         "claims": not any(label.startswith(BARRED_LABELS) for label in found),
-    }  # fmt: skip
+    }
 
 
 def put(sections: Sequence[Section], under: str, newer: Sequence[Row]) -> None:
@@ -224,11 +237,16 @@ def family(row: Row) -> str:
         return str(row["family"])
     names = " ".join(row["operators"])
     kinds = (
-        ("convolution", ("conv",)), ("matrix product", ("mm", "linear", "matmul", "einsum", "mv")),
-        ("attention", ("attention",)), ("pooling", ("pool",)), ("softmax", ("softmax", "logsumexp")),
-        ("normalisation", ("norm",)), ("loss", ("loss", "cross_entropy", "kl_div")), ("scan", ("cumsum", "cumprod")),
+        ("convolution", ("conv",)),
+        ("matrix product", ("mm", "linear", "matmul", "einsum", "mv")),
+        ("attention", ("attention",)),
+        ("pooling", ("pool",)),
+        ("softmax", ("softmax", "logsumexp")),
+        ("normalisation", ("norm",)),
+        ("loss", ("loss", "cross_entropy", "kl_div")),
+        ("scan", ("cumsum", "cumprod")),
         ("reduction", ("sum", "mean", "max.dim", "min.dim", "amax", "amin", "argm", "var", "std")),
-    )  # fmt: skip
+    )
     return next((kind for kind, marks in kinds if any(m in names for m in marks)), "pointwise")
 
 

@@ -112,9 +112,22 @@ def stand_in(number: int, fp: FunctionalProblem) -> Attempt:
     device = Device("cpu", "stand-in", "none", 1.0, 1.0)
     judged = Judged(Passed("stand-in", "strict", 1.0, timing, ()), device, Environment("", "", "", 1, (), ""))
     return Attempt(
-        "bench", number, 1, fp, Candidate(f"// {number}", "kernel", "cpu"), judged, "scripted", "", "", (), (), (),
-        0.0, 0.0, "2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
+        "bench",
+        number,
+        1,
+        fp,
+        Candidate(f"// {number}", "kernel", "cpu"),
+        judged,
+        "scripted",
+        "",
+        "",
+        (),
+        (),
+        (),
+        0.0,
+        0.0,
+        "2026-01-01T00:00:00+00:00",
+    )
 
 
 Nearest = Callable[[FunctionalProblem], list[str]]

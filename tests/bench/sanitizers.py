@@ -81,8 +81,9 @@ class Bench:
             Session(
                 one, workers=self.workers, candidate_workers=self.candidates, device=self.device, limits=self.limits
             )
-            for one in sizes if one is not None
-        ]  # fmt: skip
+            for one in sizes
+            if one is not None
+        ]
         try:
             yield open_ones
         finally:
@@ -113,7 +114,6 @@ class Bench:
         outcome = "clean" if set(tools) <= ran else "left out"
         return Seen(text, outcome, "; ".join(why), perf_counter() - started)
 
-
     def judged(self, group: list[Text], built: list[list[Path | None]], tools: Sequence[str]) -> Iterator[Seen]:
         """The kernels of one problem; `built` holds the programs by tool."""
         with self.sessions(group[0].task_source) as sessions:
@@ -125,12 +125,14 @@ class Bench:
 def honest_texts(only: str, every: int) -> list[Text]:
     texts = [
         Text(h.family, h.name, h.candidate.source, h.task_source)
-        for h in honest_kernels() if h.candidate.tier == "kernel" and h.candidate.backend == "cpu"
-    ]  # fmt: skip
+        for h in honest_kernels()
+        if h.candidate.tier == "kernel" and h.candidate.backend == "cpu"
+    ]
     texts += [
         Text("twins of the zoo", s.idea, s.twin.source, TASKS[s.task].problem)
-        for s in SPECIMENS if s.backend == "cpu" and s.twin.tier == "kernel"
-    ]  # fmt: skip
+        for s in SPECIMENS
+        if s.backend == "cpu" and s.twin.tier == "kernel"
+    ]
     return [t for t in texts if only in f"{t.group} / {t.name}"][::every]
 
 
@@ -213,8 +215,10 @@ def racing(times: int) -> None:
             bench = Bench()
             for specimen in [s for s in SPECIMENS if s.idea in RACES]:
                 task_source = TASKS[specimen.task].problem
-                texts = [Text("", f"{specimen.idea}, {i + 1}", v.source, task_source)
-                         for i, v in enumerate(specimen.variants)]  # fmt: skip
+                texts = [
+                    Text("", f"{specimen.idea}, {i + 1}", v.source, task_source)
+                    for i, v in enumerate(specimen.variants)
+                ]
                 with bench.sessions(task_source) as sessions:
                     for text, program in zip(texts, bench.built(texts, "cpu-raced")[0], strict=True):
                         programs = Programs(None, program)

@@ -116,15 +116,25 @@ BAD = [
         forks="for (int i = 0; i < 12; ++i) if (fork() == 0) { sleep(20); _exit(0); }",
         fork_and_wait="for (int i = 0; i < 6; ++i) if (!fork()) { sleep(20); _exit(0); } while (wait(nullptr) > 0) {}",
     ),
-]  # fmt: skip
+]
 GOOD = [
     Kind("right", "", frozenset({"passed"})),
     Kind("right, the other way", "", frozenset({"passed"}), "1 + 2 * std::fmax(x.data[i], 0.0f)"),
     Kind("wrong", "", frozenset({"wrong"}), "(x.data[i] > 0 ? x.data[i] : 0) * 2 + 1.01f"),
     Kind("does not build", "this is no C++;", frozenset({"build_failed"})),
 ]
-LIMITS = Limits(load_s=10, call_s=1.5, open_s=30, pairs=7, max_pairs=7, few_pairs=5, timed_s=0.01, rechecked=1,
-                memory_bytes=256 << 20, measure_compile=False)  # fmt: skip
+LIMITS = Limits(
+    load_s=10,
+    call_s=1.5,
+    open_s=30,
+    pairs=7,
+    max_pairs=7,
+    few_pairs=5,
+    timed_s=0.01,
+    rechecked=1,
+    memory_bytes=256 << 20,
+    measure_compile=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +166,9 @@ def make(count: int, rng: random.Random) -> list[tuple[Kind, Candidate]]:
     return sent
 
 
-def judge_all(judge: LocalJudge, fp: FunctionalProblem, sent: list[tuple[Kind, Candidate]],
-              batch: int) -> dict[str, tuple[str, str]]:  # fmt: skip
+def judge_all(
+    judge: LocalJudge, fp: FunctionalProblem, sent: list[tuple[Kind, Candidate]], batch: int
+) -> dict[str, tuple[str, str]]:
     """Verdict and reason by candidate id."""
     got: dict[str, tuple[str, str]] = {}
     started = time.monotonic()
@@ -168,8 +179,9 @@ def judge_all(judge: LocalJudge, fp: FunctionalProblem, sent: list[tuple[Kind, C
     return got
 
 
-def report(sent: list[tuple[Kind, Candidate]], got: dict[str, tuple[str, str]], seconds: float,
-           before: State, after: State) -> bool:  # fmt: skip
+def report(
+    sent: list[tuple[Kind, Candidate]], got: dict[str, tuple[str, str]], seconds: float, before: State, after: State
+) -> bool:
     """Print the tables; whether all is as it should be."""
     print(f"Machine: {cpu_name()}.\n\n| candidates | sent | verdicts | unexpected | lost |\n|---|---:|---|---:|---:|")
     surprises, lost_in_all = [], 0

@@ -172,18 +172,41 @@ def conv(shape: str, weight: str, options: str = "", cast: str = "", bias: bool 
 
 BIASED, BARE = "In x, In w, In b, {}Out out", "In x, In w, {}Out out"
 PROBLEMS = (  # name, source, parameters, stride, padding, bias, dtype
-    ("conv 3 x 3", conv("3, 8, 19, 23", "16, 8, 3, 3", ", padding=1"), BIASED.format("int64_t padding, "), "1",
+    (
+        "conv 3 x 3",
+        conv("3, 8, 19, 23", "16, 8, 3, 3", ", padding=1"),
+        BIASED.format("int64_t padding, "),
+        "1",
         "padding",
-     "num(b.data[k])", "float32"),
-    ("strided conv", conv("2, 5, 31, 33", "7, 5, 5, 3", ", stride=2, padding=2", bias=False),
-     BARE.format("int64_t stride, int64_t padding, "), "stride", "padding", "0", "float32"),
+        "num(b.data[k])",
+        "float32",
+    ),
+    (
+        "strided conv",
+        conv("2, 5, 31, 33", "7, 5, 5, 3", ", stride=2, padding=2", bias=False),
+        BARE.format("int64_t stride, int64_t padding, "),
+        "stride",
+        "padding",
+        "0",
+        "float32",
+    ),
     ("conv 1 x 1", conv("3, 37, 11, 13", "19, 37, 1, 1"), BIASED.format(""), "1", "0", "num(b.data[k])", "float32"),
-    ("bf16 conv", conv("2, 5, 17, 19", "8, 5, 3, 3", cast=".bfloat16()", bias=False), BARE.format(""), "1", "0", "0",
-     "bfloat16"),
-)  # fmt: skip
+    (
+        "bf16 conv",
+        conv("2, 5, 17, 19", "8, 5, 3, 3", cast=".bfloat16()", bias=False),
+        BARE.format(""),
+        "1",
+        "0",
+        "0",
+        "bfloat16",
+    ),
+)
 # 1-D convolution of wide filters, directly and by a Fourier transform of the padded line (in double, radix 2).
-LINE = task("F.conv1d(x, self.weight, None, padding=15)", "torch.randn(3, 2, 331)",
-            setup="self.weight = nn.Parameter(torch.randn(4, 2, 31))")  # fmt: skip
+LINE = task(
+    "F.conv1d(x, self.weight, None, padding=15)",
+    "torch.randn(3, 2, 331)",
+    setup="self.weight = nn.Parameter(torch.randn(4, 2, 31))",
+)
 FOURIER = """
 #include <complex>
 typedef std::complex<double> Z;
@@ -336,12 +359,22 @@ MAXIMUM = {"start": "-INFINITY", "fold": "e > s || e != e ? e : s", "end": "s"}
 MEAN = {"start": "0", "fold": "s + e", "end": "s / n"}
 IMAGE = "torch.randn(3, 8, 31, 33)"
 POOLS = (
-    ("max pool", "F.max_pool2d(x, 3, 2, 1)", "int64_t size, int64_t stride, int64_t padding, ",
-     "const int64_t high = size, wide = size, step = stride, pad = padding;", MAXIMUM),
-    ("mean pool", "F.avg_pool2d(x, 2)", "int64_t size, ", "const int64_t high = size, wide = size, step = size, "
-        "pad = 0;", MEAN),
+    (
+        "max pool",
+        "F.max_pool2d(x, 3, 2, 1)",
+        "int64_t size, int64_t stride, int64_t padding, ",
+        "const int64_t high = size, wide = size, step = stride, pad = padding;",
+        MAXIMUM,
+    ),
+    (
+        "mean pool",
+        "F.avg_pool2d(x, 2)",
+        "int64_t size, ",
+        "const int64_t high = size, wide = size, step = size, pad = 0;",
+        MEAN,
+    ),
     ("global mean", "F.adaptive_avg_pool2d(x, 1)", "", "const int64_t high = H, wide = W, step = 1, pad = 0;", MEAN),
-)  # fmt: skip
+)
 
 
 def kernels() -> Iterator[Honest]:
@@ -352,15 +385,27 @@ def kernels() -> Iterator[Honest]:
             body = FRAME.format(parameters=parameters, stride=stride, padding=padding, bias=bias, body=inner)
             text = kernel(body, schedule=schedule, dtype=dtype)
             yield Honest(f"{name}: {way}, {schedule}", "convolution", source, cpu(text))
-    depthwise = task("F.conv2d(x, self.weight, None, padding=1, groups=8)", IMAGE,
-                     setup="self.weight = nn.Parameter(torch.randn(8, 1, 3, 3))")  # fmt: skip
-    volume = task("F.conv3d(x, self.weight, None)", "torch.randn(2, 3, 9, 11, 13)",
-                  setup="self.weight = nn.Parameter(torch.randn(4, 3, 3, 2, 3))")  # fmt: skip
-    turned = task("F.conv_transpose2d(x, self.weight, None, stride=2)", "torch.randn(3, 4, 11, 13)",
-                  setup="self.weight = nn.Parameter(torch.randn(4, 6, 3, 3))")  # fmt: skip
-    others = [("line: Fourier", LINE, FOURIER), ("line: direct", LINE, LINE_DIRECT), ("depthwise", depthwise,
-        DEPTHWISE),
-              ("volume", volume, VOLUME)]  # fmt: skip
+    depthwise = task(
+        "F.conv2d(x, self.weight, None, padding=1, groups=8)",
+        IMAGE,
+        setup="self.weight = nn.Parameter(torch.randn(8, 1, 3, 3))",
+    )
+    volume = task(
+        "F.conv3d(x, self.weight, None)",
+        "torch.randn(2, 3, 9, 11, 13)",
+        setup="self.weight = nn.Parameter(torch.randn(4, 3, 3, 2, 3))",
+    )
+    turned = task(
+        "F.conv_transpose2d(x, self.weight, None, stride=2)",
+        "torch.randn(3, 4, 11, 13)",
+        setup="self.weight = nn.Parameter(torch.randn(4, 6, 3, 3))",
+    )
+    others = [
+        ("line: Fourier", LINE, FOURIER),
+        ("line: direct", LINE, LINE_DIRECT),
+        ("depthwise", depthwise, DEPTHWISE),
+        ("volume", volume, VOLUME),
+    ]
     others += [(f"transposed: {way}", turned, body) for way, body in TRANSPOSED.items()]
     for name, source, body in others:
         for schedule in ("omp-static", "counter"):

@@ -21,9 +21,16 @@ from rag_kernels.eval.zoo.honest import (
 from rag_kernels.eval.zoo.honest.source_pieces import Honest as Honest
 
 FAMILIES = (
-    reduce, softmax, norm, matmul, conv, pointwise, index_and_order,
-    pairs, library,
-)  # fmt: skip
+    reduce,
+    softmax,
+    norm,
+    matmul,
+    conv,
+    pointwise,
+    index_and_order,
+    pairs,
+    library,
+)
 
 
 def honest_kernels() -> list[Honest]:

@@ -46,55 +46,94 @@ ADD, MAX = "[](float a, float b) { return a + b; }", "[](float a, float b) { ret
 OWN = "for (int64_t i = threadIdx.x; i < n; i += blockDim.x)"
 # One block a row a[0..n-1]; `to` is the row of the output, or its single element.
 BLOCKS = {
-    "row sum": (task("x.sum(-1)", "torch.rand(257, 1021)"), "In x, int64_t, Out out", "1", f"""\
+    "row sum": (
+        task("x.sum(-1)", "torch.rand(257, 1021)"),
+        "In x, int64_t, Out out",
+        "1",
+        f"""\
 float s = 0;
   {OWN} s += a[i];
   s = across(s, {ADD});
-  if (threadIdx.x == 0) to[0] = s;"""),
-    "compensated row sum": (task("x.sum(-1)", "torch.randn(61, 4099)"), "In x, int64_t, Out out", "1", f"""\
+  if (threadIdx.x == 0) to[0] = s;""",
+    ),
+    "compensated row sum": (
+        task("x.sum(-1)", "torch.randn(61, 4099)"),
+        "In x, int64_t, Out out",
+        "1",
+        f"""\
 float s = 0, lost = 0;
   {OWN} {{ const float v = a[i] - lost, next = s + v; lost = (next - s) - v; s = next; }}
   s = across(s - lost, {ADD});
-  if (threadIdx.x == 0) to[0] = s;"""),
-    "softmax": (task("torch.softmax(x, dim=-1)", "torch.randn(257, 1000)"), "In x, int64_t, Out out", "n", f"""\
+  if (threadIdx.x == 0) to[0] = s;""",
+    ),
+    "softmax": (
+        task("torch.softmax(x, dim=-1)", "torch.randn(257, 1000)"),
+        "In x, int64_t, Out out",
+        "n",
+        f"""\
 float top = -INFINITY, total = 0;
   {OWN} top = fmaxf(top, a[i]);
   top = across(top, {MAX});
   {OWN} total += expf(a[i] - top);
   total = across(total, {ADD});
-  {OWN} to[i] = expf(a[i] - top) / total;"""),
-    "online softmax": (task("torch.softmax(x, dim=-1)", "torch.randn(131, 517)"), "In x, int64_t, Out out", "n", f"""\
+  {OWN} to[i] = expf(a[i] - top) / total;""",
+    ),
+    "online softmax": (
+        task("torch.softmax(x, dim=-1)", "torch.randn(131, 517)"),
+        "In x, int64_t, Out out",
+        "n",
+        f"""\
 float own = -INFINITY, total = 0;
   {OWN} {{ const float best = fmaxf(own, a[i]); total = total * expf(own - best) + expf(a[i] - best); own = best; }}
   const float top = across(own, {MAX});
   total = across(total == 0 ? 0.0f : total * expf(own - top), {ADD});
-  {OWN} to[i] = expf(a[i] - top) / total;"""),
-    "logsumexp": (task("torch.logsumexp(x, dim=-1)", "torch.randn(257, 511)"), "In x, int64_t, Out out", "1", f"""\
+  {OWN} to[i] = expf(a[i] - top) / total;""",
+    ),
+    "logsumexp": (
+        task("torch.logsumexp(x, dim=-1)", "torch.randn(257, 511)"),
+        "In x, int64_t, Out out",
+        "1",
+        f"""\
 float top = -INFINITY, total = 0;
   {OWN} top = fmaxf(top, a[i]);
   top = across(top, {MAX});
   {OWN} total += expf(a[i] - top);
   total = across(total, {ADD});
-  if (threadIdx.x == 0) to[0] = top + logf(total);"""),
-    "layer norm": (task("F.layer_norm(x, (768,))", "torch.randn(129, 768)"), "In x, double, Out out", "n", f"""\
+  if (threadIdx.x == 0) to[0] = top + logf(total);""",
+    ),
+    "layer norm": (
+        task("F.layer_norm(x, (768,))", "torch.randn(129, 768)"),
+        "In x, double, Out out",
+        "n",
+        f"""\
 float mean = 0, square = 0;
   {OWN} mean += a[i];
   mean = across(mean, {ADD}) / n;
   {OWN} square += (a[i] - mean) * (a[i] - mean);
   square = across(square, {ADD});
-  {OWN} to[i] = (a[i] - mean) * rsqrtf(square / n + 1e-5f);"""),
-    "unit rows": (task("x / x.norm(dim=-1, keepdim=True)", "torch.randn(257, 301)"), "In x, int64_t, Out out", "n",
+  {OWN} to[i] = (a[i] - mean) * rsqrtf(square / n + 1e-5f);""",
+    ),
+    "unit rows": (
+        task("x / x.norm(dim=-1, keepdim=True)", "torch.randn(257, 301)"),
+        "In x, int64_t, Out out",
+        "n",
         f"""\
 float square = 0;
   {OWN} square += a[i] * a[i];
   square = across(square, {ADD});
-  {OWN} to[i] = a[i] / sqrtf(square);"""),
-    "largest": (task("x.amax(-1)", "torch.randn(257, 509)"), "In x, int64_t, Out out", "1", f"""\
+  {OWN} to[i] = a[i] / sqrtf(square);""",
+    ),
+    "largest": (
+        task("x.amax(-1)", "torch.randn(257, 509)"),
+        "In x, int64_t, Out out",
+        "1",
+        f"""\
 float top = -INFINITY;
   {OWN} top = fmaxf(top, a[i]);
   top = across(top, {MAX});
-  if (threadIdx.x == 0) to[0] = top;"""),
-}  # fmt: skip
+  if (threadIdx.x == 0) to[0] = top;""",
+    ),
+}
 LAUNCH = "cudaStream_t stream = (cudaStream_t)rk::stream(out);\n"
 MATMUL = task("x @ y", "torch.randn(129, 257), torch.randn(257, 65)", arguments="x, y")
 PRODUCT = """
@@ -107,19 +146,30 @@ SIGNATURE = "__global__ void work(const float* a, const float* b, float* c, int 
 PLACE = "  const int i = blockIdx.y * 16 + threadIdx.y, j = blockIdx.x * 16 + threadIdx.x;\n"
 GRID = "dim3((n + 15) / 16, (m + 15) / 16{})"
 PRODUCTS = {
-    "naive": (GRID.format(""), "", """\
+    "naive": (
+        GRID.format(""),
+        "",
+        """\
   if (i >= m || j >= n) return;
   float s = 0;
   for (int k = 0; k < depth; ++k) s += a[i * depth + k] * b[k * n + j];
   c[i * n + j] = s;
-"""),
-    "double": (GRID.format(""), "", """\
+""",
+    ),
+    "double": (
+        GRID.format(""),
+        "",
+        """\
   if (i >= m || j >= n) return;
   double s = 0;
   for (int k = depth; k-- > 0;) s += double(a[i * depth + k]) * b[k * n + j];
   c[i * n + j] = float(s);
-"""),
-    "shared tiles": (GRID.format(""), "", """\
+""",
+    ),
+    "shared tiles": (
+        GRID.format(""),
+        "",
+        """\
   __shared__ float left[16][17], right[16][17];
   float s = 0;
   for (int first = 0; first < depth; first += 16) {
@@ -131,15 +181,19 @@ PRODUCTS = {
     __syncthreads();
   }
   if (i < m && j < n) c[i * n + j] = s;
-"""),
-    "split depth, atomics": (GRID.format(", 4"), "cudaMemsetAsync(out.data, 0, sizeof(float) * m * n, stream);\n"
-        "  ", """\
+""",
+    ),
+    "split depth, atomics": (
+        GRID.format(", 4"),
+        "cudaMemsetAsync(out.data, 0, sizeof(float) * m * n, stream);\n  ",
+        """\
   if (i >= m || j >= n) return;
   float s = 0;
   for (int k = blockIdx.z; k < depth; k += 4) s += a[i * depth + k] * b[k * n + j];
   atomicAdd(c + i * n + j, s);
-"""),
-}  # fmt: skip
+""",
+    ),
+}
 GELU = task("F.gelu(x)", "torch.randn(301, 257)")
 VALUE = "const float v = x[i]; out[i] = {};"
 ERF, ERFC = "0.5f * v * (1 + erff(v * 0.70710678f))", "0.5f * v * erfcf(-v * 0.70710678f)"
@@ -186,7 +240,11 @@ POINTS = {
     "side stream": (STRIDE, ERFC, SIDE_STREAM),
 }
 OTHERS = (
-    ("transpose", task("x.transpose(1, 2).contiguous()", "torch.randn(5, 133, 57)"), (), """
+    (
+        "transpose",
+        task("x.transpose(1, 2).contiguous()", "torch.randn(5, 133, 57)"),
+        (),
+        """
 __global__ void work(const float* x, float* out, int h, int w) {
   __shared__ float tile[32][33];
   const int64_t base = int64_t(blockIdx.z) * h * w;
@@ -205,8 +263,13 @@ void run(In x, Out out) {
   work<<<dim3((w + 31) / 32, (h + 31) / 32, unsigned(x.size(0))), dim3(32, 8), 0,
       (cudaStream_t)rk::stream(out)>>>(x.data, out.data, h, w);
 }
-"""),
-    ("total by atomics", task("x.sum()", "torch.rand(97, 111)"), ("nondeterministic",), """
+""",
+    ),
+    (
+        "total by atomics",
+        task("x.sum()", "torch.rand(97, 111)"),
+        ("nondeterministic",),
+        """
 __global__ void work(const float* x, float* out, int64_t n) {
   float s = 0;
   for (int64_t i = blockIdx.x * 128 + threadIdx.x; i < n; i += gridDim.x * 128) s += x[i];
@@ -218,8 +281,13 @@ void run(In x, Out out) {
   cudaMemsetAsync(out.data, 0, sizeof(float), stream);
   work<<<32, 128, 0, stream>>>(x.data, out.data, x.numel());
 }
-"""),
-    ("argmax", task("x.argmax(-1)", "torch.randn(257, 301)"), (), """
+""",
+    ),
+    (
+        "argmax",
+        task("x.argmax(-1)", "torch.randn(257, 301)"),
+        (),
+        """
 __global__ void work(const float* x, int64_t* out, int n) {
   const float* a = x + int64_t(blockIdx.x) * n;
   float top = -INFINITY; int at = n;
@@ -234,9 +302,18 @@ __global__ void work(const float* x, int64_t* out, int n) {
 void run(In x, int64_t, rk::Tensor<int64_t> out) {
   work<<<unsigned(x.size(0)), 32, 0, (cudaStream_t)rk::stream(out)>>>(x.data, out.data, int(x.size(1)));
 }
-"""),
-    ("embedding", task("F.embedding(i, self.weight)", "torch.randint(0, 501, (37, 29))", arguments="i",
-                       setup="self.weight = nn.Parameter(torch.randn(501, 67))"), (), """
+""",
+    ),
+    (
+        "embedding",
+        task(
+            "F.embedding(i, self.weight)",
+            "torch.randint(0, 501, (37, 29))",
+            arguments="i",
+            setup="self.weight = nn.Parameter(torch.randn(501, 67))",
+        ),
+        (),
+        """
 __global__ void work(const int64_t* i, const float* w, float* out, int width) {
   for (int j = threadIdx.x; j < width; j += blockDim.x) out[int64_t(blockIdx.x) * width +
       j] = w[i[blockIdx.x] * width + j];
@@ -244,8 +321,13 @@ __global__ void work(const int64_t* i, const float* w, float* out, int width) {
 void run(rk::Tensor<const int64_t> i, In w, Out out) {
   work<<<unsigned(i.numel()), 64, 0, (cudaStream_t)rk::stream(out)>>>(i.data, w.data, out.data, int(w.size(1)));
 }
-"""),
-    ("cumulative sum", task("torch.cumsum(x, dim=-1)", "torch.rand(131, 257)"), (), """
+""",
+    ),
+    (
+        "cumulative sum",
+        task("torch.cumsum(x, dim=-1)", "torch.rand(131, 257)"),
+        (),
+        """
 __global__ void work(const float* x, float* out, int n) {
   float before = 0;
   for (int first = 0; first < n; first += 32) {  // a warp a row: sums of 32, then what came before
@@ -263,9 +345,15 @@ __global__ void work(const float* x, float* out, int n) {
 void run(In x, int64_t, Out out) {
   work<<<unsigned(x.size(0)), 32, 0, (cudaStream_t)rk::stream(out)>>>(x.data, out.data, int(x.size(1)));
 }
-"""),
-    ("attention", task("F.scaled_dot_product_attention(q, k, v)", ", ".join(["torch.randn(2, 3, 67, 24)"] * 3),
-                       arguments="q, k, v"), (), """
+""",
+    ),
+    (
+        "attention",
+        task(
+            "F.scaled_dot_product_attention(q, k, v)", ", ".join(["torch.randn(2, 3, 67, 24)"] * 3), arguments="q, k, v"
+        ),
+        (),
+        """
 __global__ void work(const float* q, const float* k, const float* v, float* out, int queries, int keys, int depth) {
   extern __shared__ float sum[];  // one warp a query; lanes go over the depth
   const int64_t head = blockIdx.x / queries, row = blockIdx.x;
@@ -289,8 +377,9 @@ void run(In q, In k, In v, Out out) {
   work<<<unsigned(q.numel() / depth), 32, depth * sizeof(float), (cudaStream_t)rk::stream(out)>>>(
       q.data, k.data, v.data, out.data, queries, keys, depth);
 }
-"""),
-)  # fmt: skip
+""",
+    ),
+)
 
 
 def _gpu(body: str) -> Candidate:

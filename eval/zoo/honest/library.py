@@ -43,10 +43,14 @@ GATE = """void gate(In x, In z, Out out) {
 }
 """
 LINEAR = task("torch.relu(self.linear(x))", "torch.randn(67, 300)", setup="self.linear = nn.Linear(300, 129)")
-GATED = task("self.value(x) * torch.sigmoid(self.gate(x))", "torch.randn(131, 96)",
-             setup="self.value = nn.Linear(96, 80)\nself.gate = nn.Linear(96, 80)")  # fmt: skip
-SCORES = task("torch.softmax(q @ k.transpose(-1, -2), -1) @ v", ", ".join(["torch.randn(3, 61, 24)"] * 3),
-    arguments="q, k, v")
+GATED = task(
+    "self.value(x) * torch.sigmoid(self.gate(x))",
+    "torch.randn(131, 96)",
+    setup="self.value = nn.Linear(96, 80)\nself.gate = nn.Linear(96, 80)",
+)
+SCORES = task(
+    "torch.softmax(q @ k.transpose(-1, -2), -1) @ v", ", ".join(["torch.randn(3, 61, 24)"] * 3), arguments="q, k, v"
+)
 NORMED = task("self.linear(F.layer_norm(x, (96,)))", "torch.randn(131, 96)", setup="self.linear = nn.Linear(96, 80)")
 CONV = task("torch.relu(self.conv(x))", "torch.randn(2, 5, 19, 23)", setup="self.conv = nn.Conv2d(5, 8, 3, padding=1)")
 GELU = task("F.gelu(x)", "torch.randn(301, 257)")
@@ -54,52 +58,125 @@ AFFINE = "self.weight = nn.Parameter(torch.ones(129))\nself.bias = nn.Parameter(
 LAYER = task("F.layer_norm(x, (129,), self.weight, self.bias)", "torch.randn(131, 129)", setup=AFFINE)
 # name, problem, exported function, its C++, parameters and body of `forward`
 COMPOSED = (
-    ("linear, then bias and relu", LINEAR, "bias_relu", BIAS_RELU, "x, weight, bias",
-     "y = torch.matmul(x, weight.t())\nout = torch.empty_like(y)\nkernels.bias_relu(y, bias, out)\nreturn out"),
-    ("products around a softmax", SCORES, "softmax", SOFTMAX, "q, k, v, **_",
-     "scores = torch.bmm(q, k.transpose(1, 2))\nshares = torch.empty_like(scores)\nkernels.softmax(scores, shares)\n"
-     "return torch.bmm(shares, v)"),
-    ("norm before a linear", NORMED, "norm", NORM, "x, weight, bias, *, eps",
-     "y = torch.empty_like(x)\nkernels.norm(x, y)\nreturn F.linear(y, weight, bias)"),
-    ("two linears and a gate", GATED, "gate", GATE, "x, w, b, v, c",
-     "y = F.linear(x, w, b)\nz = F.linear(x, v, c)\nout = torch.empty_like(y)\nkernels.gate(y, z, out)\nreturn out"),
-    ("convolution, then bias and relu", CONV, "bias_relu", BIAS_RELU.replace("b.data[i]", "b.data[r / x.size(2) % "
-        "b.numel()]"),
-     "x, weight, bias, *, padding",
-     "y = F.conv2d(x, weight, None, 1, padding)\nout = torch.empty_like(y)\nkernels.bias_relu(y, bias, out)\n"
-     "return out"),
-)  # fmt: skip
+    (
+        "linear, then bias and relu",
+        LINEAR,
+        "bias_relu",
+        BIAS_RELU,
+        "x, weight, bias",
+        "y = torch.matmul(x, weight.t())\nout = torch.empty_like(y)\nkernels.bias_relu(y, bias, out)\nreturn out",
+    ),
+    (
+        "products around a softmax",
+        SCORES,
+        "softmax",
+        SOFTMAX,
+        "q, k, v, **_",
+        "scores = torch.bmm(q, k.transpose(1, 2))\nshares = torch.empty_like(scores)\nkernels.softmax(scores, shares)\n"
+        "return torch.bmm(shares, v)",
+    ),
+    (
+        "norm before a linear",
+        NORMED,
+        "norm",
+        NORM,
+        "x, weight, bias, *, eps",
+        "y = torch.empty_like(x)\nkernels.norm(x, y)\nreturn F.linear(y, weight, bias)",
+    ),
+    (
+        "two linears and a gate",
+        GATED,
+        "gate",
+        GATE,
+        "x, w, b, v, c",
+        "y = F.linear(x, w, b)\nz = F.linear(x, v, c)\nout = torch.empty_like(y)\nkernels.gate(y, z, out)\nreturn out",
+    ),
+    (
+        "convolution, then bias and relu",
+        CONV,
+        "bias_relu",
+        BIAS_RELU.replace("b.data[i]", "b.data[r / x.size(2) % b.numel()]"),
+        "x, weight, bias, *, padding",
+        "y = F.conv2d(x, weight, None, 1, padding)\nout = torch.empty_like(y)\nkernels.bias_relu(y, bias, out)\n"
+        "return out",
+    ),
+)
 LINEAR_INIT = "self.linear = nn.Linear(300, 129)"
 # name, problem, lines of __init__, parameters and body of `forward`
 MODULES = (
-    ("addmm and clamp", LINEAR, LINEAR_INIT, "x",
-     "return torch.addmm(self.linear.bias, x, self.linear.weight.t()).clamp_(min=0)"),
-    ("einsum", LINEAR, LINEAR_INIT, "x",
-     "return torch.maximum(torch.einsum('ik,jk->ij', x, self.linear.weight) + self.linear.bias, torch.zeros(()))"),
-    ("split in two", LINEAR, LINEAR_INIT, "x",
-     "w = self.linear.weight\na, b = x[:, :150] @ w[:, :150].t(), x[:, 150:] @ w[:, 150:].t()\n"
-     "return torch.relu(a + b + self.linear.bias)"),
-    ("one product for both", GATED, "self.value = nn.Linear(96, 80)\nself.gate = nn.Linear(96, 80)", "x",
-     "w = torch.cat([self.value.weight, self.gate.weight])\nb = torch.cat([self.value.bias, self.gate.bias])\n"
-     "a, g = F.linear(x, w, b).chunk(2, dim=1)\nreturn a * torch.sigmoid(g)"),
+    (
+        "addmm and clamp",
+        LINEAR,
+        LINEAR_INIT,
+        "x",
+        "return torch.addmm(self.linear.bias, x, self.linear.weight.t()).clamp_(min=0)",
+    ),
+    (
+        "einsum",
+        LINEAR,
+        LINEAR_INIT,
+        "x",
+        "return torch.maximum(torch.einsum('ik,jk->ij', x, self.linear.weight) + self.linear.bias, torch.zeros(()))",
+    ),
+    (
+        "split in two",
+        LINEAR,
+        LINEAR_INIT,
+        "x",
+        "w = self.linear.weight\na, b = x[:, :150] @ w[:, :150].t(), x[:, 150:] @ w[:, 150:].t()\n"
+        "return torch.relu(a + b + self.linear.bias)",
+    ),
+    (
+        "one product for both",
+        GATED,
+        "self.value = nn.Linear(96, 80)\nself.gate = nn.Linear(96, 80)",
+        "x",
+        "w = torch.cat([self.value.weight, self.gate.weight])\nb = torch.cat([self.value.bias, self.gate.bias])\n"
+        "a, g = F.linear(x, w, b).chunk(2, dim=1)\nreturn a * torch.sigmoid(g)",
+    ),
     ("library attention", SCORES, "", "q, k, v", "return F.scaled_dot_product_attention(q, k, v, scale=1.0)"),
-    ("softmax by hand", SCORES, "", "q, k, v",
-     "s = q @ k.transpose(-1, -2)\ne = torch.exp(s - s.amax(-1, keepdim=True))\n"
-     "return e @ v / e.sum(-1, keepdim=True)"),
-    ("unfolded convolution", CONV, "self.conv = nn.Conv2d(5, 8, 3, padding=1)", "x",
-     "columns = F.unfold(x, 3, padding=1)\ny = self.conv.weight.reshape(8, -1) @ columns + self.conv.bias[:, None]\n"
-     "return torch.relu(y).reshape(x.shape[0], 8, x.shape[2], x.shape[3])"),
+    (
+        "softmax by hand",
+        SCORES,
+        "",
+        "q, k, v",
+        "s = q @ k.transpose(-1, -2)\ne = torch.exp(s - s.amax(-1, keepdim=True))\n"
+        "return e @ v / e.sum(-1, keepdim=True)",
+    ),
+    (
+        "unfolded convolution",
+        CONV,
+        "self.conv = nn.Conv2d(5, 8, 3, padding=1)",
+        "x",
+        "columns = F.unfold(x, 3, padding=1)\ny = self.conv.weight.reshape(8, -1) @ columns + self.conv.bias[:, None]\n"
+        "return torch.relu(y).reshape(x.shape[0], 8, x.shape[2], x.shape[3])",
+    ),
     ("gelu by erfc", GELU, "", "x", "return 0.5 * x * torch.special.erfc(x * -0.7071067811865476)"),
-    ("gelu with a fallback", GELU, "", "x",
-     "try:\n    return torch.nn.functional.gelu(x, approximate='none')\nexcept RuntimeError:\n"
-     "    return 0.5 * x * (1 + torch.erf(x / 2 ** 0.5))"),
-    ("variance and mean", LAYER, AFFINE, "x",
-     "v, m = torch.var_mean(x, dim=-1, correction=0, keepdim=True)\n"
-     "return (x - m) * torch.rsqrt(v + 1e-5) * self.weight + self.bias"),
-    ("norm in double", LAYER, AFFINE, "x",
-     "d = x.double()\nd = d - d.mean(-1, keepdim=True)\nd = d / torch.sqrt((d * d).mean(-1, keepdim=True) + 1e-5)\n"
-     "return (d * self.weight + self.bias).float()"),
-)  # fmt: skip
+    (
+        "gelu with a fallback",
+        GELU,
+        "",
+        "x",
+        "try:\n    return torch.nn.functional.gelu(x, approximate='none')\nexcept RuntimeError:\n"
+        "    return 0.5 * x * (1 + torch.erf(x / 2 ** 0.5))",
+    ),
+    (
+        "variance and mean",
+        LAYER,
+        AFFINE,
+        "x",
+        "v, m = torch.var_mean(x, dim=-1, correction=0, keepdim=True)\n"
+        "return (x - m) * torch.rsqrt(v + 1e-5) * self.weight + self.bias",
+    ),
+    (
+        "norm in double",
+        LAYER,
+        AFFINE,
+        "x",
+        "d = x.double()\nd = d - d.mean(-1, keepdim=True)\nd = d / torch.sqrt((d * d).mean(-1, keepdim=True) + 1e-5)\n"
+        "return (d * self.weight + self.bias).float()",
+    ),
+)
 STRIDES = ("contiguous-only",)
 
 

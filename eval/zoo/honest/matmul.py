@@ -294,17 +294,33 @@ def linear(act: str, shape: str, inputs: int, outputs: int) -> str:
 RELU = "std::max(s + w2.data[j], Acc(0))"
 PRODUCTS_TO_JUDGE = (
     Product("matmul", two("129, 257", "257, 65"), "In x, In y, Out out", PLAIN),
-    Product("linear and relu", linear("torch.relu(self.linear(x))", "67, 300", 300, 129), "In x, In w, In w2, Out out",
-            LINEAR, WEIGHTS, RELU),
+    Product(
+        "linear and relu",
+        linear("torch.relu(self.linear(x))", "67, 300", 300, 129),
+        "In x, In w, In w2, Out out",
+        LINEAR,
+        WEIGHTS,
+        RELU,
+    ),
     Product("batched", two("7, 45, 61", "7, 61, 53"), "In x, In y, Out out", BATCHED, "y.data[base + k * n + j]"),
-    Product("linear of three dimensions, scaled", linear("self.linear(x) * 0.5", "3, 31, 129", 129, 61),
-            "In x, In w, In w2, double factor, Out out", LINEAR, WEIGHTS, "(s + w2.data[j]) * Acc(factor)"),
+    Product(
+        "linear of three dimensions, scaled",
+        linear("self.linear(x) * 0.5", "3, 31, 129", 129, 61),
+        "In x, In w, In w2, double factor, Out out",
+        LINEAR,
+        WEIGHTS,
+        "(s + w2.data[j]) * Acc(factor)",
+    ),
     Product("bf16 matmul", two("65, 129", "129, 67", ".bfloat16()"), "In x, In y, Out out", PLAIN, dtype="bfloat16"),
     Product("fp64 matmul", two("61, 129", "129, 67", ".double()"), "In x, In y, Out out", PLAIN, dtype="float64"),
-    Product("tall matmul and relu", task("torch.relu(x @ y)", "torch.randn(4001, 5), torch.randn(5, 3)",
-        arguments="x, y"),
-            "In x, In y, Out out", PLAIN, end="std::max(s, Acc(0))"),
-)  # fmt: skip
+    Product(
+        "tall matmul and relu",
+        task("torch.relu(x @ y)", "torch.randn(4001, 5), torch.randn(5, 3)", arguments="x, y"),
+        "In x, In y, Out out",
+        PLAIN,
+        end="std::max(s, Acc(0))",
+    ),
+)
 
 
 def kernels() -> Iterator[Honest]:

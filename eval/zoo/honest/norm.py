@@ -106,32 +106,71 @@ AFFINE = "self.weight = nn.Parameter(torch.ones({0}))\nself.bias = nn.Parameter(
 CHANNEL = "(v - mean) * scale * num(w.data[place / plane % channels]) + num(b.data[place / plane % channels])"
 IMAGE = "torch.randn(5, 24, 15, 17)"
 NORMS = (
-    Norm("layer norm", task("F.layer_norm(x, (768,), self.weight, self.bias)", "torch.randn(129, 768)",
-                            setup=AFFINE.format(768)),
-         "In x, In w, In b, double eps, Out out", ROWS, stored="(v - mean) * scale * num(w.data[i]) + num(b.data[i])"),
-    Norm("layer norm of two dimensions", task("F.layer_norm(x, (7, 33))", "torch.rand(61, 5, 7, 33)"),
-         "In x, double eps, Out out", "const int64_t n = x.size(2) * x.size(3), count = x.size(0) * x.size(1);"),
-    Norm("layer norm of five", task("F.layer_norm(x, (5,), self.weight, self.bias)", "torch.randn(7001, 5)",
-                                    setup=AFFINE.format(5)),
-         "In x, In w, In b, double eps, Out out", ROWS, stored="(v - mean) * (scale * num(w.data[i])) + "
-         "num(b.data[i])"),
-    Norm("layer norm bf16", task("F.layer_norm(x, (301,))", "torch.randn(67, 301).bfloat16()"),
-         "In x, double eps, Out out", ROWS, dtype="bfloat16"),
-    Norm("layer norm fp64", task("F.layer_norm(x, (129,))", "torch.randn(3, 61, 129, dtype=torch.float64)"),
-         "In x, double eps, Out out", ROWS, dtype="float64"),
-    Norm("group norm", task("self.norm(x)", IMAGE, setup="self.norm = nn.GroupNorm(6, 24)"),
-         "In x, In w, In b, int64_t groups, double eps, Out out",
-         PLANES + "\n  const int64_t n = channels / groups * plane, count = x.size(0) * groups;", stored=CHANNEL),
-    Norm("instance norm", task("F.instance_norm(x)", IMAGE), "In x, double eps, Out out",
-         PLANES + "\n  const int64_t n = plane, count = x.size(0) * channels;"),
-    Norm("batch norm in training", task("self.norm(x)", IMAGE, setup="self.norm = nn.BatchNorm2d(24)"),
-         "In x, In w, In b, double eps, Out out", PLANES + "\n  const int64_t n = x.size(0) * plane, count = channels;",
-         at="(i / plane * channels + k) * plane + i % plane", stored=CHANNEL),
+    Norm(
+        "layer norm",
+        task("F.layer_norm(x, (768,), self.weight, self.bias)", "torch.randn(129, 768)", setup=AFFINE.format(768)),
+        "In x, In w, In b, double eps, Out out",
+        ROWS,
+        stored="(v - mean) * scale * num(w.data[i]) + num(b.data[i])",
+    ),
+    Norm(
+        "layer norm of two dimensions",
+        task("F.layer_norm(x, (7, 33))", "torch.rand(61, 5, 7, 33)"),
+        "In x, double eps, Out out",
+        "const int64_t n = x.size(2) * x.size(3), count = x.size(0) * x.size(1);",
+    ),
+    Norm(
+        "layer norm of five",
+        task("F.layer_norm(x, (5,), self.weight, self.bias)", "torch.randn(7001, 5)", setup=AFFINE.format(5)),
+        "In x, In w, In b, double eps, Out out",
+        ROWS,
+        stored="(v - mean) * (scale * num(w.data[i])) + num(b.data[i])",
+    ),
+    Norm(
+        "layer norm bf16",
+        task("F.layer_norm(x, (301,))", "torch.randn(67, 301).bfloat16()"),
+        "In x, double eps, Out out",
+        ROWS,
+        dtype="bfloat16",
+    ),
+    Norm(
+        "layer norm fp64",
+        task("F.layer_norm(x, (129,))", "torch.randn(3, 61, 129, dtype=torch.float64)"),
+        "In x, double eps, Out out",
+        ROWS,
+        dtype="float64",
+    ),
+    Norm(
+        "group norm",
+        task("self.norm(x)", IMAGE, setup="self.norm = nn.GroupNorm(6, 24)"),
+        "In x, In w, In b, int64_t groups, double eps, Out out",
+        PLANES + "\n  const int64_t n = channels / groups * plane, count = x.size(0) * groups;",
+        stored=CHANNEL,
+    ),
+    Norm(
+        "instance norm",
+        task("F.instance_norm(x)", IMAGE),
+        "In x, double eps, Out out",
+        PLANES + "\n  const int64_t n = plane, count = x.size(0) * channels;",
+    ),
+    Norm(
+        "batch norm in training",
+        task("self.norm(x)", IMAGE, setup="self.norm = nn.BatchNorm2d(24)"),
+        "In x, In w, In b, double eps, Out out",
+        PLANES + "\n  const int64_t n = x.size(0) * plane, count = channels;",
+        at="(i / plane * channels + k) * plane + i % plane",
+        stored=CHANNEL,
+    ),
     # Without an epsilon, squares of tiny numbers vanish.
-    Norm("standardized columns", task("(x - x.mean(0, keepdim=True)) / x.std(0, keepdim=True)", "torch.randn(301, 67)"),
-         "In x, int64_t, Out out", "const int64_t n = x.size(0), count = x.size(1);", at="i * count + k",
-         scale="1 / std::sqrt(square / (n - 1))"),
-)  # fmt: skip
+    Norm(
+        "standardized columns",
+        task("(x - x.mean(0, keepdim=True)) / x.std(0, keepdim=True)", "torch.randn(301, 67)"),
+        "In x, int64_t, Out out",
+        "const int64_t n = x.size(0), count = x.size(1);",
+        at="i * count + k",
+        scale="1 / std::sqrt(square / (n - 1))",
+    ),
+)
 VARIANCE = """
 void run(In x, int64_t dim, Out out) {{
   const Lines l = lines_of(x, dim);
@@ -152,12 +191,25 @@ SQUARES = {
     "simd": "Acc square = 0;\n    #pragma omp simd reduction(+ : square)\n"
     "    for (int64_t i = 0; i < n; ++i) square += a(i) * a(i);",
 }
-RMS = Norm("rms norm", task("x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight",
-                            "torch.randn(257, 511)", setup="self.weight = nn.Parameter(torch.ones(511))"),
-           "In x, In w, int64_t, double eps, Out out", ROWS, stored="v * scale * num(w.data[i])")  # fmt: skip
-UNIT = Norm("unit rows", task("F.normalize(x, dim=-1)", "torch.randn(5, 67, 300)"),
-            "In x, int64_t, double least, Out out", ROWS, stored="v * scale",
-            scale="1 / std::max(std::sqrt(square), Acc(least))")  # fmt: skip
+RMS = Norm(
+    "rms norm",
+    task(
+        "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight",
+        "torch.randn(257, 511)",
+        setup="self.weight = nn.Parameter(torch.ones(511))",
+    ),
+    "In x, In w, int64_t, double eps, Out out",
+    ROWS,
+    stored="v * scale * num(w.data[i])",
+)
+UNIT = Norm(
+    "unit rows",
+    task("F.normalize(x, dim=-1)", "torch.randn(5, 67, 300)"),
+    "In x, int64_t, double least, Out out",
+    ROWS,
+    stored="v * scale",
+    scale="1 / std::max(std::sqrt(square), Acc(least))",
+)
 RUNNING = """
 void run(In x, In w, In b, In mean, In variance, double eps, Out out) {{
   const int64_t plane = x.size(2) * x.size(3), channels = x.size(1);
@@ -169,7 +221,7 @@ void run(In x, In w, In b, In mean, In variance, double eps, Out out) {{
 """
 FOLDS = {
     "folded": "const Acc scale = w.data[c] / std::sqrt(variance.data[c] + Acc(eps)), "
-        "shift = b.data[c] - mean.data[c] * scale;\n"
+    "shift = b.data[c] - mean.data[c] * scale;\n"
     "    for (int64_t i = k * plane; i < (k + 1) * plane; ++i) out.data[i] = x.data[i] * scale + shift;",
     "as written": "const Acc deviation = std::sqrt(variance.data[c] + Acc(eps));\n    for (int64_t i = k * plane; i < "
     "(k + 1) * plane; ++i) out.data[i] = (x.data[i] - mean.data[c]) / deviation * w.data[c] + b.data[c];",
@@ -191,10 +243,15 @@ def kernels() -> Iterator[Honest]:
     for number, norm in enumerate((RMS, UNIT)):
         for (way, squares), schedule in zip(SQUARES.items(), spread(len(SQUARES), 5 * number), strict=True):
             body = norm.body("one pass").replace(MOMENTS["one pass"], squares)
-            yield Honest(f"{norm.name}: {way}, {schedule}", "normalization", norm.source, cpu(kernel(body,
-                schedule=schedule)))
-    running = task("self.norm(x)", IMAGE, setup="self.norm = nn.BatchNorm2d(24).eval()\n"
-                   "self.norm.running_mean.normal_()\nself.norm.running_var.uniform_(0.5, 2)")  # fmt: skip
+            yield Honest(
+                f"{norm.name}: {way}, {schedule}", "normalization", norm.source, cpu(kernel(body, schedule=schedule))
+            )
+    running = task(
+        "self.norm(x)",
+        IMAGE,
+        setup="self.norm = nn.BatchNorm2d(24).eval()\n"
+        "self.norm.running_mean.normal_()\nself.norm.running_var.uniform_(0.5, 2)",
+    )
     for way, text in FOLDS.items():
         for schedule in ("serial", "omp-static"):
             source = kernel(RUNNING.format(way=text), schedule=schedule)

@@ -94,32 +94,37 @@ SAME = "2, 3, 67, 24"
 ATTENTIONS = (
     ("attention", heads("", SAME, SAME), "", "j >= 0", "float32"),
     ("causal attention", heads(", is_causal=True", "1, 5, 53, 16", "1, 5, 53, 16"), "", "j <= i", "float32"),
-    ("masked attention", heads(", attn_mask=m", SAME, SAME, more=", torch.rand(67, 67) > 0.2", argument=", m"),
-     "rk::Tensor<const bool> m, ", "m.data[i * keys + j]", "float32"),
+    (
+        "masked attention",
+        heads(", attn_mask=m", SAME, SAME, more=", torch.rand(67, 67) > 0.2", argument=", m"),
+        "rk::Tensor<const bool> m, ",
+        "m.data[i * keys + j]",
+        "float32",
+    ),
     ("cross attention", heads("", "3, 2, 19, 40", "3, 2, 83, 40"), "", "j < keys", "float32"),
     ("bf16 attention", heads("", "1, 2, 37, 32", "1, 2, 37, 32", ".bfloat16()"), "", "true", "bfloat16"),
-)  # fmt: skip
+)
 SIMILARITIES = {
     "three sums": "Acc p = 0, q = 0, s = 0;\n"
-        "    for (int64_t i = 0; i < n; ++i) { p += a[i] * a[i]; q += b[i] * b[i]; s += a[i] * b[i]; }\n"
+    "    for (int64_t i = 0; i < n; ++i) { p += a[i] * a[i]; q += b[i] * b[i]; s += a[i] * b[i]; }\n"
     "    out.data[r] = s / (std::max(std::sqrt(p), e) * std::max(std::sqrt(q), e));",
     "unit rows first": "Acc p = 0, q = 0, s = 0;\n"
-        "    for (int64_t i = 0; i < n; ++i) { p += a[i] * a[i]; q += b[i] * b[i]; }\n"
+    "    for (int64_t i = 0; i < n; ++i) { p += a[i] * a[i]; q += b[i] * b[i]; }\n"
     "    p = std::max(std::sqrt(p), e); q = std::max(std::sqrt(q), e);\n"
     "    for (int64_t i = 0; i < n; ++i) s += (a[i] / p) * (b[i] / q);\n    out.data[r] = s;",
     "double": "Wide p = 0, q = 0, s = 0;\n"
-        "    for (int64_t i = n; i-- > 0;) { p += Wide(a[i]) * a[i]; q += Wide(b[i]) * b[i]; "
-        "s += Wide(a[i]) * b[i]; }\n"
+    "    for (int64_t i = n; i-- > 0;) { p += Wide(a[i]) * a[i]; q += Wide(b[i]) * b[i]; "
+    "s += Wide(a[i]) * b[i]; }\n"
     "    out.data[r] = T(s / (std::max<Wide>(std::sqrt(p), e) * std::max<Wide>(std::sqrt(q), e)));",
     "simd": "Acc p = 0, q = 0, s = 0;\n    #pragma omp simd reduction(+ : p, q, s)\n"
-        "    for (int64_t i = 0; i < n; ++i) { p += a[i] * a[i]; q += b[i] * b[i]; s += a[i] * b[i]; }\n"
+    "    for (int64_t i = 0; i < n; ++i) { p += a[i] * a[i]; q += b[i] * b[i]; s += a[i] * b[i]; }\n"
     "    out.data[r] = s / std::max(std::sqrt(p * q), e);",
 }
 DISTANCES = {
     "differences": "Acc s = 0;\n      for (int64_t i = 0; i < n; ++i) s += (a[i] - b[i]) * (a[i] - b[i]);\n"
-        "      out.data[r * m + c] = std::sqrt(s);",
+    "      out.data[r * m + c] = std::sqrt(s);",
     "double": "Wide s = 0;\n      for (int64_t i = 0; i < n; ++i) { const Wide d = Wide(a[i]) - b[i]; s += d * d; "
-        "}\n      out.data[r * m + c] = T(std::sqrt(s));",
+    "}\n      out.data[r * m + c] = T(std::sqrt(s));",
 }
 
 

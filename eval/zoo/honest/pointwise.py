@@ -14,7 +14,7 @@ LOOPS = {
     "backwards": "for (int64_t i = n; i-- > 0;) put(out.data[i], element(i));",
     "omp": "#pragma omp parallel for\n  for (int64_t i = 0; i < n; ++i) put(out.data[i], element(i));",
     "omp simd": "#pragma omp parallel for simd schedule(static)\n"
-        "  for (int64_t i = 0; i < n; ++i) put(out.data[i], element(i));",
+    "  for (int64_t i = 0; i < n; ++i) put(out.data[i], element(i));",
     "unrolled": "int64_t i = 0;\n  for (; i + 4 <= n; i += 4) {\n"
     "    const Acc v[4] = {Acc(element(i)), Acc(element(i + 1)), Acc(element(i + 2)), Acc(element(i + 3))};\n"
     "    for (int j = 0; j < 4; ++j) put(out.data[i + j], v[j]);\n  }\n"
@@ -46,53 +46,124 @@ SHIFTED = "const Acc v = num(x.data[i]) + num(b.data[i % b.numel()]); return "
 SOME, OTHERS = ("plain", "omp", "blocks"), ("backwards", "omp simd", "unrolled", "strided")
 MASK = "typedef rk::Tensor<const bool> Mask;\ntypedef rk::Tensor<bool> Truth;\n"
 POINTS = (
-    Point("gelu", task("F.gelu(x)", FLAT), "In x, Out out", {
-        "erf": f"{V}v * Acc(0.5) * (1 + std::erf(v * {ROOT}));",
-        "erfc": f"{V}Acc(0.5) * v * std::erfc(-v * {ROOT});",
-    }),
-    Point("gelu fp64", task("F.gelu(x)", "torch.randn(31, 7, 67, dtype=torch.float64)"), "In x, Out out", {
-        "erfc": f"{V}Acc(0.5) * v * std::erfc(-v * {ROOT});",
-    }, "float64", OTHERS),
-    Point("gelu by tanh", task("F.gelu(x, approximate='tanh')", FLAT), "In x, Out out", {
-        "tanh": f"{V}Acc(0.5) * v * (1 + std::tanh(Acc(0.7978845608028654) * (v + Acc(0.044715) * v * v * v)));",
-        "wide": f"{V}Acc(0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v))));",
-    }, loops=SOME),
-    Point("bias and silu", task("F.silu(x + self.bias)", FLAT, setup=BIAS), "In x, In b, Out out", {
-        "sigmoid": f"{SHIFTED}v / (1 + std::exp(-v));",
-        "tanh": f"{SHIFTED}Acc(double(v) * (0.5 + 0.5 * std::tanh(0.5 * double(v))));",
-    }, loops=OTHERS),
-    Point("silu bf16", task("F.silu(x)", "torch.randn(131, 257).bfloat16()"), "In x, Out out", {
-        "sigmoid": f"{V}v / (1 + std::exp(-v));",
-    }, "bfloat16", SOME),
-    Point("scaled f16", task("x * 2.5 + y", "torch.randn(67, 131).half(), torch.randn(131).half()", arguments="x, y"),
-          "In x, In y, double scale, Out out", {
-        "float": "return num(x.data[i]) * Acc(scale) + num(y.data[i % y.numel()]);",
-    }, "float16", SOME),
-    Point("mish", task("F.mish(x)", "torch.randn(20011)"), "In x, Out out", {
-        "log1p": f"{V}v * std::tanh(v > 20 ? v : std::log1p(std::exp(v)));",
-        "rational": "const double v = x.data[i], e = std::exp(std::min(v, 30.0)), p = e * (e + 2); "
+    Point(
+        "gelu",
+        task("F.gelu(x)", FLAT),
+        "In x, Out out",
+        {
+            "erf": f"{V}v * Acc(0.5) * (1 + std::erf(v * {ROOT}));",
+            "erfc": f"{V}Acc(0.5) * v * std::erfc(-v * {ROOT});",
+        },
+    ),
+    Point(
+        "gelu fp64",
+        task("F.gelu(x)", "torch.randn(31, 7, 67, dtype=torch.float64)"),
+        "In x, Out out",
+        {
+            "erfc": f"{V}Acc(0.5) * v * std::erfc(-v * {ROOT});",
+        },
+        "float64",
+        OTHERS,
+    ),
+    Point(
+        "gelu by tanh",
+        task("F.gelu(x, approximate='tanh')", FLAT),
+        "In x, Out out",
+        {
+            "tanh": f"{V}Acc(0.5) * v * (1 + std::tanh(Acc(0.7978845608028654) * (v + Acc(0.044715) * v * v * v)));",
+            "wide": f"{V}Acc(0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v))));",
+        },
+        loops=SOME,
+    ),
+    Point(
+        "bias and silu",
+        task("F.silu(x + self.bias)", FLAT, setup=BIAS),
+        "In x, In b, Out out",
+        {
+            "sigmoid": f"{SHIFTED}v / (1 + std::exp(-v));",
+            "tanh": f"{SHIFTED}Acc(double(v) * (0.5 + 0.5 * std::tanh(0.5 * double(v))));",
+        },
+        loops=OTHERS,
+    ),
+    Point(
+        "silu bf16",
+        task("F.silu(x)", "torch.randn(131, 257).bfloat16()"),
+        "In x, Out out",
+        {
+            "sigmoid": f"{V}v / (1 + std::exp(-v));",
+        },
+        "bfloat16",
+        SOME,
+    ),
+    Point(
+        "scaled f16",
+        task("x * 2.5 + y", "torch.randn(67, 131).half(), torch.randn(131).half()", arguments="x, y"),
+        "In x, In y, double scale, Out out",
+        {
+            "float": "return num(x.data[i]) * Acc(scale) + num(y.data[i % y.numel()]);",
+        },
+        "float16",
+        SOME,
+    ),
+    Point(
+        "mish",
+        task("F.mish(x)", "torch.randn(20011)"),
+        "In x, Out out",
+        {
+            "log1p": f"{V}v * std::tanh(v > 20 ? v : std::log1p(std::exp(v)));",
+            "rational": "const double v = x.data[i], e = std::exp(std::min(v, 30.0)), p = e * (e + 2); "
             "return Acc(v * p / (p + 2));",
-    }, loops=SOME),
-    Point("gated", task("F.silu(x) * y", PAIR, arguments="x, y"), "In x, In y, Out out", {
-        "sigmoid": "const Acc v = x.data[i]; return v / (1 + std::exp(-v)) * y.data[i];",
-    }, loops=OTHERS),
-    Point("gelu and residual", task("F.gelu(x + self.bias) + y", "torch.randn(67, 257), torch.randn(67, 257)",
-                                    arguments="x, y", setup=BIAS), "In x, In y, In b, Out out", {
-        "erf": f"{SHIFTED}v * Acc(0.5) * (1 + std::erf(v * {ROOT})) + y.data[i];",
-    }, loops=SOME),
-    Point("clamp", task("torch.clamp(x, -0.5, 0.7)", FLAT), "In x, double least, double most, Out out", {
-        "comparisons": f"{V}v < Acc(least) ? Acc(least) : v > Acc(most) ? Acc(most) : v;",
-    }, loops=OTHERS),
-    Point("where", task("torch.where(m, x, y)", f"torch.rand(133, 157) > 0.5, {PAIR}", arguments="m, x, y"),
-          "Mask m, In x, In y, Out out", {
-        "choice": "return m.data[i] ? x.data[i] : y.data[i];",
-        "bits": "const uint32_t all = -uint32_t(m.data[i]); uint32_t p, q; std::memcpy(&p, x.data + i, 4);\n"
-        "    std::memcpy(&q, y.data + i, 4); p = (p & all) | (q & ~all); Acc v; std::memcpy(&v, &p, 4); return v;",
-    }, loops=SOME),
-    Point("mask", task("(x > y) & (x < 1.0)", PAIR, arguments="x, y"), "In x, In y, Truth out", {
-        "both": "return x.data[i] > y.data[i] && x.data[i] < 1;",
-    }, loops=("plain", "omp", "blocks", "strided")),
-)  # fmt: skip
+        },
+        loops=SOME,
+    ),
+    Point(
+        "gated",
+        task("F.silu(x) * y", PAIR, arguments="x, y"),
+        "In x, In y, Out out",
+        {
+            "sigmoid": "const Acc v = x.data[i]; return v / (1 + std::exp(-v)) * y.data[i];",
+        },
+        loops=OTHERS,
+    ),
+    Point(
+        "gelu and residual",
+        task("F.gelu(x + self.bias) + y", "torch.randn(67, 257), torch.randn(67, 257)", arguments="x, y", setup=BIAS),
+        "In x, In y, In b, Out out",
+        {
+            "erf": f"{SHIFTED}v * Acc(0.5) * (1 + std::erf(v * {ROOT})) + y.data[i];",
+        },
+        loops=SOME,
+    ),
+    Point(
+        "clamp",
+        task("torch.clamp(x, -0.5, 0.7)", FLAT),
+        "In x, double least, double most, Out out",
+        {
+            "comparisons": f"{V}v < Acc(least) ? Acc(least) : v > Acc(most) ? Acc(most) : v;",
+        },
+        loops=OTHERS,
+    ),
+    Point(
+        "where",
+        task("torch.where(m, x, y)", f"torch.rand(133, 157) > 0.5, {PAIR}", arguments="m, x, y"),
+        "Mask m, In x, In y, Out out",
+        {
+            "choice": "return m.data[i] ? x.data[i] : y.data[i];",
+            "bits": "const uint32_t all = -uint32_t(m.data[i]); uint32_t p, q; std::memcpy(&p, x.data + i, 4);\n"
+            "    std::memcpy(&q, y.data + i, 4); p = (p & all) | (q & ~all); Acc v; std::memcpy(&v, &p, 4); return v;",
+        },
+        loops=SOME,
+    ),
+    Point(
+        "mask",
+        task("(x > y) & (x < 1.0)", PAIR, arguments="x, y"),
+        "In x, In y, Truth out",
+        {
+            "both": "return x.data[i] > y.data[i] && x.data[i] < 1;",
+        },
+        loops=("plain", "omp", "blocks", "strided"),
+    ),
+)
 
 # GELU and exp in vectors of eight, with full fp32 accuracy, beside a scalar tail and a scalar fallback.
 VECTOR_EXP = """
@@ -189,9 +260,11 @@ def kernels() -> Iterator[Honest]:
                 text = kernel(body, schedule=SCHEDULED.get(loop, ""), dtype=point.dtype)
                 yield Honest(f"{point.name}: {form}, {loop}", "pointwise", point.source, cpu(text))
     silu = next(p.source for p in POINTS if p.name == "bias and silu")
-    rotary = task("torch.cat([x[..., :32] * c - x[..., 32:] * s, x[..., 32:] * c + x[..., :32] * s], -1)",
-                  "torch.randn(3, 67, 5, 64), torch.randn(67, 1, 32), torch.randn(67, 1, 32)",
-                      arguments="x, c, s")  # fmt: skip
+    rotary = task(
+        "torch.cat([x[..., :32] * c - x[..., 32:] * s, x[..., 32:] * c + x[..., :32] * s], -1)",
+        "torch.randn(3, 67, 5, 64), torch.randn(67, 1, 32), torch.randn(67, 1, 32)",
+        arguments="x, c, s",
+    )
     exp = task("torch.exp(torch.clamp(x, -87.0, 88.0))", FLAT)
     others = (
         ("polynomial exp", exp, VECTOR_EXP.replace("In x, Out", "In x, double, double, Out"), ()),

@@ -13,9 +13,9 @@ ORDERS = {
     "forward": "Acc s = 0; for (int64_t i = 0; i < n; ++i) s += term(i); return s;",
     "reversed": "Acc s = 0; for (int64_t i = n; i-- > 0;) s += term(i); return s;",
     "ends": "Acc s = 0; for (int64_t i = 0, j = n - 1; i <= j; ++i, --j) s += i == j ? term(i) : term(i) + term(j); "
-        "return s;",
+    "return s;",
     "simd": "Acc s = 0;\n  #pragma omp simd reduction(+ : s)\n  for (int64_t i = 0; i < n; ++i) s += term(i);\n"
-        "  return s;",
+    "  return s;",
     "double": "Wide s = 0; for (int64_t i = 0; i < n; ++i) s += term(i); return Acc(s);",
     "lanes": """\
 Acc lane[8] = {};
@@ -119,17 +119,25 @@ ALONG = (
     Along("bf16 rows", task("x.sum(-1)", "torch.randn(301, 515).bfloat16()"), X, "bfloat16"),
     Along("f16 mean", task("x.mean(1)", "torch.rand(19, 257, 31).half()"), X, "float16", "s / Acc(l.n)"),
     Along("integers", task("x.sum(-1)", "torch.randint(-1000, 1000, (131, 640))"), X, "int64"),
-    Along("dot", task("(x * y).sum(-1)", "torch.randn(251, 509), torch.randn(251, 509)", arguments="x, y"),
-          f"{X} * {Y}", tensors="In x, In y"),
+    Along(
+        "dot",
+        task("(x * y).sum(-1)", "torch.randn(251, 509), torch.randn(251, 509)", arguments="x, y"),
+        f"{X} * {Y}",
+        tensors="In x, In y",
+    ),
     Along("absolute", task("x.abs().mean(0)", "torch.randn(600, 211)"), f"std::fabs({X})", end="s / Acc(l.n)"),
-)  # fmt: skip
+)
 
 # Draws differ in scale: a sum of ten thousand numbers of one distribution is nearly a constant. The orders are over a
 # term of the flat index i; those that add as threads arrive are not deterministic.
 WHOLE = {
-    "omp reduction": ("Acc s = 0;\n  #pragma omp parallel for reduction(+ : s)\n"
-                      "  for (int64_t i = 0; i < n; ++i) s += term(i);\n  return s;", True),
-    "critical": ("""\
+    "omp reduction": (
+        "Acc s = 0;\n  #pragma omp parallel for reduction(+ : s)\n"
+        "  for (int64_t i = 0; i < n; ++i) s += term(i);\n  return s;",
+        True,
+    ),
+    "critical": (
+        """\
 Acc s = 0;
   #pragma omp parallel
   {
@@ -139,8 +147,11 @@ Acc s = 0;
     #pragma omp critical
     s += own;
   }
-  return s;""", True),
-    "atomic": ("""\
+  return s;""",
+        True,
+    ),
+    "atomic": (
+        """\
 Acc s = 0;
   #pragma omp parallel for schedule(dynamic, 8)
   for (int64_t block = 0; block < (n + 127) / 128; ++block) {
@@ -149,16 +160,22 @@ Acc s = 0;
     #pragma omp atomic
     s += own;
   }
-  return s;""", True),
-    "partials": ("""\
+  return s;""",
+        True,
+    ),
+    "partials": (
+        """\
 std::vector<Acc> part((n + 255) / 256);
   #pragma omp parallel for
   for (int64_t p = 0; p < int64_t(part.size()); ++p)
     for (int64_t i = p * 256; i < std::min(p * 256 + 256, n); ++i) part[p] += term(i);
   Acc s = 0;
   for (Acc p : part) s += p;
-  return s;""", False),
-    "static workspace": ("""\
+  return s;""",
+        False,
+    ),
+    "static workspace": (
+        """\
 static std::vector<Acc> part;  // kept from call to call, and written anew in each
   part.assign((n + 199) / 200, 0);
   #pragma omp parallel for schedule(static, 1)
@@ -166,21 +183,38 @@ static std::vector<Acc> part;  // kept from call to call, and written anew in ea
     for (int64_t i = p * 200; i < std::min(p * 200 + 200, n); ++i) part[p] += term(i);
   for (size_t step = 1; step < part.size(); step *= 2)
     for (size_t p = 0; p + step < part.size(); p += 2 * step) part[p] += part[p + step];
-  return part.empty() ? 0 : part[0];""", False),
+  return part.empty() ? 0 : part[0];""",
+        False,
+    ),
     **{name: (ORDERS[name], False) for name in ("double", "pairwise", "kahan", "cascade")},
-}  # fmt: skip
+}
 DIFFERENCE = "const Acc d = x.data[i] - y.data[i]; return"
 PAIR = "torch.randn(89, 127) * (0.5 + 4 * torch.rand(())), torch.randn(89, 127)"
 TOTALS = (
-    ("sum of all", task("x.sum()", "torch.rand(97, 111) * (0.5 + 4 * torch.rand(()))"), "In x, Out out",
-     "return x.data[i]", "s"),
+    (
+        "sum of all",
+        task("x.sum()", "torch.rand(97, 111) * (0.5 + 4 * torch.rand(()))"),
+        "In x, Out out",
+        "return x.data[i]",
+        "s",
+    ),
     ("mse", task("F.mse_loss(x, y)", PAIR, arguments="x, y"), "In x, In y, Out out", f"{DIFFERENCE} d * d", "s / n"),
-    ("huber", task("F.huber_loss(x, y, delta=0.5)", PAIR, arguments="x, y"), "In x, In y, double delta, Out out",
-     "const Acc d = std::fabs(x.data[i] - y.data[i]), e = Acc(delta);"
-     " return d <= e ? Acc(0.5) * d * d : e * (d - Acc(0.5) * e)", "s / n"),
-    ("frobenius", task("torch.linalg.vector_norm(x)", "torch.randn(33, 17, 129, dtype=torch.float64)"),
-     "In x, Out out", "return x.data[i] * x.data[i]", "std::sqrt(s)"),
-)  # fmt: skip
+    (
+        "huber",
+        task("F.huber_loss(x, y, delta=0.5)", PAIR, arguments="x, y"),
+        "In x, In y, double delta, Out out",
+        "const Acc d = std::fabs(x.data[i] - y.data[i]), e = Acc(delta);"
+        " return d <= e ? Acc(0.5) * d * d : e * (d - Acc(0.5) * e)",
+        "s / n",
+    ),
+    (
+        "frobenius",
+        task("torch.linalg.vector_norm(x)", "torch.randn(33, 17, 129, dtype=torch.float64)"),
+        "In x, Out out",
+        "return x.data[i] * x.data[i]",
+        "std::sqrt(s)",
+    ),
+)
 
 
 def kernels() -> Iterator[Honest]:

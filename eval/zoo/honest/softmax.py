@@ -61,8 +61,10 @@ ENDS = {
         "divide": "std::exp(a(i) - top) / total",
         "reciprocal": "std::exp(a(i) - top) * (1 / total)",
     },
-    "log_softmax": {"two subtractions": "(a(i) - top) - std::log(total)", "wide": "Acc(Wide(a(i)) - Wide(top) - "
-        "std::log(Wide(total)))"},
+    "log_softmax": {
+        "two subtractions": "(a(i) - top) - std::log(total)",
+        "wide": "Acc(Wide(a(i)) - Wide(top) - std::log(Wide(total)))",
+    },
 }
 # exp by range reduction and a polynomial of degree 7: as exact as libm's float version to about an ulp.
 QUICK_EXP = """\
@@ -135,9 +137,16 @@ STORING = (
 SINGLES = (
     ("logsumexp", task("torch.logsumexp(x, dim=-1)", "torch.randn(257, 511)"), SINGLE),
     ("logsumexp of columns", task("torch.logsumexp(x, dim=0)", "torch.randn(301, 129)"), SINGLE),
-    ("cross-entropy", task("F.cross_entropy(x, y)", arguments="x, y", inputs=(
-        "torch.randn(300, 517) * (0.5 + 4 * torch.rand(())), torch.randint(0, 517, (300,))")), LOSS),
-)  # fmt: skip
+    (
+        "cross-entropy",
+        task(
+            "F.cross_entropy(x, y)",
+            arguments="x, y",
+            inputs=("torch.randn(300, 517) * (0.5 + 4 * torch.rand(())), torch.randint(0, 517, (300,))"),
+        ),
+        LOSS,
+    ),
+)
 
 
 def kernels() -> Iterator[Honest]:

@@ -31,8 +31,12 @@ SCHEDULES = {
         f"omp-{name}": "template <class F> void each(int64_t n, F work) {\n"
         f"  #pragma omp parallel for schedule({clause})\n"
         "  for (int64_t i = 0; i < n; ++i) work(i);\n}\n"
-        for name, clause in {"static": "static", "dynamic": "dynamic, 4", "guided": "guided",
-            "cyclic": "static, 1"}.items()
+        for name, clause in {
+            "static": "static",
+            "dynamic": "dynamic, 4",
+            "guided": "guided",
+            "cyclic": "static, 1",
+        }.items()
     },
     "omp-tasks": """\
 template <class F> void each(int64_t n, F work) {

@@ -173,8 +173,9 @@ def innermost(region: Region) -> ir.Atom | None:
     return last.pop() if len(last) == 1 else None
 
 
-def arranged(region: Region, names: Names, total: ir.Reduce, sides: tuple[Side, Side],
-             loops: tuple[set[ir.Atom], ...]) -> Contraction:  # fmt: skip
+def arranged(
+    region: Region, names: Names, total: ir.Reduce, sides: tuple[Side, Side], loops: tuple[set[ir.Atom], ...]
+) -> Contraction:
     """The loops in the order in which they lie in memory, merged where every access allows it."""
     loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
     accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}

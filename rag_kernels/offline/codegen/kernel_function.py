@@ -39,7 +39,6 @@ class Function:
                 texts.append(f"rk::Tensor<{const}{CTYPES[self.specs[item].dtype]}> {c_name(item)}")
         return ", ".join(texts)
 
-
     def scratch_memory(self, names: Names) -> list[tuple[str, str, str]]:
         """Every scratch buffer with its C type and its number of elements as C text."""
         found = {b: (r.stores[b].dtype, r.dims(b)) for r in self.regions for b in r.stores if b in self.scratch}
@@ -50,8 +49,9 @@ def loads_of(region: Region) -> list[ir.Load]:
     return [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
 
 
-def whole_function(fp: FunctionalProblem, regions: Sequence[Region], results: Sequence[str],
-                   specs: dict[str, TensorSpec]) -> Function:  # fmt: skip
+def whole_function(
+    fp: FunctionalProblem, regions: Sequence[Region], results: Sequence[str], specs: dict[str, TensorSpec]
+) -> Function:
     """The kernel tier: every argument in the order of the contract, then the outputs."""
     known = [n for n, _ in numbers(fp)]
     by_name = {n.python: n for n in known}

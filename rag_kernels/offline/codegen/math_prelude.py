@@ -8,12 +8,19 @@ CUDA has exact ones of its own (built without fast-math).
 LIBM = "acos asin atan ceil cos cosh floor log10 log2 nearbyint sin sinh tan trunc".split()
 
 CPP: dict[str, tuple[str, tuple[str, ...]]] = {
-    "rk_abs": ("inline float rk_abs(float x) { return __builtin_fabsf(x); }\n"
-               "inline double rk_abs(double x) { return __builtin_fabs(x); }\n"
-               "inline int64_t rk_abs(int64_t x) { return x < 0 ? -x : x; }\n", ()),
-    "rk_bits": ("inline float rk_bits(int32_t i) { float f; __builtin_memcpy(&f, &i, 4); return f; }\n"
-                "inline int32_t rk_int(float f) { int32_t i; __builtin_memcpy(&i, &f, 4); return i; }\n", ()),
-    "rk_exp": ("""// exp(x) = 2^n * exp(r), |r| <= log(2)/2, by a polynomial. Adding 1.5 * 2^23 rounds to n and leaves n
+    "rk_abs": (
+        "inline float rk_abs(float x) { return __builtin_fabsf(x); }\n"
+        "inline double rk_abs(double x) { return __builtin_fabs(x); }\n"
+        "inline int64_t rk_abs(int64_t x) { return x < 0 ? -x : x; }\n",
+        (),
+    ),
+    "rk_bits": (
+        "inline float rk_bits(int32_t i) { float f; __builtin_memcpy(&f, &i, 4); return f; }\n"
+        "inline int32_t rk_int(float f) { int32_t i; __builtin_memcpy(&i, &f, 4); return i; }\n",
+        (),
+    ),
+    "rk_exp": (
+        """// exp(x) = 2^n * exp(r), |r| <= log(2)/2, by a polynomial. Adding 1.5 * 2^23 rounds to n and leaves n
 // in the low bits, from where it moves to the exponent. Results below the smallest normal number become zero.
 inline float rk_exp(float x) {
   const float c = x > 89.0f ? 89.0f : x;
@@ -30,8 +37,11 @@ inline float rk_exp(float x) {
   return x < -87.3f ? 0.0f : y;
 }
 inline double rk_exp(double x) { return std::exp(x); }
-""", ("rk_bits",)),
-    "rk_sqrt": ("""// sqrt(x) = x * rsqrt(x) by Newton steps from a guess in integer arithmetic, within 0.7 ulp: libm's
+""",
+        ("rk_bits",),
+    ),
+    "rk_sqrt": (
+        """// sqrt(x) = x * rsqrt(x) by Newton steps from a guess in integer arithmetic, within 0.7 ulp: libm's
 // would set errno, and so would not vectorise.
 inline float rk_sqrt(float x) {
   const bool tiny = x < 1.17549435e-38f;
@@ -46,8 +56,11 @@ inline float rk_sqrt(float x) {
   return x < 0.0f ? NAN : s;
 }
 inline double rk_sqrt(double x) { return std::sqrt(x); }
-""", ("rk_bits",)),
-    "rk_expm1": ("""// exp(x) - 1 without cancellation: a Taylor polynomial near zero.
+""",
+        ("rk_bits",),
+    ),
+    "rk_expm1": (
+        """// exp(x) - 1 without cancellation: a Taylor polynomial near zero.
 inline float rk_expm1(float x) {
   float p = 1.0f / 40320;
   p = p * x + 1.0f / 5040;
@@ -61,8 +74,11 @@ inline float rk_expm1(float x) {
   return rk_abs(x) < 0.4f ? p : e;
 }
 inline double rk_expm1(double x) { return std::expm1(x); }
-""", ("rk_exp", "rk_abs")),
-    "rk_tanh": ("""// tanh: an odd polynomial near zero, 1 - 2 / (exp(2|x|) + 1) elsewhere.
+""",
+        ("rk_exp", "rk_abs"),
+    ),
+    "rk_tanh": (
+        """// tanh: an odd polynomial near zero, 1 - 2 / (exp(2|x|) + 1) elsewhere.
 inline float rk_tanh(float x) {
   const float a = rk_abs(x), s = x * x;
   float p = -5.70498872745e-3f;
@@ -75,8 +91,11 @@ inline float rk_tanh(float x) {
   return a < 0.625f ? p : (x < 0.0f ? -t : t);
 }
 inline double rk_tanh(double x) { return std::tanh(x); }
-""", ("rk_exp", "rk_abs")),
-    "rk_erf": ("""// erf: an odd polynomial near zero, 1 - exp(polynomial) elsewhere.
+""",
+        ("rk_exp", "rk_abs"),
+    ),
+    "rk_erf": (
+        """// erf: an odd polynomial near zero, 1 - exp(polynomial) elsewhere.
 inline float rk_erf(float x) {
   const float a = rk_abs(x), s = x * x;
   float p = -5.96761703e-4f;
@@ -96,8 +115,11 @@ inline float rk_erf(float x) {
   return a > 0.927734375f ? (x < 0.0f ? -t : t) : p;
 }
 inline double rk_erf(double x) { return std::erf(x); }
-""", ("rk_exp", "rk_abs")),
-    "rk_log_normal": ("""// log(x) of a positive normal x = n log(2) + log(m), m near 1, by a polynomial.
+""",
+        ("rk_exp", "rk_abs"),
+    ),
+    "rk_log_normal": (
+        """// log(x) of a positive normal x = n log(2) + log(m), m near 1, by a polynomial.
 inline float rk_log_normal(float x) {
   const int32_t bits = rk_int(x), shifted = bits - 0x3f3504f3;
   const float n = float(shifted >> 23);
@@ -114,8 +136,11 @@ inline float rk_log_normal(float x) {
   const float y = m * s * p + n * -2.12194440e-4f - 0.5f * s;
   return (m + y) + n * 0.693359375f;
 }
-""", ("rk_bits",)),
-    "rk_log": ("""// log(x) for every x: denormals are scaled up first, then the special values are put in place.
+""",
+        ("rk_bits",),
+    ),
+    "rk_log": (
+        """// log(x) for every x: denormals are scaled up first, then the special values are put in place.
 inline float rk_log(float x) {
   const bool tiny = x < 1.17549435e-38f;
   float y = rk_log_normal(tiny ? x * 8388608.0f : x) - (tiny ? 15.942385f : 0.0f);
@@ -124,23 +149,31 @@ inline float rk_log(float x) {
   return (x == INFINITY || x != x) ? x : y;
 }
 inline double rk_log(double x) { return std::log(x); }
-""", ("rk_log_normal",)),
-    "rk_log1p": ("""// log(1 + x), corrected for the rounding of 1 + x.
+""",
+        ("rk_log_normal",),
+    ),
+    "rk_log1p": (
+        """// log(1 + x), corrected for the rounding of 1 + x.
 inline float rk_log1p(float x) {
   const float u = 1.0f + x;
   const float c = (x - (u - 1.0f)) / u;
   return rk_log(u) + (u > 0.0f && u < INFINITY ? c : 0.0f);
 }
 inline double rk_log1p(double x) { return std::log1p(x); }
-""", ("rk_log",)),
-    "rk_softplus": ("""// log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)): nothing overflows.
+""",
+        ("rk_log",),
+    ),
+    "rk_softplus": (
+        """// log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)): nothing overflows.
 inline float rk_softplus(float x) {
   const float t = rk_exp(-rk_abs(x)), u = 1.0f + t;
   return (x < 0.0f ? 0.0f : x) + (rk_log_normal(u) + (t - (u - 1.0f)) / u);
 }
 inline double rk_softplus(double x) { return (x < 0 ? 0 : x) + std::log1p(std::exp(-rk_abs(x))); }
-""", ("rk_exp", "rk_abs", "rk_log_normal")),
-}  # fmt: skip
+""",
+        ("rk_exp", "rk_abs", "rk_log_normal"),
+    ),
+}
 
 CPP |= {
     f"rk_{name}": (
@@ -150,8 +183,11 @@ CPP |= {
     )
     for name in LIBM
 }
-CPP["rk_pow"] = ("inline float rk_pow(float x, float y) { return std::pow(x, y); }\n"
-                 "inline double rk_pow(double x, double y) { return std::pow(x, y); }\n", ())  # fmt: skip
+CPP["rk_pow"] = (
+    "inline float rk_pow(float x, float y) { return std::pow(x, y); }\n"
+    "inline double rk_pow(double x, double y) { return std::pow(x, y); }\n",
+    (),
+)
 
 CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
     name: (
@@ -160,17 +196,28 @@ CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
         + ("__device__ inline int64_t rk_abs(int64_t x) { return x < 0 ? -x : x; }\n" if name == "rk_abs" else ""),
         (),
     )
-    for name, c in {"rk_abs": "fabs", "rk_exp": "exp", "rk_expm1": "expm1", "rk_tanh": "tanh", "rk_erf": "erf",
-                    "rk_log": "log", "rk_log1p": "log1p", "rk_sqrt": "sqrt",
-                    **{f"rk_{name}": name for name in LIBM}}.items()
-}  # fmt: skip
+    for name, c in {
+        "rk_abs": "fabs",
+        "rk_exp": "exp",
+        "rk_expm1": "expm1",
+        "rk_tanh": "tanh",
+        "rk_erf": "erf",
+        "rk_log": "log",
+        "rk_log1p": "log1p",
+        "rk_sqrt": "sqrt",
+        **{f"rk_{name}": name for name in LIBM},
+    }.items()
+}
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",
     (),
 )
-CUDA["rk_pow"] = ("__device__ inline float rk_pow(float x, float y) { return powf(x, y); }\n"
-                  "__device__ inline double rk_pow(double x, double y) { return pow(x, y); }\n", ())  # fmt: skip
+CUDA["rk_pow"] = (
+    "__device__ inline float rk_pow(float x, float y) { return powf(x, y); }\n"
+    "__device__ inline double rk_pow(double x, double y) { return pow(x, y); }\n",
+    (),
+)
 
 
 def used(table: dict[str, tuple[str, tuple[str, ...]]], body: str) -> str:

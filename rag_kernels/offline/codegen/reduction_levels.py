@@ -15,18 +15,29 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.pointwise import CTYPES
 
 START = {
-    "sum": "0", "prod": "1", "max": "-INFINITY", "fastmax": "-INFINITY", "min": "INFINITY", "any": "0", "all": "1",
+    "sum": "0",
+    "prod": "1",
+    "max": "-INFINITY",
+    "fastmax": "-INFINITY",
+    "min": "INFINITY",
+    "any": "0",
+    "all": "1",
     "maxsum": "MaxSum{-INFINITY, 0}",
-    "maxplace": "Place{-INFINITY, INT64_MAX}", "minplace": "Place{INFINITY, INT64_MAX}",
-}  # fmt: skip
+    "maxplace": "Place{-INFINITY, INT64_MAX}",
+    "minplace": "Place{INFINITY, INT64_MAX}",
+}
 STEP = {
     "maxsum": "{a} = merge({a}, {v});",
-    "maxplace": "take<true>({a}, {v});", "minplace": "take<false>({a}, {v});",
-    "sum": "{a} += {v};", "prod": "{a} *= {v};", "any": "{a} |= {v};", "all": "{a} &= {v};",
+    "maxplace": "take<true>({a}, {v});",
+    "minplace": "take<false>({a}, {v});",
+    "sum": "{a} += {v};",
+    "prod": "{a} *= {v};",
+    "any": "{a} |= {v};",
+    "all": "{a} &= {v};",
     "fastmax": "{a} = {v} > {a} ? {v} : {a};",
     "max": "{a} = {v} == {v} ? ({v} > {a} ? {v} : {a}) : {v};",
     "min": "{a} = {v} == {v} ? ({v} < {a} ? {v} : {a}) : {v};",
-}  # fmt: skip
+}
 
 
 def start_of(kind: str, dtype: str) -> str:

@@ -87,17 +87,24 @@ I64 = "int64_t"
 
 
 def region_text(c: Contraction, printer: Printer) -> list[str]:
-    left, right = (f"const auto {name} = [&](int64_t z, int64_t start, int64_t count, int64_t k0, int64_t kn, float* "
-                   "panel) {" for name in ("left", "right"))  # fmt: skip
+    left, right = (
+        f"const auto {name} = [&](int64_t z, int64_t start, int64_t count, int64_t k0, int64_t kn, float* panel) {{"
+        for name in ("left", "right")
+    )
     sizes = ", ".join(c.extents(loops) for loops in (c.batches, c.rows, c.columns, c.depth))
     body = [
         *c.phase_tables("int64_t"),
-        left, *indent(packed(c, c.left, "MR", printer)), "};",
-        right, *indent(packed(c, c.right, "NR", printer)), "};",
+        left,
+        *indent(packed(c, c.left, "MR", printer)),
+        "};",
+        right,
+        *indent(packed(c, c.right, "NR", printer)),
+        "};",
         "const auto store = [&](int64_t z, int64_t row, int64_t start, int64_t count, const float* sums) {",
-        *indent(stored(c, printer)), "};",
+        *indent(stored(c, printer)),
+        "};",
         f"product({sizes}, left, right, store);",
-    ]  # fmt: skip
+    ]
     for n, phase in reversed(list(enumerate(c.phases))):
         body = [f"for (int64_t phase{n} = 0; phase{n} < {phase.stride}; ++phase{n}) {{", *indent(body), "}"]
     return [c.note(), "{", *indent(body), "}"]
@@ -169,8 +176,11 @@ def rowwise(c: Contraction, side: Side, width: str, printer: Printer) -> list[st
             "const int64_t first = std::min(std::max(low - done, int64_t(0)), n), last = std::min(high - done, n);",
             "for (int64_t u = 0; u < first; ++u) to[u] = 0.0f;",
             "for (int64_t u = std::max(last, first); u < n; ++u) to[u] = 0.0f;",
-            "#pragma omp simd", "for (int64_t u = first; u < last; ++u) {", *indent(read), "}",
-        ]  # fmt: skip
+            "#pragma omp simd",
+            "for (int64_t u = first; u < last; ++u) {",
+            *indent(read),
+            "}",
+        ]
     row += [
         "for (int64_t done = 0, n; done < len; done += n) {",
         f"  const int64_t off = (s + done) % {width};",
@@ -185,7 +195,7 @@ def rowwise(c: Contraction, side: Side, width: str, printer: Printer) -> list[st
         "  }",
         *indent(part),
         "}",
-    ]  # fmt: skip
+    ]
     return over_depth(c, row)
 
 
@@ -214,8 +224,12 @@ def hoisted(c: Contraction, side: Side, inner: Loop, printer: Printer, scope: Sc
         for n, (value, _) in enumerate(c.nest.accesses[id(load)].values):
             if found and found[1].output in ir.tree_atoms(value) and value.dtype == "int64":
                 text = printer.emit(value, inside := Scope())
-                lines += [f"int64_t place{n};", f"{{ const int64_t {inner.var} = {inner.var}_0;", *indent(inside.lines),
-                          f"  place{n} = {text}; }}"]  # fmt: skip
+                lines += [
+                    f"int64_t place{n};",
+                    f"{{ const int64_t {inner.var} = {inner.var}_0;",
+                    *indent(inside.lines),
+                    f"  place{n} = {text}; }}",
+                ]
                 scope.known[id(value)] = f"(place{n} + done + u)"
     return lines
 

@@ -178,8 +178,9 @@ class CpuRegion(Passes):
         simd = "" if scans else "#pragma omp simd" + "".join(f" {c}" for c in clauses)
         scope.lines += self.sweep(inner.lines, simd, before, after)
 
-    def accumulate(self, v: ir.Reduce, scope: Scope, inner: Scope, before: list[str], after: list[str],
-                   clauses: list[str]) -> None:  # fmt: skip
+    def accumulate(
+        self, v: ir.Reduce, scope: Scope, inner: Scope, before: list[str], after: list[str], clauses: list[str]
+    ) -> None:
         name = self.printer.name("acc")
         wide, ctype = accumulator(v), CTYPES[v.dtype]
         start = start_of(v.kind, v.dtype)
@@ -242,8 +243,12 @@ class CpuRegion(Passes):
     def sweep(self, body: list[str], simd: str, before: list[str], after: list[str]) -> list[str]:
         """All reduced loops around the body; the innermost runs in blocks, partial results joining in between."""
         *outer, last = self.nest.reduced
-        loop = [*([simd] if simd else []), f"for (int64_t {last.var} = lo; {last.var} < hi; ++{last.var}) {{",
-                *indent(body), "}"]  # fmt: skip
+        loop = [
+            *([simd] if simd else []),
+            f"for (int64_t {last.var} = lo; {last.var} < hi; ++{last.var}) {{",
+            *indent(body),
+            "}",
+        ]
         lines = [
             f"for (int64_t lo = 0; lo < {last.size}; lo += BLOCK) {{",
             f"  const int64_t hi = lo + BLOCK < {last.size} ? lo + BLOCK : {last.size};",
@@ -305,8 +310,9 @@ class CpuRegion(Passes):
             assert v.guards == guards or not v.guards
             name, ctype = self.printer.name("acc"), CTYPES[v.dtype]
             long = accumulator(v) == "double" and any(loop.count > COLUMN_BLOCK for loop in self.nest.reduced)
-            cell = self.array(accumulator(v) if long or accumulator(v) != "double" else ctype, name,
-                              start_of(v.kind, v.dtype), task)  # fmt: skip
+            cell = self.array(
+                accumulator(v) if long or accumulator(v) != "double" else ctype, name, start_of(v.kind, v.dtype), task
+            )
             task.known[id(v)] = f"{ctype}({cell})" if long else cell
             if long:
                 total, cell = cell, self.array(ctype, f"{name}_part", "", task)

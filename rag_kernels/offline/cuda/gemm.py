@@ -90,12 +90,16 @@ class Kernel:
             f"const {kind} row0 = {kind}(band * 8 + in % high) * ROWS, column0 = {kind}(in / high) * COLUMNS;",
             *c.apart(c.batches, "z", kind),
             "__align__(16) float next_left[ROWS * DEPTH / T], next_right[COLUMNS * DEPTH / T];",
-            f"const auto fetch = [&]({kind} k0) {{", *indent([*left[0], *right[0]]), "};",
-            "const auto put = [&](int to) {", *indent([*left[1], *right[1]]), "};",
+            f"const auto fetch = [&]({kind} k0) {{",
+            *indent([*left[0], *right[0]]),
+            "};",
+            "const auto put = [&](int to) {",
+            *indent([*left[1], *right[1]]),
+            "};",
             *SUMS.splitlines(),
             *LOOP.splitlines(),
             *self.epilogue(),
-        ]  # fmt: skip
+        ]
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
 
     def fetches(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str]]:
@@ -120,10 +124,16 @@ class Kernel:
         loop = f"for (int e = 0; e < {width * step // vector // self.tile.threads}; ++e) {{"
         place = "const unsigned at = e * T + threadIdx.x;"
         fetch = [
-            "#pragma unroll", loop,
-            f"  {place}", f"  const {kind} k = k0 + {k}, lane = {start} + {lane};", *indent(zero),
-            f"  if (k < depth && lane < {limit}) {{", *indent(indent(read)), "  }", "}",
-        ]  # fmt: skip
+            "#pragma unroll",
+            loop,
+            f"  {place}",
+            f"  const {kind} k = k0 + {k}, lane = {start} + {lane};",
+            *indent(zero),
+            f"  if (k < depth && lane < {limit}) {{",
+            *indent(indent(read)),
+            "  }",
+            "}",
+        ]
         if vector > 1 and deep:
             store = [f"{name}[to][{k} + u][{lane}] = next_{name}[e * 4 + u];"]
             store = ["#pragma unroll", f"for (int u = 0; u < 4; ++u) {store[0]}"]
@@ -158,11 +168,16 @@ class Kernel:
         single = [*c.apart(side.lanes, lane, self.kind), *self.depth_apart(k)]
         inside = "k + u < depth" if deep else f"lane + u < {limit}"
         return [
-            f"if (wide_{name}) {{", *indent(apart),
+            f"if (wide_{name}) {{",
+            *indent(apart),
             f"  *(float4*)&next_{name}[e * 4] = *reinterpret_cast<const float4*>(&{self.address(load)});",
-            "} else {", "  #pragma unroll", f"  for (int u = 0; u < 4; ++u) if ({inside}) {{",
-            *indent(indent([*single, f"next_{name}[e * 4 + u] = {self.address(load)};"])), "  }", "}",
-        ]  # fmt: skip
+            "} else {",
+            "  #pragma unroll",
+            f"  for (int u = 0; u < 4; ++u) if ({inside}) {{",
+            *indent(indent([*single, f"next_{name}[e * 4 + u] = {self.address(load)};"])),
+            "  }",
+            "}",
+        ]
 
     def address(self, load: ir.Load) -> str:
         return f"{self.printer.pointers[load.buffer]}[{self.c.nest.offset(self.c.nest.accesses[id(load)]) or '0'}]"
@@ -189,9 +204,11 @@ class Kernel:
         others = [a for a in access.steps if a not in loop.leaves]
         plain = not access.values and not access.constant and not self.c.phase_of(loop)
         return (
-            plain and access.steps.get(loop.leaves[-1]) == {(): 1} and loop.count % 4 == 0
+            plain
+            and access.steps.get(loop.leaves[-1]) == {(): 1}
+            and loop.count % 4 == 0
             and all(access.stride(a) % 4 == 0 for a in others)
-        )  # fmt: skip
+        )
 
     def deep(self, side: Side) -> bool:
         """Whether neighbouring threads should load along the depth: where the factor is contiguous there."""
@@ -236,29 +253,42 @@ class Kernel:
         places = {b: self.place(b) for b in values}
         body = [*c.apart(c.columns, "(column + u)", kind), *scope.lines]
         single = [
-            "#pragma unroll", "for (int u = 0; u < 4; ++u) {", "  if (column + u < columns) {",
-            *indent(indent([*body, *(f"{places[b]} = {v};" for b, v in values.items())])), "  }", "}",
-        ]  # fmt: skip
+            "#pragma unroll",
+            "for (int u = 0; u < 4; ++u) {",
+            "  if (column + u < columns) {",
+            *indent(indent([*body, *(f"{places[b]} = {v};" for b, v in values.items())])),
+            "  }",
+            "}",
+        ]
         inner = single
         if vector:
             stores = [f"*reinterpret_cast<float4*>(&{places[b]}) = {names[b]};" for b in values]
             inner = [
-                "if (wide_out && column < columns) {", *(f"  float4 {name};" for name in names.values()),
-                "#pragma unroll", "  for (int u = 0; u < 4; ++u) {",
-                *indent(indent([*body, *(f"(&{names[b]}.x)[u] = {v};" for b, v in values.items())])), "  }",
+                "if (wide_out && column < columns) {",
+                *(f"  float4 {name};" for name in names.values()),
+                "#pragma unroll",
+                "  for (int u = 0; u < 4; ++u) {",
+                *indent(indent([*body, *(f"(&{names[b]}.x)[u] = {v};" for b, v in values.items())])),
+                "  }",
                 *indent([*c.apart(c.columns, "column", kind), *stores]),
-                "} else if (!wide_out) {", *indent(single), "}",
-            ]  # fmt: skip
+                "} else if (!wide_out) {",
+                *indent(single),
+                "}",
+            ]
         return [
-            "#pragma unroll", "for (int i = 0; i < 8; ++i) {",
+            "#pragma unroll",
+            "for (int i = 0; i < 8; ++i) {",
             f"  const {kind} row = row0 + {row};",
             "  if (row < rows) {",
             *indent(indent(c.apart(c.rows, "row", kind))),
-            "#pragma unroll", "    for (int j = 0; j < 8; j += 4) {",
+            "#pragma unroll",
+            "    for (int j = 0; j < 8; j += 4) {",
             f"      const {kind} column = column0 + {column};",
             *indent(indent(indent(inner))),
-            "    }", "  }", "}",
-        ]  # fmt: skip
+            "    }",
+            "  }",
+            "}",
+        ]
 
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
         phases = [f"int phase{n}" for n in range(len(self.c.phases))]

@@ -66,23 +66,23 @@ def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, 
     lines = [
         f"const auto {name}_at = [&](int at_lane, int at_term) -> int {{",
         *indent([*c.apart(side.lanes, "at_lane", "int"), *kernel.depth_apart("at_term"), *scope.lines]),
-        f"  return {place};", "};",
-        f"int2* const {table} = (int2*)({before});", f"const int {name}_zero = {name}_at(0, 0);",
+        f"  return {place};",
+        "};",
+        f"int2* const {table} = (int2*)({before});",
+        f"const int {name}_zero = {name}_at(0, 0);",
         "for (int at = threadIdx.x; at < (depth + 31) / 32 * 32; at += T) {",
         *indent(kernel.depth_apart("at")),
         f"  const int needed = {' | '.join(bits)};",
         f"  {table}[at] = at < depth ? make_int2({name}_at(0, at) - {name}_zero, needed) : make_int2(0, 1 << {NEVER});",
         "}",
-    ]  # fmt: skip
+    ]
     if not deep:
         lines.append(f"const int {name}_base = {name}_at({name}_lane, 0);")
         lines += mask(kernel, side, name, limit, shifts)
     return lines
 
 
-def mask(
-    kernel: Kernel, side: Side, name: str, limit: str, shifts: list[tuple[ir.Index, Loop, int]]
-) -> list[str]:
+def mask(kernel: Kernel, side: Side, name: str, limit: str, shifts: list[tuple[ir.Index, Loop, int]]) -> list[str]:
     """The bits of a thread's lane."""
     lane = f"{name}_lane"
     inner: list[str] = []
@@ -92,9 +92,12 @@ def mask(
             f"  {name}_bits |= ({guard_text(kernel.c, guard, kernel.printer)}) ? 1 << ({shift} + {loop.var}) : 0;",
         ]
     return [
-        f"int {name}_bits = 0;", f"if ({lane} < {limit}) {{", f"  {name}_bits = 1 << {LANE};",
-        *indent([*kernel.c.apart(side.lanes, lane, "int"), *inner]), "}",
-    ]  # fmt: skip
+        f"int {name}_bits = 0;",
+        f"if ({lane} < {limit}) {{",
+        f"  {name}_bits = 1 << {LANE};",
+        *indent([*kernel.c.apart(side.lanes, lane, "int"), *inner]),
+        "}",
+    ]
 
 
 def steps_each(kernel: Kernel, side: Side, name: str, deep: bool) -> list[str]:
@@ -107,8 +110,12 @@ def steps_each(kernel: Kernel, side: Side, name: str, deep: bool) -> list[str]:
     here = [f"const int base = {name}_at(lane, 0), bits = lane < {limit} ? 1 << {LANE} : 0;"]
     return [
         *(here if deep else [f"const int base = {name}_base, bits = {name}_bits;"]),
-        "#pragma unroll", "for (int u = 0; u < 4; ++u) {",
+        "#pragma unroll",
+        "for (int u = 0; u < 4; ++u) {",
         f"  const int2 step = {name}_steps[k + u];",
-        "  if ((bits & step.y) == step.y) {", *indent(indent(scope.lines)), f"    (&next_{name}[e].x)[u] = {text};",
-        "  }", "}",
-    ]  # fmt: skip
+        "  if ((bits & step.y) == step.y) {",
+        *indent(indent(scope.lines)),
+        f"    (&next_{name}[e].x)[u] = {text};",
+        "  }",
+        "}",
+    ]

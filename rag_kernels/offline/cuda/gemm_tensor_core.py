@@ -60,13 +60,19 @@ class TensorKernel(Kernel):
             *c.phase_tables(kind),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             *BEGIN.replace("KIND", kind).splitlines(),
-            *c.apart(c.batches, "z", kind), *left[0], *right[0],
-            f"const auto fetch = [&]({kind} k0) {{", *indent([*left[1], *right[1]]), "};",
-            "const auto put = [&](int to) {", *indent([*left[2], *right[2], "publish();"]), "};",
+            *c.apart(c.batches, "z", kind),
+            *left[0],
+            *right[0],
+            f"const auto fetch = [&]({kind} k0) {{",
+            *indent([*left[1], *right[1]]),
+            "};",
+            "const auto put = [&](int to) {",
+            *indent([*left[2], *right[2], "publish();"]),
+            "};",
             *(["__syncthreads();  // the steps"] if self.stepped(c.left) or self.stepped(c.right) else []),
             *LOOP.replace("KIND", kind).splitlines(),
             *self.epilogue(),
-        ]  # fmt: skip
+        ]
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
 
     def quads(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str], list[str]]:
@@ -92,9 +98,12 @@ class TensorKernel(Kernel):
         loop = ["#pragma unroll", f"for (int e = 0; e < {width * 8 // THREADS}; ++e) {{"]
         loop.append("  const unsigned at = e * T + threadIdx.x;")
         fetch = [
-            *loop, f"  const {kind} k = k0 + {k}, lane = {f'{start} + {lane}' if deep else f'{name}_lane'};",
-            f"  next_{name}[e] = make_float4(0, 0, 0, 0);", *indent(body), "}",
-        ]  # fmt: skip
+            *loop,
+            f"  const {kind} k = k0 + {k}, lane = {f'{start} + {lane}' if deep else f'{name}_lane'};",
+            f"  next_{name}[e] = make_float4(0, 0, 0, 0);",
+            *indent(body),
+            "}",
+        ]
         high, low = f"{name} + to * 2 * {width} * DEPTH", f"{name} + (to * 2 + 1) * {width} * DEPTH"
         return before, fetch, [*loop, f"  put_quad({high}, {low}, {lane}, {k}, next_{name}[e]);", "}"]
 
@@ -106,9 +115,11 @@ class TensorKernel(Kernel):
         if guards:
             single = [f"if ({' && '.join(guards)}) {{", *indent(single), "}"]
         each = [
-            "#pragma unroll", "for (int u = 0; u < 4; ++u) if (k + u < depth) {",
-            *indent([*self.depth_apart("(k + u)"), *single]), "}",
-        ]  # fmt: skip
+            "#pragma unroll",
+            "for (int u = 0; u < 4; ++u) if (k + u < depth) {",
+            *indent([*self.depth_apart("(k + u)"), *single]),
+            "}",
+        ]
         if not wide:
             return each
         read = f"next_{name}[e] = *reinterpret_cast<const float4*>(&{self.address(side.loads[0])});"
@@ -135,13 +146,17 @@ class TensorKernel(Kernel):
         places = {b: self.place(b) for b in values}
         stores = [f"{places[b]} = {v};" for b, v in values.items()]
         return [
-            *EPILOGUE.splitlines(), f"const {kind} column = column0 + threadIdx.x % COLUMNS;",
+            *EPILOGUE.splitlines(),
+            f"const {kind} column = column0 + threadIdx.x % COLUMNS;",
             "if (column < columns) {",
-            *indent(c.apart(c.columns, "column", kind)), "#pragma unroll 4",
+            *indent(c.apart(c.columns, "column", kind)),
+            "#pragma unroll 4",
             "  for (int i = threadIdx.x / COLUMNS; i < ROWS && row0 + i < rows; i += T / COLUMNS) {",
             f"    const {kind} row = row0 + i;",
-            *indent(indent([*c.apart(c.rows, "row", kind), *scope.lines, *stores])), "  }", "}",
-        ]  # fmt: skip
+            *indent(indent([*c.apart(c.rows, "row", kind), *scope.lines, *stores])),
+            "  }",
+            "}",
+        ]
 
     def vector_store(self) -> bool:
         return False
@@ -165,8 +180,14 @@ class TensorKernel(Kernel):
         ]
         arguments = [*arguments, "parts", "partial", "arrived"]
         lines = Kernel.launch(self, name, arguments, checks, widths)
-        return [*head, *lines, "if (parts > 1) {", "  cudaFreeAsync(partial, stream);",
-                "  cudaFreeAsync(arrived, stream);", "}"]  # fmt: skip
+        return [
+            *head,
+            *lines,
+            "if (parts > 1) {",
+            "  cudaFreeAsync(partial, stream);",
+            "  cudaFreeAsync(arrived, stream);",
+            "}",
+        ]
 
     def largest(self, loops: list[Loop]) -> str:
         """How many steps loops have, at least as many as in any phase."""

@@ -105,8 +105,10 @@ class SpreadRegion(WideRegion):
             return WideRegion.indices(self, loops, flat)
         lines, rest = [], flat
         for loop in reversed(loops[1:]):
-            lines += [f"const uint32_t over_{loop.var} = of_{loop.var}({rest});",
-                      f"const int64_t {loop.var} = {rest} - over_{loop.var} * of_{loop.var}.by;"]  # fmt: skip
+            lines += [
+                f"const uint32_t over_{loop.var} = of_{loop.var}({rest});",
+                f"const int64_t {loop.var} = {rest} - over_{loop.var} * of_{loop.var}.by;",
+            ]
             rest = f"over_{loop.var}"
         return [*lines, f"const int64_t {loops[0].var} = {rest};"]
 

@@ -17,9 +17,17 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.pointwise import CTYPES
 
 FUNCTORS = {
-    "sum": "Sum", "prod": "Prod", "max": "Max", "fastmax": "Max", "min": "Min", "any": "Any", "all": "All",
-    "maxsum": "Merge", "maxplace": "MaxPlace", "minplace": "MinPlace",
-}  # fmt: skip
+    "sum": "Sum",
+    "prod": "Prod",
+    "max": "Max",
+    "fastmax": "Max",
+    "min": "Min",
+    "any": "Any",
+    "all": "All",
+    "maxsum": "Merge",
+    "maxplace": "MaxPlace",
+    "minplace": "MinPlace",
+}
 SCANNED = 4  # neighbours that a thread takes of a row that is scanned
 STRIPED = f"{32 * SCANNED} * (threadIdx.x / 32) + 32 * u + threadIdx.x % 32"  # those that a warp's lanes store together
 HANDED_BYTES = 8  # of an element: shared memory of a block does for so many scans
@@ -185,8 +193,11 @@ class Sweeps(Passes):
         tail = [*body, *tail]
         rest = [*self.each_scanned(tail, STRIPED), "__syncwarp();"] if self.striped else self.each_scanned(tail)
         lines = [*before, *rest]
-        return [f"for (int64_t k0 = 0; k0 < {self.total(self.nest.reduced)}; k0 += {SCANNED} * blockDim.x) {{",
-                *indent(lines), "}"]  # fmt: skip
+        return [
+            f"for (int64_t k0 = 0; k0 < {self.total(self.nest.reduced)}; k0 += {SCANNED} * blockDim.x) {{",
+            *indent(lines),
+            "}",
+        ]
 
     def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
         """The team's loop over the reduced loops, flattened; with a scan it advances in step."""

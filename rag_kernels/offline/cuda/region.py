@@ -62,8 +62,7 @@ class CudaRegion(Sweeps):
         if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
             summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
             constants = {name: value for name, value in constants.items() if name in summed}
-        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=constants,
-                   scratch=scratch)  # fmt: skip
+        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=constants, scratch=scratch)
 
     def product(self, name: str, f: Function) -> tuple[list[str], list[str]] | None:
         """The kernel and its launch in tiles, if the region is a sum of products (`contract_cuda.py`)."""

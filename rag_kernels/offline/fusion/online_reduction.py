@@ -29,9 +29,7 @@ def one_pass(lowered: Lowered, length: int) -> Lowered:
     stored = [step for step in lowered.steps if isinstance(step, Stored)]
     change = _OnePass(length)
     change.look([step.value for step in stored])
-    steps = tuple(
-        replace(s, value=rewrite(s.value, change)) if isinstance(s, Stored) else s for s in lowered.steps
-    )
+    steps = tuple(replace(s, value=rewrite(s.value, change)) if isinstance(s, Stored) else s for s in lowered.steps)
     return replace(lowered, steps=steps)
 
 

@@ -77,6 +77,7 @@ def _is_whole(value: ir.Value) -> bool:
 
 def _as_one(group: ir.Group) -> ir.Group:
     """A dimension of a tensor is one loop, though several may run over it."""
+
     def joined(outer: ir.Atom, inner: ir.Atom) -> ir.Atom:
         return ir.Atom(outer.size * inner.size, parts=(outer, inner))
 

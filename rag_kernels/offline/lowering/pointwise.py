@@ -6,9 +6,14 @@ that need more than one expression.
 """
 
 CTYPES = {
-    "float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool",
-    "maxsum": "MaxSum", "place": "Place",  # running pairs, between kernels of ours
-}  # fmt: skip
+    "float32": "float",
+    "float64": "double",
+    "int64": "int64_t",
+    "int32": "int32_t",
+    "bool": "bool",
+    "maxsum": "MaxSum",
+    "place": "Place",  # running pairs, between kernels of ours
+}
 
 # NaN must come through every one of these as it does in PyTorch: hence `a < b ? b : a` and not fmax.
 POINTWISE: dict[str, str] = {

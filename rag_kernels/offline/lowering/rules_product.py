@@ -146,8 +146,15 @@ def whole_load(c: Lowering, value: ir.Value) -> ir.Load:
     return found if found.stored == found.dims and list(found.index) == plain else c.reload(value)
 
 
-def windowed(c: Lowering, x: ir.Value, weight: ir.Value, shape: tuple[int, ...], groups: int,
-             window: list[list[int]], transpose: bool) -> ir.Value:  # fmt: skip
+def windowed(
+    c: Lowering,
+    x: ir.Value,
+    weight: ir.Value,
+    shape: tuple[int, ...],
+    groups: int,
+    window: list[list[int]],
+    transpose: bool,
+) -> ir.Value:
     """Sum over channels and window positions, one loop each; a dimension of the window is an index and a guard."""
     if x.dtype != "float32" or weight.dtype != "float32":
         raise ir.Unfusable(f"a convolution of {x.dtype}")
@@ -184,8 +191,9 @@ def windowed(c: Lowering, x: ir.Value, weight: ir.Value, shape: tuple[int, ...],
     return c.view(c.tracked(total), shape)
 
 
-def position(o: ir.Group, k: ir.Group, stored: ir.Group, window: tuple[int, int, int],
-             transpose: bool) -> tuple[ir.Form | ir.Value, list[ir.Index]]:  # fmt: skip
+def position(
+    o: ir.Group, k: ir.Group, stored: ir.Group, window: tuple[int, int, int], transpose: bool
+) -> tuple[ir.Form | ir.Value, list[ir.Index]]:
     """Where output `o` and window position `k` read one dimension, and the guard if that may lie outside."""
     stride, pad, dilation = window
     size, outputs, taps = ir.size_of(stored), ir.size_of(o), ir.size_of(k)
@@ -203,12 +211,23 @@ def position(o: ir.Group, k: ir.Group, stored: ir.Group, window: tuple[int, int,
 
 ATTENTION = "scaled_dot_product_attention"
 PRODUCTS: dict[str, Rule] = {
-    "matmul": matmul, "mm": matmul, "bmm": matmul, "mv": matmul, "dot": matmul, "linear": linear, "addmm": addmm,
-    "baddbmm": addmm, "einsum": einsum, ATTENTION: attention,
-    "conv1d": convolution(1), "conv2d": convolution(2), "conv3d": convolution(3),
-    "conv_transpose1d": convolution(1, transpose=True), "conv_transpose2d": convolution(2, transpose=True),
+    "matmul": matmul,
+    "mm": matmul,
+    "bmm": matmul,
+    "mv": matmul,
+    "dot": matmul,
+    "linear": linear,
+    "addmm": addmm,
+    "baddbmm": addmm,
+    "einsum": einsum,
+    ATTENTION: attention,
+    "conv1d": convolution(1),
+    "conv2d": convolution(2),
+    "conv3d": convolution(3),
+    "conv_transpose1d": convolution(1, transpose=True),
+    "conv_transpose2d": convolution(2, transpose=True),
     "conv_transpose3d": convolution(3, transpose=True),
-}  # fmt: skip
+}
 
 
 def shape_of(c: Lowering, argument: Any) -> tuple[int, ...]:

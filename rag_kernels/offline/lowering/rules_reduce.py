@@ -65,8 +65,9 @@ def extreme_index(c: Lowering, value: ir.Value, kind: str, dim: int, keep: bool)
     group = value.dims[dim]
     if len(ir.leaves(group)) > 1:
         raise ir.Unfusable("an index over merged dimensions")
-    place = ir.Index((group, *[()] * (len(value.dims) - dim % len(value.dims) - 1)), "int64",
-                     ir.Form(tuple((a, 1) for a in group)))  # fmt: skip
+    place = ir.Index(
+        (group, *[()] * (len(value.dims) - dim % len(value.dims) - 1)), "int64", ir.Form(tuple((a, 1) for a in group))
+    )
     hit = c.op(HIT, value, best, place, dtype="int64")
     where = c.reduce("min", hit, [dim], keep=keep, dtype="int64")
     return c.reduce(kind, value, [dim], keep=keep), where

@@ -49,9 +49,7 @@ def broadcast_tensors(c: Lowering, node: Node) -> tuple[ir.Value, ...]:
     names = given(node, 0)
     values = c.align([c.value(n) for n in names])
     rank = max(len(v.dims) for v in values)
-    dims = tuple(
-        next((v.dims[p] for v in values if len(v.dims) >= -p and v.dims[p]), ()) for p in range(-rank, 0)
-    )
+    dims = tuple(next((v.dims[p] for v in values if len(v.dims) >= -p and v.dims[p]), ()) for p in range(-rank, 0))
     return tuple(c.with_dims(v, dims) for v in values)
 
 
