@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rag_kernels.eval.build.candidate_form import called_kernels, kernels_text
 from rag_kernels.eval.build.compile import BuildError, Built, Flavour, Toolchain, build, checked
 from rag_kernels.eval.build.nvrtc import build_device, host_text, is_split
-from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.build.products import Library, Programs, can_show_races
 from rag_kernels.eval.process.sandbox import Sandbox
-from rag_kernels.eval.build.products import Programs, can_show_races
-from rag_kernels.eval.build.products import Library
-from rag_kernels.eval.build.candidate_form import called_kernels, kernels_text
 from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.records import Candidate
 
 
 class Builder:

@@ -24,9 +24,33 @@ FORBIDDEN_TORCH = frozenset(
     "profiler monitor random storage serialization futures sys os".split()
 )
 ALLOWED_NODES = (
-    ast.arguments, ast.arg, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr, ast.Name, ast.Load,
-    ast.Store, ast.Constant, ast.Tuple, ast.List, ast.Subscript, ast.Slice, ast.BinOp, ast.UnaryOp, ast.Compare,
-    ast.IfExp, ast.operator, ast.unaryop, ast.cmpop, ast.Call, ast.keyword, ast.Attribute, ast.Starred, ast.FunctionDef,
+    ast.arguments,
+    ast.arg,
+    ast.Assign,
+    ast.AnnAssign,
+    ast.AugAssign,
+    ast.Return,
+    ast.Expr,
+    ast.Name,
+    ast.Load,
+    ast.Store,
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.Subscript,
+    ast.Slice,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.operator,
+    ast.unaryop,
+    ast.cmpop,
+    ast.Call,
+    ast.keyword,
+    ast.Attribute,
+    ast.Starred,
+    ast.FunctionDef,
 )
 BUILTINS = frozenset({"int", "float", "bool", "len", "max", "min", "tuple"})
 

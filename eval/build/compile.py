@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rag_kernels.eval.places import INCLUDE
 from rag_kernels.eval.ids import content_id
-from rag_kernels.eval.records import MachineError
+from rag_kernels.eval.places import INCLUDE
 from rag_kernels.eval.process.sandbox import allowed_env, bwrap, outside_system, python_folders, system_folders
+from rag_kernels.eval.records import MachineError
 
 COMPILE_LIMIT_S, CHARS_A_SECOND = 90, 20_000
 LOG_CHARS = 6000
@@ -49,7 +49,11 @@ COMMON_HEADERS = """\
 # `cuda-host` is the host part of a split CUDA source (`eval.nvrtc`).
 Flavour = Literal["cpu", "cuda", "cpu-checked", "cpu-raced", "cuda-checked", "cuda-host"]
 SUFFIX: dict[Flavour, str] = {
-    "cpu": ".cpp", "cuda": ".cu", "cpu-checked": ".cpp", "cpu-raced": ".cpp", "cuda-checked": ".cu",
+    "cpu": ".cpp",
+    "cuda": ".cu",
+    "cpu-checked": ".cpp",
+    "cpu-raced": ".cpp",
+    "cuda-checked": ".cu",
     "cuda-host": ".cpp",
 }
 # ThreadSanitizer: the compiler proper is told of OpenMP, the linker is not (no libgomp); fences, which TSan does not
@@ -63,7 +67,9 @@ CPU_FLAGS: dict[Flavour, str] = {
 }
 OPENMP = "rag_openmp.cpp"
 USES: dict[Flavour, tuple[str, ...]] = {
-    "cpu-checked": ("rag_driver.h",), "cuda-checked": ("rag_driver.h",), "cpu-raced": ("rag_driver.h", OPENMP)
+    "cpu-checked": ("rag_driver.h",),
+    "cuda-checked": ("rag_driver.h",),
+    "cpu-raced": ("rag_driver.h", OPENMP),
 }
 
 
@@ -254,7 +260,10 @@ def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache
         box = _box(tools, scratch, readable) if builds_boxed(tools) else []
         subprocess.run(
             [*box, _ninja(), "-C", scratch, "-k", "0", "--quiet"],
-            capture_output=True, check=False, stdin=subprocess.DEVNULL, env=_environment() | {"TMPDIR": scratch},
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=_environment() | {"TMPDIR": scratch},
         )
         for folder, library in work.items():
             _keep(folder, library)

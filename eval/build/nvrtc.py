@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rag_kernels.eval.places import INCLUDE
 from rag_kernels.eval.build.compile import BuildError
 from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.places import INCLUDE
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 
 COMPILE_LIMIT_S = 60.0

@@ -1,0 +1,1 @@
+"""From source text to something that can be loaded."""
