@@ -1,8 +1,9 @@
 """The judge: candidates in, verdicts out. It never imports candidate code and never lets it near an answer.
 
 Three roles in separate processes: the judge (here: seeds, clock, expected outputs, verdicts), a reference worker
-(`eval.reference`) and a candidate worker (`eval.candidate`), both forked from warm parents. Builds of a round run
-together in one ninja graph. Judges of other processes may use the device meanwhile, but not while one of them times.
+(`children.reference`) and a candidate worker (`children.candidate`), both forked from warm parents. Builds of a round
+run together in one ninja graph. Judges of other processes may use the device meanwhile, but not while one of them
+times.
 """
 
 from __future__ import annotations

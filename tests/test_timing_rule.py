@@ -25,7 +25,8 @@ DEVICE = Device("cpu", "a", "x86-64-v3", 20.0, 100.0)
 def test_every_number_is_part_of_the_versions(name: str, tmp_path: Path) -> None:
     rule, other = TimingRule(), replace(TimingRule(), **{name: 1 + getattr(TimingRule(), name)})
     assert judge_version(rule) == JUDGE_VERSION != judge_version(other)
-    files = {baseline_file(problem(), DEVICE, environment="e", rule=r, cache=tmp_path) for r in (rule, other, TimingRule())}
+    rules = (rule, other, TimingRule())
+    files = {baseline_file(problem(), DEVICE, environment="e", rule=r, cache=tmp_path) for r in rules}
     assert len(files) == 2
 
 

@@ -92,7 +92,7 @@ class ComposedCode:
 
 
 def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
-    """The `forward` of a composed source, which `eval.tiers.check_composed` has passed."""
+    """The `forward` of a composed source, which `eval.build.candidate_form.check_composed` has passed."""
     names: dict[str, Any] = {
         "torch": torch,
         "F": torch.nn.functional,
@@ -108,7 +108,7 @@ class Kernels:
     """`kernels.<name>(...)` in a composed forward: the exported functions of its library.
 
     `_muted` turns every one into a call that does nothing, to see whether the result needs them; a `_recorder` hears of
-    every call before it is made. A forward can name neither (`eval.tiers`).
+    every call before it is made. A forward can name neither (`eval.build.candidate_form`).
     """
 
     def __init__(self, library: Any) -> None:

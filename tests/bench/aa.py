@@ -2,13 +2,12 @@
 
     python tests/bench/aa.py [--trials 200] [--device cpu|cuda] [examples/swiglu.py ...]
 
-Three kinds of trial, by turns over the problems: eager against itself (`eval.race.self_check`); a kernel against a copy
-of its source with another comment, each built and loaded in a worker of its own; and the module itself as a candidate,
-raced against eager with cold caches, in a process of its own each time. The pairs are as many as a trial's. A win is
-claimed by the rule for published results: not too short to time, the interval's lower end above 1.00 and the median
-above 1.02; a module's first win is confirmed, as `generate` does it, with fresh processes on both sides, and that
-counts.
-Prints a Markdown table of the rates with Wilson's 95 % interval; a loss is the same rule turned round.
+Three kinds of trial, by turns over the problems: eager against itself (`timing.race.self_check`); a kernel against a
+copy of its source with another comment, each built and loaded in a worker of its own; and the module itself as a
+candidate, raced against eager with cold caches, in a process of its own each time. The pairs are as many as a trial's.
+A win is claimed by the rule for published results: not too short to time, the interval's lower end above 1.00 and the
+median above 1.02; a module's first win is confirmed, as `generate` does it, with fresh processes on both sides, and
+that counts. Prints a Markdown table of the rates with Wilson's 95 % interval; a loss is the same rule turned round.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]
 
 
 def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pairs: int) -> tuple[Ratio, float]:
-    """Two kernels on the same content in random order, as `eval.race` times a kernel against eager."""
+    """Two kernels on the same content in random order, as `eval.timing.race` times a kernel against eager."""
     names = ["one", "other"]
     times = Paired({name: [] for name in names})
     cold = session.on_gpu
