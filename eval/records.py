@@ -214,6 +214,10 @@ class Measurement:
     compile_note: str = ""
     cold: bool = field(default=False, metadata=LATER)  # caches were emptied before every timed call of both sides
     speedup_warm: Ratio | None = field(default=None, metadata=LATER)  # over eager, inputs left in the cache
+    # GPU, in a confirmation: microseconds of a call as a program sees it that calls and waits, with the host's time.
+    candidate_host_us: float | None = field(default=None, metadata=LATER)
+    eager_host_us: float | None = field(default=None, metadata=LATER)
+    compile_host_us: float | None = field(default=None, metadata=LATER)
 
     @property
     def floor_fraction(self) -> float:

@@ -49,6 +49,14 @@ class TimingRule:
     most_asking: float = 0.25  # of a burst's time: beyond, the way there and back may decide a race
     faster: float = 8.0  # times that another baseline may be as fast as eager: its burst is made for that
 
+    # A GPU's delay: calls are queued behind it, so that the device's time is measured and not the host's way there.
+    least_delay_s: float = 4e-4  # a host that slept needs 0.1 to 0.35 ms longer for its first launches
+    most_delay_s: float = 1e-2  # a launch queue holds some thousand kernels, which takes a host longer than this
+    delay_per_host: float = 1.25  # times the host's time for a burst, beside the least
+
+    outside_factor: float = 1.5  # a kernel that takes a program so much longer than the device works outside its time
+    outside_us: float = 20.0  # beside that: what launches take a host
+
     # Floors: what is faster than the device can be is not believed.
     impossible: float = 2.0  # times as fast as a copy of its bytes from memory: rejected
     suspicious: float = 1.25  # times: labelled; a measured ceiling and a cold cache are known to 10 % or so each

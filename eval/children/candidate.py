@@ -27,6 +27,7 @@ from rag_kernels.eval.buffers.shared_arena import attach, described
 from rag_kernels.eval.build import call_file
 from rag_kernels.eval.children.candidate_code import KernelCode, load
 from rag_kernels.eval.children.gpu_buffers import Banded, Job, compose_all, digest, dirty_shared_memory, flush_caches
+from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange
 from rag_kernels.eval.process.channel import Channel
 from rag_kernels.eval.records import TensorSpec
@@ -42,6 +43,7 @@ def serve_cuda(channel: Channel) -> None:
         some = Banded(torch.zeros(64), torch.device("cuda"))
         digest([some.tensor])
         some.intact()
+        set_clock()
     serve(channel)
 
 
@@ -194,6 +196,8 @@ class Loaded:
             bound.fresh()
             if bound.keeps:
                 bound.results = []
+        if not self.on_cpu:
+            set_clock()
         return {"done": True}
 
     def call(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
@@ -203,8 +207,9 @@ class Loaded:
             torch.cuda.synchronize()
         return {"done": True}
 
-    def burst(self, *, order: Sequence[int], fds: Sequence[int]) -> dict[str, Any]:
-        """The timed call for very short kernels: several sets of buffers, one wait at the end."""
+    def burst(self, *, order: Sequence[int], begin_s: float, fds: Sequence[int]) -> dict[str, Any]:
+        """Make several timed calls, each on buffers of its own, with one wait at the end; on a GPU from a moment on."""
+        delay_until(begin_s)
         for at in order:
             self.runs[at]()
         if not self.on_cpu:

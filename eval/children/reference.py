@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from rag_kernels.eval.buffers.call_content import Recipe, compose
 from rag_kernels.eval.buffers.shared_arena import attach, described
 from rag_kernels.eval.children.baseline_variants import make
 from rag_kernels.eval.children.gpu_buffers import flush_caches
+from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
 from rag_kernels.eval.input_kinds import precision_class
 from rag_kernels.eval.numerics.compare import compare
@@ -53,7 +55,7 @@ def serve_cuda(channel: Channel) -> None:
         for dtype in (torch.float32, torch.float64):
             some = torch.ones(8, 8, device="cuda", dtype=dtype)
             some @ some
-        torch.cuda.synchronize()
+        set_clock()
     serve(channel)
 
 
@@ -225,7 +227,7 @@ class Reference:
             with timed_precision(tf32=self.tf32):
                 self.variants[variant] = make(variant, self.model, pytree.tree_unflatten(self.leaves, self.tree))
         self.ready(cold=False, calls=1, fds=fds)
-        self.call(variant=variant, calls=1, fds=fds)
+        self.call(variant=variant, calls=1, begin_s=0.0, fds=fds)
         return {"done": True}
 
     def ready(self, *, cold: bool, calls: int, fds: Sequence[int]) -> dict[str, Any]:
@@ -241,17 +243,31 @@ class Reference:
         self.inputs = [pytree.tree_unflatten(v, self.tree) for v in (self.leaves, *self.copies[: calls - 1])]
         if cold:
             flush_caches()
+        if self.device.type == "cuda":
+            set_clock()
         self._synchronize()
         return {"done": True}
 
-    def call(self, *, variant: str, calls: int, fds: Sequence[int]) -> dict[str, Any]:
-        """The timed call, or several with one wait at the end."""
+    def call(self, *, variant: str, calls: int, begin_s: float, fds: Sequence[int]) -> dict[str, Any]:
+        """Make the timed call, or several with one wait at the end.
+
+        With a moment to begin at (GPU) the calls are queued behind a delay until then, and the answer has the seconds
+        that the device took, by events, and those that the host took.
+        """
         run = self.variants[variant]
+        events = _events() if begin_s else []
         with timed_precision(tf32=True) if self.tf32 else contextlib.nullcontext():
+            if events:
+                delay_until(begin_s)
+                events[0].record()
+            start = perf_counter()
             for inputs in self.inputs[:calls]:
                 self.kept.append(run(*inputs))
+            host_s = perf_counter() - start
+            if events:
+                events[1].record()
         self._synchronize()
-        return {"done": True}
+        return {"device_s": events[0].elapsed_time(events[1]) / 1e3 if events else 0.0, "host_s": host_s}
 
     def answer(self, *, key: int, noisy: bool, fds: Sequence[int]) -> dict[str, Any]:
         """Compute what is right for the current content, and remember it: whole draws come again.
@@ -352,6 +368,11 @@ class Reference:
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def _events() -> list[torch.cuda.Event]:
+    """Make two events that take the time."""
+    return [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
 
 
 def on_device(content: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:

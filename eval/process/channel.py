@@ -8,8 +8,10 @@ from __future__ import annotations
 import array
 import json
 import os
+import select
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +67,12 @@ class Channel:
             if isinstance(error, ValueError | RecursionError):
                 raise ChannelClosed("the other side sent something that is not JSON") from error
             raise
+
+    def spin(self, seconds: float) -> None:
+        """Stay awake until there is something to receive, or for so many seconds."""
+        end = time.monotonic() + seconds
+        while not select.select([self._sock], [], [], 0)[0] and time.monotonic() < end:
+            pass
 
     def _receive_exactly(self, count: int, *, with_fds: bool) -> tuple[bytes, list[int]]:
         parts: list[bytes] = []

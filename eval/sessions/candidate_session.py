@@ -36,6 +36,7 @@ from rag_kernels.eval.records import (
 )
 from rag_kernels.eval.sessions.problem_session import Session
 
+LEAST_S = 1e-9  # of a burst that was over before the way there and back: impossible, and judged so
 POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
 
 
@@ -110,9 +111,11 @@ class Subject:
     def _load_limit_s(self) -> float:
         return self.limits.module_load_s if self.is_module else self.limits.load_s
 
-    def _ask(self, message: dict[str, Any], *, stage: str, deadline_s: float, fds: Sequence[int] = ()) -> Any:
+    def _ask(
+        self, message: dict[str, Any], *, stage: str, deadline_s: float, fds: Sequence[int] = (), spin: bool = False
+    ) -> Any:
         try:
-            return self.worker.request(message, deadline_s=deadline_s, fds=fds)
+            return self.worker.request(message, deadline_s=deadline_s, fds=fds, spin=spin)
         except WorkerFailed as failure:
             raise Stopped(_failed(failure, stage, deadline_s)) from failure
 
@@ -124,13 +127,14 @@ class Subject:
         stage: str = "call",
         deadline_s: float | None = None,
         fds: Sequence[int] = (),
+        spin: bool = False,
         **arguments: Any,
     ) -> Any:
         """One numbered request; its reply has this number and the keys of `answer`, or it is not our worker's."""
         self.session.turns.give_way()
         self._requests += 1
         message = {"do": do, "number": self._requests, **arguments}
-        reply = self._ask(message, stage=stage, deadline_s=deadline_s or self.limits.open_s, fds=fds)
+        reply = self._ask(message, stage=stage, deadline_s=deadline_s or self.limits.open_s, fds=fds, spin=spin)
         answer = {"number": int} | (answer or {})
         sound = isinstance(reply, dict) and all(isinstance(reply.get(k), t) for k, t in answer.items())
         if not sound or reply["number"] != self._requests:
@@ -230,20 +234,23 @@ class Subject:
         self._do("call", at=place.number, deadline_s=limit_s)
         return perf_counter() - start
 
-    def call_all(self, places: Sequence[Place]) -> float:
-        """One timed burst of calls, with one wait at the end: seconds in all, without the way there and back.
+    def call_all(self, places: Sequence[Place], *, delay_s: float = 0.0) -> float:
+        """Make a timed burst of calls, with one wait at the end; return its seconds without the way there and back.
 
-        That takes as long as in a request for no call, and at most as long as the reference's: a candidate that makes
-        its answers slow does not become the faster for it.
+        That takes as long as in a request for no call behind the same delay, and at most as long as the reference's: a
+        candidate that makes its answers slow does not become the faster for it. Behind a delay both begin at a moment
+        that the judge names, and the clock begins then.
         """
-        self.round_trips.append(self._burst_s([]))
-        seconds = self._burst_s(places)
-        return seconds - min(statistics.median(self.round_trips), places[0].session.timed.round_trip_s(seconds))
+        self.round_trips.append(self._burst_s([], delay_s))
+        seconds = self._burst_s(places, delay_s)
+        own_s = self.round_trips[-1] if delay_s else statistics.median(self.round_trips)
+        return max(seconds - min(own_s, places[0].session.timed.round_trip_s(seconds)), LEAST_S)
 
-    def _burst_s(self, places: Sequence[Place]) -> float:
+    def _burst_s(self, places: Sequence[Place], delay_s: float) -> float:
         limit_s = self.session.call_limit_s * max(1, len(places))
-        start = perf_counter()
-        self._do("burst", order=[p.number for p in places], deadline_s=limit_s)
+        begin_s = time.monotonic() + delay_s if delay_s else 0.0
+        start = perf_counter() + delay_s
+        self._do("burst", order=[p.number for p in places], begin_s=begin_s, deadline_s=limit_s, spin=bool(delay_s))
         return perf_counter() - start
 
     def outputs(self, place: Place, *, keep: bool = False) -> Taken:

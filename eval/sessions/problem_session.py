@@ -120,11 +120,20 @@ class Session:
     def problem_error(self, what: str, failure: WorkerFailed) -> ProblemError:
         return ProblemError(f"The problem {self.fp.problem.name} {what}: {failure.message}.")
 
-    def ask(self, do: str, *, deadline_s: float | None = None, fds: tuple[int, ...] = (), **arguments: Any) -> Any:
+    def ask(
+        self,
+        do: str,
+        *,
+        deadline_s: float | None = None,
+        fds: tuple[int, ...] = (),
+        spin: bool = False,
+        **arguments: Any,
+    ) -> Any:
         """One request to the reference worker; its failure is the problem's fault, not a candidate's."""
         self.turns.give_way()
         try:
-            return self.worker.request({"do": do, **arguments}, deadline_s=deadline_s or self.limits.open_s, fds=fds)
+            message, deadline_s = {"do": do, **arguments}, deadline_s or self.limits.open_s
+            return self.worker.request(message, deadline_s=deadline_s, fds=fds, spin=spin)
         except WorkerFailed as failure:
             raise self.problem_error(f"failed in `{do}`", failure) from failure
 

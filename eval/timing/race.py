@@ -16,7 +16,7 @@ from rag_kernels.eval.buffers.call_content import Recipe
 from rag_kernels.eval.buffers.output_snapshot import Taken
 from rag_kernels.eval.machine.throttling import Clocks
 from rag_kernels.eval.records import Ratio
-from rag_kernels.eval.sessions.candidate_session import Place, Subject
+from rag_kernels.eval.sessions.candidate_session import LEAST_S, Place, Subject
 from rag_kernels.eval.sessions.problem_session import Session
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave, pairs_for
 
@@ -32,6 +32,7 @@ class Times(Paired):
     slowed: list[bool] = field(default_factory=list)  # pairs in which the device was throttled
     mhz: tuple[int, int] | None = None  # the least and the greatest clock of a GPU's multiprocessors
     stopped_early: bool = False
+    delay_s: float = 0.0  # GPU: behind which the calls were queued
 
     def at_full_speed(self) -> Times:
         """Without the throttled pairs, on all sides; unchanged where they are more than half."""
@@ -66,7 +67,7 @@ class Race:
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
         self.burst: list[Place] = []
-        self.first_s = self._first_s()
+        self.first_s = self._first_s()  # without what asking for it takes
         wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
         mine = min(
             wanted, max(1, int(self.rule.candidate_burst_s / self.first_s))
@@ -84,7 +85,7 @@ class Race:
             for _ in range(2):
                 self.subject.prepare(self.place, recipe)
                 taken.append(self.subject.call(self.place))
-        return min(taken)
+        return max(min(taken) - self.rule.asking_s * self.session.on_gpu, LEAST_S)
 
     def _places(self, wanted: int) -> list[Place]:
         """Buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
@@ -103,17 +104,21 @@ class Race:
         room = self.rule.burst_bytes // (self.session.content_bytes + self.session.output_bytes)
         return min(wanted, self.rule.most_burst, room) - len(self.burst)
 
-    def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
+    def run(self, *, cold: bool = True, pairs: int | None = None, with_host: bool = False) -> Times:
         """Time pairs; a clearly slow candidate, or one behind the best so far, gets few.
 
         Others get `rule.pairs` of them, and more until their intervals are narrow. Where these lie has no part in it: a
-        run that ended once it looked good would make wins. Of a given number of `pairs` no output is checked.
+        run that ended once it looked good would make wins. Of a given number of `pairs` no output is checked. On a GPU
+        the device's time is told, or `with_host` what a program sees that calls and waits: no delay, the judge's clock.
         """
         session, timed, rule = self.session, self.session.timed, self.rule
-        times, clocks = Times({name: [] for name in self.variants}, rule=rule), Clocks(on_gpu=session.on_gpu)
+        delay_s = 0.0 if with_host else self._delay_s()
+        times = Times({name: [] for name in self.variants}, rule=rule, delay_s=delay_s)
+        clocks = Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs()
         chosen = self._chosen(count) if pairs is None else set()
         recipe = session.random_recipe()
+        timed.round_trips, self.subject.round_trips = [], []
 
         def before(number: int) -> None:
             nonlocal recipe
@@ -123,8 +128,13 @@ class Race:
         def measure(variant: str) -> float:
             if variant != "candidate":
                 with self.subject.frozen():
-                    return timed.call(variant, cold=cold, calls=self.calls)
-            place, called, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
+                    if delay_s and variant == "eager":
+                        timed.ask_for_nothing(delay_s)
+                    return timed.call(variant, cold=cold, calls=self.calls, delay_s=delay_s)
+            if self.burst:
+                place, called, seconds = self._burst(cold, delay_s)
+            else:
+                place, called, seconds = self._single(recipe, cold, delay_s)
             repeated = self._repeats(place, called)
             few = len(times.kept) + times.checked < 2 * rule.rechecked
             if pairs is None and (len(times.orders) - 1 in chosen or (repeated and few)):
@@ -161,7 +171,8 @@ class Race:
         """How long asking for a burst takes beside the burst, of either side; 0 for single calls."""
         calls = {"eager": self.calls, "candidate": len(self.burst)}
         bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]
-        return statistics.median(self.session.timed.round_trips) / min(bursts) if bursts else 0.0
+        trips = self.session.timed.round_trips
+        return statistics.median(trips) / min(bursts) if bursts and trips else 0.0
 
     def _keep(self, times: Times, place: Place, recipe: Recipe) -> None:
         """Have outputs checked: after the race, or if they are large at once.
@@ -178,17 +189,34 @@ class Race:
                 for variant in self.variants[:-1]:
                     self.session.timed.call(variant, calls=self.calls)
 
-    def _single(self, recipe: Recipe, cold: bool) -> tuple[Place, Recipe, float]:
-        self.subject.prepare(self.place, recipe, cold=cold, written=True)
-        return self.place, recipe, self.subject.call(self.place)
+    def _delay_s(self) -> float:
+        """Return the delay of this race (GPU), after a call of each variant that says how long the host needs for it.
 
-    def _burst(self, cold: bool) -> tuple[Place, Recipe, float]:
+        A candidate that launches through Python may need longer than the reference: as long as its calls took.
+        """
+        session, timed = self.session, self.session.timed
+        if not session.on_gpu:
+            return 0.0
+        session.write(session.random_recipe())
+        with session.turns.alone(), self.subject.frozen():
+            for variant in [*self.variants[:-1]] * 2:  # the first time takes a host longer
+                timed.call(variant, calls=self.calls)
+        least = 0.0 if self.subject.candidate.tier == "kernel" else max(1, len(self.burst)) * self.first_s
+        return min(max(timed.delay_s(self.calls), least), self.rule.most_delay_s)
+
+    def _single(self, recipe: Recipe, cold: bool, delay_s: float) -> tuple[Place, Recipe, float]:
+        self.subject.prepare(self.place, recipe, cold=cold, written=True)
+        if not delay_s:
+            return self.place, recipe, self.subject.call(self.place)
+        return self.place, recipe, self.subject.call_all([self.place], delay_s=delay_s)
+
+    def _burst(self, cold: bool, delay_s: float = 0.0) -> tuple[Place, Recipe, float]:
         """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
         recipes = [self.session.random_recipe() for _ in self.burst]
         if self.subject.is_module:
             recipes = self.session.with_parameters_of(recipes[0], recipes)
         self.subject.prepare_all(self.burst, recipes, cold=cold)
-        seconds = self.subject.call_all(self.session.rng.sample(self.burst, len(self.burst)))
+        seconds = self.subject.call_all(self.session.rng.sample(self.burst, len(self.burst)), delay_s=delay_s)
         chosen = self.session.rng.randrange(len(self.burst))
         return self.burst[chosen], recipes[chosen], seconds / len(self.burst)
 
@@ -197,8 +225,7 @@ class Race:
         eager_s = self.session.timed.eager_estimate_s()
         if self.first_s > self.rule.slow_factor * eager_s:
             return self.rule.few_pairs
-        pair_s = 2 * eager_s if self.calls == 1 else 2 * self.calls * max(eager_s - self.rule.asking_s, 0.0)
-        return pairs_for(pair_s, self.rule)
+        return pairs_for(2 * self.calls * eager_s, self.rule)
 
     def _is_behind(self, times: Times) -> bool:
         """Whether even the top of the interval so far is below the best candidate of this session."""

@@ -38,20 +38,42 @@ class ReferenceTimes:
         self._session = session
         self.eager_s: list[float] = []
         self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
+        self.host_s: dict[str, float] = {}  # GPU: seconds until a variant's call was launched, by the last burst
         self.compile_note = "torch.compile was not asked for"
         self.variants: list[str] = []
 
-    def call(self, variant: str, *, cold: bool = False, calls: int = 1) -> float:
-        """Seconds of one reference call on the current content, on the judge's clock; the mean of several in a row."""
+    def call(self, variant: str, *, cold: bool = False, calls: int = 1, delay_s: float | None = None) -> float:
+        """Return the seconds of one reference call on the current content; of several in a row the mean.
+
+        On a GPU the calls are queued behind a delay and timed by events in the reference worker, which runs nothing of
+        a candidate; `delay_s=0` is by the judge's clock, with the host's time. A CPU's are by the judge's clock always.
+        """
         session = self._session
         if cold and not session.on_gpu:
             self.empty_caches()
         # After it, as for a candidate: it wakes the worker.
         session.ask("ready", cold=cold and session.on_gpu, calls=calls)
+        delay_s = self.delay_s(calls) if delay_s is None else delay_s
+        if delay_s:
+            reply = self._ask(variant, calls, delay_s)
+            self.host_s[variant] = reply["host_s"] / calls
+            return float(reply["device_s"]) / calls
         if calls > 1:
-            self.round_trips.append(self._asked_s(variant, 0))
+            self.ask_for_nothing()
         seconds = self._asked_s(variant, calls)
         return (seconds - self.round_trip_s(seconds) if calls > 1 else seconds) / calls
+
+    def delay_s(self, calls: int) -> float:
+        """Return how long a burst of so many calls is delayed: until the host has launched them all. 0 on a CPU."""
+        rule = self._session.limits.timing
+        if not self._session.on_gpu:
+            return 0.0
+        host_s = calls * max(self.host_s.values(), default=0.0)
+        return min(rule.least_delay_s + rule.delay_per_host * host_s, rule.most_delay_s)
+
+    def ask_for_nothing(self, delay_s: float = 0.0) -> None:
+        """Note how long a request for no call takes, behind a delay or without."""
+        self.round_trips.append(self._asked_s("eager", 0, delay_s))
 
     @contextmanager
     def on_one_core(self) -> Iterator[None]:
@@ -65,14 +87,22 @@ class ReferenceTimes:
         finally:
             self._session.worker.keep_to(os.sched_getaffinity(0))
 
-    def _asked_s(self, variant: str, calls: int) -> float:
-        session, start = self._session, time.perf_counter()
-        limit_s = max(session.limits.open_s, session.call_limit_s)
-        session.ask("call", variant=variant, calls=calls, deadline_s=limit_s)
+    def _asked_s(self, variant: str, calls: int, delay_s: float = 0.0) -> float:
+        start = time.perf_counter() + delay_s
+        self._ask(variant, calls, delay_s)
         return time.perf_counter() - start
 
+    def _ask(self, variant: str, calls: int, delay_s: float) -> dict[str, float]:
+        session = self._session
+        limit_s = max(session.limits.open_s, session.call_limit_s)
+        begin_s = time.monotonic() + delay_s if delay_s else 0.0
+        reply: dict[str, float] = session.ask(
+            "call", variant=variant, calls=calls, begin_s=begin_s, deadline_s=limit_s, spin=bool(delay_s)
+        )
+        return reply
+
     def round_trip_s(self, burst_s: float) -> float:
-        """Of a burst's seconds, what asking and answering took: the median of requests for no call at all."""
+        """Return what asking and answering took of a burst: the median of requests for no call at all."""
         return min(statistics.median(self.round_trips), burst_s / 2) if self.round_trips else 0.0
 
     def empty_caches(self) -> None:
@@ -87,9 +117,9 @@ class ReferenceTimes:
         return self._session.content_bytes + self._session.output_bytes > 4 * cache
 
     def calls_for(self, call_s: float) -> int:
-        """How many calls to time together where one takes so long by itself: waiting for a GPU takes some 100 us."""
+        """Return how many calls to time together where the device takes so long for one."""
         session, rule = self._session, self._session.limits.timing
-        alone_s = max(call_s - rule.asking_s, floor_us(session.fp.features, session.device) * 1e-6)
+        alone_s = max(call_s, floor_us(session.fp.features, session.device) * 1e-6)
         if not session.on_gpu or alone_s > rule.single_s:
             return 1
         room = rule.burst_bytes // (session.content_bytes + session.output_bytes)

@@ -78,11 +78,11 @@ class Trial:
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
             self._stage("sanitize", self._sanitize)
         label = self._stage("classify", lambda: self._classify(subject, place, checks))
-        times, warm = self._stage("time", lambda: self._time(subject, place, checks, baseline))
+        times, warm, host = self._stage("time", lambda: self._time(subject, place, checks, baseline))
         if self.thorough and self.session.odd is not None and "odd shapes" not in self.without:
             odd = self.session.odd
             self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
-        return self._passed(times, warm, baseline, label)
+        return self._passed(times, warm, host, baseline, label)
 
     def _open(self) -> Subject:
         loaded, self.loaded = self.loaded, None
@@ -233,7 +233,7 @@ class Trial:
 
     def _time(
         self, subject: Subject, place: Place, checks: Checks, baseline: Baseline | None
-    ) -> tuple[Times, Times | None]:
+    ) -> tuple[Times, Times | None, Times | None]:
         session = self.session
 
         def check(place: Place, outputs: Taken, recipe: Recipe) -> None:
@@ -253,14 +253,28 @@ class Trial:
         if race.asking(times) > session.limits.timing.most_asking and times.speedup("candidate", "eager").high > 1:
             self.found.label("suspicious: too short to time")
             self.found.notes.append(f"asking for {race.calls} calls takes {race.asking(times):.0%} as long as they do")
-        warm = race.run(cold=False, pairs=session.limits.timing.warm_pairs) if self.thorough else None
+        warm = host = None
+        if self.thorough:
+            warm = race.run(cold=False, pairs=session.limits.timing.warm_pairs)
+            if session.on_gpu:
+                host = race.run(cold=True, pairs=session.limits.timing.warm_pairs, with_host=True)
+                self._outside(times, host)
         for recipe, outputs in times.kept:
             check(place, outputs, recipe)
         if "rechecks" not in self.without:
             self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
         if order := order_matters(times):
             self.found.notes.append(order)
-        return times, warm
+        return times, warm, host
+
+    def _outside(self, times: Times, host: Times) -> None:
+        """A kernel whose program waits much longer than the device worked: it works where the clock does not look."""
+        rule = self.session.limits.timing
+        device_us, seen_us = median_us(times.seconds["candidate"]), median_us(host.seconds["candidate"])
+        if self.candidate.tier == "kernel" and seen_us > rule.outside_factor * device_us + rule.outside_us:
+            self.found.label("suspicious: works outside its time")
+            note = f"a program waits {seen_us:.1f} us for a call of which the device takes {device_us:.1f}"
+            self.found.notes.append(note)
 
     def _clocks(self, times: Times) -> None:
         """What the device's clocks did meanwhile."""
@@ -288,7 +302,9 @@ class Trial:
         self.found.notes.append(f"eager against itself came out at {span}: a noisy machine")
         return False
 
-    def _passed(self, times: Times, warm: Times | None, baseline: Baseline | None, label: str) -> Verdict:
+    def _passed(
+        self, times: Times, warm: Times | None, host: Times | None, baseline: Baseline | None, label: str
+    ) -> Verdict:
         session, found = self.session, self.found
         candidate, eager = times.seconds["candidate"], times.seconds["eager"]
         against_eager = times.speedup("candidate", "eager")
@@ -305,6 +321,9 @@ class Trial:
             compile_note=note or session.timed.compile_note,
             cold=self._cold,
             speedup_warm=warm.speedup("candidate", "eager") if warm else None,
+            candidate_host_us=_host_us(host, "candidate"),
+            eager_host_us=_host_us(host, "eager"),
+            compile_host_us=_host_us(host, "compile"),
         )
         if "physical floor" not in self.without:
             self._floor(measurement)
@@ -340,6 +359,11 @@ class Trial:
             raise Stopped(Rejected("impossible_time", why))
         if measurement.floor_fraction > rule.suspicious:
             self.found.label("suspicious: faster than memory")
+
+
+def _host_us(host: Times | None, variant: str) -> float | None:
+    taken = host.seconds.get(variant) if host is not None else None
+    return median_us(taken) if taken else None
 
 
 def _against_compile(

@@ -64,6 +64,10 @@ def times(m: Measurement) -> Table:
         table.add_row("torch.compile", "-", m.compile_note)
     if m.speedup_warm is not None:
         table.add_row("eager, warm caches", "", _ratio(m.speedup_warm))
+    if m.candidate_host_us is not None:
+        others = (("eager", m.eager_host_us), ("torch.compile", m.compile_host_us))
+        seen = ", ".join(f"{name} {_us(us)}" for name, us in others if us is not None)
+        table.add_row("with the host's time", _us(m.candidate_host_us), seen)
     table.add_row("physical floor", _us(m.floor_us), f"{m.floor_fraction:.0%} of the speed of light")
     table.caption = f"{m.pairs} pairs in random order{', confirmed in fresh processes' if m.confirmed else ''}"
     return table
