@@ -62,10 +62,10 @@ def execute(problem: Problem) -> ModuleType:
             f"{problem.name} imports {error.name!r}, which is not installed; run `pip install {error.name}`."
         ) from error
     except Exception as error:
-        raise ProblemError(f"{problem.name} fails when it is imported: {said(error)}.") from error
+        raise ProblemError(f"{problem.name} fails when it is imported: {error_line(error)}.") from error
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """One line of what went wrong."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
@@ -98,7 +98,7 @@ def _step(problem: Problem, what: str, call: Callable[[], Any]) -> Any:
     except Exception as error:
         if "allocate memory" in str(error):
             raise MemoryError(str(error)) from error
-        raise ProblemError(f"{problem.name}: {what} fails: {said(error)}.") from error
+        raise ProblemError(f"{problem.name}: {what} fails: {error_line(error)}.") from error
 
 
 def trace(problem: Problem) -> Trace:
@@ -149,13 +149,13 @@ def _record(problem: Problem, forward: Callable[..., Any], fakes: list[Tensor]) 
         return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
     except _VALUE_READS as error:
         raise ProblemError(
-            f"{problem.name}: the forward reads a tensor's value ({said(error)}), so its graph depends on the data; "
-            "write that branch with tensor operators such as torch.where."
+            f"{problem.name}: the forward reads a tensor's value ({error_line(error)}), so its graph depends on "
+            "the data; write that branch with tensor operators such as torch.where."
         ) from error
     except (ProblemError, MemoryError):
         raise
     except Exception as error:
-        raise ProblemError(f"{problem.name}: the forward cannot be recorded: {said(error)}.") from error
+        raise ProblemError(f"{problem.name}: the forward cannot be recorded: {error_line(error)}.") from error
 
 
 def untangled(graph: fx.GraphModule) -> fx.GraphModule:

@@ -18,12 +18,12 @@ from rag_kernels.offline.cpp import region
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.multi_block_rows import LONGEST
+from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.cuda.vectorized import KEPT_ELEMENTS
 from rag_kernels.offline.foreign_kernel import MARK, Foreign, is_foreign
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.regions import Planner, Region, Split
-from rag_kernels.offline.fusion.rematerialize import with_rereads
+from rag_kernels.offline.fusion.rematerialize import without_rematerialization
 from rag_kernels.offline.graph.nodes import VIEWS, base_name, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number
@@ -55,7 +55,7 @@ def write(
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    lowered = with_rereads(Lowering(fp).run(RULES | product_rules(parameters.products, backend)))
+    lowered = without_rematerialization(Lowering(fp).run(RULES | product_rules(parameters.products, backend)))
     if backend == "cuda":
         lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
@@ -79,7 +79,7 @@ def write(
 def split_of(parameters: Parameters) -> Split:
     if isinstance(parameters, CpuParameters):
         return Split(8)
-    return Split(1024, tiles=264, whole=LONGEST if parameters.sharing else 0)
+    return Split(1024, tiles=264, whole=MAX_ROW_ELEMENTS if parameters.sharing else 0)
 
 
 def choices(start: Parameters) -> list[Parameters]:

@@ -17,7 +17,7 @@ from rag_kernels.offline.graph.subgraph_match import Match, matches, refs_of, sp
 from rag_kernels.offline.lowering.pointwise import POINTWISE
 from rag_kernels.records import Shown
 
-MOST = 2  # transplanted drafts of one brief
+MAX_TRANSPLANTS = 2  # transplanted drafts of one brief
 LIGHT = POINTWISE.keys() | set("add sub rsub pow clamp hardtanh leaky_relu elu selu gelu softplus mish to".split())
 
 
@@ -42,8 +42,8 @@ def transplants(fp: FunctionalProblem, shown: Sequence[Shown], backend: Backend)
     """The largest parts first, as many as do not overlap; then the same without the kernel of the largest."""
     places = [place for s in shown if _may_serve(s, fp, backend) for place in _places(s, fp)]
     places.sort(key=lambda place: -len(place.operators))  # stable: of equals, what retrieval ranks first
-    for _ in range(MOST):
-        made = _planted(fp, places)
+    for _ in range(MAX_TRANSPLANTS):
+        made = _with_transplants(fp, places)
         if made is None:
             return
         yield made
@@ -75,7 +75,7 @@ def _same_sizes(pattern: FunctionalProblem, match: Match, fp: FunctionalProblem)
     return all(specs[name] == spec for spec, name in bound)
 
 
-def _planted(fp: FunctionalProblem, places: Sequence[_Place]) -> Transplant | None:
+def _with_transplants(fp: FunctionalProblem, places: Sequence[_Place]) -> Transplant | None:
     """Calls in all places that are still free, one after the other."""
     kernels: dict[str, tuple[Foreign, Shown]] = {}
     done: list[_Place] = []

@@ -72,13 +72,13 @@ def neighbours(base: Parameters, schedules: tuple[str, ...]) -> Iterator[Paramet
                     yield replace(base, **{name: value})
 
 
-def is_felt(changed: str, base: str) -> bool:
+def has_effect(changed: str, base: str) -> bool:
     """Whether two sources differ in more than the value of a parameter that nothing reads."""
     texts = [source.splitlines() for source in (base, changed)]
     (before, *rest), (after, *other) = (sorted(text, key=lambda x: not x.endswith(END)) for text in texts)
     values = [dict(re.findall(r"(\w+) = (\d+)", line)) for line in (before, after)]
-    turned = [name for name in values[0] if values[0][name] != values[1].get(name)]
-    return rest != other or any(re.search(rf"\b{name}\b", line) for name in turned for line in rest)
+    differing = [name for name in values[0] if values[0][name] != values[1].get(name)]
+    return rest != other or any(re.search(rf"\b{name}\b", line) for name in differing for line in rest)
 
 
 def describe(base: Parameters, changed: Parameters) -> str:

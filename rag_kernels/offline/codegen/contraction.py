@@ -96,7 +96,7 @@ class Contraction:
             return f"{step} * {phase.stride} + phase{number}"
         return f"first{number} + {step} * {phase.step}"
 
-    def apart(self, loops: list[Loop], flat: str, kind: str) -> list[str]:
+    def unflatten(self, loops: list[Loop], flat: str, kind: str) -> list[str]:
         """Statements that take a flat index apart into the loops' variables, innermost last."""
         lines, rest = [], flat
         for loop in reversed(loops[1:]):

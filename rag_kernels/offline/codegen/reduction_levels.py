@@ -50,8 +50,8 @@ def accumulator(value: ir.Reduce | ir.Scan) -> str:
     """Sums and products of floats run in double; truth values in int."""
     if value.kind in {"any", "all"}:
         return "int"
-    wide = value.dtype == "float32" and value.kind in {"sum", "prod"}
-    return "double" if wide else CTYPES[value.dtype]
+    in_double = value.dtype == "float32" and value.kind in {"sum", "prod"}
+    return "double" if in_double else CTYPES[value.dtype]
 
 
 def indent(lines: Iterable[str]) -> list[str]:
@@ -81,7 +81,7 @@ def levels(roots: Iterable[ir.Value]) -> dict[int, int]:
 
 
 @dataclass(slots=True)
-class Passes:
+class RegionPrinter:
     """One region on its way to text."""
 
     nest: Nest
@@ -107,7 +107,7 @@ class Passes:
         text = self.printer.emit(self.stores[buffer], scope)
         return [f"{self.printer.pointers[buffer]}[{self.nest.offset(self.nest.stores[buffer]) or '0'}] = {text};"]
 
-    def swept(self) -> dict[str, ir.Value]:
+    def inner_stores(self) -> dict[str, ir.Value]:
         """The stores that run over the reduced loops; the others happen once an outer element."""
         return {b: v for b, v in self.stores.items() if self.is_inner(v) or self.stored_inside(v)}
 

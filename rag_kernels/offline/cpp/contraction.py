@@ -110,7 +110,7 @@ def region_text(c: Contraction, printer: Printer) -> list[str]:
     return [c.note(), "{", *indent(body), "}"]
 
 
-def lanes_apart(c: Contraction, lanes: list[Loop], flat: str, room: str) -> list[str]:
+def unflatten_lanes(c: Contraction, lanes: list[Loop], flat: str, room: str) -> list[str]:
     """Outer lane loops taken apart; the innermost runs from `from` for `len` steps."""
     *outer, inner = lanes
     size = c.extent(inner)
@@ -118,7 +118,7 @@ def lanes_apart(c: Contraction, lanes: list[Loop], flat: str, room: str) -> list
         return [f"const int64_t from = {flat};", f"const int64_t len = {room};"]
     return [
         f"const int64_t from = ({flat}) % {size};",
-        *c.apart(outer, f"(({flat}) / {size})", I64),
+        *c.unflatten(outer, f"(({flat}) / {size})", I64),
         f"const int64_t len = std::min<int64_t>({room}, {size} - from);",
     ]
 
@@ -129,12 +129,12 @@ def packed(c: Contraction, side: Side, width: str, printer: Printer) -> list[str
     Stretches of lanes run along the innermost lane loop; a guard leaves a part of a stretch, and the rest is zero.
     """
     return [
-        *c.apart(c.batches, "z", I64),
+        *c.unflatten(c.batches, "z", I64),
         f"for (int64_t k = 0; k < kn && count % {width}; ++k)",
         f"  for (int64_t s = count; s % {width}; ++s)",
         f"    panel[(count / {width} * kn + k) * {width} + s % {width}] = 0.0f;",
         "for (int64_t s = 0; s < count;) {",
-        *indent(lanes_apart(c, side.lanes, "start + s", "count - s")),
+        *indent(unflatten_lanes(c, side.lanes, "start + s", "count - s")),
         *indent(columnwise(c, side, width, printer) if along_depth(c, side) else rowwise(c, side, width, printer)),
         "  s += len;",
         "}",
@@ -273,10 +273,10 @@ def stored(c: Contraction, printer: Printer) -> list[str]:
         stores.append(f"{printer.pointers[buffer]}[{c.nest.offset(c.nest.stores[buffer]) or '0'}] = {text};")
     lane = f"const int64_t {inner.var} = {c.variable(inner, '(from + u)')};"
     return [
-        *c.apart(c.batches, "z", I64),
-        *c.apart(c.rows, "row", I64),
+        *c.unflatten(c.batches, "z", I64),
+        *c.unflatten(c.rows, "row", I64),
         "for (int64_t s = 0; s < count;) {",
-        *indent(lanes_apart(c, c.columns, "start + s", "count - s")),
+        *indent(unflatten_lanes(c, c.columns, "start + s", "count - s")),
         "#pragma omp simd",
         "  for (int64_t u = 0; u < len; ++u) {",
         *indent(indent([lane, *scope.lines, *stores])),

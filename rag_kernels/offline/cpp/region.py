@@ -15,7 +15,7 @@ from rag_kernels.offline.codegen.loop_nest import Names, build_nest
 from rag_kernels.offline.codegen.reduction_levels import (
     START,
     STEP,
-    Passes,
+    RegionPrinter,
     accumulator,
     around,
     indent,
@@ -98,7 +98,7 @@ def region_text(region: Region, f: Function, names: Names, parameters: CpuParame
 
 
 @dataclass(slots=True)
-class CpuRegion(Passes):
+class CpuRegion(RegionPrinter):
     parameters: CpuParameters = CpuParameters()
 
     def text(self) -> list[str]:
@@ -139,17 +139,17 @@ class CpuRegion(Passes):
         setup: list[str] = []
         for level in range(1, self.top + 1):
             self.row_pass(level, scope, setup)
-        swept = self.swept()
-        if swept:
-            for v in self.frontier(list(swept.values())):
+        inner_stores = self.inner_stores()
+        if inner_stores:
+            for v in self.frontier(list(inner_stores.values())):
                 self.printer.emit(v, scope)
             inner = Scope(scope)
             self.prepare_inner(inner)
-            scans = self.scans(list(swept.values()), scope, inner)
-            for buffer in swept:
+            scans = self.scans(list(inner_stores.values()), scope, inner)
+            for buffer in inner_stores:
                 inner.lines += self.store(buffer, inner)
-            scope.lines += self.sweep(inner.lines, "" if scans else "#pragma omp simd", [], [])
-        for buffer in [b for b in self.stores if b not in swept]:
+            scope.lines += self.pass_loop(inner.lines, "" if scans else "#pragma omp simd", [], [])
+        for buffer in [b for b in self.stores if b not in inner_stores]:
             scope.lines += self.store(buffer, scope)
         return self.tasks(scope.lines, setup)
 
@@ -176,16 +176,16 @@ class CpuRegion(Passes):
             inner.lines.append(f"{array}[{self.row_position()}] = {self.printer.emit(v, inner)};")
             self.kept[id(v)] = array
         simd = "" if scans else "#pragma omp simd" + "".join(f" {c}" for c in clauses)
-        scope.lines += self.sweep(inner.lines, simd, before, after)
+        scope.lines += self.pass_loop(inner.lines, simd, before, after)
 
     def accumulate(
         self, v: ir.Reduce, scope: Scope, inner: Scope, before: list[str], after: list[str], clauses: list[str]
     ) -> None:
         name = self.printer.name("acc")
-        wide, ctype = accumulator(v), CTYPES[v.dtype]
+        acc_type, ctype = accumulator(v), CTYPES[v.dtype]
         start = start_of(v.kind, v.dtype)
-        scope.lines.append(f"{wide} {name}_all = {start};")
-        part = ctype if wide == "double" else wide
+        scope.lines.append(f"{acc_type} {name}_all = {start};")
+        part = ctype if acc_type == "double" else acc_type
         before.append(f"{part} {name}_part = {start};")
         text = self.printer.emit(v.arg, inner)
         step = {"max": STEP["fastmax"], "min": "{a} = {v} < {a} ? {v} : {a};"}.get(v.kind, STEP[v.kind])
@@ -240,7 +240,7 @@ class CpuRegion(Passes):
             inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
         return found
 
-    def sweep(self, body: list[str], simd: str, before: list[str], after: list[str]) -> list[str]:
+    def pass_loop(self, body: list[str], simd: str, before: list[str], after: list[str]) -> list[str]:
         """All reduced loops around the body; the innermost runs in blocks, partial results joining in between."""
         *outer, last = self.nest.reduced
         loop = [
@@ -272,17 +272,17 @@ class CpuRegion(Passes):
         task = Scope()
         for level in range(1, self.top + 1):
             self.column_pass(level, task)
-        swept = self.swept()
-        if swept:
-            self.hoist(list(swept.values()), task)
+        inner_stores = self.inner_stores()
+        if inner_stores:
+            self.hoist(list(inner_stores.values()), task)
             inner = Scope(task)
-            self.lane_scans(list(swept.values()), task, inner)
-            for buffer in swept:
+            self.lane_scans(list(inner_stores.values()), task, inner)
+            for buffer in inner_stores:
                 inner.lines += self.store(buffer, inner)
             task.lines += around(nest.reduced, self.lane_loop(inner.lines))
-        if len(swept) < len(self.stores):
+        if len(inner_stores) < len(self.stores):
             inner = Scope(task)
-            for buffer in [b for b in self.stores if b not in swept]:
+            for buffer in [b for b in self.stores if b not in inner_stores]:
                 inner.lines += self.store(buffer, inner)
             task.lines += self.lane_loop(inner.lines)
         bounds = [f"const int64_t lo = tile * {width}, hi = lo + {width} < {size} ? lo + {width} : {size};"]
@@ -318,7 +318,7 @@ class CpuRegion(Passes):
                 total, cell = cell, self.array(ctype, f"{name}_part", "", task)
                 parts.append((cell, start_of(v.kind, v.dtype), STEP[v.kind].format(a=total, v=cell)))
             inner.lines.append(STEP[v.kind].format(a=cell, v=self.printer.emit(v.arg, inner)))
-        task.lines += self.column_sweep(self.guarded(inner.lines, guards), parts)
+        task.lines += self.column_pass_loop(self.guarded(inner.lines, guards), parts)
 
     def guarded(self, body: list[str], guards: tuple[ir.Index, ...]) -> list[str]:
         """The lane loop over those lanes alone for which the guards hold."""
@@ -342,7 +342,7 @@ class CpuRegion(Passes):
             bounds = ("first", "last")
         return [*lines, *self.lane_loop(body, bounds)]
 
-    def column_sweep(self, body: list[str], parts: list[tuple[str, str, str]]) -> list[str]:
+    def column_pass_loop(self, body: list[str], parts: list[tuple[str, str, str]]) -> list[str]:
         """All reduced loops; long sums run in blocks of rows, whose float partial sums join the doubles."""
         if not parts:
             return around(self.nest.reduced, body)

@@ -14,10 +14,10 @@ from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda import gemm_tensor_core_text, gemm_text
 from rag_kernels.offline.cuda.block_text import HEAD, LAUNCH, TEAMS
-from rag_kernels.offline.cuda.multi_block_rows import spread_region, uses_teams
-from rag_kernels.offline.cuda.multi_block_rows_text import SPREAD
+from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
+from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
-from rag_kernels.offline.cuda.vectorized import wide_region
+from rag_kernels.offline.cuda.vectorized import vectorized_region
 from rag_kernels.offline.ir.parameters import c_name
 
 __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
@@ -35,7 +35,7 @@ def constants(p: CudaParameters) -> str:
 def parts_used(bodies: str) -> str:
     """The fixed text that these functions need for products and for rows shared by blocks."""
     tensor = gemm_tensor_core_text.HEAD if "put_quad(" in bodies else ""
-    teams = SPREAD if uses_teams(bodies) else ""
+    teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
     return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams
 
 
@@ -59,12 +59,12 @@ def function_text(f: Function, parameters: CudaParameters, known: dict[str, str]
         name, kernel = f"{f.name}_{number}", CudaRegion.of(region, f, sizes, parameters)
         product = kernel.product(name, f)
         launch = kept(name, *(product or kernel.text(name, f)))
-        spread = None if product else spread_region(region, f, sizes, parameters)
-        wide = spread or (None if product else wide_region(region, f, sizes, parameters))
-        if wide:
-            other_name = f"{name}_spread" if spread else f"{name}_wide"
-            text, other = wide.text(other_name, f)
-            other = kept(other_name, text, [f"if ({wide.condition(other_name)}) {{", *indent(other)])
+        multi_block = None if product else multi_block_region(region, f, sizes, parameters)
+        second = multi_block or (None if product else vectorized_region(region, f, sizes, parameters))
+        if second:
+            other_name = f"{name}_spread" if multi_block else f"{name}_wide"
+            text, other = second.text(other_name, f)
+            other = kept(other_name, text, [f"if ({second.condition(other_name)}) {{", *indent(other)])
             launches += [*other, "} else {", *indent(launch), "}"]
         else:
             launches += ["{", *indent(launch), "}"] if len(launch) > 1 else launch

@@ -88,7 +88,7 @@ class Kernel:
             "const unsigned t = blockIdx.x % (across * along), band = t / (8 * along), in = t % (8 * along);",
             "const unsigned high = across - band * 8 < 8 ? across - band * 8 : 8;",
             f"const {kind} row0 = {kind}(band * 8 + in % high) * ROWS, column0 = {kind}(in / high) * COLUMNS;",
-            *c.apart(c.batches, "z", kind),
+            *c.unflatten(c.batches, "z", kind),
             "__align__(16) float next_left[ROWS * DEPTH / T], next_right[COLUMNS * DEPTH / T];",
             f"const auto fetch = [&]({kind} k0) {{",
             *indent([*left[0], *right[0]]),
@@ -120,7 +120,7 @@ class Kernel:
             zero, read = [f"next_{name}[e] = 0.0f;"], [*lines, f"next_{name}[e] = {text};"]
             if guards:
                 read = [f"if ({' && '.join(guards)}) {{", *indent(read), "}"]
-            read = [*c.apart(side.lanes, "lane", kind), *self.depth_apart("k"), *read]
+            read = [*c.unflatten(side.lanes, "lane", kind), *self.unflatten_depth("k"), *read]
         loop = f"for (int e = 0; e < {width * step // vector // self.tile.threads}; ++e) {{"
         place = "const unsigned at = e * T + threadIdx.x;"
         fetch = [
@@ -143,7 +143,7 @@ class Kernel:
             store = [f"{name}[to][{k}][{lane}] = next_{name}[e];"]
         return fetch, ["#pragma unroll", loop, f"  {place}", *indent(store), "}"]
 
-    def depth_apart(self, flat: str) -> list[str]:
+    def unflatten_depth(self, flat: str) -> list[str]:
         """The depth taken apart into its loops. How many window positions a phase has is known at run time only: a
         product with the inverse stands for that division (exact below 2^20)."""
         c, lines, rest = self.c, [], flat
@@ -164,12 +164,12 @@ class Kernel:
         c, (load,) = self.c, side.loads
         limit = "rows" if name == "left" else "columns"
         lane, k = ("lane", "(k + u)") if deep else ("(lane + u)", "k")
-        apart = [*c.apart(side.lanes, "lane", self.kind), *self.depth_apart("k")]
-        single = [*c.apart(side.lanes, lane, self.kind), *self.depth_apart(k)]
+        indices = [*c.unflatten(side.lanes, "lane", self.kind), *self.unflatten_depth("k")]
+        single = [*c.unflatten(side.lanes, lane, self.kind), *self.unflatten_depth(k)]
         inside = "k + u < depth" if deep else f"lane + u < {limit}"
         return [
             f"if (wide_{name}) {{",
-            *indent(apart),
+            *indent(indices),
             f"  *(float4*)&next_{name}[e * 4] = *reinterpret_cast<const float4*>(&{self.address(load)});",
             "} else {",
             "  #pragma unroll",
@@ -251,7 +251,7 @@ class Kernel:
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in values}
         places = {b: self.place(b) for b in values}
-        body = [*c.apart(c.columns, "(column + u)", kind), *scope.lines]
+        body = [*c.unflatten(c.columns, "(column + u)", kind), *scope.lines]
         single = [
             "#pragma unroll",
             "for (int u = 0; u < 4; ++u) {",
@@ -270,7 +270,7 @@ class Kernel:
                 "  for (int u = 0; u < 4; ++u) {",
                 *indent(indent([*body, *(f"(&{names[b]}.x)[u] = {v};" for b, v in values.items())])),
                 "  }",
-                *indent([*c.apart(c.columns, "column", kind), *stores]),
+                *indent([*c.unflatten(c.columns, "column", kind), *stores]),
                 "} else if (!wide_out) {",
                 *indent(single),
                 "}",
@@ -280,7 +280,7 @@ class Kernel:
             "for (int i = 0; i < 8; ++i) {",
             f"  const {kind} row = row0 + {row};",
             "  if (row < rows) {",
-            *indent(indent(c.apart(c.rows, "row", kind))),
+            *indent(indent(c.unflatten(c.rows, "row", kind))),
             "#pragma unroll",
             "    for (int j = 0; j < 8; j += 4) {",
             f"      const {kind} column = column0 + {column};",
@@ -292,7 +292,7 @@ class Kernel:
 
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
         phases = [f"int phase{n}" for n in range(len(self.c.phases))]
-        every = ", ".join([*parameters, *(f"bool {wide}" for wide in widths), *phases])
+        every = ", ".join([*parameters, *(f"bool {flag}" for flag in widths), *phases])
         head = f"__global__ void __launch_bounds__({self.tile.threads}) {name}({every}) {{"
         return [self.c.note(), head, *indent(body), "}"]
 
@@ -306,5 +306,5 @@ class Kernel:
         lines = [f"const int64_t grid = {total};", f"if (grid > 0) {name}<<<{shape}>>>({call});"]
         for n, phase in reversed(list(enumerate(c.phases))):
             lines = [f"for (int phase{n} = 0; phase{n} < {phase.stride}; ++phase{n}) {{", *indent(lines), "}"]
-        lines = [*(f"const bool {wide} = {condition};" for wide, condition in widths.items()), *lines]
+        lines = [*(f"const bool {flag} = {condition};" for flag, condition in widths.items()), *lines]
         return [*(f'RK_CHECK({text}, "this kernel needs {text}");' for text in checks), *lines]

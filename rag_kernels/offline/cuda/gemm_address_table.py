@@ -65,13 +65,13 @@ def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, 
         used += loop.count
     lines = [
         f"const auto {name}_at = [&](int at_lane, int at_term) -> int {{",
-        *indent([*c.apart(side.lanes, "at_lane", "int"), *kernel.depth_apart("at_term"), *scope.lines]),
+        *indent([*c.unflatten(side.lanes, "at_lane", "int"), *kernel.unflatten_depth("at_term"), *scope.lines]),
         f"  return {place};",
         "};",
         f"int2* const {table} = (int2*)({before});",
         f"const int {name}_zero = {name}_at(0, 0);",
         "for (int at = threadIdx.x; at < (depth + 31) / 32 * 32; at += T) {",
-        *indent(kernel.depth_apart("at")),
+        *indent(kernel.unflatten_depth("at")),
         f"  const int needed = {' | '.join(bits)};",
         f"  {table}[at] = at < depth ? make_int2({name}_at(0, at) - {name}_zero, needed) : make_int2(0, 1 << {NEVER});",
         "}",
@@ -95,7 +95,7 @@ def mask(kernel: Kernel, side: Side, name: str, limit: str, shifts: list[tuple[i
         f"int {name}_bits = 0;",
         f"if ({lane} < {limit}) {{",
         f"  {name}_bits = 1 << {LANE};",
-        *indent([*kernel.c.apart(side.lanes, lane, "int"), *inner]),
+        *indent([*kernel.c.unflatten(side.lanes, lane, "int"), *inner]),
         "}",
     ]
 

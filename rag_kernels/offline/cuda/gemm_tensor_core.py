@@ -60,7 +60,7 @@ class TensorKernel(Kernel):
             *c.phase_tables(kind),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             *BEGIN.replace("KIND", kind).splitlines(),
-            *c.apart(c.batches, "z", kind),
+            *c.unflatten(c.batches, "z", kind),
             *left[0],
             *right[0],
             f"const auto fetch = [&]({kind} k0) {{",
@@ -81,19 +81,19 @@ class TensorKernel(Kernel):
         Neighbouring threads load along the depth where the factor lies so, along the lanes otherwise: then a thread
         stays with one lane, and what depends on the lane alone is done before the loop.
         """
-        c, kind, wide = self.c, self.kind, self.vector_loop(side) is not None
+        c, kind, vectorized = self.c, self.kind, self.vector_loop(side) is not None
         stepped = self.stepped(side)
-        deep = wide or (self.deep(side) and not (stepped and side.guards))  # a lane's bits are made once
+        deep = vectorized or (self.deep(side) and not (stepped and side.guards))  # a lane's bits are made once
         limit = "rows" if name == "left" else "columns"
         k, lane = ("at % 8 * 4", "at / 8") if deep else (f"at / {width} * 4", f"at % {width}")
         before = [] if deep else [f"const {kind} {name}_lane = {start} + threadIdx.x % {width};"]
-        apart = c.apart(side.lanes, "lane" if deep else f"{name}_lane", kind)
+        indices = c.unflatten(side.lanes, "lane" if deep else f"{name}_lane", kind)
         if stepped:
             before += steps_before(self, side, name, limit, deep, self.stepped(self.c.left))
             body = steps_each(self, side, name, deep)
         else:
-            before += [] if deep else apart
-            quad = [*(apart if deep else []), *self.each(side, name, wide)]
+            before += [] if deep else indices
+            quad = [*(indices if deep else []), *self.each(side, name, vectorized)]
             body = [f"if (k < depth && lane < {limit}) {{", *indent(quad), "}"]
         loop = ["#pragma unroll", f"for (int e = 0; e < {width * 8 // THREADS}; ++e) {{"]
         loop.append("  const unsigned at = e * T + threadIdx.x;")
@@ -107,7 +107,7 @@ class TensorKernel(Kernel):
         high, low = f"{name} + to * 2 * {width} * DEPTH", f"{name} + (to * 2 + 1) * {width} * DEPTH"
         return before, fetch, [*loop, f"  put_quad({high}, {low}, {lane}, {k}, next_{name}[e]);", "}"]
 
-    def each(self, side: Side, name: str, wide: bool) -> list[str]:
+    def each(self, side: Side, name: str, vectorized: bool) -> list[str]:
         """Statements that load a quad, term by term or at once."""
         lines, text = self.c.factor(side, self.printer)
         guards = [f"({guard_text(self.c, g, self.printer)})" for g in side.guards]
@@ -117,13 +117,13 @@ class TensorKernel(Kernel):
         each = [
             "#pragma unroll",
             "for (int u = 0; u < 4; ++u) if (k + u < depth) {",
-            *indent([*self.depth_apart("(k + u)"), *single]),
+            *indent([*self.unflatten_depth("(k + u)"), *single]),
             "}",
         ]
-        if not wide:
+        if not vectorized:
             return each
         read = f"next_{name}[e] = *reinterpret_cast<const float4*>(&{self.address(side.loads[0])});"
-        return [f"if (wide_{name}) {{", *indent([*self.depth_apart("k"), read]), "} else {", *indent(each), "}"]
+        return [f"if (wide_{name}) {{", *indent([*self.unflatten_depth("k"), read]), "} else {", *indent(each), "}"]
 
     def stepped(self, side: Side) -> bool:
         """Whether there is a table for it, and room; the right side's comes first."""
@@ -149,11 +149,11 @@ class TensorKernel(Kernel):
             *EPILOGUE.splitlines(),
             f"const {kind} column = column0 + threadIdx.x % COLUMNS;",
             "if (column < columns) {",
-            *indent(c.apart(c.columns, "column", kind)),
+            *indent(c.unflatten(c.columns, "column", kind)),
             "#pragma unroll 4",
             "  for (int i = threadIdx.x / COLUMNS; i < ROWS && row0 + i < rows; i += T / COLUMNS) {",
             f"    const {kind} row = row0 + i;",
-            *indent(indent([*c.apart(c.rows, "row", kind), *scope.lines, *stores])),
+            *indent(indent([*c.unflatten(c.rows, "row", kind), *scope.lines, *stores])),
             "  }",
             "}",
         ]

@@ -18,7 +18,7 @@ from rag_kernels.offline.codegen.reduction_levels import around, indent, levels,
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm import Kernel, start_of
 from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel, serves
-from rag_kernels.offline.cuda.reduce_loops import Sweeps, count_of
+from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
@@ -47,7 +47,7 @@ FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 ea
 
 
 @dataclass(slots=True)
-class CudaRegion(Sweeps):
+class CudaRegion(ReduceLoops):
     parameters: CudaParameters = CudaParameters()
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
@@ -177,7 +177,7 @@ class CudaRegion(Sweeps):
 
     def stepped(self) -> Loop | None:
         """The outer loop of which a thread takes several steps, for windows (`cuda_windows.py`)."""
-        alone = self.has_scan() or self.swept() or self.keeps_columns() or self.reduced_count() > SHORT_COLUMN
+        alone = self.has_scan() or self.inner_stores() or self.keeps_columns() or self.reduced_count() > SHORT_COLUMN
         return None if alone else stepped_loop(self.nest)
 
     def keeps_columns(self) -> bool:
@@ -187,8 +187,8 @@ class CudaRegion(Sweeps):
         fixed = all(nest.names[leaf] in self.constants for loop in nest.reduced for leaf in loop.leaves)
         guarded = any(isinstance(v, ir.Reduce) and v.guards for v in ir.walk(*self.values))
         few = not fixed or guarded or self.has_scan() or nest.schedule != "column"
-        sweeps = self.top + bool(self.swept())
-        return not few and sweeps > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
+        passes = self.top + bool(self.inner_stores())
+        return not few and passes > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
 
     # Point ----------------------------------------------------------------------------------------------------
 

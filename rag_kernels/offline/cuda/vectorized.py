@@ -25,7 +25,7 @@ KEPT_ELEMENTS = 4 * KEPT * MOST_THREADS  # of a row at most
 
 
 @dataclass(slots=True)
-class WideRegion(CudaRegion):
+class VectorizedRegion(CudaRegion):
     """`axis` is the loop along which elements lie side by side; a `float4` is named by what it was loaded from."""
 
     axis: Loop | None = None
@@ -97,8 +97,8 @@ class WideRegion(CudaRegion):
         inner.known |= {text: f"(&{name}.x)[u]" for text, name in self.loads.items()}
         return inner
 
-    def added_to(self, name: str, v: ir.Reduce, wide: str) -> str:
-        if wide != "double" or v.kind != "sum" or v.dtype != "float32":
+    def added_to(self, name: str, v: ir.Reduce, acc_type: str) -> str:
+        if acc_type != "double" or v.kind != "sum" or v.dtype != "float32":
             return name
         self.partials.append(name)
         return f"{name}_f"
@@ -141,11 +141,11 @@ class WideRegion(CudaRegion):
 
         def load(name: str) -> str:
             text = f"*reinterpret_cast<const {self.vector}*>({self.addresses[name]})"
-            return self.kept_or(name, text) if name in kept else text
+            return self.kept_or_loaded(name, text) if name in kept else text
 
         return [re.sub(r"@(\w+)@", lambda m: load(m.group(1)), line) for line in lines]
 
-    def kept_or(self, name: str, load: str) -> str:
+    def kept_or_loaded(self, name: str, load: str) -> str:
         return f"ITEMS ? {name}_kept[ITEMS ? j : 0] : {load}"
 
     # Point ----------------------------------------------------------------------------------------------------
@@ -173,24 +173,24 @@ class WideRegion(CudaRegion):
         return [name for name, count in self.uses.items() if count > 1]
 
     @property
-    def mine(self) -> str:
+    def item_index(self) -> str:
         """Which quad of the row is number `j` of a thread."""
         return "threadIdx.x + j * blockDim.x"
 
     @property
-    def is_mine(self) -> str:
+    def item_exists(self) -> str:
         """Whether the row has that quad."""
         return f"k < {self.quads}"
 
     def keep(self, names: list[str]) -> list[str]:
         if not names:
             return []
-        wide = f"*reinterpret_cast<const {self.vector}*>"
-        loads = [f"{n}_kept[ITEMS ? j : 0] = {wide}({self.addresses[n]});" for n in names]
+        cast = f"*reinterpret_cast<const {self.vector}*>"
+        loads = [f"{n}_kept[ITEMS ? j : 0] = {cast}({self.addresses[n]});" for n in names]
         inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads]
         return [
             *(f"{self.vector} {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
-            *self.each_item([f"if ({self.is_mine}) {{", *indent(inside), "}"]),
+            *self.each_item([f"if ({self.item_exists}) {{", *indent(inside), "}"]),
         ]
 
     @property
@@ -200,10 +200,10 @@ class WideRegion(CudaRegion):
     def each_scanned(self, lines: list[str], place: str = "") -> list[str]:
         return ["if (inside) {", *indent(self.each(lines)), "}"]
 
-    def hand_on(self, found: list[ir.Scan], inner: Scope) -> None:
+    def exchange_scans(self, found: list[ir.Scan], inner: Scope) -> None:
         """They are stored four at a time."""
 
-    def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
+    def scan_pass(self, body: list[str], tail: list[str]) -> list[str]:
         before, self.before = self.before, []
         lines = self.quad_lines([*body, *tail], before)
         head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {self.quads};"]
@@ -211,26 +211,26 @@ class WideRegion(CudaRegion):
         lines = indent([*head, *indices, *lines])
         return [f"for (int64_t k0 = 0; k0 < {self.quads}; k0 += blockDim.x) {{", *lines, "}"]
 
-    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+    def pass_loop(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
         if scanning:
-            return self.scan_sweep(body, tail)
+            return self.scan_pass(body, tail)
         indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
         lines = [*indices, *self.quad_lines([*body, *tail])]
         number = self.printer.name("sweep")
         return [f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};", *self.each_quad(number)]
 
-    def each_quad(self, sweep: str) -> list[str]:
+    def each_quad(self, function: str) -> list[str]:
         """Call a sweep for each quad of the row that this thread has."""
         return [
             "if constexpr (ITEMS > 0) {",
-            *indent(self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])),
+            *indent(self.each_item([f"if ({self.item_exists}) {function}(k, j);"])),
             "} else {",
-            *indent(self.walk(self.quads, "x", [f"{sweep}(k, 0);"])),
+            *indent(self.walk(self.quads, "x", [f"{function}(k, 0);"])),
             "}",
         ]
 
     def each_item(self, lines: list[str]) -> list[str]:
-        head = ["#pragma unroll", "for (int j = 0; j < ITEMS; ++j) {", f"  const int64_t k = {self.mine};"]
+        head = ["#pragma unroll", "for (int j = 0; j < ITEMS; ++j) {", f"  const int64_t k = {self.item_index};"]
         return [*head, *indent(lines), "}"]
 
     # Launch ---------------------------------------------------------------------------------------------------
@@ -264,15 +264,15 @@ class WideRegion(CudaRegion):
         return items if items <= (2 * KEPT if threads == 32 else KEPT) else 0
 
 
-def wide_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> WideRegion | None:
+def vectorized_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> VectorizedRegion | None:
     """The wide kernel of a region, where there is something to take four at a time."""
     if parameters.vector == 1:
         return None
-    found = WideRegion.of(region, f, sizes, parameters)
+    found = VectorizedRegion.of(region, f, sizes, parameters)
     return found if find_quads(found) else None
 
 
-def find_quads(found: WideRegion) -> bool:
+def find_quads(found: VectorizedRegion) -> bool:
     """Note the loads and stores that can be taken `width` at a time; whether there are any."""
     nest, width = found.nest, found.width
     axis = nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None

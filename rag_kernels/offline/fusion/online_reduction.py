@@ -18,7 +18,7 @@ from rag_kernels.offline.lowering.rules_reduce import HIT
 
 CENTRED, MEAN, EXPONENTIAL = "({0} - {1}) * ({0} - {1})", "{0} / {1}", "rk_exp({0} - {1})"
 ABOUT_MEAN = "{T}({0} < {1} * {1} / {2} ? 0.0 : {0} - {1} * {1} / {2})"
-WIDE, SQUARE = "double({0})", "double({0}) * double({0})"
+IN_DOUBLE, SQUARE_IN_DOUBLE = "double({0})", "double({0}) * double({0})"
 PAIR, PLACE = "maxsum", "place"
 
 Row = tuple[int, frozenset[ir.Atom]]  # what is reduced, by identity, and over which loops
@@ -28,7 +28,7 @@ def one_pass(lowered: Lowered, length: int) -> Lowered:
     """Rewrite what is stored, where rows are longer than `length`."""
     stored = [step for step in lowered.steps if isinstance(step, Stored)]
     change = _OnePass(length)
-    change.look([step.value for step in stored])
+    change.collect([step.value for step in stored])
     steps = tuple(replace(s, value=rewrite(s.value, change)) if isinstance(s, Stored) else s for s in lowered.steps)
     return replace(lowered, steps=steps)
 
@@ -40,7 +40,7 @@ class _OnePass:
     tops: set[Row] = field(default_factory=set)  # rows with a softmax's sum
     made: dict[tuple[Row, str], ir.Reduce] = field(default_factory=dict)
 
-    def look(self, values: Iterable[ir.Value]) -> None:
+    def collect(self, values: Iterable[ir.Value]) -> None:
         for v in ir.walk(*values):
             if not isinstance(v, ir.Reduce) or v.kind != "sum" or not isinstance(v.arg, ir.Op) or v.guards:
                 continue
@@ -73,7 +73,7 @@ class _OnePass:
             return None
         row = row_of(v)
         if v.kind == "sum" and row in self.counts:
-            return ir.Op(v.dims, v.dtype, "{T}({0})", (self.total(v, v.arg, WIDE),))
+            return ir.Op(v.dims, v.dtype, "{T}({0})", (self.total(v, v.arg, IN_DOUBLE),))
         if v.kind == "fastmax" and row in self.tops:
             return ir.Op(v.dims, v.dtype, "{0}.top", (self.pair(v, v.arg),))
         if v.kind == "min" and isinstance(v.arg, ir.Op) and v.arg.template == HIT:
@@ -85,15 +85,15 @@ class _OnePass:
         if v.arg.template == EXPONENTIAL and below in self.tops:
             return ir.Op(v.dims, v.dtype, "{T}({0}.sum)", (self.pair(v, x),))
         if v.arg.template == CENTRED and below in self.counts:
-            parts = (self.total(v, x, SQUARE), self.total(v, x, WIDE))
+            parts = (self.total(v, x, SQUARE_IN_DOUBLE), self.total(v, x, IN_DOUBLE))
             return ir.Op(v.dims, v.dtype, ABOUT_MEAN, (*parts, ir.Size((), "float64", self.counts[below])))
         return None
 
     def total(self, v: ir.Reduce, x: ir.Value, template: str) -> ir.Value:
         key = ((id(x), frozenset(ir.leaves(v.over))), template)
         if key not in self.made:
-            wide = ir.Op(x.dims, "float64", template, (rewrite(x, self),))
-            self.made[key] = ir.Reduce(v.dims, "float64", "sum", wide, v.over)
+            in_double = ir.Op(x.dims, "float64", template, (rewrite(x, self),))
+            self.made[key] = ir.Reduce(v.dims, "float64", "sum", in_double, v.over)
         return self.made[key]
 
     def place(self, v: ir.Reduce, hit: ir.Op) -> ir.Value | None:

@@ -52,14 +52,14 @@ class Planner:
     stored: dict[int, ir.Value] = field(default_factory=dict)  # reductions already written, by identity
     alive: list[ir.Value] = field(default_factory=list)  # identities stay unique while their objects live
     halves: dict[int, ir.Reduce] = field(default_factory=dict)
-    swept: set[ir.Atom] = field(default_factory=set)  # loops of what is being stored
+    stored_loops: set[ir.Atom] = field(default_factory=set)  # loops of what is being stored
 
     def run(self, lowered: Lowered) -> list[Region | Library]:
         for step in lowered.steps:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
-                self.swept = {a for group in step.value.dims for a in ir.leaves(group)}
+                self.stored_loops = {a for group in step.value.dims for a in ir.leaves(group)}
                 self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
         return self.regions
 
@@ -84,8 +84,8 @@ class Planner:
             if isinstance(other, Library):
                 break
             same = (other.outer, other.reduced) == (region.outer, region.reduced)
-            apart = not (reads | region.stores.keys()) & other.stores.keys()
-            if same and apart and products(other) == products(region):
+            disjoint = not (reads | region.stores.keys()) & other.stores.keys()
+            if same and disjoint and products(other) == products(region):
                 stores, slots = other.stores | region.stores, other.slots | region.slots
                 self.regions[place] = Region(stores, other.outer, other.reduced, slots)
                 return
@@ -134,7 +134,7 @@ class Planner:
         outer, reduced = key_of(value)
         length, tile = ir.size_of(reduced), tile_of(value)
         if not tile:
-            if length <= self.split.whole and reduced <= self.swept:
+            if length <= self.split.whole and reduced <= self.stored_loops:
                 return 1
             rows = ir.size_of(outer)
             return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)

@@ -17,7 +17,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.lower import Lowered, Step, Stored
 
 
-def with_rereads(lowered: Lowered) -> Lowered:
+def without_rematerialization(lowered: Lowered) -> Lowered:
     reader = _Reader()
     steps: list[Step] = []
     for place, step in enumerate(lowered.steps):

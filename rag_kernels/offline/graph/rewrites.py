@@ -143,8 +143,8 @@ def _folded(new: _Nodes, source: Node, norm: Node, specs: dict[str, TensorSpec],
     scale = new.add(f"{like}_scale", each, "reciprocal.default", root)
     if gamma is not None:
         scale = new.add(f"{like}_scale", each, "div.Tensor", gamma, root)
-    wide = new.add(f"{like}_wide", TensorSpec(shape, spec.dtype), "reshape.default", scale, shape)
-    scaled = new.add(f"{like}_weight", spec, "mul.Tensor", weight, wide)
+    reshaped = new.add(f"{like}_wide", TensorSpec(shape, spec.dtype), "reshape.default", scale, shape)
+    scaled = new.add(f"{like}_weight", spec, "mul.Tensor", weight, reshaped)
     centred = new.add(f"{like}_centred", each, "neg.default", mean)
     if bias is not None:
         centred = new.add(f"{like}_centred", each, "sub.Tensor", bias, mean)
@@ -169,8 +169,8 @@ def _attention_in_one(fp: FunctionalProblem) -> Rewrite | None:
         keys = product.args[1]
         assert isinstance(keys, Ref)
         *batch, depth, length = specs[keys.name].shape
-        turned = TensorSpec((*batch, length, depth), specs[keys.name].dtype)
-        key = new.add(f"{node.name}_keys", turned, "transpose.int", keys, -2, -1)
+        transposed = TensorSpec((*batch, length, depth), specs[keys.name].dtype)
+        key = new.add(f"{node.name}_keys", transposed, "transpose.int", keys, -2, -1)
         arguments = (product.args[0], key, node.args[1], *mask)
         new.made.append(Node(node.name, ATTENTION, arguments, (("scale", scale),), node.outputs))
         count += 1

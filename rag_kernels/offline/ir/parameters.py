@@ -21,7 +21,7 @@ class Number:
 
 
 # Of generated loops; `tests/test_offline_names.py` finds one that is missing.
-TAKEN = re.compile(
+GENERATED_NAMES = re.compile(
     r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data)|"
     r"(above|at|await|close|cluster|column|copy|first|half|handed|high|keep|lane|left|low|next|part|phase|put|quad|rest|"
     r"right|rk|row|take|taps|wide)_\w+|"
@@ -45,7 +45,7 @@ KEYWORDS = frozenset(
 
 def c_name(name: str) -> str:
     """A name in C, out of the way of keywords and of the names that generated loops use."""
-    return name + "_arg" if TAKEN.fullmatch(name) or name in KEYWORDS else name
+    return name + "_arg" if GENERATED_NAMES.fullmatch(name) or name in KEYWORDS else name
 
 
 def numbers(fp: FunctionalProblem) -> list[tuple[Number, Scalar]]:

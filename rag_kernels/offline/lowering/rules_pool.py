@@ -17,7 +17,7 @@ from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_reduce import mean_of
 
 
-def spread(value: Any, rank: int, default: Any) -> list[int]:
+def per_dimension(value: Any, rank: int, default: Any) -> list[int]:
     value = default if value is None or value == () else value
     items = list(value) if isinstance(value, tuple | list) else [value]
     return items * rank if len(items) == 1 else items
@@ -52,10 +52,10 @@ def windows(
 
 def max_pool(rank: int) -> Rule:
     def rule(c: Lowering, node: Node) -> ir.Value:
-        sizes = spread(given(node, 1), rank, None)
-        strides = spread(given(node, 2, "stride"), rank, tuple(sizes))
-        pads = spread(given(node, 3, "padding", 0), rank, 0)
-        dilations = spread(given(node, 4, "dilation", 1), rank, 1)
+        sizes = per_dimension(given(node, 1), rank, None)
+        strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
+        pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
+        dilations = per_dimension(given(node, 4, "dilation", 1), rank, 1)
         value = c.value(given(node, 0))
         window, over, guards = windows(c, value, sizes, strides, pads, dilations, node.outputs[0].shape)
         return c.tracked(ir.Reduce(window.dims, value.dtype, "max", window, over, guards))
@@ -65,9 +65,9 @@ def max_pool(rank: int) -> Rule:
 
 def avg_pool(rank: int) -> Rule:
     def rule(c: Lowering, node: Node) -> ir.Value:
-        sizes = spread(given(node, 1), rank, None)
-        strides = spread(given(node, 2, "stride"), rank, tuple(sizes))
-        pads = spread(given(node, 3, "padding", 0), rank, 0)
+        sizes = per_dimension(given(node, 1), rank, None)
+        strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
+        pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
         divisor = given(node, 6, "divisor_override") or math.prod(sizes)
         counted = given(node, 5, "count_include_pad", True) or not any(pads)
         if given(node, 4, "ceil_mode", False) or not counted:

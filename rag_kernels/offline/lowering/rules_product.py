@@ -14,7 +14,7 @@ from rag_kernels.offline.graph.nodes import base_name, given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.pointwise import EXPENSIVE
-from rag_kernels.offline.lowering.rules_pool import spread
+from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
 
@@ -129,7 +129,9 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
             dilation, groups = given(node, 5, "dilation", 1), given(node, 6, "groups", 1)
         if isinstance(given(node, 4, "padding", 0), str) or len(node.outputs[0].shape) != rank + 2:
             raise ir.Unfusable("padding by name, or no batch")
-        window = [spread(v, rank, None) for v in (given(node, 3, "stride", 1), given(node, 4, "padding", 0), dilation)]
+        window = [
+            per_dimension(v, rank, None) for v in (given(node, 3, "stride", 1), given(node, 4, "padding", 0), dilation)
+        ]
         out = windowed(c, c.value(x), c.value(weight), node.outputs[0].shape, groups, window, transpose)
         if bias is None:
             return out
@@ -235,7 +237,7 @@ def shape_of(c: Lowering, argument: Any) -> tuple[int, ...]:
     return entry.values[0].shape if entry.values else c.specs[entry.buffer].shape
 
 
-def better_ours(c: Lowering, node: Node, backend: Backend) -> bool:
+def likely_faster(c: Lowering, node: Node, backend: Backend) -> bool:
     """Where our code is likely to beat the library; both variants are drafted, so the judge has the last word.
 
     Depthwise convolutions and matrix-vector products run as plain reductions, limited by memory. On a GPU strict fp32
@@ -252,9 +254,9 @@ def better_ours(c: Lowering, node: Node, backend: Backend) -> bool:
     return (name.endswith("3d") or "transpose" in name) if backend == "cuda" else math.prod(second[2:]) == 1
 
 
-def only_better(rule: Rule, backend: Backend) -> Rule:
+def only_where_faster(rule: Rule, backend: Backend) -> Rule:
     def chosen(c: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
-        if not better_ours(c, node, backend):
+        if not likely_faster(c, node, backend):
             raise ir.Unfusable("left to the library")
         return rule(c, node)
 
@@ -264,5 +266,5 @@ def only_better(rule: Rule, backend: Backend) -> Rule:
 def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:
     """Rules for products: none for 0 (the library's), where ours are better for 1, all for 2."""
     if whose == 1:
-        return {name: only_better(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
+        return {name: only_where_faster(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
     return PRODUCTS if whose == 2 else {}
