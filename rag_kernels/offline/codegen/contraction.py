@@ -218,10 +218,12 @@ def phase(guard: ir.Index) -> Phase | None:
     return Phase(outputs[0], window, stride, step, tuple(h[0] if h else 0 for h in hits), tuple(map(len, hits)))
 
 
-def guard_text(c: Contraction, guard: ir.Index, printer: Printer) -> str:
+def guard_text(contraction: Contraction, guard: ir.Index, printer: Printer) -> str:
     """The guard in C; within a phase every position is a multiple already."""
-    if guard.every > 1 and any(p.window and set(ir.own_atoms(guard)) == {p.output, p.window} for p in c.phases):
+    if guard.every > 1 and any(
+        p.window and set(ir.own_atoms(guard)) == {p.output, p.window} for p in contraction.phases
+    ):
         assert guard.limit is not None
-        place, size = c.nest.position(guard.form), c.nest.names.product(guard.limit)
+        place, size = contraction.nest.position(guard.form), contraction.nest.names.product(guard.limit)
         return f"uint64_t({place}) < uint64_t({size}) * {guard.every}"
     return printer.emit(guard, Scope())

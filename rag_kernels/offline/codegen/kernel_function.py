@@ -88,9 +88,9 @@ class Sizes:
     known: set[ir.Atom] = field(default_factory=set)
     constants: dict[str, str] = field(default_factory=dict)  # those that are numbers
 
-    def solve(self, f: Function) -> None:
-        external, internal = self.equations(f)
-        plain = [r for r in f.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
+    def solve(self, function: Function) -> None:
+        external, internal = self.equations(function)
+        plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
         short = {a for r in plain for a in r.reduced if a.size <= SHORT}
         for _, group in external:
             for leaf in ir.leaves(group):
@@ -110,17 +110,17 @@ class Sizes:
         for leaf in rest:
             self.declare(leaf, str(leaf.size))
 
-    def equations(self, f: Function) -> tuple[list[tuple[str, ir.Group]], list[tuple[ir.Group, ir.Group]]]:
+    def equations(self, function: Function) -> tuple[list[tuple[str, ir.Group]], list[tuple[ir.Group, ir.Group]]]:
         """Sizes of parameters against loops, and loops of scratch buffers against those that read them."""
         external: list[tuple[str, ir.Group]] = []
         internal: list[tuple[ir.Group, ir.Group]] = []
-        written = {buffer: r.dims(buffer) for r in f.regions for buffer in r.stores}
-        for region in f.regions:
+        written = {buffer: r.dims(buffer) for r in function.regions for buffer in r.stores}
+        for region in function.regions:
             for buffer in region.stores:
-                if buffer in f.outputs:
+                if buffer in function.outputs:
                     external += [(f"{c_name(buffer)}.size({d})", g) for d, g in enumerate(region.dims(buffer))]
             for v in loads_of(region):
-                if v.buffer in f.inputs:
+                if v.buffer in function.inputs:
                     external += [(f"{c_name(v.buffer)}.size({d})", g) for d, g in enumerate(v.stored)]
                 else:
                     dims = written[v.buffer]

@@ -72,24 +72,24 @@ def parts_used(bodies: str) -> str:
     return contract_cpp.HEAD if "product(" in bodies else ""
 
 
-def function_text(f: Function, parameters: CpuParameters) -> str:
+def function_text(function: Function, parameters: CpuParameters) -> str:
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(f)
-    regions = [line for r in f.regions for line in ["", *region_text(r, f, names, parameters)]]
-    lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
+    sizes.solve(function)
+    regions = [line for r in function.regions for line in ["", *region_text(r, function, names, parameters)]]
+    lines = [f"void {function.name}_kernel({function.parameters()}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
-    for buffer, ctype, total in f.scratch_memory(names):
+    for buffer, ctype, total in function.scratch_memory(names):
         name = c_name(buffer)
         lines.append(f"  std::unique_ptr<{ctype}[]> {name}_memory(new {ctype}[{total}]);")
         lines.append(f"  {ctype}* const {name}_data = {name}_memory.get();")
     lines += ["  " + line if line else "" for line in regions]
-    return "\n".join([*lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
+    return "\n".join([*lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
 
 
-def region_text(region: Region, f: Function, names: Names, parameters: CpuParameters) -> list[str]:
-    pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in f.specs}
+def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters) -> list[str]:
+    pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in function.specs}
     contraction = find_contraction(region, names)
     if contraction:
         return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers))
@@ -179,28 +179,28 @@ class CpuRegion(RegionPrinter):
         scope.lines += self.pass_loop(inner.lines, simd, before, after)
 
     def accumulate(
-        self, v: ir.Reduce, scope: Scope, inner: Scope, before: list[str], after: list[str], clauses: list[str]
+        self, value: ir.Reduce, scope: Scope, inner: Scope, before: list[str], after: list[str], clauses: list[str]
     ) -> None:
         name = self.printer.name("acc")
-        acc_type, ctype = accumulator(v), CTYPES[v.dtype]
-        start = start_of(v.kind, v.dtype)
+        acc_type, ctype = accumulator(value), CTYPES[value.dtype]
+        start = start_of(value.kind, value.dtype)
         scope.lines.append(f"{acc_type} {name}_all = {start};")
         part = ctype if acc_type == "double" else acc_type
         before.append(f"{part} {name}_part = {start};")
-        text = self.printer.emit(v.arg, inner)
-        step = {"max": STEP["fastmax"], "min": "{a} = {v} < {a} ? {v} : {a};"}.get(v.kind, STEP[v.kind])
-        guard = " && ".join(self.printer.emit(g, inner) for g in v.guards)
+        text = self.printer.emit(value.arg, inner)
+        step = {"max": STEP["fastmax"], "min": "{a} = {v} < {a} ? {v} : {a};"}.get(value.kind, STEP[value.kind])
+        guard = " && ".join(self.printer.emit(g, inner) for g in value.guards)
         line = step.format(a=f"{name}_part", v=text)
         inner.lines.append(f"if ({guard}) {{ {line} }}" if guard else line)
         after.append(step.format(a=f"{name}_all", v=f"{name}_part"))
-        clauses.append(f"reduction({OMP[v.kind]} : {name}_part)")
+        clauses.append(f"reduction({OMP[value.kind]} : {name}_part)")
         result = f"{ctype}({name}_all)"
-        if v.kind in {"max", "min"} and v.dtype.startswith("float"):
+        if value.kind in {"max", "min"} and value.dtype.startswith("float"):
             scope.lines.append(f"int {name}_nan = 0;")
             inner.lines.append(f"{name}_nan |= {text} != {text};")
             clauses.append(f"reduction(| : {name}_nan)")
             result = f"({name}_nan ? {ctype}(NAN) : {name}_all)"
-        scope.known[id(v)] = result
+        scope.known[id(value)] = result
 
     def prepare_inner(self, inner: Scope) -> None:
         for key, array in self.kept.items():
@@ -226,9 +226,9 @@ class CpuRegion(RegionPrinter):
             later |= {id(x): x for x in stop if self.costly(x, now)}
         return [v for v in later.values() if id(v) not in self.kept]
 
-    def costly(self, v: ir.Value, now: set[int]) -> bool:
-        here = isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE)
-        return here and id(v) in now and self.is_inner(v)
+    def costly(self, value: ir.Value, now: set[int]) -> bool:
+        here = isinstance(value, ir.Op) and any(word in value.template for word in EXPENSIVE)
+        return here and id(value) in now and self.is_inner(value)
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope) -> list[ir.Scan]:
         """Running totals of the sweep: the accumulator lives outside, the step inside."""

@@ -39,12 +39,12 @@ def parts_used(bodies: str) -> str:
     return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams
 
 
-def function_text(f: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
+def function_text(function: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
     """The function's kernels and what launches them. `known` are the kernels that are in the file already: one that is
     like another but for names is not written twice, which costs nvcc minutes in a deep network."""
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(f)
+    sizes.solve(function)
     texts: list[str] = []
     launches: list[str] = []
 
@@ -55,28 +55,28 @@ def function_text(f: Function, parameters: CudaParameters, known: dict[str, str]
             texts.extend([*text, ""])
         return [re.sub(rf"\b{name}\b", other, line) for line in launch]
 
-    for number, region in enumerate(f.regions):
-        name, kernel = f"{f.name}_{number}", CudaRegion.of(region, f, sizes, parameters)
-        product = kernel.product(name, f)
-        launch = kept(name, *(product or kernel.text(name, f)))
-        multi_block = None if product else multi_block_region(region, f, sizes, parameters)
-        second = multi_block or (None if product else vectorized_region(region, f, sizes, parameters))
+    for number, region in enumerate(function.regions):
+        name, kernel = f"{function.name}_{number}", CudaRegion.of(region, function, sizes, parameters)
+        product = kernel.product(name, function)
+        launch = kept(name, *(product or kernel.text(name, function)))
+        multi_block = None if product else multi_block_region(region, function, sizes, parameters)
+        second = multi_block or (None if product else vectorized_region(region, function, sizes, parameters))
         if second:
             other_name = f"{name}_spread" if multi_block else f"{name}_wide"
-            text, other = second.text(other_name, f)
+            text, other = second.text(other_name, function)
             other = kept(other_name, text, [f"if ({second.condition(other_name)}) {{", *indent(other)])
             launches += [*other, "} else {", *indent(launch), "}"]
         else:
             launches += ["{", *indent(launch), "}"] if len(launch) > 1 else launch
-    lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
+    lines = [f"void {function.name}_kernel({function.parameters()}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
-    lines.append(f"  cudaStream_t stream = (cudaStream_t)rk::stream({c_name(f.outputs[0])});")
-    for buffer, ctype, total in f.scratch_memory(names):
+    lines.append(f"  cudaStream_t stream = (cudaStream_t)rk::stream({c_name(function.outputs[0])});")
+    for buffer, ctype, total in function.scratch_memory(names):
         lines.append(f"  {ctype}* {c_name(buffer)}_data = scratch<{ctype}>({total}, stream);")
     lines += indent(launches)
-    lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in f.scratch]
-    return "\n".join([*texts, *lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
+    lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in function.scratch]
+    return "\n".join([*texts, *lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
 
 
 def anonymous(name: str, text: list[str]) -> str:

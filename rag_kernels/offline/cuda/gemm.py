@@ -35,16 +35,16 @@ class Tile:
         return self.rows * self.columns // 64
 
 
-def tile_for(c: Contraction, wanted: int) -> Tile:
+def tile_for(contraction: Contraction, wanted: int) -> Tile:
     """As large as the product fills: 128 x 128 where there are blocks enough for every processor."""
-    rows, columns = c.count(c.rows), c.count(c.columns)
+    rows, columns = contraction.count(contraction.rows), contraction.count(contraction.columns)
     if rows <= 16:
         return Tile(16, 256, 8)
     if rows <= 32:
         return Tile(32, 128, 16)
     if columns <= 32:
         return Tile(128, 32, 16)
-    blocks = c.count(c.batches) * -(-rows // 128) * -(-columns // 128)
+    blocks = contraction.count(contraction.batches) * -(-rows // 128) * -(-columns // 128)
     if wanted == 64 or (not wanted and (blocks < 132 or (rows <= 64 and columns <= 64))):
         return Tile(64, 64, 16)
     if rows <= 64:
@@ -54,14 +54,14 @@ def tile_for(c: Contraction, wanted: int) -> Tile:
 
 @dataclass(slots=True)
 class Kernel:
-    c: Contraction
+    contraction: Contraction
     printer: Printer
     kind: str  # type of indices
     wanted: int = 0  # size of tiles, 0 for what fits
     tile: Tile = Tile(128, 128, 16)
 
     def __post_init__(self) -> None:
-        self.tile = tile_for(self.c, self.wanted)
+        self.tile = tile_for(self.contraction, self.wanted)
 
     @property
     def times(self) -> str:
@@ -74,7 +74,7 @@ class Kernel:
         return "0"
 
     def body(self) -> list[str]:
-        c, tile, kind = self.c, self.tile, self.kind
+        c, tile, kind = self.contraction, self.tile, self.kind
         left = self.fetches(c.left, "left", "row0", tile.rows)
         right = self.fetches(c.right, "right", "column0", tile.columns)
         lines = [
@@ -104,7 +104,7 @@ class Kernel:
 
     def fetches(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str]]:
         """Statements that load a thread's part of the next tile, and those that put it into shared memory."""
-        c, kind, step = self.c, self.kind, self.tile.depth
+        c, kind, step = self.contraction, self.kind, self.tile.depth
         limit = "rows" if name == "left" else "columns"
         along = self.vector_loop(side)
         vector = 4 if along else 1
@@ -146,7 +146,7 @@ class Kernel:
     def unflatten_depth(self, flat: str) -> list[str]:
         """The depth taken apart into its loops. How many window positions a phase has is known at run time only: a
         product with the inverse stands for that division (exact below 2^20)."""
-        c, lines, rest = self.c, [], flat
+        c, lines, rest = self.contraction, [], flat
         exact = c.count(c.depth) < 1 << 20
         for n, loop in reversed(list(enumerate(c.depth))):
             if n == 0:
@@ -161,7 +161,7 @@ class Kernel:
 
     def four(self, side: Side, name: str, deep: bool) -> list[str]:
         """Four neighbours of a plain load: sixteen bytes at once where they are aligned, otherwise one by one."""
-        c, (load,) = self.c, side.loads
+        c, (load,) = self.contraction, side.loads
         limit = "rows" if name == "left" else "columns"
         lane, k = ("lane", "(k + u)") if deep else ("(lane + u)", "k")
         indices = [*c.unflatten(side.lanes, "lane", self.kind), *self.unflatten_depth("k")]
@@ -180,29 +180,36 @@ class Kernel:
         ]
 
     def address(self, load: ir.Load) -> str:
-        return f"{self.printer.pointers[load.buffer]}[{self.c.nest.offset(self.c.nest.accesses[id(load)]) or '0'}]"
+        nest = self.contraction.nest
+        return f"{self.printer.pointers[load.buffer]}[{nest.offset(nest.accesses[id(load)]) or '0'}]"
 
     def place(self, buffer: str) -> str:
         """Where an element is stored. A slot's start is an argument, so that kernels for all slots are alike."""
-        pointer, nest = self.printer.pointers[buffer], self.c.nest
+        pointer, nest = self.printer.pointers[buffer], self.contraction.nest
         return f"{pointer}[{nest.offset(nest.stores[buffer], start_of(pointer)) or '0'}]"
 
     def vector_loop(self, side: Side) -> Loop | None:
         """The loop along which a plain load may take four neighbours at once, if there is one."""
-        if (self.tile.rows if side is self.c.left else self.tile.columns) * self.tile.depth % (4 * self.tile.threads):
+        if (
+            (self.tile.rows if side is self.contraction.left else self.tile.columns)
+            * self.tile.depth
+            % (4 * self.tile.threads)
+        ):
             return None
         value = side.value
         while isinstance(value, ir.Op) and value.template == "{0}":
             value = value.args[0]
         if not isinstance(value, ir.Load) or side.guards:
             return None
-        access = self.c.nest.accesses[id(value)]
-        return next((loop for loop in (side.lanes[-1], *self.c.depth[-1:]) if self.aligned(access, loop)), None)
+        access = self.contraction.nest.accesses[id(value)]
+        return next(
+            (loop for loop in (side.lanes[-1], *self.contraction.depth[-1:]) if self.aligned(access, loop)), None
+        )
 
     def aligned(self, access: Access, loop: Loop) -> bool:
         """Whether four neighbours of a loop are sixteen aligned bytes."""
         others = [a for a in access.steps if a not in loop.leaves]
-        plain = not access.values and not access.constant and not self.c.phase_of(loop)
+        plain = not access.values and not access.constant and not self.contraction.phase_of(loop)
         return (
             plain
             and access.steps.get(loop.leaves[-1]) == {(): 1}
@@ -212,14 +219,15 @@ class Kernel:
 
     def deep(self, side: Side) -> bool:
         """Whether neighbouring threads should load along the depth: where the factor is contiguous there."""
-        accesses = [self.c.nest.accesses[id(v)] for v in side.loads]
+        accesses = [self.contraction.nest.accesses[id(v)] for v in side.loads]
         return bool(accesses) and all(
-            a.stride(self.c.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1 for a in accesses
+            a.stride(self.contraction.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1
+            for a in accesses
         )
 
     def widths(self, pointers: dict[str, str]) -> dict[str, str]:
         """By parameter: whether accesses of sixteen bytes are aligned, as a C condition of sizes and addresses."""
-        c, found = self.c, {}
+        c, found = self.contraction, {}
         for name, side in (("wide_left", c.left), ("wide_right", c.right)):
             loop = self.vector_loop(side)
             if loop:
@@ -237,14 +245,14 @@ class Kernel:
         return " && ".join([*sizes, f"aligned({{{', '.join(pointers)}}})"])
 
     def vector_store(self) -> bool:
-        inner = self.c.columns[-1]
-        stores = [self.c.nest.stores[b] for b in self.c.nest.region.stores]
-        floats = all(v.dtype == "float32" for v in self.c.nest.region.stores.values())
+        inner = self.contraction.columns[-1]
+        stores = [self.contraction.nest.stores[b] for b in self.contraction.nest.region.stores]
+        floats = all(v.dtype == "float32" for v in self.contraction.nest.region.stores.values())
         return floats and all(self.aligned(a, inner) for a in stores)
 
     def epilogue(self) -> list[str]:
         """The operators behind the sum, and the stores: a run of neighbouring columns at a time."""
-        c, vector, kind = self.c, self.vector_store(), self.kind
+        c, vector, kind = self.contraction, self.vector_store(), self.kind
         row, column = "ty * 4 + i % 4 + i / 4 * (ROWS / 2)", "tx * 4 + j / 4 * (COLUMNS / 2)"
         scope = Scope()
         scope.known[id(c.total)] = "sums[i][j + u]"
@@ -291,14 +299,14 @@ class Kernel:
         ]
 
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
-        phases = [f"int phase{n}" for n in range(len(self.c.phases))]
+        phases = [f"int phase{n}" for n in range(len(self.contraction.phases))]
         every = ", ".join([*parameters, *(f"bool {flag}" for flag in widths), *phases])
         head = f"__global__ void __launch_bounds__({self.tile.threads}) {name}({every}) {{"
-        return [self.c.note(), head, *indent(body), "}"]
+        return [self.contraction.note(), head, *indent(body), "}"]
 
     def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
         """The statements that launch the kernel, phase by phase."""
-        c, tile = self.c, self.tile
+        c, tile = self.contraction, self.tile
         total = f"({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {tile.rows})"
         total += f" * tiles({c.extents(c.columns)}, {tile.columns})"
         call = ", ".join([*arguments, *widths, *(f"phase{n}" for n in range(len(c.phases)))])

@@ -20,7 +20,7 @@ LANE, NEVER = 30, 31  # bits: the lane exists; no lane has it
 
 
 def can_step(kernel: Kernel, side: Side) -> bool:
-    c = kernel.c
+    c = kernel.contraction
     several = len(c.depth) > 1 or bool(side.guards)
     if kernel.kind != "int" or not several or len(side.loads) != 1:
         return False
@@ -40,7 +40,7 @@ def divided(value: ir.Value) -> bool:
 def depth_loop(kernel: Kernel, guard: ir.Index) -> Loop | None:
     """The one loop of the depth that a guard depends on."""
     atoms = set(ir.own_atoms(guard))
-    found = [loop for loop in kernel.c.depth if atoms & set(loop.leaves)]
+    found = [loop for loop in kernel.contraction.depth if atoms & set(loop.leaves)]
     return found[0] if len(found) == 1 else None
 
 
@@ -49,7 +49,7 @@ def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, 
 
     `left_stepped`: the left side has a table as well, which lies before this one.
     """
-    c, table = kernel.c, f"{name}_steps"
+    c, table = kernel.contraction, f"{name}_steps"
     scope = Scope()
     place = kernel.printer.place(side.loads[0], scope)
     before = "right + 4 * COLUMNS * DEPTH"
@@ -87,15 +87,16 @@ def mask(kernel: Kernel, side: Side, name: str, limit: str, shifts: list[tuple[i
     lane = f"{name}_lane"
     inner: list[str] = []
     for guard, loop, shift in shifts:
+        holds = guard_text(kernel.contraction, guard, kernel.printer)
         inner += [
             f"for (int {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var})",
-            f"  {name}_bits |= ({guard_text(kernel.c, guard, kernel.printer)}) ? 1 << ({shift} + {loop.var}) : 0;",
+            f"  {name}_bits |= ({holds}) ? 1 << ({shift} + {loop.var}) : 0;",
         ]
     return [
         f"int {name}_bits = 0;",
         f"if ({lane} < {limit}) {{",
         f"  {name}_bits = 1 << {LANE};",
-        *indent([*kernel.c.unflatten(side.lanes, lane, "int"), *inner]),
+        *indent([*kernel.contraction.unflatten(side.lanes, lane, "int"), *inner]),
         "}",
     ]
 

@@ -21,22 +21,26 @@ from rag_kernels.offline.cuda.gemm_tensor_core_text import BEGIN, EPILOGUE, LOOP
 THREADS, DEPTH = 256, 32
 
 
-def serves(c: Contraction) -> bool:
+def serves(contraction: Contraction) -> bool:
     """Whether tiles are worth their while, even if most of their 64 rows are empty."""
-    return c.count(c.rows) >= 8 and c.count(c.columns) > 32 and c.count(c.depth) >= 16
+    return (
+        contraction.count(contraction.rows) >= 8
+        and contraction.count(contraction.columns) > 32
+        and contraction.count(contraction.depth) >= 16
+    )
 
 
 @dataclass(slots=True)
 class TensorKernel(Kernel):
     def __post_init__(self) -> None:
-        rows = self.wanted or (64 if self.c.count(self.c.rows) <= 64 else 128)
+        rows = self.wanted or (64 if self.contraction.count(self.contraction.rows) <= 64 else 128)
         self.tile = Tile(rows, THREADS * 64 // rows, DEPTH)
 
     @property
     def shared_bytes(self) -> str:
         """Two buffers of two halves of both tiles, room to begin at a multiple of 1024, and the tables of steps."""
-        tables = sum(1 for side in (self.c.left, self.c.right) if self.stepped(side))
-        depth = f" + {8 * tables} * (({self.largest(self.c.depth)} + 31) / 32 * 32)" if tables else ""
+        tables = sum(1 for side in (self.contraction.left, self.contraction.right) if self.stepped(side))
+        depth = f" + {8 * tables} * (({self.largest(self.contraction.depth)} + 31) / 32 * 32)" if tables else ""
         return f"{self.tile_bytes}{depth}"
 
     @property
@@ -52,7 +56,7 @@ class TensorKernel(Kernel):
         return "bytes"
 
     def body(self) -> list[str]:
-        c, tile, kind = self.c, self.tile, self.kind
+        c, tile, kind = self.contraction, self.tile, self.kind
         left = self.quads(c.left, "left", "row0", tile.rows)
         right = self.quads(c.right, "right", "column0", tile.columns)
         lines = [
@@ -81,7 +85,7 @@ class TensorKernel(Kernel):
         Neighbouring threads load along the depth where the factor lies so, along the lanes otherwise: then a thread
         stays with one lane, and what depends on the lane alone is done before the loop.
         """
-        c, kind, vectorized = self.c, self.kind, self.vector_loop(side) is not None
+        c, kind, vectorized = self.contraction, self.kind, self.vector_loop(side) is not None
         stepped = self.stepped(side)
         deep = vectorized or (self.deep(side) and not (stepped and side.guards))  # a lane's bits are made once
         limit = "rows" if name == "left" else "columns"
@@ -89,7 +93,7 @@ class TensorKernel(Kernel):
         before = [] if deep else [f"const {kind} {name}_lane = {start} + threadIdx.x % {width};"]
         indices = c.unflatten(side.lanes, "lane" if deep else f"{name}_lane", kind)
         if stepped:
-            before += steps_before(self, side, name, limit, deep, self.stepped(self.c.left))
+            before += steps_before(self, side, name, limit, deep, self.stepped(self.contraction.left))
             body = steps_each(self, side, name, deep)
         else:
             before += [] if deep else indices
@@ -109,8 +113,8 @@ class TensorKernel(Kernel):
 
     def each(self, side: Side, name: str, vectorized: bool) -> list[str]:
         """Statements that load a quad, term by term or at once."""
-        lines, text = self.c.factor(side, self.printer)
-        guards = [f"({guard_text(self.c, g, self.printer)})" for g in side.guards]
+        lines, text = self.contraction.factor(side, self.printer)
+        guards = [f"({guard_text(self.contraction, g, self.printer)})" for g in side.guards]
         single = [*lines, f"(&next_{name}[e].x)[u] = {text};"]
         if guards:
             single = [f"if ({' && '.join(guards)}) {{", *indent(single), "}"]
@@ -129,17 +133,17 @@ class TensorKernel(Kernel):
         """Whether there is a table for it, and room; the right side's comes first."""
         if self.vector_loop(side) is not None or not can_step(self, side):
             return False
-        tables = 2 if side is self.c.left and self.stepped(self.c.right) else 1
-        return self.tile_bytes + 8 * tables * (self.c.count(self.c.depth) + 31) <= ROOM
+        tables = 2 if side is self.contraction.left and self.stepped(self.contraction.right) else 1
+        return self.tile_bytes + 8 * tables * (self.contraction.count(self.contraction.depth) + 31) <= ROOM
 
     def vector_loop(self, side: Side) -> Loop | None:
         """Four neighbours at once along the depth only."""
         loop = Kernel.vector_loop(self, side)
-        return loop if loop in self.c.depth else None
+        return loop if loop in self.contraction.depth else None
 
     def epilogue(self) -> list[str]:
         """The operators behind the sum, and the stores: each thread stays with one column."""
-        c, kind = self.c, self.kind
+        c, kind = self.contraction, self.kind
         scope = Scope()
         scope.known[id(c.total)] = "tile[i * (COLUMNS + 8) + threadIdx.x % COLUMNS]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
@@ -166,7 +170,10 @@ class TensorKernel(Kernel):
         return Kernel.text(self, name, [*parameters, *shared], body, widths)
 
     def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
-        c, depth = self.c, "1" if self.c.phases else self.c.extents(self.c.depth)
+        c, depth = (
+            self.contraction,
+            "1" if self.contraction.phases else self.contraction.extents(self.contraction.depth),
+        )
         head = [
             f"const int64_t all = ({c.extents(c.batches)}) * tiles({self.largest(c.rows)}, {self.tile.rows})"
             f" * tiles({self.largest(c.columns)}, {self.tile.columns});",

@@ -198,11 +198,13 @@ class MultiBlockRegion(VectorizedRegion):
         ]
         return powers if len(powers) == len([o for o in users if o is not v]) else []
 
-    def element_of(self, v: ir.Value) -> str | None:
+    def element_of(self, value: ir.Value) -> str | None:
         """What a load that a thread keeps is called inside a sweep."""
-        if not isinstance(v, ir.Load):
+        if not isinstance(value, ir.Load):
             return None
-        name = self.loads.get(f"{self.printer.pointers[v.buffer]}[{self.nest.offset(self.nest.accesses[id(v)])}]")
+        name = self.loads.get(
+            f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[id(value)])}]"
+        )
         return f"(&{name}.x)[u]" if name else None
 
     def open_inner(self, scope: Scope) -> Scope:
@@ -221,33 +223,35 @@ class MultiBlockRegion(VectorizedRegion):
         scope.known[id(x), word] = name
         return name
 
-    def step(self, v: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
+    def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
         """Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits
         are lost, and of exponentials below a maximum of its own."""
-        template = v.arg.template if isinstance(v.arg, ir.Op) else ""
-        about = scope.find((id(v.arg.args[0]), "about")) if isinstance(v.arg, ir.Op) and v.arg.args else None
-        if v.kind == PAIR:
-            return self.step_of_pair(v, name, scope, block)
-        if about and v.kind == "sum" and isinstance(v.arg, ir.Op) and template in (IN_DOUBLE, SQUARE_IN_DOUBLE):
-            own, text = "double(elements)", self.printer.emit(v.arg.args[0], block)
+        template = value.arg.template if isinstance(value.arg, ir.Op) else ""
+        about = (
+            scope.find((id(value.arg.args[0]), "about")) if isinstance(value.arg, ir.Op) and value.arg.args else None
+        )
+        if value.kind == PAIR:
+            return self.step_of_pair(value, name, scope, block)
+        if about and value.kind == "sum" and isinstance(value.arg, ir.Op) and template in (IN_DOUBLE, SQUARE_IN_DOUBLE):
+            own, text = "double(elements)", self.printer.emit(value.arg.args[0], block)
             if template == IN_DOUBLE:
                 self.finish.append(f"{name} = {about}_sum + {own} * {about};")
                 return f"{about}_sum += {text} - {about};"
             self.finish.append(f"{name} = {about}_squares + {about} * (2.0 * {about}_sum + {own} * {about});")
             return f"{about}_squares += ({text} - {about}) * ({text} - {about});"
-        if acc_type == "double" and v.kind == "sum" and v.dtype == "float32":
+        if acc_type == "double" and value.kind == "sum" and value.dtype == "float32":
             scope.lines.append(f"float {name}_f = 0;")
             self.finish.append(f"{name} = {name}_f;")
-            return f"{name}_f += {self.printer.emit(v.arg, block)};"
-        return VectorizedRegion.step(self, v, name, acc_type, scope, block)
+            return f"{name}_f += {self.printer.emit(value.arg, block)};"
+        return VectorizedRegion.step(self, value, name, acc_type, scope, block)
 
-    def step_of_pair(self, v: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
-        top = scope.find((id(v.arg), "top"))
+    def step_of_pair(self, value: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
+        top = scope.find((id(value.arg), "top"))
         scope.lines.append(f"float {name}_f = 0;")
         self.published[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
-        text, power = self.printer.emit(v.arg, block), self.printer.name("power")
+        text, power = self.printer.emit(value.arg, block), self.printer.name("power")
         block.lines.append(f"const float {power} = expf({text} - {top}_finite);")
-        if self.powers(v):
+        if self.powers(value):
             place = self.printer.name("powers")
             self.targets[f"in {place}"], self.addresses[place] = place, f"&@{text.split('.')[0][2:]}@"
             block.lines.append(f"(&{place}.x)[u] = {power};  // in its place")
@@ -279,8 +283,8 @@ class MultiBlockRegion(VectorizedRegion):
     def bounds(self) -> str:
         return f"__launch_bounds__({self.threads}, {1024 // self.threads}) "
 
-    def parameters_of(self, body: list[str], f: Function) -> tuple[list[str], list[str]]:
-        parameters, arguments = VectorizedRegion.parameters_of(self, body, f)
+    def parameters_of(self, body: list[str], function: Function) -> tuple[list[str], list[str]]:
+        parameters, arguments = VectorizedRegion.parameters_of(self, body, function)
         team = "Cluster" if self.parts() <= MAX_CLUSTER_BLOCKS and self.joined <= MAX_CLUSTER_VALUES else "Team"
         return [f"{team} team", *parameters], arguments
 
@@ -333,12 +337,12 @@ class MultiBlockRegion(VectorizedRegion):
 
 
 def multi_block_region(
-    region: Region, f: Function, sizes: Sizes, parameters: CudaParameters
+    region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
 ) -> MultiBlockRegion | None:
     """The kernel of teams, where a row is long, is swept more than once, and can be kept."""
     if not parameters.sharing:
         return None
-    found = MultiBlockRegion.of(region, f, sizes, parameters)
+    found = MultiBlockRegion.of(region, function, sizes, parameters)
     rows = found.nest.schedule == "row" and not found.has_scan() and found.top > 0
     if not rows or not KEPT_ELEMENTS < found.reduced_count() <= MAX_ROW_ELEMENTS or not found.comes_back():
         return None
@@ -353,7 +357,7 @@ def multi_block_region(
         or found.reduced_count() > MAX_ROW_ELEMENTS // len(kept)
     ):
         return None
-    fresh = MultiBlockRegion.of(region, f, sizes, parameters)
+    fresh = MultiBlockRegion.of(region, function, sizes, parameters)
     prepared(fresh)
     fresh.held = kept
     if fresh.bytes + REDUCED_BYTES * (found.joined + 2) > BLOCK_BYTES:
@@ -375,8 +379,8 @@ def prepared(found: MultiBlockRegion) -> bool:
     return some
 
 
-def is_maximum_of(v: ir.Value, pair: ir.Reduce) -> bool:
-    return isinstance(v, ir.Op) and v.template == "{0}.top" and v.args[0] is pair
+def is_maximum_of(value: ir.Value, pair: ir.Reduce) -> bool:
+    return isinstance(value, ir.Op) and value.template == "{0}.top" and value.args[0] is pair
 
 
 def uses_teams(text: str) -> bool:

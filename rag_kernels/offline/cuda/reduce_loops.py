@@ -103,7 +103,7 @@ class ReduceLoops(RegionPrinter):
         inner.known.update(self.known_loads)
         return inner
 
-    def added_to(self, name: str, v: ir.Reduce, acc_type: str) -> str:
+    def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
         """The variable that takes an element of a reduction."""
         return name
 
@@ -139,9 +139,9 @@ class ReduceLoops(RegionPrinter):
         scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
         scope.lines += self.join(joined, kind) if joined else []
 
-    def step(self, v: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
+    def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
         """The statement that takes one more element; what it needs goes to the block, declarations to the scope."""
-        return STEP[v.kind].format(a=self.added_to(name, v, acc_type), v=self.printer.emit(v.arg, block))
+        return STEP[value.kind].format(a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block))
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
         """What the threads of a team have, joined: variable, functor and start of each reduction."""

@@ -53,42 +53,44 @@ class CudaRegion(ReduceLoops):
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
 
     @classmethod
-    def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
-        pointers = {b: f"{c_name(b)}_p" for b in f.specs}
+    def of(cls, region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
+        pointers = {b: f"{c_name(b)}_p" for b in function.specs}
         nest = build_nest(region, sizes.names)
         level = levels(region.stores.values())
-        scratch = tuple(c_name(b) for b in f.scratch)
+        scratch = tuple(c_name(b) for b in function.scratch)
         constants = sizes.constants
         if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
             summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
             constants = {name: value for name, value in constants.items() if name in summed}
         return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=constants, scratch=scratch)
 
-    def product(self, name: str, f: Function) -> tuple[list[str], list[str]] | None:
+    def product(self, name: str, function: Function) -> tuple[list[str], list[str]] | None:
         """The kernel and its launch in tiles, if the region is a sum of products (`contract_cuda.py`)."""
         found = find_contraction(self.nest.region, self.nest.names)
         if found is None:
             return None
         used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
-        small = all(math.prod(f.specs[b].shape) <= 1 << 31 for b in used)
+        small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in used)
         printer = Printer(found.nest, self.printer.pointers)
         made = TensorKernel if self.parameters.tensor and serves(found) else Kernel
         kernel = made(found, printer, "int" if small else "int64_t", self.parameters.tile)
         body = kernel.body()
-        parameters, arguments = self.parameters_of(body, f)
+        parameters, arguments = self.parameters_of(body, function)
         parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
         constants = self.constants_in(body)
         body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
-        pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in used}
-        checks = [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in f.scratch]
+        pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in used}
+        checks = [
+            f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in function.scratch
+        ]
         widths = kernel.widths(pointers)
         return kernel.text(name, parameters, body, widths), kernel.launch(name, arguments, checks, widths)
 
-    def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
+    def text(self, name: str, function: Function) -> tuple[list[str], list[str]]:
         """The device function and the statements that launch it."""
         nest = self.nest
         body = {"point": self.point, "row": self.row, "column": self.column}[nest.schedule]()
-        parameters, arguments = self.parameters_of(body, f)
+        parameters, arguments = self.parameters_of(body, function)
         body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
         shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
         reduced = " x ".join(loop.size for loop in nest.reduced)
@@ -116,18 +118,18 @@ class CudaRegion(ReduceLoops):
         named = words(body)
         return [(name, value) for name, value in self.constants.items() if name in named]
 
-    def parameters_of(self, body: list[str], f: Function) -> tuple[list[str], list[str]]:
+    def parameters_of(self, body: list[str], function: Function) -> tuple[list[str], list[str]]:
         """Pointers, then sizes and numbers, in the order in which the body names them, the same for kernels alike."""
         pointers: dict[str, tuple[str, str]] = {}
         others: dict[str, tuple[str, str]] = {}
-        for buffer in (*f.inputs, *f.scratch, *f.outputs):
+        for buffer in (*function.inputs, *function.scratch, *function.outputs):
             name, const = c_name(buffer), "" if buffer in self.stores else "const "
-            pointer, data = f"{name}_p", f"{name}_data" if buffer in f.scratch else f"{name}.data"
-            pointers[pointer] = f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {pointer}", data
+            pointer, data = f"{name}_p", f"{name}_data" if buffer in function.scratch else f"{name}.data"
+            pointers[pointer] = f"{const}{CTYPES[function.specs[buffer].dtype]}* __restrict__ {pointer}", data
             if buffer in self.stores:
                 start = text_of(self.nest.stores[buffer].constant)
                 others[start_of(pointer)] = f"int64_t {start_of(pointer)}", start
-        numbers = [(item.name, item.ctype) for item in f.order if isinstance(item, Number)]
+        numbers = [(item.name, item.ctype) for item in function.order if isinstance(item, Number)]
         sizes = [(n, "int64_t") for n in self.nest.names.of.values() if n not in self.constants]
         others |= {text: (f"{kind} {text}", text) for text, kind in [*sizes, *numbers]}
         named = words(body)

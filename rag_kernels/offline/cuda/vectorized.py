@@ -97,8 +97,8 @@ class VectorizedRegion(CudaRegion):
         inner.known |= {text: f"(&{name}.x)[u]" for text, name in self.loads.items()}
         return inner
 
-    def added_to(self, name: str, v: ir.Reduce, acc_type: str) -> str:
-        if acc_type != "double" or v.kind != "sum" or v.dtype != "float32":
+    def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
+        if acc_type != "double" or value.kind != "sum" or value.dtype != "float32":
             return name
         self.partials.append(name)
         return f"{name}_f"
@@ -264,11 +264,13 @@ class VectorizedRegion(CudaRegion):
         return items if items <= (2 * KEPT if threads == 32 else KEPT) else 0
 
 
-def vectorized_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> VectorizedRegion | None:
+def vectorized_region(
+    region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
+) -> VectorizedRegion | None:
     """The wide kernel of a region, where there is something to take four at a time."""
     if parameters.vector == 1:
         return None
-    found = VectorizedRegion.of(region, f, sizes, parameters)
+    found = VectorizedRegion.of(region, function, sizes, parameters)
     return found if find_quads(found) else None
 
 

@@ -53,62 +53,67 @@ class _OnePass:
             elif isinstance(second, ir.Op) and isinstance(second.args[1], ir.Size):
                 self.counts[row] = second.args[1].group
 
-    def inner(self, v: ir.Reduce) -> Row | None:
+    def inner(self, value: ir.Reduce) -> Row | None:
         """The row that a sum of squares about the mean, or of exponentials below the maximum, depends on."""
-        assert isinstance(v.arg, ir.Op)
-        if v.arg.template not in (CENTRED, EXPONENTIAL):
+        assert isinstance(value.arg, ir.Op)
+        if value.arg.template not in (CENTRED, EXPONENTIAL):
             return None
-        first, second = v.arg.args
-        if v.arg.template == CENTRED and isinstance(second, ir.Op) and second.template == MEAN:
+        first, second = value.arg.args
+        if value.arg.template == CENTRED and isinstance(second, ir.Op) and second.template == MEAN:
             below, kind = second.args[0], "sum"
         else:
             below, kind = second, "fastmax"
         if isinstance(below, ir.Reduce) and below.kind == kind and below.arg is first and not below.guards:
             row = row_of(below)
-            return row if row[1] == row_of(v)[1] else None
+            return row if row[1] == row_of(value)[1] else None
         return None
 
-    def __call__(self, v: ir.Value) -> ir.Value | None:
-        if not isinstance(v, ir.Reduce) or v.guards:
+    def __call__(self, value: ir.Value) -> ir.Value | None:
+        if not isinstance(value, ir.Reduce) or value.guards:
             return None
-        row = row_of(v)
-        if v.kind == "sum" and row in self.counts:
-            return ir.Op(v.dims, v.dtype, "{T}({0})", (self.total(v, v.arg, IN_DOUBLE),))
-        if v.kind == "fastmax" and row in self.tops:
-            return ir.Op(v.dims, v.dtype, "{0}.top", (self.pair(v, v.arg),))
-        if v.kind == "min" and isinstance(v.arg, ir.Op) and v.arg.template == HIT:
-            return self.place(v, v.arg)
-        below = self.inner(v) if v.kind == "sum" and isinstance(v.arg, ir.Op) else None
-        if below is None or not isinstance(v.arg, ir.Op):
+        row = row_of(value)
+        if value.kind == "sum" and row in self.counts:
+            return ir.Op(value.dims, value.dtype, "{T}({0})", (self.total(value, value.arg, IN_DOUBLE),))
+        if value.kind == "fastmax" and row in self.tops:
+            return ir.Op(value.dims, value.dtype, "{0}.top", (self.pair(value, value.arg),))
+        if value.kind == "min" and isinstance(value.arg, ir.Op) and value.arg.template == HIT:
+            return self.place(value, value.arg)
+        below = self.inner(value) if value.kind == "sum" and isinstance(value.arg, ir.Op) else None
+        if below is None or not isinstance(value.arg, ir.Op):
             return None
-        x = v.arg.args[0]
-        if v.arg.template == EXPONENTIAL and below in self.tops:
-            return ir.Op(v.dims, v.dtype, "{T}({0}.sum)", (self.pair(v, x),))
-        if v.arg.template == CENTRED and below in self.counts:
-            parts = (self.total(v, x, SQUARE_IN_DOUBLE), self.total(v, x, IN_DOUBLE))
-            return ir.Op(v.dims, v.dtype, ABOUT_MEAN, (*parts, ir.Size((), "float64", self.counts[below])))
+        x = value.arg.args[0]
+        if value.arg.template == EXPONENTIAL and below in self.tops:
+            return ir.Op(value.dims, value.dtype, "{T}({0}.sum)", (self.pair(value, x),))
+        if value.arg.template == CENTRED and below in self.counts:
+            parts = (self.total(value, x, SQUARE_IN_DOUBLE), self.total(value, x, IN_DOUBLE))
+            return ir.Op(value.dims, value.dtype, ABOUT_MEAN, (*parts, ir.Size((), "float64", self.counts[below])))
         return None
 
-    def total(self, v: ir.Reduce, x: ir.Value, template: str) -> ir.Value:
-        key = ((id(x), frozenset(ir.leaves(v.over))), template)
+    def total(self, value: ir.Reduce, x: ir.Value, template: str) -> ir.Value:
+        key = ((id(x), frozenset(ir.leaves(value.over))), template)
         if key not in self.made:
             in_double = ir.Op(x.dims, "float64", template, (rewrite(x, self),))
-            self.made[key] = ir.Reduce(v.dims, "float64", "sum", in_double, v.over)
+            self.made[key] = ir.Reduce(value.dims, "float64", "sum", in_double, value.over)
         return self.made[key]
 
-    def place(self, v: ir.Reduce, hit: ir.Op) -> ir.Value | None:
+    def place(self, value: ir.Reduce, hit: ir.Op) -> ir.Value | None:
         x, best, index = hit.args
-        if not isinstance(best, ir.Reduce) or best.arg is not x or x.dtype != "float32" or v.guards:
+        if not isinstance(best, ir.Reduce) or best.arg is not x or x.dtype != "float32" or value.guards:
             return None
         both = ir.Op(x.dims, PLACE, "Place{{{0}, {1}}}", (rewrite(x, self), index))
-        return ir.Op(v.dims, v.dtype, "place_of({0})", (ir.Reduce(v.dims, PLACE, f"{best.kind}place", both, v.over),))
+        return ir.Op(
+            value.dims,
+            value.dtype,
+            "place_of({0})",
+            (ir.Reduce(value.dims, PLACE, f"{best.kind}place", both, value.over),),
+        )
 
-    def pair(self, v: ir.Reduce, x: ir.Value) -> ir.Value:
-        key = ((id(x), frozenset(ir.leaves(v.over))), PAIR)
+    def pair(self, value: ir.Reduce, x: ir.Value) -> ir.Value:
+        key = ((id(x), frozenset(ir.leaves(value.over))), PAIR)
         if key not in self.made:
-            self.made[key] = ir.Reduce(v.dims, PAIR, PAIR, rewrite(x, self), v.over)
+            self.made[key] = ir.Reduce(value.dims, PAIR, PAIR, rewrite(x, self), value.over)
         return self.made[key]
 
 
-def row_of(v: ir.Reduce) -> Row:
-    return id(v.arg), frozenset(ir.leaves(v.over))
+def row_of(value: ir.Reduce) -> Row:
+    return id(value.arg), frozenset(ir.leaves(value.over))

@@ -173,25 +173,25 @@ def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> i
     return visit(value)
 
 
-def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
+def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
     """The value over visited children, or itself when none changed."""
-    before = ir.children(v)
+    before = ir.children(value)
     after = tuple(visit(child) for child in before)
     if all(a is b for a, b in zip(after, before, strict=True)):
-        return v
-    match v:
+        return value
+    match value:
         case ir.Op():
-            return ir.Op(v.dims, v.dtype, v.template, after)
+            return ir.Op(value.dims, value.dtype, value.template, after)
         case ir.Reduce():
-            return ir.Reduce(v.dims, v.dtype, v.kind, after[0], v.over, v.guards)
+            return ir.Reduce(value.dims, value.dtype, value.kind, after[0], value.over, value.guards)
         case ir.Scan():
-            return ir.Scan(v.dims, v.dtype, v.kind, after[0], v.over)
+            return ir.Scan(value.dims, value.dtype, value.kind, after[0], value.over)
         case ir.Load():
             values = iter(after)
-            index = tuple(next(values) if isinstance(i, ir.Value) else i for i in v.index)
-            return ir.Load(v.dims, v.dtype, v.buffer, v.stored, index)
+            index = tuple(next(values) if isinstance(i, ir.Value) else i for i in value.index)
+            return ir.Load(value.dims, value.dtype, value.buffer, value.stored, index)
         case _:
-            raise AssertionError(type(v))
+            raise AssertionError(type(value))
 
 
 LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction

@@ -15,10 +15,10 @@ def out_dtype(node: Node) -> str:
     return dtype
 
 
-def operand_dtype(c: Lowering, node: Node) -> str:
+def operand_dtype(lowering: Lowering, node: Node) -> str:
     """The dtype in which a number among the operands takes part."""
-    names = [a.name for a in node.args if isinstance(a, Ref) and a.name not in c.scalars]
-    dtypes = [c.value(Ref(n)).dtype for n in names]
+    names = [a.name for a in node.args if isinstance(a, Ref) and a.name not in lowering.scalars]
+    dtypes = [lowering.value(Ref(n)).dtype for n in names]
     numbers = [a for a in node.args if isinstance(a, float)]
     floats = [d for d in dtypes if d.startswith("float")]
     return floats[0] if floats else "float32" if numbers or not dtypes else dtypes[0]

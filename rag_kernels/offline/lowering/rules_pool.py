@@ -28,7 +28,13 @@ def constant_form(form: ir.Form, group: ir.Group) -> Callable[[], tuple[ir.Form,
 
 
 def windows(
-    c: Lowering, value: ir.Value, sizes: list[int], strides: list[int], pads: list[int], dilations: list[int], out: Any
+    lowering: Lowering,
+    value: ir.Value,
+    sizes: list[int],
+    strides: list[int],
+    pads: list[int],
+    dilations: list[int],
+    out: Any,
 ) -> tuple[ir.Value, ir.Group, tuple[ir.Index, ...]]:
     """The value read at `o * stride - pad + k * dilation` on the last dimensions, the loops of k, and the guards."""
     rank = len(sizes)
@@ -43,7 +49,7 @@ def windows(
         form = ir.Form(terms, -pads[i])
         last = (out[dim] - 1) * strides[i] - pads[i] + (sizes[i] - 1) * dilations[i]
         limit = value.dims[dim]
-        value = c.reindex(value, dim, constant_form(form, o))
+        value = lowering.reindex(value, dim, constant_form(form, o))
         over += k
         if pads[i] or last >= size:
             guards.append(ir.Index((), "bool", form, limit))
@@ -51,20 +57,20 @@ def windows(
 
 
 def max_pool(rank: int) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
         sizes = per_dimension(given(node, 1), rank, None)
         strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
         pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
         dilations = per_dimension(given(node, 4, "dilation", 1), rank, 1)
-        value = c.value(given(node, 0))
-        window, over, guards = windows(c, value, sizes, strides, pads, dilations, node.outputs[0].shape)
-        return c.tracked(ir.Reduce(window.dims, value.dtype, "max", window, over, guards))
+        value = lowering.value(given(node, 0))
+        window, over, guards = windows(lowering, value, sizes, strides, pads, dilations, node.outputs[0].shape)
+        return lowering.tracked(ir.Reduce(window.dims, value.dtype, "max", window, over, guards))
 
     return rule
 
 
 def avg_pool(rank: int) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
         sizes = per_dimension(given(node, 1), rank, None)
         strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
         pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
@@ -72,24 +78,24 @@ def avg_pool(rank: int) -> Rule:
         counted = given(node, 5, "count_include_pad", True) or not any(pads)
         if given(node, 4, "ceil_mode", False) or not counted:
             raise ir.Unfusable("a divisor that varies")
-        value = c.value(given(node, 0))
-        window, over, guards = windows(c, value, sizes, strides, pads, [1] * rank, node.outputs[0].shape)
-        total = c.tracked(ir.Reduce(window.dims, value.dtype, "sum", window, over, guards))
-        return c.op("{0} / {1}", total, ir.Const((), value.dtype, divisor))
+        value = lowering.value(given(node, 0))
+        window, over, guards = windows(lowering, value, sizes, strides, pads, [1] * rank, node.outputs[0].shape)
+        total = lowering.tracked(ir.Reduce(window.dims, value.dtype, "sum", window, over, guards))
+        return lowering.op("{0} / {1}", total, ir.Const((), value.dtype, divisor))
 
     return rule
 
 
 def adaptive_avg_pool(rank: int) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        value, out = c.value(given(node, 0)), node.outputs[0].shape
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value, out = lowering.value(given(node, 0)), node.outputs[0].shape
         shape, dims = list(value.shape[:-rank]), []
         for size, target in zip(value.shape[-rank:], out[-rank:], strict=True):
             if size % target:
                 raise ir.Unfusable("windows of unequal sizes")
             shape += [target, size // target]
             dims.append(len(shape) - 1)
-        split_ = c.view(value, shape, fixed=[d - 1 for d in dims])
-        return mean_of(c, split_, dims, False)
+        split_ = lowering.view(value, shape, fixed=[d - 1 for d in dims])
+        return mean_of(lowering, split_, dims, False)
 
     return rule

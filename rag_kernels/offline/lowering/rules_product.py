@@ -18,64 +18,64 @@ from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
 
-def operand(c: Lowering, value: ir.Value) -> ir.Value:
+def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
     """A factor is read many times: what costs more than a few operations is stored first."""
     for v in ir.walk(value):
         costly = isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE)
         if costly or isinstance(v, ir.Reduce | ir.Scan):
-            return c.reload(value)
+            return lowering.reload(value)
     if value.dtype != "float32":
         raise ir.Unfusable(f"a product of {value.dtype}")
     return value
 
 
-def product(c: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
+def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
     """a (..., m, k) times b (..., k, n), both of at least two dimensions."""
-    a, b = operand(c, a), operand(c, b)
-    left = c.with_dims(a, (*a.dims[:-1], (), a.dims[-1]))
-    right = c.with_dims(b, (*b.dims[:-2], (), b.dims[-1], b.dims[-2]))
-    return c.reduce("sum", c.op("{0} * {1}", left, right), [-1], keep=False)
+    a, b = operand(lowering, a), operand(lowering, b)
+    left = lowering.with_dims(a, (*a.dims[:-1], (), a.dims[-1]))
+    right = lowering.with_dims(b, (*b.dims[:-2], (), b.dims[-1], b.dims[-2]))
+    return lowering.reduce("sum", lowering.op("{0} * {1}", left, right), [-1], keep=False)
 
 
-def transposed(c: Lowering, value: ir.Value) -> ir.Value:
-    return c.with_dims(value, (*value.dims[:-2], value.dims[-1], value.dims[-2]))
+def transposed(lowering: Lowering, value: ir.Value) -> ir.Value:
+    return lowering.with_dims(value, (*value.dims[:-2], value.dims[-1], value.dims[-2]))
 
 
-def matmul(c: Lowering, node: Node) -> ir.Value:
+def matmul(lowering: Lowering, node: Node) -> ir.Value:
     """Also mm, bmm, mv and dot."""
-    a, b = c.value(given(node, 0)), c.value(given(node, 1))
+    a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
     vector_a, vector_b = len(a.dims) == 1, len(b.dims) == 1
-    a = c.with_dims(a, ((), *a.dims)) if vector_a else a
-    b = c.with_dims(b, (*b.dims, ())) if vector_b else b
-    out = product(c, a, b)
+    a = lowering.with_dims(a, ((), *a.dims)) if vector_a else a
+    b = lowering.with_dims(b, (*b.dims, ())) if vector_b else b
+    out = product(lowering, a, b)
     dims = out.dims[:-1] if vector_b else out.dims
     position = len(dims) - (1 if vector_b else 2)
-    return c.with_dims(out, (*dims[:position], *dims[position + 1 :]) if vector_a else dims)
+    return lowering.with_dims(out, (*dims[:position], *dims[position + 1 :]) if vector_a else dims)
 
 
-def linear(c: Lowering, node: Node) -> ir.Value:
-    x = c.value(given(node, 0))
+def linear(lowering: Lowering, node: Node) -> ir.Value:
+    x = lowering.value(given(node, 0))
     flat = len(x.dims) == 1
-    x = c.with_dims(x, ((), *x.dims)) if flat else x
-    out = product(c, x, transposed(c, c.value(given(node, 1))))
-    out = c.with_dims(out, out.dims[1:]) if flat else out
+    x = lowering.with_dims(x, ((), *x.dims)) if flat else x
+    out = product(lowering, x, transposed(lowering, lowering.value(given(node, 1))))
+    out = lowering.with_dims(out, out.dims[1:]) if flat else out
     bias = given(node, 2, "bias")
-    return out if bias is None else c.op("{0} + {1}", out, c.value(bias))
+    return out if bias is None else lowering.op("{0} + {1}", out, lowering.value(bias))
 
 
-def addmm(c: Lowering, node: Node) -> ir.Value:
+def addmm(lowering: Lowering, node: Node) -> ir.Value:
     """beta * input + alpha * (a @ b); also baddbmm."""
-    out = product(c, c.value(given(node, 1)), c.value(given(node, 2)))
+    out = product(lowering, lowering.value(given(node, 1)), lowering.value(given(node, 2)))
     alpha, beta = given(node, 4, "alpha", 1), given(node, 3, "beta", 1)
-    out = out if alpha == 1 else c.op("{0} * {1}", out, c.scalar(alpha, out.dtype))
+    out = out if alpha == 1 else lowering.op("{0} * {1}", out, lowering.scalar(alpha, out.dtype))
     if beta == 0:
         return out
-    term = c.value(given(node, 0))
-    term = term if beta == 1 else c.op("{0} * {1}", term, c.scalar(beta, out.dtype))
-    return c.op("{0} + {1}", out, term)
+    term = lowering.value(given(node, 0))
+    term = term if beta == 1 else lowering.op("{0} * {1}", term, lowering.scalar(beta, out.dtype))
+    return lowering.op("{0} + {1}", out, term)
 
 
-def einsum(c: Lowering, node: Node) -> ir.Value:
+def einsum(lowering: Lowering, node: Node) -> ir.Value:
     """Operands from left to right, as PyTorch multiplies them unless it knows a better order; each letter once in each.
 
     What one operand alone has is summed before, and what no later one has at once, so that a product has two factors.
@@ -88,11 +88,11 @@ def einsum(c: Lowering, node: Node) -> ir.Value:
         raise ir.Unfusable("an einsum of another form")
     values = []
     for place, name in enumerate(operands):
-        value, others = c.value(name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
+        value, others = lowering.value(name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
         if value.dtype != "float32":
             raise ir.Unfusable(f"a product of {value.dtype}")
         alone = [i for i, letter in enumerate(terms[place]) if letter not in others]
-        values.append(c.reduce("sum", value, alone, keep=False) if alone else value)
+        values.append(lowering.reduce("sum", value, alone, keep=False) if alone else value)
         terms[place] = "".join(letter for letter in terms[place] if letter in others)
     letters, total = terms[0], values[0]
     for number, (term, value) in enumerate(zip(terms[1:], values[1:], strict=True), 2):
@@ -100,28 +100,30 @@ def einsum(c: Lowering, node: Node) -> ir.Value:
         kept = output if number == len(terms) else "".join(x for x in dict.fromkeys(letters + term) if x in later)
         summed = sorted(set(letters + term) - set(kept))
         factors = []
-        for side, factor in ((letters, operand(c, total)), (term, operand(c, value))):
+        for side, factor in ((letters, operand(lowering, total)), (term, operand(lowering, value))):
             groups = dict(zip(side, factor.dims, strict=True))
-            factors.append(c.with_dims(factor, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
-        total = c.op("{0} * {1}", *factors)
-        total = c.reduce("sum", total, range(len(kept), len(kept) + len(summed)), keep=False) if summed else total
+            factors.append(lowering.with_dims(factor, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
+        total = lowering.op("{0} * {1}", *factors)
+        total = (
+            lowering.reduce("sum", total, range(len(kept), len(kept) + len(summed)), keep=False) if summed else total
+        )
         letters = kept
     return total
 
 
-def attention(c: Lowering, node: Node) -> ir.Value:
+def attention(lowering: Lowering, node: Node) -> ir.Value:
     """Scaled dot-product attention without masks and dropout, as two products around a softmax."""
-    q, k, v = (c.value(given(node, i)) for i in range(3))
+    q, k, v = (lowering.value(given(node, i)) for i in range(3))
     masked = given(node, 3, "attn_mask") is not None or given(node, 5, "is_causal", False)
     if masked or given(node, 4, "dropout_p", 0.0):
         raise ir.Unfusable("a mask or dropout")
     scale = given(node, 6, "scale") or 1.0 / math.sqrt(q.shape[-1])
-    scores = c.op("{0} * {1}", product(c, q, transposed(c, k)), c.scalar(scale, q.dtype))
-    return product(c, c.reload(softmax_value(c, scores, -1)), v)
+    scores = lowering.op("{0} * {1}", product(lowering, q, transposed(lowering, k)), lowering.scalar(scale, q.dtype))
+    return product(lowering, lowering.reload(softmax_value(lowering, scores, -1)), v)
 
 
 def convolution(rank: int, *, transpose: bool = False) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
         x, weight, bias = given(node, 0), given(node, 1), given(node, 2, "bias")
         if transpose:
             groups, dilation = given(node, 6, "groups", 1), given(node, 7, "dilation", 1)
@@ -132,24 +134,26 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
         window = [
             per_dimension(v, rank, None) for v in (given(node, 3, "stride", 1), given(node, 4, "padding", 0), dilation)
         ]
-        out = windowed(c, c.value(x), c.value(weight), node.outputs[0].shape, groups, window, transpose)
+        out = windowed(
+            lowering, lowering.value(x), lowering.value(weight), node.outputs[0].shape, groups, window, transpose
+        )
         if bias is None:
             return out
-        add = c.value(bias)
-        return c.op("{0} + {1}", out, c.with_dims(add, (*add.dims, *[()] * rank)))
+        add = lowering.value(bias)
+        return lowering.op("{0} + {1}", out, lowering.with_dims(add, (*add.dims, *[()] * rank)))
 
     return rule
 
 
-def whole_load(c: Lowering, value: ir.Value) -> ir.Load:
+def whole_load(lowering: Lowering, value: ir.Value) -> ir.Load:
     """The value as a load that steps through its buffer dimension by dimension."""
-    found = c.stored(value)
+    found = lowering.stored(value)
     plain = [ir.Form(tuple((a, 1) for a in group)) for group in found.dims]
-    return found if found.stored == found.dims and list(found.index) == plain else c.reload(value)
+    return found if found.stored == found.dims and list(found.index) == plain else lowering.reload(value)
 
 
 def windowed(
-    c: Lowering,
+    lowering: Lowering,
     x: ir.Value,
     weight: ir.Value,
     shape: tuple[int, ...],
@@ -160,15 +164,15 @@ def windowed(
     """Sum over channels and window positions, one loop each; a dimension of the window is an index and a guard."""
     if x.dtype != "float32" or weight.dtype != "float32":
         raise ir.Unfusable(f"a convolution of {x.dtype}")
-    source, weight = whole_load(c, x), operand(c, weight)
+    source, weight = whole_load(lowering, x), operand(lowering, weight)
     source = ir.load(source.buffer, source.shape, source.dtype)  # loops of its own: the window replaces them
     batch, channels, filters = source.dims[0], source.shape[1] // groups, shape[1] // groups
     over_group, over_channel = ir.regroup(source.dims[1], (groups, channels), fixed=(0,))
     kernel = weight.shape[2:]
     order = (groups, channels, filters) if transpose else (groups, filters, channels)
-    weight = c.view(weight, (*order, *kernel), fixed=(0,))
+    weight = lowering.view(weight, (*order, *kernel), fixed=(0,))
     if transpose:
-        weight = c.with_dims(weight, (weight.dims[0], weight.dims[2], weight.dims[1], *weight.dims[3:]))
+        weight = lowering.with_dims(weight, (weight.dims[0], weight.dims[2], weight.dims[1], *weight.dims[3:]))
     out: list[ir.Group] = []
     index: list[ir.Form | ir.Value] = list(source.index[:2])
     taps: list[ir.Atom] = []
@@ -176,21 +180,21 @@ def windowed(
     for i, (stride, pad, dilation) in enumerate(zip(*window, strict=True)):
         o: ir.Group = () if shape[2 + i] == 1 else (ir.Atom(shape[2 + i]),)
         k: ir.Group = () if kernel[i] == 1 else (ir.Atom(kernel[i], fixed=True, window=True),)
-        c.loops.unify(k, weight.dims[3 + i])
+        lowering.loops.unify(k, weight.dims[3 + i])
         place, guard = position(o, k, source.stored[2 + i], (stride, pad, dilation), transpose)
         out.append(o)
         index.append(place)
         taps += k
         guards += guard
     dims = (batch, over_group, (), *out, over_channel)
-    values = c.tracked(ir.Load(dims, "float32", source.buffer, source.stored, tuple(index)))
-    factors = c.with_dims(weight, ((), weight.dims[0], weight.dims[1], *[()] * len(out), weight.dims[2]))
-    terms = c.op("{0} * {1}", values, factors)
+    values = lowering.tracked(ir.Load(dims, "float32", source.buffer, source.stored, tuple(index)))
+    factors = lowering.with_dims(weight, ((), weight.dims[0], weight.dims[1], *[()] * len(out), weight.dims[2]))
+    terms = lowering.op("{0} * {1}", values, factors)
     over = (*terms.dims[-1], *taps)
     total: ir.Value = ir.Op(terms.dims[:-1], "float32", "{0}", (terms,))
     if over:
         total = ir.Reduce(terms.dims[:-1], "float32", "sum", terms, over, tuple(guards))
-    return c.view(c.tracked(total), shape)
+    return lowering.view(lowering.tracked(total), shape)
 
 
 def position(
@@ -232,12 +236,12 @@ PRODUCTS: dict[str, Rule] = {
 }
 
 
-def shape_of(c: Lowering, argument: Any) -> tuple[int, ...]:
-    entry = c.env[argument.name]
-    return entry.values[0].shape if entry.values else c.specs[entry.buffer].shape
+def shape_of(lowering: Lowering, argument: Any) -> tuple[int, ...]:
+    entry = lowering.env[argument.name]
+    return entry.values[0].shape if entry.values else lowering.specs[entry.buffer].shape
 
 
-def likely_faster(c: Lowering, node: Node, backend: Backend) -> bool:
+def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
     """Where our code is likely to beat the library; both variants are drafted, so the judge has the last word.
 
     Depthwise convolutions and matrix-vector products run as plain reductions, limited by memory. On a GPU strict fp32
@@ -246,7 +250,7 @@ def likely_faster(c: Lowering, node: Node, backend: Backend) -> bool:
     name = base_name(node.op)
     if not name.startswith("conv") and name not in {"matmul", "mm", "mv"}:
         return False
-    first, second = shape_of(c, node.args[0]), shape_of(c, node.args[1])
+    first, second = shape_of(lowering, node.args[0]), shape_of(lowering, node.args[1])
     if not name.startswith("conv"):
         return len(second) == 1 or 1 in (second[-1], math.prod(first[:-1]))
     if second[1] == 1 and second[0] == first[1]:
@@ -255,10 +259,10 @@ def likely_faster(c: Lowering, node: Node, backend: Backend) -> bool:
 
 
 def only_where_faster(rule: Rule, backend: Backend) -> Rule:
-    def chosen(c: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
-        if not likely_faster(c, node, backend):
+    def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
+        if not likely_faster(lowering, node, backend):
             raise ir.Unfusable("left to the library")
-        return rule(c, node)
+        return rule(lowering, node)
 
     return chosen
 
