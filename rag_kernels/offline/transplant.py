@@ -1,7 +1,7 @@
-"""Archived kernels in place of parts of a problem: retrieval proposes, the graph decides, the judge proves.
+"""Archived kernels in place of parts of a problem: retrieval proposes, a graph match places, the judge tests.
 
 Comes in: a problem and the exemplars of a brief. Goes out: at most two `Transplant`s: the problem with calls of
-archived kernels where their graphs stood, and the kernels' texts. All else is left as it was, to be fused or kept.
+archived kernels where their graphs stood, and the kernels' texts. All other operators are left as they were.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class _Place:
 
 
 def transplants(fp: FunctionalProblem, shown: Sequence[Shown], backend: Backend) -> Iterator[Transplant]:
-    """The largest parts first, as many as do not overlap; then the same without the kernel of the largest."""
+    """Yield the problem with archived kernels in the largest parts that do not overlap.
+
+    A second one is the same without the kernel of the largest part.
+    """
     places = [place for s in shown if _may_serve(s, fp, backend) for place in _places(s, fp)]
     places.sort(key=lambda place: -len(place.operators))  # stable: of equals, what retrieval ranks first
     for _ in range(MAX_TRANSPLANTS):
@@ -122,7 +125,7 @@ def _with_call(fp: FunctionalProblem, match: Match, op: str) -> FunctionalProble
 
 
 def in_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The operators such that each comes after what it reads, otherwise in the order given."""
+    """Return the operators so that each comes after those it reads, otherwise in the order given."""
     left, missing, out = list(nodes), {n.name for n in nodes}, list[Node]()
     while left:
         at = next(i for i, n in enumerate(left) if missing.isdisjoint(refs_of(n)))

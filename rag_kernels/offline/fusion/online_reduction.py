@@ -1,9 +1,9 @@
-"""Reductions that need two sweeps over a row, rewritten to one, for rows too long to be kept.
+"""Reductions that need two passes over a row, rewritten to one, for rows too long to be kept.
 
 Comes in: values. Goes out: values in which mean and variance come from a sum and a sum of squares, both in double, and
 a softmax's maximum and sum from running pairs (Milakov & Gimelshein, "Online normalizer calculation for softmax",
-2018). Rows that a kernel can keep are left alone: there a second sweep costs nothing and rounds less. An extreme and
-its place are one pair, too, in rows of any length.
+2018). Rows that a kernel can keep are left alone: there a second pass costs nothing and rounds less. An extreme and
+its index are one pair, too, in rows of any length. The rewrites recognise reductions by their C templates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = tuple[int, frozenset[ir.Atom]]  # what is reduced, by identity, and over w
 
 
 def one_pass(lowered: Lowered, length: int) -> Lowered:
-    """Rewrite what is stored, where rows are longer than `length`."""
+    """Return the steps with values rewritten to one pass over the data, where rows have more than `length` elements."""
     stored = [step for step in lowered.steps if isinstance(step, Stored)]
     change = _OnePass(length)
     change.collect([step.value for step in stored])
@@ -116,4 +116,5 @@ class _OnePass:
 
 
 def row_of(value: ir.Reduce) -> Row:
+    """Return the row that a reduction runs over: its argument, and its loops."""
     return id(value.arg), frozenset(ir.leaves(value.over))

@@ -1,4 +1,4 @@
-"""Nodes of ATen graphs: an operator's base name, what a value refers to, an argument by position or keyword.
+"""Nodes of ATen graphs: an operator's base name, the names that a value refers to, an argument by position or keyword.
 
 Comes in: a node of a functional problem. Goes out: names and values of it. Knows nothing of how operators are lowered.
 """
@@ -17,11 +17,12 @@ VIEWS = frozenset(
 
 
 def base_name(op: str) -> str:
-    """`aten.add.Tensor` -> `add`."""
+    """Return the operator without namespace and overload: `aten.add.Tensor` -> `add`."""
     return op.split(".")[1] if "." in op else op
 
 
 def refs(value: Value) -> Iterable[str]:
+    """Yield the names that a value refers to, in order."""
     if isinstance(value, Ref):
         yield value.name
     elif isinstance(value, tuple):
@@ -30,7 +31,7 @@ def refs(value: Value) -> Iterable[str]:
 
 
 def given(node: Node, position: int, name: str = "", default: Any = None) -> Any:
-    """An argument of the operator by position or keyword."""
+    """Return an argument of the operator by position or keyword, or the default."""
     if len(node.args) > position:
         return node.args[position]
     return dict(node.kwargs).get(name, default)
