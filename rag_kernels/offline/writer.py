@@ -144,7 +144,7 @@ def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) ->
     if best is None:
         return
     base = parameters_in(best.candidate.source.partition(MARK)[0], backend)
-    if base is None:  # a kernel of another hand leads: its parameters are unknown, so tune our own
+    if base is None:  # a foreign kernel leads: its parameters are unknown, so tune our own
         ours = {draft.candidate.id for draft in fused}
         own = _best([a for a in brief.attempts if a.candidate.id in ours])
         best, base = (own or best), starting_parameters(backend, brief.device.arch)

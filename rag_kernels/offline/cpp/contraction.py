@@ -1,8 +1,8 @@
 """Contractions in C++: packed panels of both factors, a tile of sums in registers, the epilogue on finished rows.
 
 Comes in: a Contraction. Goes out: three small functions of the region (pack the left factor, pack the right one,
-store a row) and the call of `product`, which is the same text for every region. Packing turns strides, windows and
-guards into contiguous panels, so that the inner loop knows nothing of them.
+store a row) and the call of `product`, which is the same text for every region. Packing copies factors with strides,
+windows and guards into contiguous panels, so that the inner loop knows nothing of them.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ I64 = "int64_t"
 
 
 def region_text(contraction: Contraction, printer: Printer) -> list[str]:
+    """Return the statements of a region that is a product."""
     left, right = (
         f"const auto {name} = [&](int64_t z, int64_t start, int64_t count, int64_t k0, int64_t kn, float* panel) {{"
         for name in ("left", "right")
@@ -114,7 +115,7 @@ def region_text(contraction: Contraction, printer: Printer) -> list[str]:
 
 
 def unflatten_lanes(contraction: Contraction, lanes: list[Loop], flat: str, room: str) -> list[str]:
-    """Outer lane loops taken apart; the innermost runs from `from` for `len` steps."""
+    """Return statements for the outer lane loops' variables; the innermost runs from `from` for `len` steps."""
     *outer, inner = lanes
     size = contraction.extent(inner)
     if not outer:
@@ -127,9 +128,10 @@ def unflatten_lanes(contraction: Contraction, lanes: list[Loop], flat: str, room
 
 
 def packed(contraction: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
-    """Panels of `width` lanes: element (k, lane) of a panel lies at k * width + lane; missing lanes are zero.
+    """Return the body that packs a factor into panels of `width` lanes.
 
-    Stretches of lanes run along the innermost lane loop; a guard leaves a part of a stretch, and the rest is zero.
+    Element (k, lane) of a panel lies at k * width + lane; missing lanes are zero. Stretches of lanes run along the
+    innermost lane loop; a guard leaves a part of a stretch, and the rest is zero.
     """
     return [
         *contraction.unflatten(contraction.batches, "z", I64),
@@ -149,7 +151,7 @@ def packed(contraction: Contraction, side: Side, width: str, printer: Printer) -
 
 
 def columnwise(contraction: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
-    """Lane after lane, for a factor that is contiguous along the depth."""
+    """Return loops that pack lane after lane, for a factor that is contiguous along the depth."""
     lines, text = contraction.factor(side, printer)
     return [
         "for (int64_t u = 0; u < len; ++u) {",
@@ -163,7 +165,7 @@ def columnwise(contraction: Contraction, side: Side, width: str, printer: Printe
 
 
 def rowwise(contraction: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
-    """All lanes of a stretch for one k after the other."""
+    """Return loops that pack all lanes of a stretch for one k after the other."""
     inner = side.lanes[-1]
     along = [g for g in side.guards if set(ir.own_atoms(g)) & set(inner.leaves)]
     whole = [guard_text(contraction, g, printer) for g in side.guards if g not in along]
@@ -207,12 +209,16 @@ def rowwise(contraction: Contraction, side: Side, width: str, printer: Printer) 
 
 
 def stride_of(contraction: Contraction, loop: Loop) -> int:
+    """Return the stride of a loop within its phase, or 1."""
     found = contraction.phase_of(loop)
     return found[1].stride if found else 1
 
 
 def lane_bounds(contraction: Contraction, guard: ir.Index, inner: Loop) -> list[str]:
-    """Narrow low..high to the lanes for which a guard holds: its position grows evenly along them."""
+    """Return statements that narrow low..high to the lanes for which a guard holds.
+
+    The guard's position grows evenly along the lanes.
+    """
     assert guard.limit is not None
     step = sum(f for atom, f in guard.form.terms if atom.leaves() == inner.leaves) * stride_of(contraction, inner)
     limit = f"{contraction.nest.names.product(guard.limit)} * {guard.every}"
@@ -224,7 +230,7 @@ def lane_bounds(contraction: Contraction, guard: ir.Index, inner: Loop) -> list[
 
 
 def hoisted(contraction: Contraction, side: Side, inner: Loop, printer: Printer, scope: Scope) -> list[str]:
-    """Divided positions of a phase are computed once a stretch: from there they grow by one a lane."""
+    """Return statements that divide a phase's positions once a stretch: from there they grow by one a lane."""
     found = contraction.phase_of(inner)
     lines: list[str] = []
     for load in side.loads:
@@ -242,7 +248,7 @@ def hoisted(contraction: Contraction, side: Side, inner: Loop, printer: Printer,
 
 
 def along_depth(contraction: Contraction, side: Side) -> bool:
-    """Whether the factor is contiguous along the depth rather than along its lanes."""
+    """Return whether the factor is contiguous along the depth rather than along its lanes."""
     if len(contraction.depth) != 1 or side.guards or contraction.phases:
         return False
     accesses = [contraction.nest.accesses[id(v)] for v in side.loads]
@@ -251,7 +257,7 @@ def along_depth(contraction: Contraction, side: Side) -> bool:
 
 
 def over_depth(contraction: Contraction, row: list[str]) -> list[str]:
-    """The loop over k with the depth loops counted along."""
+    """Return the loop over k with the variables of the depth loops counted along."""
     if len(contraction.depth) == 1:
         (loop,) = contraction.depth
         step = f"const int64_t {loop.var} = {contraction.variable(loop, '(k0 + k)')};"
@@ -272,7 +278,7 @@ def over_depth(contraction: Contraction, row: list[str]) -> list[str]:
 
 
 def stored(contraction: Contraction, printer: Printer) -> list[str]:
-    """The epilogue of one row, and its stores."""
+    """Return the epilogue of one row, and its stores."""
     *_, inner = contraction.columns
     scope = Scope()
     scope.known[id(contraction.total)] = "sums[s + u]"

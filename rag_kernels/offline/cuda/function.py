@@ -1,8 +1,7 @@
 """CUDA for the regions of a function: one `__global__` kernel a region, launched in turn on the current stream.
 
-Comes in: a Function and tuning Parameters. Goes out: CUDA text of the kernel contract. Where a region can be taken four
-elements at a time it has a second kernel, and sizes and addresses decide at each call. Nothing here runs where there is
-no GPU: tests compile it, the judge on a GPU proves it.
+Comes in: a Function and tuning parameters. Goes out: CUDA text of the kernel contract. Where a region can be taken four
+elements at a time it has a second kernel, and sizes and addresses decide at each call. Runs nothing on a GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 
 
 def constants(p: CudaParameters) -> str:
+    """Return the declarations that state the tuning parameters in a source, and the text that every source needs."""
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
         f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHARING = {p.sharing};  // tuning parameters\n"
@@ -33,15 +33,18 @@ def constants(p: CudaParameters) -> str:
 
 
 def parts_used(bodies: str) -> str:
-    """The fixed text that these functions need for products and for rows shared by blocks."""
+    """Return the fixed text that these functions need for products and for rows shared by blocks."""
     tensor = gemm_tensor_core_text.HEAD if "put_quad(" in bodies else ""
     teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
     return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams
 
 
 def function_text(function: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
-    """The function's kernels and what launches them. `known` are the kernels that are in the file already: one that is
-    like another but for names is not written twice, which costs nvcc minutes in a deep network."""
+    """Return the function's kernels and the host function that launches them.
+
+    `known` maps anonymous texts of kernels in the file to their names. A kernel that is like another but for names is
+    not written twice, which saves nvcc minutes in a deep network.
+    """
     names = Names()
     sizes = Sizes(names)
     sizes.solve(function)
@@ -80,7 +83,7 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
 
 
 def anonymous(name: str, text: list[str]) -> str:
-    """The kernel's text with places in the order of its parameters for all names that are its own."""
+    """Return the kernel's text with numbers in place of its own names, in the order of its parameters."""
     lines = [line for line in text if not line.startswith("//")]
     parameters = lines[0].partition(f"{name}(")[2].rpartition(")")[0].split(", ")
     places = {p.split()[-1]: f"@{i}" for i, p in enumerate(parameters)}

@@ -18,7 +18,7 @@ from rag_kernels.offline.ir import values as ir
 
 
 def start_of(pointer: str) -> str:
-    """The name of the argument that says where in a buffer the elements begin that a kernel stores."""
+    """Return the name of the argument that says where in a buffer the stored elements begin."""
     return f"{pointer}_start"
 
 
@@ -36,7 +36,7 @@ class Tile:
 
 
 def tile_for(contraction: Contraction, wanted: int) -> Tile:
-    """As large as the product fills: 128 x 128 where there are blocks enough for every processor."""
+    """Return the tile for a product: 128 x 128 where there are blocks enough for every processor, else smaller ones."""
     rows, columns = contraction.count(contraction.rows), contraction.count(contraction.columns)
     if rows <= 16:
         return Tile(16, 256, 8)
@@ -54,6 +54,8 @@ def tile_for(contraction: Contraction, wanted: int) -> Tile:
 
 @dataclass(slots=True)
 class Kernel:
+    """A kernel for a contraction on plain cores."""
+
     contraction: Contraction
     printer: Printer
     kind: str  # type of indices
@@ -65,15 +67,16 @@ class Kernel:
 
     @property
     def times(self) -> str:
-        """By what the grid is larger than the number of tiles, as C text."""
+        """Return C text that multiplies the number of tiles to give the grid's size."""
         return ""
 
     @property
     def dynamic(self) -> str:
-        """Dynamic shared memory of a block, as C text."""
+        """Return the dynamic shared memory of a block in bytes, as C."""
         return "0"
 
     def body(self) -> list[str]:
+        """Return the statements of the kernel."""
         c, tile, kind = self.contraction, self.tile, self.kind
         left = self.fetches(c.left, "left", "row0", tile.rows)
         right = self.fetches(c.right, "right", "column0", tile.columns)
@@ -103,7 +106,7 @@ class Kernel:
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
 
     def fetches(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str]]:
-        """Statements that load a thread's part of the next tile, and those that put it into shared memory."""
+        """Return statements that load a thread's part of the next tile, and those that put it into shared memory."""
         c, kind, step = self.contraction, self.kind, self.tile.depth
         limit = "rows" if name == "left" else "columns"
         along = self.vector_loop(side)
@@ -144,8 +147,11 @@ class Kernel:
         return fetch, ["#pragma unroll", loop, f"  {place}", *indent(store), "}"]
 
     def unflatten_depth(self, flat: str) -> list[str]:
-        """The depth taken apart into its loops. How many window positions a phase has is known at run time only: a
-        product with the inverse stands for that division (exact below 2^20)."""
+        """Return statements that turn an index along the depth into its loops' variables.
+
+        The number of window positions of a phase is known at run time only: a product with the inverse stands for that
+        division (exact below 2^20).
+        """
         c, lines, rest = self.contraction, [], flat
         exact = c.count(c.depth) < 1 << 20
         for n, loop in reversed(list(enumerate(c.depth))):
@@ -160,7 +166,7 @@ class Kernel:
         return lines
 
     def four(self, side: Side, name: str, deep: bool) -> list[str]:
-        """Four neighbours of a plain load: sixteen bytes at once where they are aligned, otherwise one by one."""
+        """Return the load of four neighbours: sixteen bytes at once where they are aligned, otherwise one by one."""
         c, (load,) = self.contraction, side.loads
         limit = "rows" if name == "left" else "columns"
         lane, k = ("lane", "(k + u)") if deep else ("(lane + u)", "k")
@@ -180,16 +186,20 @@ class Kernel:
         ]
 
     def address(self, load: ir.Load) -> str:
+        """Return the element that a load reads, as C."""
         nest = self.contraction.nest
         return f"{self.printer.pointers[load.buffer]}[{nest.offset(nest.accesses[id(load)]) or '0'}]"
 
     def place(self, buffer: str) -> str:
-        """Where an element is stored. A slot's start is an argument, so that kernels for all slots are alike."""
+        """Return the element that a store writes, as C.
+
+        A slot's start is an argument, so that kernels for all slots are alike.
+        """
         pointer, nest = self.printer.pointers[buffer], self.contraction.nest
         return f"{pointer}[{nest.offset(nest.stores[buffer], start_of(pointer)) or '0'}]"
 
     def vector_loop(self, side: Side) -> Loop | None:
-        """The loop along which a plain load may take four neighbours at once, if there is one."""
+        """Return the loop along which a plain load may take four neighbours at once, or None."""
         if (
             (self.tile.rows if side is self.contraction.left else self.tile.columns)
             * self.tile.depth
@@ -207,7 +217,7 @@ class Kernel:
         )
 
     def aligned(self, access: Access, loop: Loop) -> bool:
-        """Whether four neighbours of a loop are sixteen aligned bytes."""
+        """Return whether four neighbours of a loop are sixteen aligned bytes."""
         others = [a for a in access.steps if a not in loop.leaves]
         plain = not access.values and not access.constant and not self.contraction.phase_of(loop)
         return (
@@ -218,7 +228,7 @@ class Kernel:
         )
 
     def deep(self, side: Side) -> bool:
-        """Whether neighbouring threads should load along the depth: where the factor is contiguous there."""
+        """Return whether neighbouring threads should load along the depth: where the factor is contiguous there."""
         accesses = [self.contraction.nest.accesses[id(v)] for v in side.loads]
         return bool(accesses) and all(
             a.stride(self.contraction.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1
@@ -226,7 +236,7 @@ class Kernel:
         )
 
     def widths(self, pointers: dict[str, str]) -> dict[str, str]:
-        """By parameter: whether accesses of sixteen bytes are aligned, as a C condition of sizes and addresses."""
+        """Return by parameter a C condition on sizes and addresses: that accesses of sixteen bytes are aligned."""
         c, found = self.contraction, {}
         for name, side in (("wide_left", c.left), ("wide_right", c.right)):
             loop = self.vector_loop(side)
@@ -239,19 +249,20 @@ class Kernel:
         return found
 
     def multiples(self, loop: Loop, accesses: list[Access], pointers: list[str]) -> str:
-        """That these accesses step in multiples of four over all other loops, from aligned addresses."""
+        """Return the C condition that accesses step by multiples of four in all other loops, from aligned addresses."""
         steps = [text_of(step) for a in accesses for leaf, step in a.steps.items() if leaf not in loop.leaves]
         sizes = dict.fromkeys(f"({text}) % 4 == 0" for text in [loop.size, *steps])
         return " && ".join([*sizes, f"aligned({{{', '.join(pointers)}}})"])
 
     def vector_store(self) -> bool:
+        """Return whether a thread may store four neighbouring columns at once."""
         inner = self.contraction.columns[-1]
         stores = [self.contraction.nest.stores[b] for b in self.contraction.nest.region.stores]
         floats = all(v.dtype == "float32" for v in self.contraction.nest.region.stores.values())
         return floats and all(self.aligned(a, inner) for a in stores)
 
     def epilogue(self) -> list[str]:
-        """The operators behind the sum, and the stores: a run of neighbouring columns at a time."""
+        """Return the operators behind the sum, and the stores: a run of neighbouring columns at a time."""
         c, vector, kind = self.contraction, self.vector_store(), self.kind
         row, column = "ty * 4 + i % 4 + i / 4 * (ROWS / 2)", "tx * 4 + j / 4 * (COLUMNS / 2)"
         scope = Scope()
@@ -299,13 +310,14 @@ class Kernel:
         ]
 
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
+        """Return the `__global__` function."""
         phases = [f"int phase{n}" for n in range(len(self.contraction.phases))]
         every = ", ".join([*parameters, *(f"bool {flag}" for flag in widths), *phases])
         head = f"__global__ void __launch_bounds__({self.tile.threads}) {name}({every}) {{"
         return [self.contraction.note(), head, *indent(body), "}"]
 
     def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
-        """The statements that launch the kernel, phase by phase."""
+        """Return the statements that launch the kernel, phase by phase."""
         c, tile = self.contraction, self.tile
         total = f"({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {tile.rows})"
         total += f" * tiles({c.extents(c.columns)}, {tile.columns})"

@@ -1,4 +1,4 @@
-"""Addresses of implicit matrix products by a table: where an element lies is its lane's base plus its term's step.
+"""Addresses of implicit matrix products by a table: an element's address is its lane's base plus its term's step.
 
 Comes in: a side of a Contraction whose loads step through several loops (convolutions). Goes out: statements that fill
 the table in shared memory once for a block, and that load a quad with it. A guard (a window that reaches over an edge)
@@ -20,6 +20,7 @@ LANE, NEVER = 30, 31  # bits: the lane exists; no lane has it
 
 
 def can_step(kernel: Kernel, side: Side) -> bool:
+    """Return whether a side's addresses are a base of the lane plus a step of the term, and its guards fit the bits."""
     c = kernel.contraction
     several = len(c.depth) > 1 or bool(side.guards)
     if kernel.kind != "int" or not several or len(side.loads) != 1:
@@ -31,21 +32,25 @@ def can_step(kernel: Kernel, side: Side) -> bool:
 
 
 def divided(value: ir.Value) -> bool:
-    """A position over the stride: within a phase it is exact, so that it may be taken apart into lane and term."""
+    """Return whether a value is a position over the stride.
+
+    Within a phase that division is exact, so that the position may be split into lane and term.
+    """
     if not isinstance(value, ir.Op) or "/" not in value.template:
         return False
     return all(isinstance(a, ir.Index | ir.Const) for a in value.args)
 
 
 def depth_loop(kernel: Kernel, guard: ir.Index) -> Loop | None:
-    """The one loop of the depth that a guard depends on."""
+    """Return the one loop of the depth that a guard depends on, or None."""
     atoms = set(ir.own_atoms(guard))
     found = [loop for loop in kernel.contraction.depth if atoms & set(loop.leaves)]
     return found[0] if len(found) == 1 else None
 
 
 def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, left_stepped: bool) -> list[str]:
-    """The table of steps, and a lane's base and bits (of a thread that stays with its lane).
+    """Return statements that fill the table of steps, and a lane's base and bits (of a thread that stays with its
+    lane).
 
     `left_stepped`: the left side has a table as well, which lies before this one.
     """
@@ -83,7 +88,7 @@ def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, 
 
 
 def mask(kernel: Kernel, side: Side, name: str, limit: str, shifts: list[tuple[ir.Index, Loop, int]]) -> list[str]:
-    """The bits of a thread's lane."""
+    """Return statements that compute the bits of a thread's lane."""
     lane = f"{name}_lane"
     inner: list[str] = []
     for guard, loop, shift in shifts:
@@ -102,7 +107,7 @@ def mask(kernel: Kernel, side: Side, name: str, limit: str, shifts: list[tuple[i
 
 
 def steps_each(kernel: Kernel, side: Side, name: str, deep: bool) -> list[str]:
-    """Statements that load a quad."""
+    """Return statements that load a quad with the table."""
     (load,) = side.loads
     limit = "rows" if name == "left" else "columns"
     scope = Scope()

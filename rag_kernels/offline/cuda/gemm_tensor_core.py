@@ -1,9 +1,11 @@
 """Contractions in CUDA on tensor cores: products of fp32 as three TF32 products, by wgmma where the GPU has it.
 
-Comes in: a Contraction. Goes out: the kernel and its launch, as `contract_cuda.py` has them. A block has 128 x 128 or
-64 x 256 sums; each of its eight warps has 16 x 128. Both factors lie in shared memory as high and low halves in the
-layout that wgmma reads, in quads along the depth. Where tiles do not fill the device, the depth is split among blocks,
-and the last block of a tile adds the parts up in their order.
+Comes in: a Contraction. Goes out: the kernel and its launch, as in `gemm.py`. Each factor is split into a high and a
+low TF32 number, and the product of the low ones is left out, as in Ootomo & Yokota, "Recovering single precision
+accuracy from Tensor Cores", 2022. A block has 128 x 128 or 64 x 256 sums; each of its eight warps has 16 x 128. Both
+factors lie in shared memory as high and low halves in the layout that wgmma reads, in quads along the depth. Where
+tiles do not fill the device, the depth is split among blocks, and the last block of a tile adds the parts up in their
+order.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ THREADS, DEPTH = 256, 32
 
 
 def serves(contraction: Contraction) -> bool:
-    """Whether tiles are worth their while, even if most of their 64 rows are empty."""
+    """Return whether the product fills tiles well enough, even if most of their 64 rows are empty."""
     return (
         contraction.count(contraction.rows) >= 8
         and contraction.count(contraction.columns) > 32
@@ -32,19 +34,25 @@ def serves(contraction: Contraction) -> bool:
 
 @dataclass(slots=True)
 class TensorKernel(Kernel):
+    """A kernel for a contraction on tensor cores."""
+
     def __post_init__(self) -> None:
         rows = self.wanted or (64 if self.contraction.count(self.contraction.rows) <= 64 else 128)
         self.tile = Tile(rows, THREADS * 64 // rows, DEPTH)
 
     @property
     def shared_bytes(self) -> str:
-        """Two buffers of two halves of both tiles, room to begin at a multiple of 1024, and the tables of steps."""
+        """Return the dynamic shared memory of a block in bytes, as C.
+
+        It has two buffers of two halves of both tiles, room to begin at a multiple of 1024, and the tables of steps.
+        """
         tables = sum(1 for side in (self.contraction.left, self.contraction.right) if self.stepped(side))
         depth = f" + {8 * tables} * (({self.largest(self.contraction.depth)} + 31) / 32 * 32)" if tables else ""
         return f"{self.tile_bytes}{depth}"
 
     @property
     def tile_bytes(self) -> int:
+        """Return the bytes of both buffers, without tables."""
         return 16 * DEPTH * (self.tile.rows + self.tile.columns) + 1024
 
     @property
@@ -80,7 +88,7 @@ class TensorKernel(Kernel):
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
 
     def quads(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str], list[str]]:
-        """Statements before the loop, that load a thread's quads of the next tile, and that put them where they belong.
+        """Return statements before the loop, those that load a thread's quads, and those that put them.
 
         Neighbouring threads load along the depth where the factor lies so, along the lanes otherwise: then a thread
         stays with one lane, and what depends on the lane alone is done before the loop.
@@ -112,7 +120,7 @@ class TensorKernel(Kernel):
         return before, fetch, [*loop, f"  put_quad({high}, {low}, {lane}, {k}, next_{name}[e]);", "}"]
 
     def each(self, side: Side, name: str, vectorized: bool) -> list[str]:
-        """Statements that load a quad, term by term or at once."""
+        """Return statements that load a quad, term by term or at once."""
         lines, text = self.contraction.factor(side, self.printer)
         guards = [f"({guard_text(self.contraction, g, self.printer)})" for g in side.guards]
         single = [*lines, f"(&next_{name}[e].x)[u] = {text};"]
@@ -130,19 +138,19 @@ class TensorKernel(Kernel):
         return [f"if (wide_{name}) {{", *indent([*self.unflatten_depth("k"), read]), "} else {", *indent(each), "}"]
 
     def stepped(self, side: Side) -> bool:
-        """Whether there is a table for it, and room; the right side's comes first."""
+        """Return whether the side has a table of addresses, and room for it; the right side's comes first."""
         if self.vector_loop(side) is not None or not can_step(self, side):
             return False
         tables = 2 if side is self.contraction.left and self.stepped(self.contraction.right) else 1
         return self.tile_bytes + 8 * tables * (self.contraction.count(self.contraction.depth) + 31) <= ROOM
 
     def vector_loop(self, side: Side) -> Loop | None:
-        """Four neighbours at once along the depth only."""
+        """Return the depth loop along which four neighbours may be loaded at once, or None."""
         loop = Kernel.vector_loop(self, side)
         return loop if loop in self.contraction.depth else None
 
     def epilogue(self) -> list[str]:
-        """The operators behind the sum, and the stores: each thread stays with one column."""
+        """Return the operators behind the sum, and the stores: each thread stays with one column."""
         c, kind = self.contraction, self.kind
         scope = Scope()
         scope.known[id(c.total)] = "tile[i * (COLUMNS + 8) + threadIdx.x % COLUMNS]"
@@ -170,6 +178,7 @@ class TensorKernel(Kernel):
         return Kernel.text(self, name, [*parameters, *shared], body, widths)
 
     def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
+        """Return the statements that launch the kernel, with memory for the parts of a split depth."""
         c, depth = (
             self.contraction,
             "1" if self.contraction.phases else self.contraction.extents(self.contraction.depth),
@@ -197,5 +206,5 @@ class TensorKernel(Kernel):
         ]
 
     def largest(self, loops: list[Loop]) -> str:
-        """How many steps loops have, at least as many as in any phase."""
+        """Return how many steps these loops have at most in any phase, as C."""
         return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"

@@ -1,9 +1,10 @@
-"""CUDA for rows that no block can hold: blocks share a row, so that it is read once however long it is.
+"""CUDA for rows that no single block can hold: blocks share a row, so that it is read once however long it is.
 
-Comes in: a region of long rows that are swept more than once. Goes out: a kernel for it in place of the wide one, and
-the C condition under which it may run. A thread keeps its elements in shared memory, a ring in which its part of later
-rows arrives while it is busy with this one; it alone reads what it copied. Blocks exchange what they reduced: up to
-eight through each other's shared memory (a cluster), more through global memory, which takes all of them resident.
+Comes in: a region of long rows that take more than one pass. Goes out: a kernel for it in place of the vectorized one,
+and the C condition under which it may run. A thread keeps its elements in shared memory, a ring in which its part of
+later rows arrives while it computes on this one; it alone reads what it copied. Blocks exchange their partial results:
+up to eight through each other's shared memory (a cluster), more through global memory, which takes all of them resident
+(a cooperative launch).
 """
 
 from __future__ import annotations
@@ -32,23 +33,25 @@ MAX_ROW_ELEMENTS = 66 * 1024 * MAX_ROW_SLOTS * 4  # two rows at a time, so that 
 
 @dataclass(slots=True)
 class MultiBlockRegion(VectorizedRegion):
-    """Loops over rows by team; `ITEMS` vectors of a row are a thread's own."""
+    """Prints a kernel whose teams of blocks take whole rows; `ITEMS` vectors of a row are a thread's own."""
 
     held: tuple[str, ...] = ()  # what the ring holds
     strided: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere
-    awaited: bool = False  # whether a sweep has waited for what the ring holds of this row
+    awaited: bool = False  # whether a pass has waited for this row's copies to the ring
     joined: int = 0  # reductions that teams exchange
     known_powers: dict[object, str] = field(default_factory=dict)  # of exponentials that stand in a load's place
     finish: list[str] = field(default_factory=list)  # from a thread's fp32 sums to what its block sums
     published: dict[str, str] = field(default_factory=dict)  # accumulator -> C text of what a block publishes of `{0}`
 
     def condition(self, name: str) -> str:
+        """Return when the kernel of this name may run, as C."""
         aligned = "" if self.strided else VectorizedRegion.condition(self, name)
         items = self.items()
         fits = f"fits({name}<{items}, false>, small({self.vectors}), {items}, {self.threads}, {self.bytes})"
         return f"{aligned} && {fits}" if aligned else fits
 
     def row(self) -> list[str]:
+        """Return the statements of the kernel: the ring is filled ahead while a team takes row after row."""
         passes = self.passes("row", "true", "team.part() == 0 && threadIdx.x == 0")
         outer = self.total(self.nest.outer)
         last = max(i for i, line in enumerate(passes) if re.search(r"\bsweep\w*\(k, j\);$", line))
@@ -75,7 +78,7 @@ class MultiBlockRegion(VectorizedRegion):
         ]
 
     def prefetch(self, outer: str) -> list[str]:
-        """The thread's next vector of this row or a later one, to where the ring has room next."""
+        """Return functions that copy the thread's next vector, of this row or a later one, to the ring."""
         many = f", {self.axis_size} - k" if self.strided else ""
         starts = [self.starts[n] for n in self.held]
         rows = [f"ring.from[{i}] = {row};" for i, (row, _) in enumerate(starts)]
@@ -98,10 +101,11 @@ class MultiBlockRegion(VectorizedRegion):
         ]
 
     def inner_loops(self) -> list[Loop]:
+        """Return the loops within a row whose indices are computed by division."""
         return [*self.nest.reduced[1:-1], self.quad] if len(self.nest.reduced) > 1 else []
 
     def indices(self, loops: list[Loop], flat: str) -> list[str]:
-        """Those within a row are taken apart once a vector, by products."""
+        """Return statements for the loops' variables; those within a row are found by exact products."""
         if flat != "k":
             return VectorizedRegion.indices(self, loops, flat)
         lines, rest = [], flat
@@ -129,7 +133,10 @@ class MultiBlockRegion(VectorizedRegion):
 
     @property
     def step_of_item(self) -> int:
-        """From one vector of a thread to its next: in vectors, or in elements that lie apart."""
+        """Return the distance from one vector of a thread to its next.
+
+        It is in vectors, or in elements where these are strided.
+        """
         return self.threads * (4 if self.strided else 1)
 
     def each(self, lines: list[str]) -> list[str]:
@@ -156,7 +163,10 @@ class MultiBlockRegion(VectorizedRegion):
         return [line.replace("&ring.at(", "ring.place(") for line in VectorizedRegion.loaded(self, lines, kept)]
 
     def each_quad(self, function: str) -> list[str]:
-        """A row's first sweep takes what has come and waits for the rest, one by one."""
+        """Return the loop of a pass over a thread's vectors.
+
+        A row's first pass takes what has arrived and waits for the rest, one by one.
+        """
         unroll, *loop = self.each_item([f"if ({self.item_exists}) {function}(k, j);"])
         if self.awaited:
             return ["#pragma unroll 4", *loop]
@@ -164,12 +174,17 @@ class MultiBlockRegion(VectorizedRegion):
         return [unroll, loop[0], f"  await_copies({self.slots - 1} - j);", *loop[1:]]
 
     def comes_back(self) -> bool:
-        """Whether a row is needed again once something of it is known: sums alone gain nothing by teams (0.988 ms for
-        0.985 on an H200, group norm)."""
+        """Return whether a row is needed again once something of it is known.
+
+        Sums alone gain nothing by teams (0.988 ms for 0.985 on an H200, group norm).
+        """
         return self.top + bool(self.inner_stores()) > 1 or any(v.kind == PAIR for v in self.reductions(1))
 
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
-        """First what a thread needs to know of its own elements, so that it can sum them in fp32."""
+        """Add a pass.
+
+        First each thread learns the maximum or mean of its own elements, so that it can sum them in fp32.
+        """
         for v in self.reductions(level):
             if v.kind == PAIR:
                 top = self.reduce_own(v.arg, "top", "-INFINITY", "{a} = fmaxf({a}, {v});", scope)
@@ -187,7 +202,10 @@ class MultiBlockRegion(VectorizedRegion):
                 self.known_powers[id(power)] = f"({self.element_of(v.arg)} * {factor})"
 
     def powers(self, v: ir.Reduce) -> list[ir.Op]:
-        """exp(x - top) of a softmax, where nothing else is done with a loaded x after its sum."""
+        """Return the operators exp(x - top) of a softmax that may replace a loaded x.
+
+        They may where nothing else is done with x after its sum.
+        """
         if v.kind != PAIR or self.element_of(v.arg) is None or self.top > 1:
             return []
         after = list(ir.walk(*self.values, enter=lambda v: not isinstance(v, ir.Reduce)))
@@ -199,7 +217,7 @@ class MultiBlockRegion(VectorizedRegion):
         return powers if len(powers) == len([o for o in users if o is not v]) else []
 
     def element_of(self, value: ir.Value) -> str | None:
-        """What a load that a thread keeps is called inside a sweep."""
+        """Return the C name that a load which a thread keeps has inside a pass, or None."""
         if not isinstance(value, ir.Load):
             return None
         name = self.loads.get(
@@ -213,7 +231,10 @@ class MultiBlockRegion(VectorizedRegion):
         return inner
 
     def reduce_own(self, x: ir.Value, word: str, start: str, step: str, scope: Scope) -> str:
-        """One sweep over what a thread keeps; the variable that it fills is known by the value and the word."""
+        """Add one pass over what a thread keeps, and return the variable that it fills.
+
+        The scope knows the variable by the value and the word.
+        """
         self.settle([x], scope)
         inner, name = self.open_inner(scope), self.printer.name(word)
         text = self.printer.emit(x, inner)
@@ -224,8 +245,11 @@ class MultiBlockRegion(VectorizedRegion):
         return name
 
     def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
-        """Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits
-        are lost, and of exponentials below a maximum of its own."""
+        """Return the statement that takes one more element.
+
+        Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits are
+        lost, and of exponentials below a maximum of its own.
+        """
         template = value.arg.template if isinstance(value.arg, ir.Op) else ""
         about = (
             scope.find((id(value.arg.args[0]), "about")) if isinstance(value.arg, ir.Op) and value.arg.args else None
@@ -246,6 +270,7 @@ class MultiBlockRegion(VectorizedRegion):
         return VectorizedRegion.step(self, value, name, acc_type, scope, block)
 
     def step_of_pair(self, value: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
+        """Return the statement that adds an exponential to a softmax's sum, below the thread's maximum."""
         top = scope.find((id(value.arg), "top"))
         scope.lines.append(f"float {name}_f = 0;")
         self.published[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
@@ -258,7 +283,10 @@ class MultiBlockRegion(VectorizedRegion):
         return f"{name}_f += {power};"
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
-        """Every block shows what it has, all of the team meet, and each combines what all have shown."""
+        """Return statements that combine partial results of all blocks.
+
+        Every block publishes what it has, all of the team meet, and each combines what all have published.
+        """
         numbered = list(enumerate(found, self.joined))
         self.joined += len(found)
         lines, self.finish = self.finish, []
@@ -299,47 +327,51 @@ class MultiBlockRegion(VectorizedRegion):
 
     @property
     def slots(self) -> int:
-        """Vectors of each kept tensor that a thread has room for."""
+        """Return how many vectors of each kept tensor a thread has room for."""
         return SLOTS // max(1, len(self.held))
 
     @property
     def threads(self) -> int:
-        """Of a block: half as many where a row is short, so that a processor has two."""
+        """Return the threads of a block: half as many where a row is short, so that a processor has two."""
         most = self.parameters.sharing
         return most // 2 if self.count() <= self.most() * most // 2 else most
 
     @property
     def bytes(self) -> int:
-        """Of shared memory."""
+        """Return the shared memory of a block's ring, in bytes."""
         return self.slots * max(1, len(self.held)) * self.threads * 16
 
     @property
     def vectors(self) -> str:
-        """Of a row, as C."""
+        """Return the number of vectors of a row, as C."""
         return f"(({self.quads}) + 3) / 4" if self.strided else self.quads
 
     def count(self) -> int:
-        """Vectors of a row as long as this problem's."""
+        """Return the number of vectors of a row as long as this problem's."""
         return -(-self.reduced_count() // 4)
 
     def most(self) -> int:
-        """Vectors of a row that a thread takes at most."""
+        """Return how many vectors of a row a thread takes at most."""
         return max(1, self.slots * MAX_ROW_SLOTS // SLOTS)
 
     def parts(self) -> int:
-        """Blocks that share a row; a few more than it takes if then each has as much as the others."""
+        """Return how many blocks share a row.
+
+        It is a few more than needed if then each has as much as the others.
+        """
         least = -(-self.count() // (self.most() * self.threads))
         even = [n for n in range(least, MAX_CLUSTER_BLOCKS + 1) if self.count() % (n * self.threads) == 0]
         return even[0] if even else least
 
     def items(self) -> int:
+        """Return how many vectors of a row each thread takes."""
         return -(-self.count() // (self.parts() * self.threads))
 
 
 def multi_block_region(
     region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
 ) -> MultiBlockRegion | None:
-    """The kernel of teams, where a row is long, is swept more than once, and can be kept."""
+    """Return the kernel of teams, or None unless rows are long, take more than one pass, and can be kept."""
     if not parameters.sharing:
         return None
     found = MultiBlockRegion.of(region, function, sizes, parameters)
@@ -368,7 +400,10 @@ def multi_block_region(
 
 
 def prepared(found: MultiBlockRegion) -> bool:
-    """Note what can be taken four at a time: neighbours where rows allow it, else elements that lie apart."""
+    """Record what can be taken four at a time, and return whether there is anything.
+
+    Neighbours where rows allow it, else elements that lie a block's threads apart.
+    """
     if found.nest.reduced[-1].count % 4 == 0 and found.parameters.vector > 1:
         return find_quads(found)
     if len(found.nest.reduced) > 1:
@@ -380,8 +415,10 @@ def prepared(found: MultiBlockRegion) -> bool:
 
 
 def is_maximum_of(value: ir.Value, pair: ir.Reduce) -> bool:
+    """Return whether a value is the maximum of this running pair."""
     return isinstance(value, ir.Op) and value.template == "{0}.top" and value.args[0] is pair
 
 
 def uses_teams(text: str) -> bool:
+    """Return whether a source has kernels for teams of blocks."""
     return bool(re.search(r"\b(Team|Cluster) team\b", text))

@@ -1,7 +1,7 @@
-"""The sweeps of a region in CUDA: a team of threads walks a row or a column, reduces, scans, and stores at last.
+"""The passes of a region in CUDA: a team of threads takes a row or a column, reduces, scans, and finally stores.
 
 Comes in: a nest. Goes out: statements for the body of a `__global__` function. A team lies along threadIdx.x (rows) or
-threadIdx.y (columns); what its threads have of a reduction is joined after each sweep.
+threadIdx.y (columns); the partial results of its threads are joined after each pass.
 """
 
 from __future__ import annotations
@@ -43,31 +43,36 @@ EXCHANGED_BYTES = 8  # of an element: shared memory of a block does for so many 
 
 @dataclass(slots=True)
 class ReduceLoops(RegionPrinter):
+    """Prints the passes over rows and columns; subclasses say how threads load and store."""
+
     known_loads: dict[str, str] = field(default_factory=dict)  # loads that a thread has done already, and where to
     before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
-    storing: bool = False  # in the sweep that stores
-    placing: bool = False  # in a sweep that looks for the place of an extreme
+    storing: bool = False  # in the pass that stores
+    placing: bool = False  # in a pass that looks for the index of an extreme
     striped: bool = False  # whether a warp's lanes store what they scanned side by side
 
     def solo(self) -> bool:
-        """Whether one thread does a column alone."""
+        """Return whether one thread computes a column alone."""
         raise NotImplementedError
 
     def is_unrolled(self) -> bool:
-        """Whether such a thread's loop is unrolled."""
+        """Return whether such a thread's loop is unrolled."""
         raise NotImplementedError
 
     def total(self, loops: list[Loop]) -> str:
+        """Return the number of elements of these loops, as C."""
         return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"
 
     def reduced_count(self) -> int:
+        """Return the number of elements of a row or column of this problem."""
         return count_of(self.nest.reduced)
 
     def has_scan(self) -> bool:
+        """Return whether the region has running totals."""
         return any(isinstance(v, ir.Scan) for v in ir.walk(*self.values))
 
     def indices(self, loops: list[Loop], flat: str) -> list[str]:
-        """Take a flat index apart, innermost loop first."""
+        """Return statements that turn a flat index into the variables of these loops."""
         if len(loops) < 2:
             return [f"const int64_t {loop.var} = {flat};" for loop in loops]
         rest = f"rest_{loops[0].var}"
@@ -78,6 +83,11 @@ class ReduceLoops(RegionPrinter):
         return [*lines, f"const int64_t {loops[0].var} = {rest};"]
 
     def passes(self, kind: str, active: str, first: str) -> list[str]:
+        """Return all passes: one for each level of reductions, then one that stores.
+
+        `kind` is "row" or "column"; `active` and `first` are C conditions: which threads have elements, and which of
+        them stores a result.
+        """
         scope = Scope()
         for level in range(1, self.top + 1):
             self.reduce_pass(level, kind, active, scope)
@@ -98,20 +108,22 @@ class ReduceLoops(RegionPrinter):
         return scope.lines
 
     def open_inner(self, scope: Scope) -> Scope:
-        """The scope of what runs for every element of a sweep."""
+        """Return the scope of what runs for every element of a pass."""
         inner = Scope(scope)
         inner.known.update(self.known_loads)
         return inner
 
     def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
-        """The variable that takes an element of a reduction."""
+        """Return the variable that takes an element of a reduction."""
         return name
 
     def settle(self, roots: list[ir.Value], scope: Scope) -> None:
+        """Compute the values that a pass needs from before it."""
         for v in self.frontier(roots):
             self.printer.emit(v, scope)
 
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
+        """Add the pass that completes every reduction of this level."""
         found = self.reductions(level)
         self.placing = any(v.kind in {"maxplace", "minplace"} for v in found)
         roots = [v.arg for v in found] + [g for v in found for g in v.guards]
@@ -140,16 +152,25 @@ class ReduceLoops(RegionPrinter):
         scope.lines += self.join(joined, kind) if joined else []
 
     def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
-        """The statement that takes one more element; what it needs goes to the block, declarations to the scope."""
+        """Return the statement that takes one more element.
+
+        What it needs goes to the block, declarations to the scope.
+        """
         return STEP[value.kind].format(a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block))
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
-        """What the threads of a team have, joined: variable, functor and start of each reduction."""
+        """Return statements that join the partial results of a team's threads.
+
+        `found` has the variable, functor and start of each reduction.
+        """
         return [f"{name} = {kind}_reduce({name}, {functor}, {start});" for name, functor, start in found]
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
-        """Running totals. Of a row each thread runs over a few neighbours, and the block scans what these come to; a
-        column's thread simply runs."""
+        """Add running totals to a pass, and return whether there are any.
+
+        Of a row each thread runs over a few neighbours, and the block scans what these come to; a column's thread
+        simply runs.
+        """
         found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
         for v in found:
             name, acc_type = self.printer.name("s"), accumulator(v)
@@ -190,13 +211,14 @@ class ReduceLoops(RegionPrinter):
             inner.known[id(v)] = f"{name}[{STRIPED}]"
 
     def each_scanned(self, lines: list[str], place: str = f"{SCANNED} * int64_t(threadIdx.x) + u") -> list[str]:
-        """The lines for each of the elements that a thread takes of a stretch that is scanned: neighbours."""
+        """Return the lines for each of the neighbours that a thread takes of a stretch that is scanned."""
         total = self.total(self.nest.reduced)
         head = [f"const int64_t k = k0 + {place};", f"if (k < {total}) {{"]
         inside = indent([*self.indices(self.nest.reduced, "k"), *lines])
         return ["#pragma unroll", f"for (int u = 0; u < {SCANNED}; ++u) {{", *indent([*head, *inside, "}"]), "}"]
 
     def scan_pass(self, body: list[str], tail: list[str]) -> list[str]:
+        """Return the loop over a row in stretches, each scanned by the whole block."""
         before, self.before = self.before, []
         tail = [*body, *tail]
         rest = [*self.each_scanned(tail, STRIPED), "__syncwarp();"] if self.striped else self.each_scanned(tail)
@@ -208,7 +230,7 @@ class ReduceLoops(RegionPrinter):
         ]
 
     def pass_loop(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
-        """The team's loop over the reduced loops, flattened; with a scan it advances in step."""
+        """Return the team's loop over the reduced loops, flattened; with a scan it advances in step."""
         axis = "x" if kind == "row" else "y"
         total = self.total(self.nest.reduced)
         if kind == "column" and self.solo():
@@ -222,9 +244,10 @@ class ReduceLoops(RegionPrinter):
         return self.walk(limit, axis, [*indices, *body, *tail])
 
     def walk(self, count: str, axis: str, lines: list[str]) -> list[str]:
-        """A team's loop over so many elements."""
+        """Return a team's loop over so many elements."""
         return (thread_loops.stepped if self.storing else thread_loops.counted)(count, axis, lines)
 
 
 def count_of(loops: list[Loop]) -> int:
+    """Return the number of elements of these loops for this problem."""
     return math.prod(loop.count for loop in loops)

@@ -31,7 +31,7 @@ SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and 
 
 @dataclass(frozen=True, slots=True)
 class CudaParameters:
-    """What tuning turns."""
+    """Tuning parameters of CUDA kernels."""
 
     threads: int = 256  # of a block, also of a row up to eight times as long
     long_threads: int = 1024  # of a block for longer rows
@@ -48,12 +48,15 @@ FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 ea
 
 @dataclass(slots=True)
 class CudaRegion(ReduceLoops):
+    """Prints one region as a kernel in which a thread takes one element at a time."""
+
     parameters: CudaParameters = CudaParameters()
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
 
     @classmethod
     def of(cls, region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
+        """Return the printer of a region of this function."""
         pointers = {b: f"{c_name(b)}_p" for b in function.specs}
         nest = build_nest(region, sizes.names)
         level = levels(region.stores.values())
@@ -65,7 +68,7 @@ class CudaRegion(ReduceLoops):
         return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=constants, scratch=scratch)
 
     def product(self, name: str, function: Function) -> tuple[list[str], list[str]] | None:
-        """The kernel and its launch in tiles, if the region is a sum of products (`contract_cuda.py`)."""
+        """Return the kernel and its launch in tiles, or None if the region is no product (see `gemm.py`)."""
         found = find_contraction(self.nest.region, self.nest.names)
         if found is None:
             return None
@@ -87,7 +90,7 @@ class CudaRegion(ReduceLoops):
         return kernel.text(name, parameters, body, widths), kernel.launch(name, arguments, checks, widths)
 
     def text(self, name: str, function: Function) -> tuple[list[str], list[str]]:
-        """The device function and the statements that launch it."""
+        """Return the `__global__` function and the statements that launch it."""
         nest = self.nest
         body = {"point": self.point, "row": self.row, "column": self.column}[nest.schedule]()
         parameters, arguments = self.parameters_of(body, function)
@@ -100,26 +103,32 @@ class CudaRegion(ReduceLoops):
 
     @property
     def template(self) -> str:
+        """Return the kernel's template parameters."""
         return ""
 
     @property
     def bounds(self) -> str:
-        """Each sum takes registers, and a block whose threads want more than there are cannot be launched.
+        """Return launch bounds for rows of many sums.
 
-        Where sums are few nvcc is left alone.
+        Each sum takes registers, and a block whose threads want more than there are cannot be launched. Where sums are
+        few nvcc is left alone.
         """
         return "__launch_bounds__(ROW_THREADS, 1) " if self.nest.schedule == "row" and self.sums() > FEW_SUMS else ""
 
     def sums(self) -> int:
+        """Return the number of reductions."""
         return sum(isinstance(v, ir.Reduce) for v in ir.walk(*self.values))
 
     def constants_in(self, body: list[str]) -> list[tuple[str, str]]:
-        """Sizes that are numbers, as far as the body names them."""
+        """Return the sizes that are numbers, as far as the body names them."""
         named = words(body)
         return [(name, value) for name, value in self.constants.items() if name in named]
 
     def parameters_of(self, body: list[str], function: Function) -> tuple[list[str], list[str]]:
-        """Pointers, then sizes and numbers, in the order in which the body names them, the same for kernels alike."""
+        """Return parameters and arguments: pointers, then sizes and numbers.
+
+        They are in the order in which the body names them, which is the same for kernels alike.
+        """
         pointers: dict[str, tuple[str, str]] = {}
         others: dict[str, tuple[str, str]] = {}
         for buffer in (*function.inputs, *function.scratch, *function.outputs):
@@ -137,6 +146,7 @@ class CudaRegion(ReduceLoops):
         return [parameter for parameter, _ in found], [argument for _, argument in found]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
+        """Return the statements that launch the kernel."""
         outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"
         lane = self.nest.lane.size if self.nest.lane else "1"
         depth = f"small({self.total(self.nest.reduced)});  // of a row or column"
@@ -164,26 +174,26 @@ class CudaRegion(ReduceLoops):
                 return [depth, f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
 
     def solo(self) -> bool:
-        """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
+        """Return whether one thread computes a column alone: scans, and short columns such as pooling windows."""
         return self.has_scan() or self.reduced_count() <= SHORT_COLUMN or self.has_windows() or self.keeps_columns()
 
     def is_unrolled(self) -> bool:
         return bool(self.known_loads or self.stepped())
 
     def has_windows(self) -> bool:
-        """Whether columns are windows, and many: their elements lie together, which a team would not profit from."""
+        """Return whether columns are windows, and many: a team would gain nothing, as their elements lie together."""
         nest = self.nest
         windows = all(leaf.window for loop in nest.reduced for leaf in loop.leaves)
         many = count_of([*nest.outer, *([nest.lane] if nest.lane else [])]) >= MANY_COLUMNS
         return nest.schedule == "column" and windows and many and self.reduced_count() <= LONG_WINDOW
 
     def stepped(self) -> Loop | None:
-        """The outer loop of which a thread takes several steps, for windows (`cuda_windows.py`)."""
+        """Return the outer loop of which a thread takes several steps, for windows (see `windows.py`)."""
         alone = self.has_scan() or self.inner_stores() or self.keeps_columns() or self.reduced_count() > SHORT_COLUMN
         return None if alone else stepped_loop(self.nest)
 
     def keeps_columns(self) -> bool:
-        """Whether a thread can hold a column in registers: a short one of known length, and columns enough."""
+        """Return whether a thread can hold a column in registers: a short one of known length, of many."""
         nest = self.nest
         loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
         fixed = all(nest.names[leaf] in self.constants for loop in nest.reduced for leaf in loop.leaves)
@@ -195,6 +205,7 @@ class CudaRegion(ReduceLoops):
     # Point ----------------------------------------------------------------------------------------------------
 
     def point(self) -> list[str]:
+        """Return the point schedule: one element a thread."""
         nest, scope = self.nest, Scope()
         loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
@@ -207,7 +218,10 @@ class CudaRegion(ReduceLoops):
     # Rows and columns -----------------------------------------------------------------------------------------
 
     def row(self) -> list[str]:
-        """A team along threadIdx.x walks the row once for every level of reductions, then once to store."""
+        """Return the row schedule.
+
+        A team along threadIdx.x takes one pass over the row for every level of reductions, then one that stores.
+        """
         outer = self.total(self.nest.outer)
         head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;", f"if (t >= {outer}) return;"]
         if self.has_scan():
@@ -215,8 +229,10 @@ class CudaRegion(ReduceLoops):
         return [*head, *self.indices(self.sharing_last(), "t"), *self.passes("row", "true", "threadIdx.x == 0")]
 
     def sharing_last(self) -> list[Loop]:
-        """The outer loops, those last along which rows share what they read (a norm's weights): blocks that run
-        together then find it in the cache."""
+        """Return the outer loops, those last along which rows share what they read (a norm's weights).
+
+        Blocks that run together then find it in the cache.
+        """
         loads = [v for v in ir.walk(*self.values) if isinstance(v, ir.Load) and self.is_inner(v)]
 
         def shares(loop: Loop) -> bool:
@@ -225,7 +241,7 @@ class CudaRegion(ReduceLoops):
         return sorted(self.nest.outer, key=shares)
 
     def column(self) -> list[str]:
-        """Neighbouring threads hold neighbouring columns; a team along threadIdx.y shares each column."""
+        """Return the column schedule: neighbouring threads have neighbouring columns, and a team shares each."""
         lane = self.nest.lane
         assert lane
         if self.solo():
@@ -248,7 +264,7 @@ class CudaRegion(ReduceLoops):
         return [*head, *self.passes("column", "active", "active && threadIdx.y == 0")]
 
     def keep_columns(self) -> list[str]:
-        """Read a short column once, all of it at a time."""
+        """Return statements that read a short column once, all of it at a time."""
         if not self.keeps_columns():
             return []
         place = "0"

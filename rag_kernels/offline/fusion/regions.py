@@ -42,7 +42,7 @@ class Split:
 
     rows: int
     length: int = 1 << 15
-    whole: int = 0  # rows that are swept again, and no longer than this, stay as they are
+    whole: int = 0  # rows that take another pass, and are no longer than this, stay whole
     tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
     edge: int = 64  # rows and columns of such a tile
     depth: int = 2048  # shortest depth that is split

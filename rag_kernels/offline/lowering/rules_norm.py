@@ -17,6 +17,7 @@ from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of, s
 
 
 def normalise(lowering: Lowering, value: ir.Value, dims: list[int], eps: Any) -> ir.Value:
+    """Return (value - mean) / sqrt(variance + eps) over these dimensions."""
     mean = mean_of(lowering, value, dims, True)
     var = mean_of(lowering, centred_square(lowering, value, mean), dims, True)
     scale = lowering.op("{T}(1) / rk_sqrt({0} + {1})", var, lowering.scalar(eps, value.dtype))
@@ -24,7 +25,7 @@ def normalise(lowering: Lowering, value: ir.Value, dims: list[int], eps: Any) ->
 
 
 def affine(lowering: Lowering, value: ir.Value, weight: Any, bias: Any, trailing: int = 0) -> ir.Value:
-    """Times weight plus bias; `trailing` dimensions follow those that weight and bias have."""
+    """Return the value times weight plus bias; `trailing` dimensions follow those that weight and bias have."""
     for argument, template in ((weight, "{0} * {1}"), (bias, "{0} + {1}")):
         if argument is not None:
             parameter = lowering.value(argument)
@@ -54,7 +55,10 @@ def rms_norm(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def batch_norm(lowering: Lowering, node: Node) -> ir.Value:
-    """Batch statistics in train mode, running ones otherwise. Running buffers are not updated (see the contract)."""
+    """Return batch norm by batch statistics in train mode, by running ones otherwise.
+
+    Running buffers are not updated (see the contract).
+    """
     value = lowering.value(given(node, 0))
     weight, bias, mean, var, training, _, eps = node.args[1:8]
     trailing = len(value.dims) - 2
@@ -86,6 +90,7 @@ def group_norm(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def reduced(lowering: Lowering, value: ir.Value, how: Any) -> ir.Value:
+    """Return a loss as it is (`how` 0), its mean (1) or its sum (2)."""
     dims = list(range(len(value.dims)))
     if how == 0:
         return value
@@ -93,7 +98,7 @@ def reduced(lowering: Lowering, value: ir.Value, how: Any) -> ir.Value:
 
 
 def pair_loss(template: str, *numbers: tuple[str, float]) -> Rule:
-    """A loss of input and target; `{2}`... are its numbers."""
+    """Return the rule of a loss of input and target; `{2}`... are its numbers."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
@@ -131,7 +136,10 @@ def kl_div(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def cross_entropy(lowering: Lowering, node: Node) -> ir.Value:
-    """Class indices, no weights: read the target's logit where it stands, never write the log-probabilities."""
+    """Return cross entropy for class indices without weights.
+
+    It reads the target's logit where it stands, and never writes the log-probabilities.
+    """
     x, target = lowering.value(given(node, 0)), lowering.value(given(node, 1))
     plain = given(node, 2, "weight") is None and given(node, 5, "label_smoothing", 0.0) == 0.0
     if not plain or target.dtype != "int64" or given(node, 4, "ignore_index", -100) != -100:
@@ -152,7 +160,10 @@ def cross_entropy(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def gather_along(lowering: Lowering, source: ir.Value, dim: int, index: ir.Value) -> ir.Value:
-    """source[..., index, ...] along `dim`; the other dimensions share loops. Negative indices read element 0."""
+    """Return source[..., index, ...] along `dim`.
+
+    The other dimensions share loops. Negative indices read element 0.
+    """
     source = lowering.stored(source)
     others = [i for i in range(len(source.dims)) if i != dim]
     for i in others:

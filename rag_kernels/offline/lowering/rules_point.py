@@ -16,7 +16,7 @@ from rag_kernels.offline.lowering.rules_shape import pieces
 
 
 def pointwise(template: str) -> Rule:
-    """The expression as it stands; the highest `{n}` says how many operands it has."""
+    """Return the rule of an expression; the highest `{n}` in it says how many operands it has."""
     arity = 1 + max(int(n) for n in "012" if f"{{{n}}}" in template)
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
@@ -28,6 +28,8 @@ def pointwise(template: str) -> Rule:
 
 
 def add_or_sub(sign: str) -> Rule:
+    """Return the rule of a sum or difference with a factor `alpha`."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         dtype = out_dtype(node)
         a, b = (lowering.value(x, dtype) for x in node.args[:2])
@@ -77,10 +79,10 @@ def clamp(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def with_numbers(template: str, *numbers: tuple[str, float], first: str = "") -> Rule:
-    """A unary operator with named numbers: `{0}` is the tensor, `{1}`... the numbers in order.
+    """Return the rule of a unary operator with named numbers.
 
-    `first` is computed before and takes part as the last operand: a costly function inside a choice would keep the
-    loop from vectorising.
+    `{0}` is the tensor, `{1}`... are the numbers in order. `first` is computed before and takes part as the last
+    operand: a costly function inside a choice would keep the loop from vectorising.
     """
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
@@ -117,7 +119,10 @@ def softplus(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def mish(lowering: Lowering, node: Node) -> ir.Value:
-    """x * tanh(log(1 + e)) with e = exp(x), which is x * (e^2 + 2e) / (e^2 + 2e + 2); beyond 20 it is x."""
+    """Return x * tanh(log(1 + e)) with e = exp(x), computed as x * (e^2 + 2e) / (e^2 + 2e + 2).
+
+    Beyond 20, e is cut off and the result is x.
+    """
     x = lowering.value(given(node, 0))
     e = lowering.op("rk_exp({0} > 20 ? {T}(20) : {0})", x)
     return lowering.op("{0} * ({1} * ({1} + {T}(2)) / ({1} * ({1} + {T}(2)) + {T}(2)))", x, e)
@@ -141,6 +146,8 @@ def lerp(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def fma_like(template: str) -> Rule:
+    """Return the rule of an operator on three tensors and the number `value`."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         a, b, d = (lowering.value(x) for x in node.args[:3])
         return lowering.op(template, a, b, d, lowering.scalar(given(node, 3, "value", 1), out_dtype(node)))
@@ -149,6 +156,7 @@ def fma_like(template: str) -> Rule:
 
 
 def same(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the operand itself."""
     return lowering.value(given(node, 0))
 
 
@@ -163,7 +171,7 @@ def dropout(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def filled(lowering: Lowering, node: Node) -> ir.Value:
-    """full, zeros, ones and their `_like`: a number on new loops."""
+    """Return a number on new loops: full, zeros, ones and their `_like`."""
     name = node.op.split(".")[1]
     number = 0 if name.startswith(("zeros", "new_zeros")) else 1 if name.startswith("ones") else given(node, 1)
     constant = lowering.scalar(number, out_dtype(node))
@@ -171,7 +179,7 @@ def filled(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def number(lowering: Lowering, node: Node) -> ir.Value:
-    """`torch.tensor(number)`."""
+    """Return the value of `torch.tensor(number)`."""
     return lowering.scalar(given(node, 0), out_dtype(node))
 
 

@@ -18,12 +18,14 @@ from rag_kernels.offline.lowering.rules_reduce import mean_of
 
 
 def per_dimension(value: Any, rank: int, default: Any) -> list[int]:
+    """Return one number for each of `rank` dimensions, from one number, a tuple, or the default."""
     value = default if value is None or value == () else value
     items = list(value) if isinstance(value, tuple | list) else [value]
     return items * rank if len(items) == 1 else items
 
 
 def constant_form(form: ir.Form, group: ir.Group) -> Callable[[], tuple[ir.Form, ir.Group]]:
+    """Return a function that returns this form and group, for `Lowering.reindex`."""
     return lambda: (form, group)
 
 
@@ -36,7 +38,7 @@ def windows(
     dilations: list[int],
     out: Any,
 ) -> tuple[ir.Value, ir.Group, tuple[ir.Index, ...]]:
-    """The value read at `o * stride - pad + k * dilation` on the last dimensions, the loops of k, and the guards."""
+    """Return the value read at `o * stride - pad + k * dilation` on the last dimensions, the loops of k, and guards."""
     rank = len(sizes)
     over: list[ir.Atom] = []
     guards: list[ir.Index] = []
@@ -57,6 +59,8 @@ def windows(
 
 
 def max_pool(rank: int) -> Rule:
+    """Return the rule of max pooling over `rank` dimensions."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         sizes = per_dimension(given(node, 1), rank, None)
         strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
@@ -70,6 +74,8 @@ def max_pool(rank: int) -> Rule:
 
 
 def avg_pool(rank: int) -> Rule:
+    """Return the rule of average pooling over `rank` dimensions."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         sizes = per_dimension(given(node, 1), rank, None)
         strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
@@ -87,6 +93,8 @@ def avg_pool(rank: int) -> Rule:
 
 
 def adaptive_avg_pool(rank: int) -> Rule:
+    """Return the rule of adaptive average pooling over `rank` dimensions, for windows of equal size."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         value, out = lowering.value(given(node, 0)), node.outputs[0].shape
         shape, dims = list(value.shape[:-rank]), []

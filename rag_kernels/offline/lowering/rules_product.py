@@ -1,7 +1,7 @@
 """Rules for matrix products and convolutions: a product of two loads, summed over loops.
 
 Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
-reason. `contract.py` later finds such sums and gives them tiles; small ones run as any other reduction does.
+reason. `codegen/contraction.py` later finds such sums and gives them tiles; small ones run as any other reduction does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
 
 def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
-    """A factor is read many times: what costs more than a few operations is stored first."""
+    """Return a factor, stored first if it costs more than a few operations: it is read many times."""
     for v in ir.walk(value):
         costly = isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE)
         if costly or isinstance(v, ir.Reduce | ir.Scan):
@@ -30,7 +30,7 @@ def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
 
 
 def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
-    """a (..., m, k) times b (..., k, n), both of at least two dimensions."""
+    """Return a (..., m, k) times b (..., k, n), both of at least two dimensions."""
     a, b = operand(lowering, a), operand(lowering, b)
     left = lowering.with_dims(a, (*a.dims[:-1], (), a.dims[-1]))
     right = lowering.with_dims(b, (*b.dims[:-2], (), b.dims[-1], b.dims[-2]))
@@ -38,11 +38,12 @@ def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def transposed(lowering: Lowering, value: ir.Value) -> ir.Value:
+    """Return the value with its last two dimensions exchanged."""
     return lowering.with_dims(value, (*value.dims[:-2], value.dims[-1], value.dims[-2]))
 
 
 def matmul(lowering: Lowering, node: Node) -> ir.Value:
-    """Also mm, bmm, mv and dot."""
+    """Return a product of matrices or vectors: matmul, mm, bmm, mv and dot."""
     a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
     vector_a, vector_b = len(a.dims) == 1, len(b.dims) == 1
     a = lowering.with_dims(a, ((), *a.dims)) if vector_a else a
@@ -64,7 +65,7 @@ def linear(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def addmm(lowering: Lowering, node: Node) -> ir.Value:
-    """beta * input + alpha * (a @ b); also baddbmm."""
+    """Return beta * input + alpha * (a @ b); also for baddbmm."""
     out = product(lowering, lowering.value(given(node, 1)), lowering.value(given(node, 2)))
     alpha, beta = given(node, 4, "alpha", 1), given(node, 3, "beta", 1)
     out = out if alpha == 1 else lowering.op("{0} * {1}", out, lowering.scalar(alpha, out.dtype))
@@ -76,9 +77,10 @@ def addmm(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def einsum(lowering: Lowering, node: Node) -> ir.Value:
-    """Operands from left to right, as PyTorch multiplies them unless it knows a better order; each letter once in each.
+    """Return the product of the operands from left to right, as PyTorch multiplies them unless it knows a better order.
 
-    What one operand alone has is summed before, and what no later one has at once, so that a product has two factors.
+    Each letter may stand once in each operand. A dimension that one operand alone has is summed before, and one that no
+    later operand has at once, so that a product has two factors.
     """
     equation, operands = node.args[:2]
     inputs, _, output = str(equation).replace(" ", "").partition("->")
@@ -112,7 +114,7 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def attention(lowering: Lowering, node: Node) -> ir.Value:
-    """Scaled dot-product attention without masks and dropout, as two products around a softmax."""
+    """Return scaled dot-product attention without masks and dropout, as two products around a softmax."""
     q, k, v = (lowering.value(given(node, i)) for i in range(3))
     masked = given(node, 3, "attn_mask") is not None or given(node, 5, "is_causal", False)
     if masked or given(node, 4, "dropout_p", 0.0):
@@ -123,6 +125,8 @@ def attention(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def convolution(rank: int, *, transpose: bool = False) -> Rule:
+    """Return the rule of a convolution over `rank` dimensions."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         x, weight, bias = given(node, 0), given(node, 1), given(node, 2, "bias")
         if transpose:
@@ -146,7 +150,7 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
 
 
 def whole_load(lowering: Lowering, value: ir.Value) -> ir.Load:
-    """The value as a load that steps through its buffer dimension by dimension."""
+    """Return the value as a load that steps through its buffer dimension by dimension."""
     found = lowering.stored(value)
     plain = [ir.Form(tuple((a, 1) for a in group)) for group in found.dims]
     return found if found.stored == found.dims and list(found.index) == plain else lowering.reload(value)
@@ -161,7 +165,11 @@ def windowed(
     window: list[list[int]],
     transpose: bool,
 ) -> ir.Value:
-    """Sum over channels and window positions, one loop each; a dimension of the window is an index and a guard."""
+    """Return the sum over channels and window positions, one loop each.
+
+    A dimension of the window is an index and a guard. `window` has strides, pads and dilations, each with one number
+    for each dimension.
+    """
     if x.dtype != "float32" or weight.dtype != "float32":
         raise ir.Unfusable(f"a convolution of {x.dtype}")
     source, weight = whole_load(lowering, x), operand(lowering, weight)
@@ -200,7 +208,7 @@ def windowed(
 def position(
     o: ir.Group, k: ir.Group, stored: ir.Group, window: tuple[int, int, int], transpose: bool
 ) -> tuple[ir.Form | ir.Value, list[ir.Index]]:
-    """Where output `o` and window position `k` read one dimension, and the guard if that may lie outside."""
+    """Return where output `o` and window position `k` read one dimension, and the guard if that may lie outside."""
     stride, pad, dilation = window
     size, outputs, taps = ir.size_of(stored), ir.size_of(o), ir.size_of(k)
     if not transpose:
@@ -237,15 +245,17 @@ PRODUCTS: dict[str, Rule] = {
 
 
 def shape_of(lowering: Lowering, argument: Any) -> tuple[int, ...]:
+    """Return the shape of an argument of the graph."""
     entry = lowering.env[argument.name]
     return entry.values[0].shape if entry.values else lowering.specs[entry.buffer].shape
 
 
 def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
-    """Where our code is likely to beat the library; both variants are drafted, so the judge has the last word.
+    """Return whether the generated product is likely to beat the library's.
 
-    Depthwise convolutions and matrix-vector products run as plain reductions, limited by memory. On a GPU strict fp32
-    transposed and 3-D convolutions of the library are far from the floor; on a CPU its pointwise ones are.
+    Both variants are drafted, so the judge has the last word. Depthwise convolutions and matrix-vector products run as
+    plain reductions, limited by memory. On a GPU strict fp32 transposed and 3-D convolutions of the library are far
+    from the floor; on a CPU its pointwise ones are.
     """
     name = base_name(node.op)
     if not name.startswith("conv") and name not in {"matmul", "mm", "mv"}:
@@ -259,6 +269,8 @@ def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
 
 
 def only_where_faster(rule: Rule, backend: Backend) -> Rule:
+    """Return the rule restricted to nodes for which the generated product is likely faster."""
+
     def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
         if not likely_faster(lowering, node, backend):
             raise ir.Unfusable("left to the library")
@@ -268,7 +280,7 @@ def only_where_faster(rule: Rule, backend: Backend) -> Rule:
 
 
 def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:
-    """Rules for products: none for 0 (the library's), where ours are better for 1, all for 2."""
+    """Return rules for products: none for 0 (the library's), where likely faster for 1, all for 2."""
     if whose == 1:
         return {name: only_where_faster(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
     return PRODUCTS if whose == 2 else {}

@@ -20,25 +20,31 @@ HIT = "({0} == {1} || {0} != {0}) ? {2} : INT64_MAX"  # where an extreme stands
 
 
 def axes(value: ir.Value, dim: Any) -> list[int]:
+    """Return the dimensions that an argument `dim` means, counted from the front; all for None."""
     if dim is None or dim == ():
         return list(range(len(value.dims)))
     return [d % max(1, len(value.dims)) for d in (dim if isinstance(dim, tuple) else (dim,))]
 
 
 def count_of(value: ir.Value, dims: list[int]) -> ir.Group:
+    """Return the group of all loops of these dimensions."""
     return tuple(a for d in dims for a in (value.dims[d] if value.dims else ()))
 
 
 def mean_of(lowering: Lowering, value: ir.Value, dims: list[int], keep: bool) -> ir.Value:
+    """Return the mean over these dimensions."""
     total = lowering.reduce("sum", value, dims, keep=keep)
     return lowering.op("{0} / {1}", total, lowering.size(count_of(value, dims), value.dtype))
 
 
 def centred_square(lowering: Lowering, value: ir.Value, mean: ir.Value) -> ir.Value:
+    """Return (value - mean) squared."""
     return lowering.op("({0} - {1}) * ({0} - {1})", value, mean)
 
 
 def reduction(kind: str) -> Rule:
+    """Return the rule of a reduction over the dimensions `dim`."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         dtype = out_dtype(node)
         value = lowering.value(given(node, 0))
@@ -52,6 +58,8 @@ def reduction(kind: str) -> Rule:
 
 
 def truth(kind: str) -> Rule:
+    """Return the rule of `any` or `all`."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         value = lowering.op("{0} != 0", lowering.value(given(node, 0)), dtype="bool")
         return lowering.reduce(
@@ -62,7 +70,7 @@ def truth(kind: str) -> Rule:
 
 
 def extreme_index(lowering: Lowering, value: ir.Value, kind: str, dim: int, keep: bool) -> tuple[ir.Value, ir.Value]:
-    """The extreme and the first index at which it stands (NaN wins, as in PyTorch)."""
+    """Return the extreme and the first index at which it stands (NaN wins, as in PyTorch)."""
     best = lowering.reduce(kind, value, [dim], keep=True)
     group = value.dims[dim]
     if len(ir.leaves(group)) > 1:
@@ -76,6 +84,8 @@ def extreme_index(lowering: Lowering, value: ir.Value, kind: str, dim: int, keep
 
 
 def max_or_min(kind: str) -> Rule:
+    """Return the rule of `max` or `min`: of two tensors, of all elements, or along a dimension with indices."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
         value = lowering.value(given(node, 0))
         if len(node.args) > 1 and isinstance(given(node, 1), Ref):
@@ -90,6 +100,8 @@ def max_or_min(kind: str) -> Rule:
 
 
 def arg_extreme(kind: str) -> Rule:
+    """Return the rule of `argmax` or `argmin`."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         value, dim = lowering.value(given(node, 0)), given(node, 1, "dim")
         if dim is None:
@@ -100,6 +112,11 @@ def arg_extreme(kind: str) -> Rule:
 
 
 def variance(root: bool) -> Rule:
+    """Return the rule of `var`, or of `std` with `root`.
+
+    It is computed from the sum of squares about the mean.
+    """
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         value = lowering.value(given(node, 0))
         by_dim = node.op.endswith((".dim", ".correction"))
@@ -136,7 +153,7 @@ def vector_norm(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def softmax_parts(lowering: Lowering, value: ir.Value, dim: int) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Row maximum, exp(x - maximum), and the sum of that."""
+    """Return the maximum along `dim`, exp(x - maximum), and the sum of that."""
     top = lowering.reduce("fastmax", value, [dim], keep=True)
     e = lowering.op("rk_exp({0} - {1})", value, top)
     return top, e, lowering.reduce("sum", e, [dim], keep=True)
@@ -172,6 +189,8 @@ def logsumexp(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def cumulative(kind: str) -> Rule:
+    """Return the rule of a running sum or product."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         value = lowering.value(given(node, 0))
         dtype = out_dtype(node)

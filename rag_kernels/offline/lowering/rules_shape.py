@@ -34,7 +34,7 @@ def permute(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def squeeze(lowering: Lowering, node: Node) -> ir.Value:
-    """Also unsqueeze and flatten: only dimensions of size one, or merging."""
+    """Return the value in its new shape: only dimensions of size one change, or dimensions merge."""
     return reshape(lowering, node)
 
 
@@ -54,6 +54,7 @@ def broadcast_tensors(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
 
 
 def slice_value(lowering: Lowering, value: ir.Value, dim: int, start: int, length: int, step: int = 1) -> ir.Value:
+    """Return `length` elements from `start` along a dimension, every `step`th of them."""
     dim %= len(value.dims)
     if length == ir.size_of(value.dims[dim]) and step == 1:
         return value
@@ -88,6 +89,7 @@ def select(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def flipped(atom: ir.Atom) -> Callable[[], tuple[ir.Form, ir.Group]]:
+    """Return a function that returns the reversed index of a dimension, for `Lowering.reindex`."""
     return lambda: (ir.Form(((atom, -1),), atom.size - 1), (atom,))
 
 
@@ -99,6 +101,7 @@ def flip(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def pieces(lowering: Lowering, value: ir.Value, count: int, dim: int) -> list[ir.Value]:
+    """Return the value in `count` pieces along a dimension, as `torch.chunk` cuts it."""
     size = value.shape[dim]
     step = -(-size // count)
     return [slice_value(lowering, value, dim, s, min(step, size - s)) for s in range(0, size, step)]
@@ -116,7 +119,7 @@ def split(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
 
 
 def cat(lowering: Lowering, node: Node) -> ir.Value:
-    """cat and stack."""
+    """Return tensors side by side, for cat and stack."""
     spec, names = node.outputs[0], given(node, 0)
     dim = given(node, 1, "dim", 0) % len(spec.shape)
     values = [lowering.value(name) for name in names]
@@ -129,6 +132,8 @@ def cat(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def triangle(upper: bool) -> Rule:
+    """Return the rule of `triu` (`upper`) or `tril`."""
+
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         value, diagonal = lowering.value(given(node, 0)), given(node, 1, "diagonal", 0)
         row, column = value.dims[-2:]
