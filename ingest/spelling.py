@@ -1,4 +1,4 @@
-"""How ATen operators are spelled in Python: tables only, read by `ingest.emit`."""
+"""The spelling of ATen operators in Python: tables only, read by `ingest.emit`."""
 
 INFIX = {
     "add": "+",

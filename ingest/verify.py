@@ -1,4 +1,4 @@
-"""The functional form run against the module: the same weights, the same inputs, the same random draws.
+"""Compare the functional form with the module: the same weights, the same inputs, the same random draws.
 
 Comes in: a problem, its functional form and the emitted source. Goes out: nothing, or a ProblemError that says how
 far apart they are. Runs in the child process, for real and in train mode, as KernelBench runs modules.
@@ -26,7 +26,10 @@ class DoesNotRun(ProblemError):
 
 
 def verify(problem: Problem, source: str, arguments: tuple[Argument, ...]) -> None:
-    """Run both and compare every output."""
+    """Run both forms and compare every output.
+
+    Raises ProblemError when outputs disagree in number or values, and DoesNotRun when the emitted source raises.
+    """
     torch.manual_seed(SEED)
     module = execute(problem)
     model = build(problem, module)
