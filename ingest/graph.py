@@ -119,7 +119,7 @@ def overload(op: str) -> Any:
 
 
 def base_name(op: str) -> str:
-    """Return the operator without namespace and overload: `aten.add.Tensor` -> `add`."""
+    """`aten.add.Tensor` to `add`."""
     return op.split(".")[1] if op.count(".") == 2 else op
 
 

@@ -1,4 +1,4 @@
-"""The spelling of ATen operators in Python: tables only, read by `ingest.emit`."""
+"""How ATen operators are spelled in Python: tables only, read by `ingest.emit`."""
 
 INFIX = {
     "add": "+",

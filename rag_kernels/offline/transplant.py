@@ -17,7 +17,7 @@ from rag_kernels.offline.graph.subgraph_match import Match, matches, refs_of, sp
 from rag_kernels.offline.lowering.pointwise import POINTWISE
 from rag_kernels.records import Shown
 
-MAX_TRANSPLANTS = 2  # transplanted drafts of one brief
+MOST = 2  # transplanted drafts of one brief
 LIGHT = POINTWISE.keys() | set("add sub rsub pow clamp hardtanh leaky_relu elu selu gelu softplus mish to".split())
 
 
@@ -45,7 +45,7 @@ def transplants(fp: FunctionalProblem, shown: Sequence[Shown], backend: Backend)
     """
     places = [place for s in shown if _may_serve(s, fp, backend) for place in _places(s, fp)]
     places.sort(key=lambda place: -len(place.operators))  # stable: of equals, what retrieval ranks first
-    for _ in range(MAX_TRANSPLANTS):
+    for _ in range(MOST):
         made = _with_transplants(fp, places)
         if made is None:
             return

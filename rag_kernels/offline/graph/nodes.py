@@ -1,4 +1,4 @@
-"""Nodes of ATen graphs: an operator's base name, the names that a value refers to, an argument by position or keyword.
+"""Nodes of ATen graphs: an operator's base name, what a value refers to, an argument by position or keyword.
 
 Comes in: a node of a functional problem. Goes out: names and values of it. Knows nothing of how operators are lowered.
 """
@@ -17,7 +17,7 @@ VIEWS = frozenset(
 
 
 def base_name(op: str) -> str:
-    """Return the operator without namespace and overload: `aten.add.Tensor` -> `add`."""
+    """`aten.add.Tensor` -> `add`."""
     return op.split(".")[1] if "." in op else op
 
 

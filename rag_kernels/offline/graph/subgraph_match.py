@@ -23,8 +23,8 @@ from rag_kernels.eval.records import (
 )
 from rag_kernels.offline.graph.nodes import base_name, refs
 
-MAX_PATTERN_NODES = 40  # operators of a pattern
-MAX_SEARCH_STEPS = 50_000  # of the search for a pattern
+LARGEST = 40  # operators of a pattern
+STEPS = 50_000  # of the search for a pattern
 COMMUTATIVE = frozenset({"aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.default", "aten.minimum.default"})
 # Where operators take dimensions, which may count from the end.
 DIMS = {"transpose": (1, 2)} | dict.fromkeys(
@@ -120,7 +120,7 @@ def _can_match(pattern: FunctionalProblem) -> bool:
     used = {name for n in pattern.nodes for name in refs_of(n)}
     outputs = set(pattern.results) <= names and len(set(pattern.results)) == len(pattern.results)
     whole = outputs and all(a.name in used for a in pattern.arguments)
-    return whole and 0 < len(names) <= MAX_PATTERN_NODES and not pattern.uses_random
+    return whole and 0 < len(names) <= LARGEST and not pattern.uses_random
 
 
 class _Search:
@@ -137,7 +137,7 @@ class _Search:
         for node in target.nodes:
             for name in refs_of(node):
                 self.users.setdefault(name, set()).add(node.name)
-        self.left = MAX_SEARCH_STEPS
+        self.left = STEPS
 
     def solve(self, todo: list[Pair], found: _Found) -> Match | None:
         """Return the match that follows from binding these pairs, or None.

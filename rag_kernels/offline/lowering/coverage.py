@@ -1,7 +1,4 @@
-"""The coverage table: ATen name -> rule. An operator that is not here stays a library call.
-
-Matrix products, convolutions and attention have a table of their own in `rules_product.py`.
-"""
+"""The coverage table: ATen name -> rule. What is not here stays a library call."""
 
 from __future__ import annotations
 
