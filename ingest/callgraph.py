@@ -1,8 +1,8 @@
-"""Which operators a PyTorch source calls, and which feeds which, read from its text alone.
+"""The operators that a PyTorch source calls, and which feeds which, read from its text alone.
 
 Comes in: Python that defines `module_fn` (or `forward`, also of an `nn.Module` with simple attributes). Goes out:
 the steps of its dataflow in order, views looked through, with idioms such as `x * sigmoid(x)` named. It parses
-and never runs the source; knows nothing of texts, models or archives.
+and never runs the source; it knows nothing of descriptions, models or archives.
 """
 
 import ast
@@ -129,7 +129,7 @@ class _Reader:
         return len(self.steps) - 1
 
     def read(self, node: ast.expr | None) -> Source:
-        """The step or argument that an expression stands for, after adding the steps inside it."""
+        """Return the step or argument that an expression stands for, after adding the steps inside it."""
         match node:
             case ast.Name():
                 return self.values.get(node.id)
@@ -166,7 +166,7 @@ class _Reader:
         return self.emit(op, inputs, self.marks(node) if op and family(op) in MARKED else ())
 
     def marks(self, node: ast.Call) -> tuple[str, ...]:
-        """Keywords with a value other than 1 or False; a name is looked up among the keyword constants."""
+        """Return keywords with a value other than 1 or False; a name is looked up among the keyword constants."""
         told: list[str] = []
         for keyword in node.keywords:
             value = self.defaults.get(keyword.value.id) if isinstance(keyword.value, ast.Name) else keyword.value
@@ -177,7 +177,7 @@ class _Reader:
         return tuple(told)
 
     def called(self, func: ast.expr) -> str | None:
-        """The operator's name in `F.relu`, `x.relu`, `torch.ops.aten.relu.default`, `self.act`; None if it is none."""
+        """Return the operator's name in `F.relu`, `x.relu`, `torch.ops.aten.relu.default` or `self.act`, or None."""
         chain: list[str] = []
         while isinstance(func, ast.Attribute):
             chain.insert(0, func.attr)

@@ -18,7 +18,7 @@ REPEATS = 2  # how often one operator is said at most: a chain of twenty convolu
 
 
 def description(fp: FunctionalProblem) -> str:
-    """The description of a functionalized problem."""
+    """Return the description of a functionalized problem."""
     return functional_text(fp.source, fp.features.operators, fp.features.ranks, fp.features.dtypes)
 
 
@@ -34,8 +34,11 @@ def functional_text(
 
 
 def graph_words(source: str, operators: tuple[str, ...] = ()) -> list[str]:
-    """The operator graph as a set of words, to compare graphs by what they share: operators (a second one of a kind
-    is another word), their marks and families, who feeds whom, and chains of three."""
+    """Return the operator graph as a list of distinct words, to compare graphs by what they share.
+
+    The words are operators (a second one of a kind is another word), their marks and families, who feeds whom, and
+    chains of three.
+    """
     graph = _steps(source)
     ops = [step.op for step in graph] or _operators(operators)
     numbered = [f"{op}#{ops[:place].count(op)}" for place, op in enumerate(ops)]
@@ -50,13 +53,13 @@ def graph_words(source: str, operators: tuple[str, ...] = ()) -> list[str]:
 
 
 def query_graph(text: str) -> list[str]:
-    """The operators that free text speaks of, as words of `graph_words`."""
+    """Return the operators that free text names, as words of `graph_words`."""
     ops = [word for word in words_of(text) if is_known(word) or word in FAMILIES]
     return list(dict.fromkeys((*(f"{op}#0" for op in ops), *map(family, ops))))
 
 
 def query_text(text: str) -> str:
-    """Free text ("fused layernorm gelu") in the words of descriptions."""
+    """Return free text ("fused layernorm gelu") in the words of descriptions."""
     words = words_of(text)
     ops = [word for word in words if is_known(word) or word in FAMILIES]
     others = tuple(word for word in words if word not in ops)
@@ -65,13 +68,15 @@ def query_text(text: str) -> str:
 
 
 def main_family(source: str, operators: tuple[str, ...] = ()) -> str:
-    """The family of the operator that a kernel for this is built around (`conv`, `norm`...): the unit of
-    leave-family-out."""
+    """Return the family of the operator that a kernel for this is built around (`conv`, `norm`...).
+
+    It is the unit that the leave-family-out experiments leave out.
+    """
     return told_family(functional_text(source, operators))
 
 
 def told_family(text: str) -> str:
-    """The same, of a description."""
+    """Return the family of the main operator of a description."""
     main = re.search(r"\bmain_(\w+)", text)
     return family(main.group(1)) if main else "other"
 
@@ -87,7 +92,7 @@ def _operators(names: Sequence[str]) -> list[str]:
 
 
 def keywords(text: str, source: str = "") -> list[str]:
-    """Tokens for BM25: the words of a description or query, and each word of the functional source once."""
+    """Return tokens for BM25: the words of a description or query, and each word of the functional source once."""
     return text.split() + sorted(set(re.findall(r"[a-z][a-z0-9]+", source.lower())))
 
 

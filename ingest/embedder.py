@@ -20,7 +20,10 @@ Matrix = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """`name` changes whenever the vectors would: the index is filled again when it does."""
+    """Turns texts into vectors.
+
+    `name` changes whenever the vectors would: the index is filled again when it does. `dim` is the length of a vector.
+    """
 
     @property
     def name(self) -> str: ...
@@ -29,7 +32,10 @@ class Embedder(Protocol):
     def dim(self) -> int: ...
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        """One row of length one for each text; a text without known tokens is all zeros."""
+        """Return one row of length one for each text, as float32 of the shape (texts, dim).
+
+        A text without known tokens is all zeros.
+        """
         ...
 
 
@@ -39,7 +45,7 @@ class EmbedderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StaticEmbedder:
-    """A `StaticEmbedding` in sentence-transformers' format, computed with numpy."""
+    """A `StaticEmbedding` in the format of sentence-transformers, computed with numpy."""
 
     name: str
     tokenizer: Any  # tokenizers.Tokenizer
@@ -47,6 +53,10 @@ class StaticEmbedder:
 
     @classmethod
     def load(cls, folder: Path) -> "StaticEmbedder":
+        """Load the model of a folder.
+
+        Raises EmbedderError when its files cannot be read.
+        """
         from safetensors.numpy import load
         from tokenizers import Tokenizer
 
@@ -76,13 +86,17 @@ class StaticEmbedder:
 
 @dataclass(frozen=True, slots=True)
 class TransformerEmbedder:
-    """Any other sentence-transformers model."""
+    """Any other model of sentence-transformers."""
 
     name: str
     model: Any  # sentence_transformers.SentenceTransformer
 
     @classmethod
     def load(cls, name: str) -> "TransformerEmbedder":
+        """Load a model by name or path.
+
+        Raises EmbedderError when it cannot be loaded.
+        """
         from sentence_transformers import SentenceTransformer
 
         try:
@@ -102,7 +116,10 @@ class TransformerEmbedder:
 
 
 def load_embedder(setting: str = "builtin") -> Embedder:
-    """The embedder of a setting: `builtin`, or the name or path of a sentence-transformers model."""
+    """Return the embedder of a setting: `builtin`, or the name or path of a sentence-transformers model.
+
+    Raises EmbedderError when the model cannot be loaded.
+    """
     return StaticEmbedder.load(BUILTIN) if setting == "builtin" else TransformerEmbedder.load(setting)
 
 

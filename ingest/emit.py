@@ -40,6 +40,8 @@ LINE = 110
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
+    """Source text, and the constants that became its keywords."""
+
     source: str
     constants: tuple[tuple[str, Constant], ...]
 
@@ -60,7 +62,7 @@ class _Constants:
         return name
 
     def attribute(self, value: Constant) -> str:
-        """The module's own name for a number, when only one of its attributes has this value."""
+        """Return the module's own name for a number, when only one of its attributes has this value."""
         found = [k for k, v in self.numbers.items() if _same(v, value) and k.isidentifier()]
         return found[0] if len(found) == 1 else ""
 

@@ -1,4 +1,4 @@
-"""What retrieval and reports need to know of a graph, and the shape-agnostic key of it.
+"""Features of a graph that retrieval and reports need, and its key, which does not depend on sizes.
 
 Comes in: a `Functional`. Goes out: `Features` and a graph key. FLOPs are counted by torch.utils.flop_counter on
 meta tensors, so nothing is computed. Knows nothing of source text.
@@ -165,7 +165,7 @@ _SMALLEST_SIZE = 16
 
 
 def features(functional: Functional) -> Features:
-    """Count what one forward call does and moves."""
+    """Return what one forward call computes and moves: operators, FLOPs, bytes."""
     tensors = [a for a in functional.arguments if isinstance(a, TensorArgument)]
     outputs = output_specs(functional)
     operators = sorted(base_name(n.op) for n in functional.nodes if n.op != "getitem")
@@ -183,24 +183,24 @@ def features(functional: Functional) -> Features:
 
 
 def output_specs(functional: Functional) -> tuple[TensorSpec, ...]:
-    """Specs of the outputs, in order."""
+    """Return the specs of the outputs, in order."""
     specs = specs_by_name(functional)
     return tuple(specs[name] for name in functional.results)
 
 
 def specs_by_name(functional: Functional) -> dict[str, TensorSpec]:
-    """The spec of every argument and of every node with one output."""
+    """Return the spec of every argument and of every node with one output."""
     specs = {a.name: a.spec for a in functional.arguments if isinstance(a, TensorArgument)}
     return specs | {n.name: n.outputs[0] for n in functional.nodes if n.outputs}
 
 
 def nbytes(specs: Iterable[TensorSpec]) -> int:
-    """Bytes that dense tensors of these specs take."""
+    """Return the bytes that dense tensors of these specs take."""
     return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
 
 
 def working_bytes(functional: Functional) -> int:
-    """Bytes of all arguments and all results, as if nothing were freed on the way."""
+    """Return the bytes of all arguments and all results, as if nothing were freed on the way."""
     tensors = [a.spec for a in functional.arguments if isinstance(a, TensorArgument)]
     made = [s for n in functional.nodes if base_name(n.op) not in VIEWS for s in n.outputs]
     return nbytes(tensors) + nbytes(made)
@@ -212,7 +212,7 @@ def _used(functional: Functional) -> set[str]:
 
 
 def count_flops(functional: Functional) -> int:
-    """Multiply-adds of matmul-like operators, twice each, by PyTorch's own counter."""
+    """Return the multiply-adds of matmul-like operators, twice each, by PyTorch's own counter."""
     specs, known, total = specs_by_name(functional), {}, 0
     for node in functional.nodes:
         if base_name(node.op) not in MATMUL_LIKE:
@@ -255,7 +255,10 @@ def _recurrent_flops(node: Node, specs: dict[str, TensorSpec]) -> int:
 
 
 def graph_key(functional: Functional) -> str:
-    """The same for the same graph at other sizes, with other names, and in another order of independent calls."""
+    """Return a key that is the same for the same graph at other sizes and with other names.
+
+    The order of independent calls does not change it either.
+    """
     specs = specs_by_name(functional)
     tensors = [a for a in functional.arguments if isinstance(a, TensorArgument)]
     dims = {n for a in tensors for n in a.spec.shape if n >= _SMALLEST_SIZE}

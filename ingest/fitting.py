@@ -22,7 +22,7 @@ GPU_SHARE = 7
 
 
 def room_bytes(backend: Backend) -> int:
-    """How many bytes a problem's tensors may take: a share of the free memory of the host or the GPU."""
+    """Return how many bytes a problem's tensors may take: a share of the free memory of the host or the GPU."""
     host = int(psutil.virtual_memory().available)
     if backend == "cpu":
         return host // CPU_SHARE
@@ -33,13 +33,16 @@ def room_bytes(backend: Backend) -> int:
 
 
 def footprint(problem: FunctionalProblem) -> int:
-    """Bytes of the arguments, the outputs and twice the largest intermediate."""
+    """Return the bytes of the arguments, the outputs and twice the largest intermediate."""
     ends = sum(tensor_bytes(a.spec) for a in problem.tensors) + sum(tensor_bytes(s) for s in problem.outputs)
     return ends + 2 * max((sum(tensor_bytes(s) for s in n.outputs) for n in problem.nodes), default=0)
 
 
 def functionalize_to_fit(problem: Problem, *, workers: Workers, max_bytes: int) -> FunctionalProblem:
-    """The functional form of the problem, or of a smaller one whose tensors fit into `max_bytes`."""
+    """Return the functional form of the problem, or of a smaller one whose tensors fit into `max_bytes`.
+
+    Raises ProblemError when there is no functional form.
+    """
     full = functionalize(problem, workers=workers)
     if footprint(full) <= max_bytes:
         return full

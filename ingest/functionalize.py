@@ -22,7 +22,7 @@ CHILD = "rag_kernels.ingest.functionalize_child:functionalize_here"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of one problem: its functional form, or the reason why there is none."""
+    """The result of one problem: its functional form, or the reason why there is none."""
 
     name: str
     functional: FunctionalProblem | None
@@ -42,7 +42,11 @@ def functionalize(
     memory_bytes: int | None = None,
     threads: int | None = None,
 ) -> FunctionalProblem:
-    """Record, emit and verify one problem in a child process."""
+    """Record, emit and verify one problem in a child process.
+
+    Raises ProblemError with the reason when the problem cannot be used, or when the child fails or takes longer than
+    `deadline_s`.
+    """
     payload = {"problem": problem, "threads": threads}
     try:
         reply = workers.call(CHILD, payload, deadline_s=deadline_s, memory_bytes=memory_bytes)
@@ -73,7 +77,7 @@ def functionalize_many(
     deadline_s: float = 60.0,
     memory_bytes: int | None = None,
 ) -> Iterator[Row]:
-    """Functionalize several problems, `jobs` at a time with one thread each, in the order given."""
+    """Yield a row for each of several problems in the order given, `jobs` at a time with one thread each."""
 
     def row(problem: Problem) -> Row:
         started = time.monotonic()

@@ -24,14 +24,14 @@ from rag_kernels.ingest.verify import DoesNotRun, verify
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What one verification may cost."""
+    """The most that one verification may cost."""
 
     argument_bytes: float  # drawn at random, so dearer than what is computed
     working_bytes: float
     flops: float
 
     def load(self, graph: Functional) -> float:
-        """How much of the limit a graph takes; 1 is all of it."""
+        """Return the share of the limit that a graph takes; 1 is all of it."""
         arguments = nbytes(a.spec for a in graph.arguments if isinstance(a, TensorArgument))
         return max(
             arguments / self.argument_bytes,
@@ -48,7 +48,7 @@ UNIT = 1_000_000  # a load of 1, in the bytes that `fit` compares
 
 
 def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str, str]:
-    """Functionalize `payload["problem"]`; a problem that cannot be used gives `{"reason": sentence}`."""
+    """Return the functional form of `payload["problem"]`, or `{"reason": sentence}` if it cannot be used."""
     problem = payload["problem"]
     if payload["threads"]:
         torch.set_num_threads(int(payload["threads"]))

@@ -1,8 +1,8 @@
 """A grammar of small neural-network programs, to train the embedder on.
 
-Comes in: a seeded random generator. Goes out: graphs (chains of operators with an optional residual) and the
-texts of one graph in many guises: functional PyTorch, an `nn.Module`, plain English, a C++ or CUDA kernel. All of
-it is made up here; no benchmark is read. Knows nothing of training.
+Comes in: a seeded random generator. Goes out: graphs (chains of operators with an optional residual) and texts of a
+graph in several forms: functional PyTorch, an `nn.Module`, plain English, a C++ or CUDA kernel. All of them are
+invented here; no benchmark is read. Knows nothing of training.
 """
 
 import re
@@ -15,7 +15,7 @@ from rag_kernels.ingest.vocabulary import family
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator in all its guises; `calls` is empty for what only exists as a layer."""
+    """One operator in all its text forms; `calls` is empty for what only exists as a layer."""
 
     word: str
     calls: tuple[str, ...]
@@ -72,8 +72,11 @@ def graph(rng: Random) -> Graph:
 
 
 def neighbour(origin: Graph, rng: Random) -> Graph:
-    """A graph that is much alike: the heaviest operator is kept, or becomes another of its family, and otherwise
-    one operator is dropped, replaced or added."""
+    """Return a similar graph.
+
+    The heaviest operator is kept, or becomes another of its family, and otherwise one operator is dropped, replaced or
+    added.
+    """
     operators = list(origin.operators)
     keep = next((place for place, op in enumerate(operators) if op in HEAVY), 0)
     others = [place for place in range(len(operators)) if place != keep]
@@ -118,7 +121,7 @@ class _Namer:
 
 
 def functional(graph: Graph, rng: Random) -> str:
-    """The graph as a function, one statement an operator or a few nested ones."""
+    """Return the graph as a function, one statement an operator or a few nested ones."""
     namer, x = _Namer(rng), rng.choice(("x", "input", "a", "inp", "hidden"))
     value, lines = x, []
     for number, op in enumerate(graph.operators):
@@ -138,7 +141,7 @@ def functional(graph: Graph, rng: Random) -> str:
 
 
 def module(graph: Graph, rng: Random) -> str:
-    """The graph as an `nn.Module` in KernelBench's manner."""
+    """Return the graph as an `nn.Module` in the style of KernelBench."""
     namer, made, lines = _Namer(rng), [], []
     for number, op in enumerate(graph.operators):
         if op.layer and (rng.random() < 0.7 or not op.calls):
@@ -156,7 +159,7 @@ def module(graph: Graph, rng: Random) -> str:
 
 
 def english(graph: Graph, rng: Random) -> str:
-    """The graph as somebody would ask for it."""
+    """Return the graph as a request in plain English."""
     said = [rng.choice(op.phrases) for op in graph.operators]
     if graph.residual:
         said.append(rng.choice(("residual add", "skip connection")))
@@ -165,7 +168,7 @@ def english(graph: Graph, rng: Random) -> str:
 
 
 def kernel(graph: Graph, rng: Random) -> str:
-    """The graph as the text of a kernel: signature, a loop, and what each operator looks like inside."""
+    """Return the graph as the text of a kernel: signature, a loop, and the typical body of each operator."""
     name = "_".join(op.word for op in graph.operators)
     head = rng.choice(
         (

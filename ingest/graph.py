@@ -81,7 +81,11 @@ class NeedsFunctionalization(Exception):
 
 
 def functional(name: str, trace: Trace) -> Functional:
-    """Make the graph of a trace functional and drop what does not reach its outputs."""
+    """Return the graph of a trace made functional, without what does not reach its outputs.
+
+    Raises ProblemError for a forward that cannot be made functional, and NeedsFunctionalization for writes through
+    views.
+    """
     try:
         walk = _walked(name, trace)
     except NeedsFunctionalization:
@@ -102,14 +106,14 @@ def functional(name: str, trace: Trace) -> Functional:
 
 
 def refs(value: Value) -> list[str]:
-    """Names that a value refers to, in order."""
+    """Return the names that a value refers to, in order."""
     if isinstance(value, Ref):
         return [value.name]
     return [r for v in value for r in refs(v)] if isinstance(value, tuple) else []
 
 
 def overload(op: str) -> Any:
-    """`aten.add.Tensor` to the operator itself."""
+    """Return the operator of a name such as `aten.add.Tensor`."""
     _, name, variant = op.split(".")
     return getattr(getattr(torch.ops.aten, name), variant)
 
@@ -120,13 +124,16 @@ def base_name(op: str) -> str:
 
 
 def bind(node: Node) -> dict[str, Value]:
-    """The node's arguments by the names of the operator's schema, without defaults."""
+    """Return the node's arguments by the names of the operator's schema, without defaults."""
     schema = overload(node.op)._schema.arguments
     return {a.name: v for a, v in zip(schema, node.args, strict=False)} | dict(node.kwargs)
 
 
 def is_random(node: Node) -> bool:
-    """Does this call draw random numbers? Dropout inside an operator counts only when its rate is not zero."""
+    """Return whether this call draws random numbers.
+
+    Dropout inside an operator counts only when its rate is not zero.
+    """
     if not node.op.startswith("aten."):
         return False
     op = overload(node.op)

@@ -1,4 +1,4 @@
-"""Describe, embed, index: what makes an archived kernel findable.
+"""Describe, embed, index: the steps that make an archived kernel findable.
 
 Comes in: an archive, an embedder, and an attempt or nothing (all that the index lacks). Goes out: how many vectors
 were written. Knows nothing of searching.
@@ -17,12 +17,12 @@ BATCH = 4000
 
 
 def describe_kernel(kernel: ArchivedKernel) -> str:
-    """The description of what an archived kernel computes: the same text as that of its functional problem."""
+    """Return the description of what an archived kernel computes: the text of its functional problem's."""
     return functional_text(kernel.functional_source, kernel.operators, kernel.ranks, kernel.dtypes)
 
 
 def index_attempt(archive: Archive, attempt: Attempt, embedder: Embedder) -> bool:
-    """Index the kernel of a recorded attempt; False for a failed one, which is no kernel."""
+    """Index the kernel of a recorded attempt, and return whether there is one; a failed attempt has none."""
     if not isinstance(attempt.judged.verdict, Passed | Compiled):
         return False
     vector = embedder.embed([description(attempt.problem)])[0]
@@ -31,7 +31,7 @@ def index_attempt(archive: Archive, attempt: Attempt, embedder: Embedder) -> boo
 
 
 def reindex(archive: Archive, embedder: Embedder) -> int:
-    """Index every kernel that has no vector of this embedder; returns how many there were."""
+    """Index every kernel that has no vector of this embedder, and return how many there were."""
     total = 0
     for batch in _batches(archive.missing_embeddings(embedder.name)):
         total += _embed(archive, batch, embedder)
@@ -39,7 +39,7 @@ def reindex(archive: Archive, embedder: Embedder) -> int:
 
 
 def embed_problem(archive: Archive, problem_id: str, embedder: Embedder) -> int:
-    """Index the kernels of a problem anew: what is known of what they compute has changed."""
+    """Index the kernels of a problem again, after its description has changed."""
     return _embed(archive, archive.kernels(KernelFilter(problem_id=problem_id)), embedder)
 
 

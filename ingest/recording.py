@@ -53,7 +53,10 @@ class State:
 
 
 def execute(problem: Problem) -> ModuleType:
-    """Execute the problem's source as a module."""
+    """Execute the problem's source as a module.
+
+    Raises ProblemError when it imports what is not installed, or fails.
+    """
     checked = problem_from_source(problem.name, problem.source)
     try:
         return load_module(checked.name, checked.source)
@@ -62,17 +65,20 @@ def execute(problem: Problem) -> ModuleType:
             f"{problem.name} imports {error.name!r}, which is not installed; run `pip install {error.name}`."
         ) from error
     except Exception as error:
-        raise ProblemError(f"{problem.name} fails when it is imported: {said(error)}.") from error
+        raise ProblemError(f"{problem.name} fails when it is imported: {error_line(error)}.") from error
 
 
-def said(error: BaseException) -> str:
-    """One line of what went wrong."""
+def error_line(error: BaseException) -> str:
+    """Return an error as one line of text."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
 
 
 def build(problem: Problem, module: ModuleType) -> nn.Module:
-    """Call `Model(*get_init_inputs())`, in train mode as it comes."""
+    """Return `Model(*get_init_inputs())`, in train mode as it comes.
+
+    Raises ProblemError when that fails or is no torch.nn.Module.
+    """
     init = _step(problem, "get_init_inputs", module.get_init_inputs)
     model = _step(problem, "Model(*get_init_inputs())", lambda: module.Model(*init))
     if not isinstance(model, nn.Module):
@@ -81,7 +87,10 @@ def build(problem: Problem, module: ModuleType) -> nn.Module:
 
 
 def make_inputs(problem: Problem, module: ModuleType) -> list[Any]:
-    """Call `get_inputs()` and check that it returns positional arguments."""
+    """Return what `get_inputs()` returns.
+
+    Raises ProblemError when these are not positional arguments.
+    """
     inputs = _step(problem, "get_inputs()", module.get_inputs)
     if not isinstance(inputs, list | tuple):
         raise ProblemError(
@@ -98,11 +107,14 @@ def _step(problem: Problem, what: str, call: Callable[[], Any]) -> Any:
     except Exception as error:
         if "allocate memory" in str(error):
             raise MemoryError(str(error)) from error
-        raise ProblemError(f"{problem.name}: {what} fails: {said(error)}.") from error
+        raise ProblemError(f"{problem.name}: {what} fails: {error_line(error)}.") from error
 
 
 def trace(problem: Problem) -> Trace:
-    """Record the forward of a problem on fake tensors."""
+    """Return the recorded forward of a problem, run on fake tensors.
+
+    Raises ProblemError when it cannot be recorded.
+    """
     module = execute(problem)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     model = _fake_or_real(mode, lambda: build(problem, module))
@@ -149,17 +161,19 @@ def _record(problem: Problem, forward: Callable[..., Any], fakes: list[Tensor]) 
         return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
     except _VALUE_READS as error:
         raise ProblemError(
-            f"{problem.name}: the forward reads a tensor's value ({said(error)}), so its graph depends on the data; "
-            "write that branch with tensor operators such as torch.where."
+            f"{problem.name}: the forward reads a tensor's value ({error_line(error)}), so its graph depends on "
+            "the data; write that branch with tensor operators such as torch.where."
         ) from error
     except (ProblemError, MemoryError):
         raise
     except Exception as error:
-        raise ProblemError(f"{problem.name}: the forward cannot be recorded: {said(error)}.") from error
+        raise ProblemError(f"{problem.name}: the forward cannot be recorded: {error_line(error)}.") from error
 
 
 def untangled(graph: fx.GraphModule) -> fx.GraphModule:
-    """The same graph without writes through views, by torch's own functionalization (which splits operators up)."""
+    """Return the same graph without writes through views, by torch's own functionalization (which splits
+    operators up).
+    """
     fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     mode = next(fake.fake_mode for fake in fakes)
     with mode, torch.no_grad():
@@ -167,7 +181,10 @@ def untangled(graph: fx.GraphModule) -> fx.GraphModule:
 
 
 def tensors_of(problem: Problem, result: Any) -> list[Tensor]:
-    """The output tensors of a forward, in order."""
+    """Return the output tensors of a forward, in order.
+
+    Raises ProblemError for an output that is no tensor.
+    """
     outputs = [x for x in pytree.tree_leaves(result) if x is not None]
     if not outputs or not all(isinstance(x, Tensor) for x in outputs):
         kinds = ", ".join(type(x).__name__ for x in outputs) or "nothing"
@@ -176,7 +193,7 @@ def tensors_of(problem: Problem, result: Any) -> list[Tensor]:
 
 
 def collect_state(model: nn.Module) -> list[State]:
-    """List parameters, buffers and plain tensor attributes (also in lists) with their dotted paths."""
+    """Return parameters, buffers and plain tensor attributes (also in lists) with their dotted paths."""
     found: dict[int, State] = {}
     for prefix, module in model.named_modules():
         for path, role, tensor in _owned(module):
@@ -202,7 +219,7 @@ def _owned(module: nn.Module) -> Iterator[tuple[str, Role, Tensor]]:
 
 
 def state_at(model: nn.Module, path: str) -> Any:
-    """Follow a dotted path of `collect_state` from the model to its tensor."""
+    """Return the tensor at a dotted path of `collect_state`."""
     value: Any = model
     for part in path.split("."):
         value = value[int(part)] if isinstance(value, list | tuple) else getattr(value, part)
@@ -248,7 +265,7 @@ RESERVED = frozenset({"torch", "F", "module_fn", "lambda", "in", "is", "if", "fo
 
 
 def unique(wanted: list[str]) -> list[str]:
-    """Make names distinct by numbering repeats, and keep clear of the words that the emitted source needs."""
+    """Return the names made distinct by numbering repeats, clear of the words that the emitted source needs."""
     taken: set[str] = set(RESERVED)
     result: list[str] = []
     for name in wanted:

@@ -53,7 +53,7 @@ _RULES = {"lstm": _lstm, "gru": _gated, "rnn_tanh": _gated, "rnn_relu": _gated}
 
 @contextmanager
 def shape_only_recurrence() -> Iterator[None]:
-    """Inside the block, `aten.lstm.input` and its siblings return empty tensors of the right shapes."""
+    """Let `aten.lstm.input` and its siblings return empty tensors of the right shapes inside the block."""
     operators = {name: getattr(torch.ops.aten, name).input for name in _RULES}
     saved = {name: dict(op.py_kernels) for name, op in operators.items()}
     for name, op in operators.items():

@@ -20,7 +20,7 @@ SMALL_BYTES = 4 << 20
 
 
 def at_other_sizes(fp: FunctionalProblem, sizes: Sizes, workers: Workers) -> FunctionalProblem | None:
-    """The problem at `small` sizes (a few MB) or at `odd` ones (small first, if need be)."""
+    """Return the problem at `small` sizes (a few MB) or at `odd` ones (small first, if need be), or None."""
     try:
         small = fp if footprint(fp) <= SMALL_BYTES else _small(fp, workers)
     except ProblemError:

@@ -1,9 +1,9 @@
 """Train the built-in embedder: `python -m rag_kernels.ingest.train_embedder [--out DIR] [--steps N] [--seed N]`.
 
 Comes in: a seed. Goes out: `tokenizer.json`, `model.safetensors` and the files that let sentence-transformers load
-the folder as a `StaticEmbedding`. The pairs come from `ingest.grammar`: texts of one graph in two guises, or of two
+the folder as a `StaticEmbedding`. The pairs come from `ingest.grammar`: texts of one graph in two forms, or of two
 graphs that differ in one operator; the other pairs of a batch are the negatives (multiple negatives ranking loss).
-A plain torch loop, because the trainer of sentence-transformers wants two more packages and more time for the same.
+The loop is plain torch, because the trainer of sentence-transformers needs two more packages and more time.
 Reads no benchmark and downloads nothing.
 """
 
@@ -37,7 +37,7 @@ GUISES = ("description", "description", "query", "query", "english", "functional
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two texts that belong together, and the graph that they are of."""
+    """Two texts that belong together, and the graph that they describe."""
 
     key: str
     anchor: str
@@ -45,14 +45,14 @@ class Pair:
 
 
 def describe(graph: grammar.Graph, rng: Random) -> str:
-    """The description of the graph, written as a function or as a module."""
+    """Return the description of the graph, written as a function or as a module."""
     written = grammar.functional(graph, rng) if rng.random() < 0.6 else grammar.module(graph, rng)
     ranks = (graph.rank,) if rng.random() < 0.8 else ()
     return functional_text(written, ranks=ranks, dtypes=(graph.dtype,) if ranks else ())
 
 
 def guise(kind: str, graph: grammar.Graph, rng: Random) -> str:
-    """The graph as the kind of text that was asked for."""
+    """Return the graph as a text of this kind."""
     match kind:
         case "description":
             return describe(graph, rng)
@@ -69,9 +69,9 @@ def guise(kind: str, graph: grammar.Graph, rng: Random) -> str:
 
 
 def pair(rng: Random, without: frozenset[str] = frozenset()) -> Pair:
-    """A description and another guise of the same graph, or in a third of cases of its neighbour.
+    """Return a description and another text of the same graph, or in a third of cases of its neighbour.
 
-    No graph has an operator of the families `without`: to see how well families are placed that were never met.
+    No graph has an operator of the families `without`: this tests how well families are placed that were never seen.
     """
     graph, neighbour = grammar.graph(rng), None
     if rng.random() < 1 / 3:
@@ -85,7 +85,10 @@ def pair(rng: Random, without: frozenset[str] = frozenset()) -> Pair:
 
 
 def build_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """Whole words by frequency, then single characters and frequent endings, in an order that does not vary."""
+    """Return a tokenizer of whole words by frequency, then single characters and frequent endings.
+
+    The order does not vary from run to run.
+    """
     splitter = pre_tokenizers.Whitespace()
     lower = normalizers.Lowercase()
     counts: Counter[str] = Counter()
@@ -117,7 +120,7 @@ def _bag(ids: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(tokenizer: Tokenizer, pairs: Sequence[Pair], *, steps: int, batch: int, seed: int) -> torch.Tensor:
-    """Return the embedding matrix after so many steps."""
+    """Return the embedding matrix after so many steps, of the shape (tokens, dimensions)."""
     torch.manual_seed(seed)
     rng = Random(seed)
     bags = torch.nn.EmbeddingBag(tokenizer.get_vocab_size(), DIMENSIONS, mode="mean")
@@ -156,7 +159,7 @@ def save(tokenizer: Tokenizer, weights: torch.Tensor, folder: Path) -> None:
 
 
 def recall(embedder: StaticEmbedder, *, seed: int, graphs: int = 1000) -> dict[str, float]:
-    """Share of unseen graphs whose text finds their own description first among all, by kind of text."""
+    """Return by kind of text how many unseen graphs' texts find their own description first among all, as a share."""
     rng = Random(seed)
     drawn = list({graph.key: graph for graph in (grammar.graph(rng) for _ in range(graphs))}.values())
     corpus = embedder.embed([describe(graph, rng) for graph in drawn])

@@ -1,4 +1,4 @@
-"""The functional form run against the module: the same weights, the same inputs, the same random draws.
+"""Compare the functional form with the module: the same weights, the same inputs, the same random draws.
 
 Comes in: a problem, its functional form and the emitted source. Goes out: nothing, or a ProblemError that says how
 far apart they are. Runs in the child process, for real and in train mode, as KernelBench runs modules.
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from rag_kernels.eval.records import Argument, Problem, ProblemError, ScalarArgument
-from rag_kernels.ingest.recording import build, execute, make_inputs, said, state_at, tensors_of
+from rag_kernels.ingest.recording import build, error_line, execute, make_inputs, state_at, tensors_of
 
 SEED = 2025
 RELATIVE = 1e-4
@@ -26,14 +26,17 @@ class DoesNotRun(ProblemError):
 
 
 def verify(problem: Problem, source: str, arguments: tuple[Argument, ...]) -> None:
-    """Run both and compare every output."""
+    """Run both forms and compare every output.
+
+    Raises ProblemError when outputs disagree in number or values, and DoesNotRun when the emitted source raises.
+    """
     torch.manual_seed(SEED)
     module = execute(problem)
     model = build(problem, module)
     inputs = make_inputs(problem, module)
     values = _values(model, pytree.tree_leaves(inputs), arguments)
     with torch.no_grad():
-        mine = _mine(problem, source, values)
+        mine = _functional_outputs(problem, source, values)
         torch.manual_seed(SEED)
         theirs = tensors_of(problem, model(*inputs))
     if len(mine) != len(theirs):
@@ -57,14 +60,14 @@ def _values(model: torch.nn.Module, leaves: list[Any], arguments: tuple[Argument
     return [value(a) for a in arguments]
 
 
-def _mine(problem: Problem, source: str, values: list[Any]) -> list[Tensor]:
+def _functional_outputs(problem: Problem, source: str, values: list[Any]) -> list[Tensor]:
     namespace: dict[str, Any] = {}
     exec(compile(source, f"<functional {problem.name}>", "exec"), namespace)
     torch.manual_seed(SEED)
     try:
         result = namespace["module_fn"](*values)
     except Exception as error:
-        raise DoesNotRun(f"{problem.name}: the functional form does not run: {said(error)}.") from error
+        raise DoesNotRun(f"{problem.name}: the functional form does not run: {error_line(error)}.") from error
     return list(result) if isinstance(result, tuple) else [result]
 
 

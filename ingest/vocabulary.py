@@ -1,4 +1,4 @@
-"""The words that problems are described with: one name for each operator, and the family it belongs to.
+"""The vocabulary of descriptions: one name for each operator, and the family it belongs to.
 
 Comes in: any spelling of an operator (`aten.native_layer_norm`, `nn.LayerNorm`, "layer norm", "LN"). Goes out:
 the one word that descriptions and queries share (`layer_norm`) and its families (`norm`). Plain data and
@@ -115,7 +115,7 @@ SPELLINGS: dict[str, str] = {
 
 
 def squash(name: str) -> str:
-    """Lower-case a spelling and drop what spellings differ in: underscores, spaces, dashes."""
+    """Return a spelling in lower case, without underscores, spaces and dashes."""
     return re.sub(r"[\s_\-]+", "", name.lower())
 
 
@@ -130,9 +130,9 @@ def _tables() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def operator(name: str) -> str | None:
-    """The one word for an operator, `None` for one that only re-views its input.
+    """Return the one word for an operator, or None for one that only re-views its input.
 
-    An unknown operator keeps its own name in lower case, so that two problems that use it still meet.
+    An unknown operator keeps its own name in lower case, so that two problems that use it still share a word.
     """
     key = squash(name)
     if key in TRANSPARENT:
@@ -141,17 +141,17 @@ def operator(name: str) -> str | None:
 
 
 def is_known(name: str) -> bool:
-    """Whether this spelling names an operator that descriptions speak of."""
+    """Return whether this spelling names an operator of the vocabulary."""
     return squash(name) in _tables()[0]
 
 
 def family(op: str) -> str:
-    """The family of an operator word, and of a family its own name; what has none is `other`."""
+    """Return the family of an operator word, and of a family its own name; what has none is `other`."""
     return op if op in FAMILIES else _tables()[1].get(op, "other")
 
 
 def main_operator(ops: list[str]) -> str | None:
-    """The operator that a kernel for these is built around: first of the heaviest family present."""
+    """Return the operator that a kernel for these is built around: first of the heaviest family present."""
     order = {name: place for place, name in enumerate(FAMILIES)}
     return min(ops, key=lambda op: order.get(family(op), len(order)), default=None)
 
@@ -254,7 +254,9 @@ def _phrase_patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
 
 
 def words_of(text: str) -> list[str]:
-    """Free text as the words of descriptions, in the order of the text; words that mean nothing here are dropped."""
+    """Return free text as the words of descriptions, in the order of the text, without words that have no
+    meaning here.
+    """
     rest = re.sub(r"[-/_,+.:;()>]+", " ", text.lower())
     rest = re.sub(r"\s+", " ", rest)
     found: list[tuple[int, str]] = []

@@ -22,7 +22,7 @@ from rag_kernels.eval.records import Backend, Candidate, Device, FunctionalProbl
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.tuning import is_felt, neighbours, parameters_in, starting_parameters
+from rag_kernels.offline.tuning import has_effect, neighbours, parameters_in, starting_parameters
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, Shown
 
@@ -177,8 +177,8 @@ def test_a_parameter_that_nothing_reads_is_not_turned() -> None:
     first, other = (write(fp, CudaParameters(sharing=sharing)) for sharing in (1024, 0))
     wider = write(fp, CudaParameters(threads=512))
     assert first and other and wider and other.candidate.source != first.candidate.source
-    assert not is_felt(other.candidate.source, first.candidate.source)
-    assert is_felt(wider.candidate.source, first.candidate.source)
+    assert not has_effect(other.candidate.source, first.candidate.source)
+    assert has_effect(wider.candidate.source, first.candidate.source)
 
 
 def test_parameters_survive_the_source() -> None:

@@ -166,13 +166,13 @@ def _flat(file: Path, modules: Mapping[str, Path], seen: frozenset[str] = frozen
         raise ValueError(f"{file.name} has a syntax error on line {error.lineno}: {error.msg}") from error
     lines = source.splitlines()
     for node in reversed(tree.body):
-        text = _instead(node, modules, seen, nested=bool(seen))
+        text = _replacement(node, modules, seen, nested=bool(seen))
         if text is not None:
             lines[node.lineno - 1 : node.end_lineno] = text.splitlines()
     return "\n".join(lines) + "\n"
 
 
-def _instead(node: ast.stmt, modules: Mapping[str, Path], seen: frozenset[str], *, nested: bool) -> str | None:
+def _replacement(node: ast.stmt, modules: Mapping[str, Path], seen: frozenset[str], *, nested: bool) -> str | None:
     """What stands for an import of a neighbour; None for everything else, which stays."""
     if isinstance(node, ast.Import):
         for alias in node.names:

@@ -52,7 +52,11 @@ Results = dict[tuple[int, int], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class KernelBenchRuns:
-    """`problems` has `level1/`, `level2/`...; None looks for it around the runs. `licence` is that of the kernels."""
+    """Reads the kernels of KernelBench runs.
+
+    `problems` is the folder with `level1/`, `level2/`...; None looks for it around the runs. `licence` is that of the
+    kernels.
+    """
 
     problems: Path | None = None
     licence: str = ""

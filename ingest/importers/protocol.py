@@ -1,7 +1,7 @@
-"""What importers share: the seam, what goes through it, and how text of others is cleaned.
+"""The parts that importers share: the protocol, the records that it yields, and functions that clean foreign text.
 
-Comes in: nothing. Goes out: `Importer`, `Skipped`, and small functions. An importer reads files and never runs what
-stands in them; it knows nothing of archives.
+Comes in: nothing. Goes out: `Importer`, `Skipped`, and small functions. An importer reads files and never runs their
+code; it knows nothing of archives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LIBRARY_CALL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A row that cannot be used: where it stands, and why."""
+    """A row that cannot be used: its location, and the reason."""
 
     where: str
     why: str
@@ -52,7 +52,8 @@ class ImportRefused(ArchiveError):
 
 @lru_cache(maxsize=512)
 def stated(problem: Problem, functional_source: str, notice: str = NOT_FUNCTIONALIZED) -> FunctionalProblem:
-    """A functional form as far as text goes: it can be searched by, and not be judged by, having no arguments.
+    """Return a functional form from text alone: it can be searched by, and not be judged by, having no
+    arguments.
 
     `functional_source` defines `module_fn`; without one the module itself is described.
     """
@@ -76,7 +77,7 @@ def stated(problem: Problem, functional_source: str, notice: str = NOT_FUNCTIONA
 
 @lru_cache(maxsize=512)
 def known_problem(name: str, source: str) -> Problem | str:
-    """A problem, or the sentence that says why this text is none."""
+    """Return a problem, or the sentence that says why this text is none."""
     try:
         return problem_from_source(name, source)
     except ProblemError as error:
@@ -84,18 +85,21 @@ def known_problem(name: str, source: str) -> Problem | str:
 
 
 def without_paths(text: str) -> str:
-    """Cut folders out of absolute paths: they name people and machines. File names stay."""
+    """Return the text with folders cut out of absolute paths: they name people and machines. File names stay."""
     return _PATHS.sub("", text)
 
 
 def microseconds(milliseconds: Any) -> float | None:
-    """A time as it should be; None for what is missing, negative or not finite."""
+    """Return a time in microseconds, or None for one that is missing, negative or not finite."""
     known = number(milliseconds)
     return 1000.0 * known if known is not None and known > 0 else None
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None. Raises ValueError for what is no number at all."""
+    """Return a finite number, or None.
+
+    Raises ValueError for what is no number at all.
+    """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -104,13 +108,13 @@ def number(value: Any) -> float | None:
 
 
 def library_calls(source: str) -> str:
-    """A note on the operators of PyTorch that a C++ or CUDA source calls; empty when it calls none."""
+    """Return a note on the operators of PyTorch that a C++ or CUDA source calls; empty when it calls none."""
     found = sorted(set(_LIBRARY_CALL.findall(source)))
     return f"calls PyTorch's own {', '.join(found)}" if found else ""
 
 
 def too_good(speedup: float | None) -> str:
-    """A warning for speed-ups that have so far always been faults of the measurement."""
+    """Return a warning for speed-ups that have so far always been faults of the measurement; empty for others."""
     if speedup is None or speedup <= BELIEVABLE:
         return ""
     return f"claims {speedup:.0f} times the speed of PyTorch, which has to be seen here first"
@@ -121,7 +125,10 @@ def python_files(folder: Path) -> list[Path]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; raises ValueError with a sentence when it has none."""
+    """Return the text of a file.
+
+    Raises ValueError with a sentence when it has none.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

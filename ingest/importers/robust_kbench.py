@@ -114,7 +114,7 @@ class RobustKbench:
                 try:
                     task = _task(path, folder, direction)
                     tasks[folder.name, direction] = task
-                    yield from _own(task)
+                    yield from _task_kernels(task)
                 except ValueError as error:
                     yield Skipped(f"{folder.name}/func_{direction}.py", str(error))
         yield from _highlighted(path / "highlighted", tasks)
@@ -170,7 +170,7 @@ def _baseline(file: Path) -> tuple[float | None, str]:
         return None, ""
 
 
-def _own(task: _Task) -> Iterator[Read]:
+def _task_kernels(task: _Task) -> Iterator[Read]:
     """The task's problems, and its own kernel if it has one."""
     file = task.folder / f"{task.direction}.cu"
     if not file.is_file():
@@ -204,12 +204,12 @@ def _highlighted(folder: Path, tasks: dict[tuple[str, str], _Task]) -> Iterator[
                 if task is None:
                     raise ValueError(f"there is no task {row['task_name']} ({direction})")
                 source = row.get("Code") or read_text(folder / task.folder.name / direction / "kernel.cu")
-                yield from _kernel(task, source, _told(task, row), row["Kernel Name"].replace("_", " "))
+                yield from _kernel(task, source, _claim_of_row(task, row), row["Kernel Name"].replace("_", " "))
             except (ValueError, KeyError, TypeError) as error:
                 yield Skipped(where, str(error) if isinstance(error, ValueError) else f"it lacks {error}")
 
 
-def _told(task: _Task, row: dict[str, str]) -> Claim:
+def _claim_of_row(task: _Task, row: dict[str, str]) -> Claim:
     """A line of the table as a claim."""
 
     def value(name: str) -> float | None:

@@ -67,7 +67,10 @@ _RULE = re.compile(r"'(\w+)': \{'type': '(\w+)', 'description'")
 
 @dataclass(frozen=True, slots=True)
 class Sakana:
-    """`filters` is a checkout of robust-kbench, whose verdicts on tasks are joined in."""
+    """Reads the AI CUDA Engineer archive.
+
+    `filters` is a checkout of robust-kbench, whose verdicts on tasks are joined in.
+    """
 
     filters: Path | None = None
 

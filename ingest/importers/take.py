@@ -26,7 +26,9 @@ BATCH = 4000
 
 @dataclass(slots=True)
 class Report:
-    """What an import read and what of it is new, by table; and the rows that were of no use, each with the reason."""
+    """The counts of one import, by table: what it read and what of it is new; and the rows skipped, each with the
+    reason.
+    """
 
     read: int = 0
     new: Counter[str] = field(default_factory=Counter)
@@ -34,7 +36,7 @@ class Report:
 
 
 def import_from(archive: DuckArchive, importer: Importer, path: Path, *, batch: int = BATCH) -> Report:
-    """Take in everything that the importer finds; what is there already stays, so it can be repeated."""
+    """Store everything that the importer finds; what is there already stays, so it can be repeated."""
     report = Report()
     waiting: list[Imported] = []
     for one in importer.read(path):
@@ -53,7 +55,7 @@ def import_from(archive: DuckArchive, importer: Importer, path: Path, *, batch: 
 def functionalize_imported(
     archive: DuckArchive, embedder: Embedder, *, workers: Workers, jobs: int = 2
 ) -> Iterator[Row]:
-    """Work out the functional form of every imported problem that has none, and embed its kernels by it.
+    """Functionalize every imported problem that has no functional form, and embed its kernels by it.
 
     A problem for which that fails keeps the text of its source, with the reason beside it.
     """

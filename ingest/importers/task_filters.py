@@ -20,7 +20,10 @@ _TASK = re.compile(r"level_(\d+)/task_(\d+)/filter_results\.json$")
 
 
 def task_warning(folder: Path) -> str:
-    """What the filters hold against a task; empty for nothing, and where there is no readable verdict."""
+    """Return a sentence on the numeric filters that a task fails.
+
+    It is empty if it fails none, and where there is no readable verdict.
+    """
     try:
         verdict = json.loads((folder / "filter_results.json").read_text())
     except (OSError, ValueError):
@@ -32,7 +35,7 @@ def task_warning(folder: Path) -> str:
 
 
 def task_warnings(checkout: Path) -> dict[tuple[int, int], str]:
-    """The same for all KernelBench tasks of a checkout, by level and task."""
+    """Return these sentences for all KernelBench tasks of a checkout, by level and task."""
     found: dict[tuple[int, int], str] = {}
     for file in sorted(checkout.rglob("filter_results.json")):
         place = _TASK.search(file.as_posix())

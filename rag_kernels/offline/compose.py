@@ -1,7 +1,8 @@
-"""From a functional problem to one candidate text: kernel tier if everything fuses, composed tier otherwise.
+"""From a functional problem to the text of one candidate: kernel tier if everything fuses, composed tier otherwise.
 
-Comes in: a FunctionalProblem, a backend and tuning parameters. Goes out: a `Plan` with the candidate and what it did.
-The composed tier is Python of the judge's subset: library calls in graph order, own kernels in between.
+Comes in: a FunctionalProblem and tuning parameters, which also name the backend. Goes out: a `Plan` with the candidate
+and a summary of it. The composed tier is Python of the judge's subset: library calls in the order of the graph, with
+generated kernels in between.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from rag_kernels.offline.cpp import region
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.multi_block_rows import LONGEST
+from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.cuda.vectorized import KEPT_ELEMENTS
 from rag_kernels.offline.foreign_kernel import MARK, Foreign, is_foreign
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.regions import Planner, Region, Split
-from rag_kernels.offline.fusion.rematerialize import with_rereads
+from rag_kernels.offline.fusion.rematerialize import without_rematerialization
 from rag_kernels.offline.graph.nodes import VIEWS, base_name, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number
@@ -36,7 +37,10 @@ from rag_kernels.offline.tuning import Parameters
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was written: the candidate, how many operators fused, and which operators stopped the fusion."""
+    """A candidate with what was fused: its schedules, the number of loop nests, and the operators left to the library.
+
+    `stopped` names the operators at which fusion ended, with the reason where a rule gave one.
+    """
 
     candidate: Candidate
     schedules: tuple[str, ...]
@@ -48,14 +52,15 @@ class Plan:
 def write(
     fp: FunctionalProblem, parameters: Parameters, *, foreign: Sequence[Foreign] = (), bare: bool = False
 ) -> Plan | None:
-    """Fuse what can be fused; None when no kernel would be left, unless a `bare` row of library calls is wanted.
+    """Return a plan that fuses what can be fused, or None when no kernel would be left.
 
-    `foreign` are the kernels that the problem's graph calls by their names.
+    A `bare` plan of library calls alone is returned when it is asked for. `foreign` are the kernels that the problem's
+    graph calls by their names. None is also returned for a problem that draws random numbers.
     """
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    lowered = with_rereads(Lowering(fp).run(RULES | product_rules(parameters.products, backend)))
+    lowered = without_rematerialization(Lowering(fp).run(RULES | product_rules(parameters.products, backend)))
     if backend == "cuda":
         lowered = one_pass(lowered, KEPT_ELEMENTS)
     specs = dict(lowered.buffers)
@@ -77,15 +82,18 @@ def write(
 
 
 def split_of(parameters: Parameters) -> Split:
+    """Return when reductions of few long rows are split, for the backend of these parameters."""
     if isinstance(parameters, CpuParameters):
         return Split(8)
-    return Split(1024, tiles=264, whole=LONGEST if parameters.sharing else 0)
+    return Split(1024, tiles=264, whole=MAX_ROW_ELEMENTS if parameters.sharing else 0)
 
 
 def choices(start: Parameters) -> list[Parameters]:
-    """Whose products: ours where they are likely better, then all of them ours, then all the library's.
+    """Return the parameters to draft with first: one variant for each choice of generated or library products.
 
-    On a GPU first all of them ours, on tensor cores; without these last: what is better depends on sizes.
+    On a CPU: generated products where they are likely faster, then everywhere, then nowhere. On a GPU: everywhere on
+    tensor cores, then the same without generated products and where likely faster; products on plain cores come last,
+    since which is faster depends on sizes.
     """
     if isinstance(start, CudaParameters):
         pairs = ((2, 1), (0, 1), (1, 1), (2, 0))
@@ -94,7 +102,7 @@ def choices(start: Parameters) -> list[Parameters]:
 
 
 def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
-    """What round one offers: a plan for each choice that makes a difference."""
+    """Yield the plans of the first round, one for each choice of products that makes a difference."""
     seen: set[tuple[object, ...]] = set()
     for variant in choices(start):
         plan = write(fp, variant)
@@ -106,7 +114,7 @@ def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
 
 
 def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Region | Library]:
-    """The steps without regions that write nothing that anybody reads."""
+    """Return the steps without the regions whose stores nobody reads."""
     needed, kept = set(results), list[Region | Library]()
     for step in reversed(steps):
         if isinstance(step, Library):
@@ -120,7 +128,7 @@ def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Regi
 
 
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
-    """Names of the operators that stay with PyTorch; views cost nothing and are not counted."""
+    """Return the base names of the operators that stay with PyTorch; views are free and are not counted."""
     names = [base_name(s.node.op) for s in steps if isinstance(s, Library) and not is_foreign(s.node)]
     return tuple(name for name in names if name not in VIEWS and name != "getitem")
 
@@ -136,12 +144,16 @@ def _schedules(text: str) -> tuple[str, ...]:
 
 
 def summary(regions: list[Region], library: tuple[str, ...]) -> str:
+    """Return a phrase that counts the fused loop nests and names the library operators in front of them."""
     kernels = f"{len(regions)} fused loop nest{'s' if len(regions) > 1 else ''}"
     return f"{kernels} behind {', '.join(library)}" if library else kernels
 
 
 def kernels_source(functions: list[Function], parameters: Parameters, idea: str) -> str:
-    """The C++ or CUDA text that holds these functions."""
+    """Return the C++ or CUDA text of these functions with the fixed text that they need.
+
+    `idea` becomes the comment on the first line.
+    """
     if isinstance(parameters, CpuParameters):
         bodies = "\n".join(region.function_text(f, parameters) for f in functions)
         return (
@@ -164,7 +176,9 @@ def composed_source(
     parameters: Parameters,
     foreign: Sequence[Foreign] = (),
 ) -> str:
-    """KERNELS and a `forward` that calls library operators, our functions and those of others in turn."""
+    """Return Python with `KERNELS` and a `forward` that calls library operators, generated functions and foreign
+    kernels in order.
+    """
     functions: list[Function] = []
     lines: list[str] = []
     made: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
@@ -197,7 +211,7 @@ def composed_source(
 
 
 def grouped(steps: list[Region | Library]) -> list[list[Region] | Library]:
-    """Regions in a row become one function."""
+    """Return the steps with neighbouring regions joined into lists, each of which becomes one function."""
     out: list[list[Region] | Library] = []
     for step in steps:
         if isinstance(step, Library):
@@ -210,7 +224,7 @@ def grouped(steps: list[Region | Library]) -> list[list[Region] | Library]:
 
 
 def needed_after(run: list[Region], steps: list[Region | Library], results: tuple[str, ...]) -> set[str]:
-    """Buffers of this run that others read."""
+    """Return the buffers of these regions that other steps or the results read."""
     needed = set(results)
     for step in steps:
         if isinstance(step, Library):
@@ -221,7 +235,11 @@ def needed_after(run: list[Region], steps: list[Region | Library], results: tupl
 
 
 def allocate(spec: TensorSpec, fp: FunctionalProblem, near: Mapping[str, TensorSpec] = MappingProxyType({})) -> str:
-    """Room for a tensor, as large as one of `near` where it can be: that serves other sizes too."""
+    """Return the Python expression that allocates a tensor.
+
+    It takes the shape of one of the tensors in `near` where that is the same, so that the candidate serves other sizes
+    too.
+    """
     device = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
     where = f", device={device}.device" if device else ""
     shape = next((f"{name}.shape" for name, other in near.items() if other.shape == spec.shape), list(spec.shape))
@@ -229,7 +247,7 @@ def allocate(spec: TensorSpec, fp: FunctionalProblem, near: Mapping[str, TensorS
 
 
 def foreign_call(node: Node, fp: FunctionalProblem, made: set[str]) -> list[str]:
-    """Room for the outputs of a kernel of another hand, and the call of it."""
+    """Return two Python expressions: one that allocates a foreign kernel's outputs, one that calls it."""
     outputs = [allocate(spec, fp) for spec in node.outputs]
     names = [f"{node.name}[{i}]" for i in range(len(outputs))] if len(outputs) > 1 else [node.name]
     inputs = [f"{python(v)}.contiguous()" if isinstance(v, Ref) and v.name in made else python(v) for v in node.args]
@@ -238,6 +256,7 @@ def foreign_call(node: Node, fp: FunctionalProblem, made: set[str]) -> list[str]
 
 
 def library_call(step: Library, fp: FunctionalProblem) -> str:
+    """Return the Python expression that calls a library operator."""
     node = step.node
     if node.op == "getitem":
         return f"{python(node.args[0])}[{python(node.args[1])}]"
@@ -251,7 +270,7 @@ def library_call(step: Library, fp: FunctionalProblem) -> str:
 
 
 def python(value: Argument) -> str:
-    """An argument of the graph as Python."""
+    """Return an argument of the graph as a Python expression."""
     match value:
         case Ref(name=name):
             return name

@@ -1,4 +1,4 @@
-"""Kernels of other hands inside a composed source: their texts beside ours, and how they are called.
+"""Kernels that this writer did not generate, inside a composed source: their texts, and how they are called.
 
 Comes in: the text of a kernel-tier source and a name for it. Goes out: a `Foreign` whose text can stand in the same
 translation unit as other kernels: in a namespace of its own, exported by its own name, without macros that outlive it.
@@ -30,18 +30,20 @@ class Foreign:
 
     @property
     def op(self) -> str:
+        """Return the name of the operator that stands for this kernel in a graph."""
         return PREFIX + self.function
 
 
 def is_foreign(node: Node) -> bool:
+    """Return whether a node calls a foreign kernel."""
     return node.op.startswith(PREFIX)
 
 
 def foreign(source: str, function: str, kernel_id: str) -> Foreign | None:
-    """A kernel-tier source under another name; None for a text that does not bear it.
+    """Return a kernel-tier source under another name, or None for a text that cannot be renamed.
 
     Includes go before the namespace. The sections of a split source, which NVRTC would compile on their own, become
-    ordinary ones: our kernels beside them are not split.
+    ordinary ones: the generated kernels beside them are not split.
     """
     exports = _EXPORT.findall(source)
     if exports != ["forward"] or _OWN_RK.search(source) or "'''" in source or "__tvm_ffi_" in source:

@@ -1,8 +1,8 @@
-"""What archived kernels of similar problems say of products: whose they have, the library's or their own.
+"""The choice between generated and library products, made as archived kernels of similar problems made it.
 
 Comes in: the plans for a problem, and the exemplars that retrieval chose for it, most similar first. Goes out: the
 plans, those first that treat products and convolutions as the exemplars do, with the exemplars that were followed.
-What is faster depends on sizes and on the machine. What the archive holds has won there; a rule would guess.
+Which is faster depends on sizes and on the machine. The exemplars were fast there; a fixed rule would guess.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ CALL = re.compile(r"\btorch\.ops\.aten\.(\w+)")
 
 
 def advised(plans: Sequence[Plan], shown: Sequence[Shown], backend: Backend) -> tuple[list[Plan], list[Shown]]:
-    """The plans in a better order, and whose advice the first one follows; nobody's, if it was the first already."""
+    """Return the plans, best advised first, and the exemplars that the first one follows.
+
+    The second list is empty when the advice changes nothing.
+    """
     disputed = {name for plan in plans for name in plan.library if any(name not in other.library for other in plans)}
     advice: dict[str, tuple[bool, Shown]] = {}  # operator -> whether it is computed by the kernel itself
     for exemplar in shown:

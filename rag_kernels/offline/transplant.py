@@ -1,7 +1,7 @@
-"""Archived kernels in place of parts of a problem: retrieval proposes, the graph decides, the judge proves.
+"""Archived kernels in place of parts of a problem: retrieval proposes, a graph match places, the judge tests.
 
 Comes in: a problem and the exemplars of a brief. Goes out: at most two `Transplant`s: the problem with calls of
-archived kernels where their graphs stood, and the kernels' texts. All else is left as it was, to be fused or kept.
+archived kernels where their graphs stood, and the kernels' texts. All other operators are left as they were.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ class _Place:
 
 
 def transplants(fp: FunctionalProblem, shown: Sequence[Shown], backend: Backend) -> Iterator[Transplant]:
-    """The largest parts first, as many as do not overlap; then the same without the kernel of the largest."""
+    """Yield the problem with archived kernels in the largest parts that do not overlap.
+
+    A second one is the same without the kernel of the largest part.
+    """
     places = [place for s in shown if _may_serve(s, fp, backend) for place in _places(s, fp)]
     places.sort(key=lambda place: -len(place.operators))  # stable: of equals, what retrieval ranks first
     for _ in range(MOST):
-        made = _planted(fp, places)
+        made = _with_transplants(fp, places)
         if made is None:
             return
         yield made
@@ -75,7 +78,7 @@ def _same_sizes(pattern: FunctionalProblem, match: Match, fp: FunctionalProblem)
     return all(specs[name] == spec for spec, name in bound)
 
 
-def _planted(fp: FunctionalProblem, places: Sequence[_Place]) -> Transplant | None:
+def _with_transplants(fp: FunctionalProblem, places: Sequence[_Place]) -> Transplant | None:
     """Calls in all places that are still free, one after the other."""
     kernels: dict[str, tuple[Foreign, Shown]] = {}
     done: list[_Place] = []
@@ -122,7 +125,7 @@ def _with_call(fp: FunctionalProblem, match: Match, op: str) -> FunctionalProble
 
 
 def in_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The operators such that each comes after what it reads, otherwise in the order given."""
+    """Return the operators so that each comes after those it reads, otherwise in the order given."""
     left, missing, out = list(nodes), {n.name for n in nodes}, list[Node]()
     while left:
         at = next(i for i, n in enumerate(left) if missing.isdisjoint(refs_of(n)))

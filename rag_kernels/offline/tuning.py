@@ -1,4 +1,4 @@
-"""Tuning parameters as text in the source and as records: read back, and turned one step at a time.
+"""Tuning parameters: how a generated source states them, and which neighbours of a set of parameters are tried.
 
 Comes in: a generated source, or parameters. Goes out: parameters, or neighbours of them. Knows the line
 `constexpr ... BLOCK = 1024, TILE = 4096;  // tuning parameters` that generated kernels carry.
@@ -42,14 +42,14 @@ CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 
 
 def starting_parameters(backend: Backend, arch: str = "") -> Parameters:
-    """What to begin with, on a device of this architecture where it is known."""
+    """Return the parameters to begin with, for a device of this architecture where it is known."""
     if backend == "cpu":
         return CpuParameters()
     return CudaParameters() if not arch or arch in ROOMY else CudaParameters(sharing=0)
 
 
 def parameters_in(source: str, backend: Backend) -> Parameters | None:
-    """The parameters that a generated source was written with; None for a source of another hand."""
+    """Return the parameters that a generated source was written with, or None for a foreign source."""
     line = next((x for x in source.splitlines() if x.endswith(END)), None)
     if line is None:
         return None
@@ -64,7 +64,7 @@ def parameters_in(source: str, backend: Backend) -> Parameters | None:
 
 
 def neighbours(base: Parameters, schedules: tuple[str, ...]) -> Iterator[Parameters]:
-    """One parameter changed at a time, those first that the schedules in use feel."""
+    """Yield the parameters with one changed at a time, those first that affect the schedules in use."""
     for name, schedule, values in CPU_CHOICES if isinstance(base, CpuParameters) else CUDA_CHOICES:
         if not schedule or schedule in schedules:
             for value in values:
@@ -72,16 +72,16 @@ def neighbours(base: Parameters, schedules: tuple[str, ...]) -> Iterator[Paramet
                     yield replace(base, **{name: value})
 
 
-def is_felt(changed: str, base: str) -> bool:
-    """Whether two sources differ in more than the value of a parameter that nothing reads."""
+def has_effect(changed: str, base: str) -> bool:
+    """Return whether two sources differ in more than the value of a parameter that no other line names."""
     texts = [source.splitlines() for source in (base, changed)]
     (before, *rest), (after, *other) = (sorted(text, key=lambda x: not x.endswith(END)) for text in texts)
     values = [dict(re.findall(r"(\w+) = (\d+)", line)) for line in (before, after)]
-    turned = [name for name in values[0] if values[0][name] != values[1].get(name)]
-    return rest != other or any(re.search(rf"\b{name}\b", line) for name in turned for line in rest)
+    differing = [name for name in values[0] if values[0][name] != values[1].get(name)]
+    return rest != other or any(re.search(rf"\b{name}\b", line) for name in differing for line in rest)
 
 
 def describe(base: Parameters, changed: Parameters) -> str:
-    """What differs, in words: `lanes 256 -> 1024`."""
+    """Return the changed parameters in words, such as `lanes 256 -> 1024`."""
     pairs = [(f.name, getattr(base, f.name), getattr(changed, f.name)) for f in fields(base)]
     return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)

@@ -1,10 +1,11 @@
-"""The offline writer: reuse, fuse, transplant, rewrite, tune. It needs no key and no network, and never presents itself
-as an LLM.
+"""The offline writer: it reuses, fuses, transplants, rewrites and tunes.
 
+It needs no key and no network, and never presents itself as an LLM.
 Comes in: a Brief. Goes out: Drafts, in this order: archived kernels proven here on the same graph and sizes, the fused
 candidate (products as in the most similar archived kernels), archived kernels in parts of the graph, other choices of
 what is fused, other archived kernels of the same graph, rewritten graphs; from the second round on, the best so far
-with one tuning parameter changed. A source that was tried is never drafted again; an empty list: nothing is left.
+with one tuning parameter changed. A source that was tried is never drafted again; an empty list says that no draft is
+left.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rag_kernels.offline.foreign_kernel import MARK, Foreign
 from rag_kernels.offline.graph.rewrites import rewrites, simplified
 from rag_kernels.offline.product_choice import advised
 from rag_kernels.offline.transplant import transplants
-from rag_kernels.offline.tuning import Parameters, describe, is_felt, neighbours, parameters_in, starting_parameters
+from rag_kernels.offline.tuning import Parameters, describe, has_effect, neighbours, parameters_in, starting_parameters
 from rag_kernels.records import Brief, Draft, Shown
 
 
@@ -29,7 +30,7 @@ class OfflineWriter:
     name = "offline"
 
     def propose(self, brief: Brief) -> Sequence[Draft]:
-        """Up to `width` drafts that this run has not judged yet."""
+        """Return up to `width` drafts that this run has not judged yet."""
         seen = {a.candidate.id for a in brief.attempts}
         drafts: list[Draft] = []
         for draft in self._ideas(brief):
@@ -62,7 +63,7 @@ class OfflineWriter:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A form of the problem's graph that candidates are written for."""
+    """A form of the problem's graph for which candidates are written."""
 
     problem: FunctionalProblem
     foreign: tuple[Foreign, ...] = ()
@@ -72,16 +73,18 @@ class Variant:
     shown: tuple[Shown, ...] = ()
 
     def write(self, parameters: Parameters) -> Plan | None:
+        """Return the plan for these parameters, or None when the form makes no difference to it."""
         plan = write(self.problem, parameters, foreign=self.foreign, bare=bool(self.around))
         return plan if plan and (not self.around or self.around in plan.library) else None
 
     def drafts(self, parameters: Parameters) -> Iterator[Draft]:
+        """Yield the draft for these parameters, if there is a plan."""
         plan = self.write(parameters)
         if plan is not None:
             yield self.draft(plan)
 
     def draft(self, plan: Plan, idea: str = "", parent: str = "", follows: Sequence[Shown] = ()) -> Draft:
-        """`follows` are the archived kernels after which the plan was chosen."""
+        """Return the plan as a draft; `follows` are the archived kernels after which the plan was chosen."""
         chosen = f"Products as in {', '.join(s.kernel.id for s in follows)}." if follows else ""
         idea = idea or " ".join(text for text in (self.idea, _idea(plan), chosen) if text)
         parents: list[tuple[str, Relation]] = [(s.kernel.id, "transplanted") for s in self.shown]
@@ -141,7 +144,7 @@ def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) ->
     if best is None:
         return
     base = parameters_in(best.candidate.source.partition(MARK)[0], backend)
-    if base is None:  # a kernel of another hand leads: its parameters are unknown, so tune our own
+    if base is None:  # a foreign kernel leads: its parameters are unknown, so tune our own
         ours = {draft.candidate.id for draft in fused}
         own = _best([a for a in brief.attempts if a.candidate.id in ours])
         best, base = (own or best), starting_parameters(backend, brief.device.arch)
@@ -151,7 +154,7 @@ def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) ->
     variant, leading = (same or written)[0]
     for parameters in neighbours(base, leading.schedules if leading else ()):
         plan = variant.write(parameters)
-        if plan and (leading is None or is_felt(plan.candidate.source, leading.candidate.source)):
+        if plan and (leading is None or has_effect(plan.candidate.source, leading.candidate.source)):
             yield variant.draft(plan, f"Tune: {describe(base, parameters)}.", best.candidate.id)
 
 

@@ -1,1 +1,1 @@
-"""What both languages share: loop nests, statements, parameters, reduction levels."""
+"""The parts of code generation that both languages share: loop nests, statements, parameters, reduction levels."""

@@ -3,8 +3,8 @@
 Comes in: a region. Goes out: a `Contraction` with its nest, or None when the region is of another kind. Loops of the
 left factor alone are rows, those of the right alone are columns (where the output is contiguous), those of both are
 batches, the summed ones are the depth; a convolution has its filters as rows and its places as columns. Transposed
-convolutions with a stride run phase by phase: outputs of one phase use the same window positions. Knows nothing of
-languages: `contract_cpp.py` and `contract_cuda.py` print it.
+convolutions with a stride run phase by phase: outputs of one phase use the same window positions. Prints the pieces of
+C that both languages share; `cpp/contraction.py` and `cuda/gemm.py` print the rest.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Side:
 
 @dataclass(slots=True)
 class Contraction:
+    """A region as a matrix product: the loops of its batches, rows, columns and depth, outermost first."""
+
     nest: Nest
     total: ir.Reduce
     batches: list[Loop]
@@ -68,13 +70,14 @@ class Contraction:
         return None
 
     def count(self, loops: list[Loop]) -> int:
+        """Return the number of steps that these loops have together for this problem."""
         total = 1
         for loop in loops:
             total *= loop.count
         return total
 
     def extent(self, loop: Loop) -> str:
-        """How many steps a loop has, within its phase if it has one."""
+        """Return how many steps a loop has, as C: within its phase, if it has one."""
         found = self.phase_of(loop)
         if not found:
             return f"({loop.size})" if " " in loop.size else loop.size
@@ -84,10 +87,11 @@ class Contraction:
         return f"taps{number}"
 
     def extents(self, loops: list[Loop]) -> str:
+        """Return how many steps these loops have together, as C."""
         return " * ".join(self.extent(loop) for loop in loops) or "1"
 
     def variable(self, loop: Loop, step: str) -> str:
-        """The loop variable at a step."""
+        """Return the loop variable at a step, as C."""
         found = self.phase_of(loop)
         if not found:
             return step
@@ -96,8 +100,8 @@ class Contraction:
             return f"{step} * {phase.stride} + phase{number}"
         return f"first{number} + {step} * {phase.step}"
 
-    def apart(self, loops: list[Loop], flat: str, kind: str) -> list[str]:
-        """Statements that take a flat index apart into the loops' variables, innermost last."""
+    def unflatten(self, loops: list[Loop], flat: str, kind: str) -> list[str]:
+        """Return statements that turn a flat index into the variables of these loops (outermost first)."""
         lines, rest = [], flat
         for loop in reversed(loops[1:]):
             size = self.extent(loop)
@@ -106,7 +110,7 @@ class Contraction:
         return [*lines, *(f"const {kind} {loop.var} = {self.variable(loop, rest)};" for loop in loops[:1])]
 
     def phase_tables(self, kind: str) -> list[str]:
-        """What phase number p uses, as constants of its own loop."""
+        """Return declarations of each phase's first window position and number of positions."""
         lines = []
         for n, phase in enumerate(self.phases):
             for name, table in (("first", phase.first), ("taps", phase.taps)):
@@ -115,12 +119,13 @@ class Contraction:
         return lines
 
     def factor(self, side: Side, printer: Printer) -> tuple[list[str], str]:
-        """Statements that compute an element of a factor, and its name; guards are left to the caller."""
+        """Return statements that compute an element of a factor, and its name; guards are left to the caller."""
         scope = Scope()
         text = printer.emit(side.value, scope)
         return scope.lines, text
 
     def note(self) -> str:
+        """Return the comment that describes the product's sizes."""
         stores = ", ".join(self.nest.region.stores)
         sizes = [" * ".join(loop.size for loop in loops) or "1" for loops in (self.rows, self.columns, self.depth)]
         times = " * ".join(loop.size for loop in self.batches)
@@ -128,7 +133,7 @@ class Contraction:
 
 
 def sum_of(region: Region) -> ir.Reduce | None:
-    """The one sum of products of a region, if it has no other reduction and stores nothing inside the sum."""
+    """Return the one sum of products of a region, or None if it has another reduction or stores inside the sum."""
     every = list(ir.walk(*region.stores.values()))
     found = [v for v in every if isinstance(v, ir.Reduce)]
     inside = {a for v in region.stores.values() for g in v.dims for a in ir.leaves(g)} & set(region.reduced)
@@ -138,6 +143,7 @@ def sum_of(region: Region) -> ir.Reduce | None:
 
 
 def find_contraction(region: Region, names: Names) -> Contraction | None:
+    """Return the region as a contraction, or None if it is no product that can run in tiles."""
     total = sum_of(region)
     found = factors_of(total) if total else None
     if total is None or found is None:
@@ -161,11 +167,12 @@ def find_contraction(region: Region, names: Names) -> Contraction | None:
 
 
 def atoms_of(guard: ir.Index) -> set[ir.Atom]:
+    """Return the loops that a guard depends on."""
     return set(ir.own_atoms(guard))
 
 
 def innermost(region: Region) -> ir.Atom | None:
-    """The loop along which the outputs are contiguous, if they agree."""
+    """Return the loop along which the outputs are contiguous, or None if they differ in that."""
     last = set()
     for value in region.stores.values():
         group = ir.leaves(a for g in value.dims for a in g)
@@ -176,7 +183,10 @@ def innermost(region: Region) -> ir.Atom | None:
 def arranged(
     region: Region, names: Names, total: ir.Reduce, sides: tuple[Side, Side], loops: tuple[set[ir.Atom], ...]
 ) -> Contraction:
-    """The loops in the order in which they lie in memory, merged where every access allows it."""
+    """Return the contraction with loops in the order of memory, merged where every access allows it.
+
+    `loops` has the atoms of rows, columns, batches and depth.
+    """
     loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
     accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}
     stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
@@ -203,7 +213,7 @@ def arranged(
 
 
 def phase(guard: ir.Index) -> Phase | None:
-    """The phases of a guard `(o + pad - k * dilation) % stride == 0`."""
+    """Return the phases of a guard `(o + pad - k * dilation) % stride == 0`, or None for another guard."""
     if guard.every == 1:
         return None
     terms = [(leaf, factor) for atom, factor in guard.form.terms for leaf in atom.leaves()]
@@ -218,10 +228,12 @@ def phase(guard: ir.Index) -> Phase | None:
     return Phase(outputs[0], window, stride, step, tuple(h[0] if h else 0 for h in hits), tuple(map(len, hits)))
 
 
-def guard_text(c: Contraction, guard: ir.Index, printer: Printer) -> str:
-    """The guard in C; within a phase every position is a multiple already."""
-    if guard.every > 1 and any(p.window and set(ir.own_atoms(guard)) == {p.output, p.window} for p in c.phases):
+def guard_text(contraction: Contraction, guard: ir.Index, printer: Printer) -> str:
+    """Return the guard in C; within a phase every position is a multiple of the stride already."""
+    if guard.every > 1 and any(
+        p.window and set(ir.own_atoms(guard)) == {p.output, p.window} for p in contraction.phases
+    ):
         assert guard.limit is not None
-        place, size = c.nest.position(guard.form), c.nest.names.product(guard.limit)
+        place, size = contraction.nest.position(guard.form), contraction.nest.names.product(guard.limit)
         return f"uint64_t({place}) < uint64_t({size}) * {guard.every}"
     return printer.emit(guard, Scope())

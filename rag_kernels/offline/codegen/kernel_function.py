@@ -19,7 +19,7 @@ from rag_kernels.offline.lowering.pointwise import CTYPES
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One export. `order` holds all parameters as the call passes them: buffers by name, numbers as they are."""
+    """One exported function. `order` has all parameters as the call passes them: buffers by name, and numbers."""
 
     name: str
     inputs: tuple[str, ...]
@@ -30,6 +30,7 @@ class Function:
     order: tuple[str | Number, ...]
 
     def parameters(self) -> str:
+        """Return the C parameter list."""
         texts = []
         for item in self.order:
             if isinstance(item, Number):
@@ -40,19 +41,20 @@ class Function:
         return ", ".join(texts)
 
     def scratch_memory(self, names: Names) -> list[tuple[str, str, str]]:
-        """Every scratch buffer with its C type and its number of elements as C text."""
+        """Return each scratch buffer as (name, C type, number of elements as C)."""
         found = {b: (r.stores[b].dtype, r.dims(b)) for r in self.regions for b in r.stores if b in self.scratch}
         return [(b, CTYPES[t], names.product(tuple(a for g in dims for a in g))) for b, (t, dims) in found.items()]
 
 
 def loads_of(region: Region) -> list[ir.Load]:
+    """Return all loads of the region's values."""
     return [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
 
 
 def whole_function(
     fp: FunctionalProblem, regions: Sequence[Region], results: Sequence[str], specs: dict[str, TensorSpec]
 ) -> Function:
-    """The kernel tier: every argument in the order of the contract, then the outputs."""
+    """Return the kernel tier's function: every argument in the order of the contract, then the outputs."""
     known = [n for n, _ in numbers(fp)]
     by_name = {n.python: n for n in known}
     inputs = tuple(a.name for a in fp.arguments if isinstance(a, TensorArgument))
@@ -65,7 +67,10 @@ def whole_function(
 def part_function(
     fp: FunctionalProblem, name: str, regions: Sequence[Region], needed: set[str], specs: dict[str, TensorSpec]
 ) -> Function:
-    """The composed tier: only the buffers and numbers that these regions use; `needed` buffers leave the function."""
+    """Return a function of the composed tier, with only the buffers and numbers that these regions use.
+
+    `needed` buffers are outputs; the others that the regions write are scratch memory.
+    """
     written = list(dict.fromkeys(b for r in regions for b in r.stores))
     outputs = tuple(b for b in written if b in needed)
     inputs = tuple(dict.fromkeys(v.buffer for r in regions for v in loads_of(r) if v.buffer not in written))
@@ -80,7 +85,9 @@ SHORT = 64  # a reduced loop this short, but for products, is a number in the so
 
 @dataclass(slots=True)
 class Sizes:
-    """Solves every loop size from tensor sizes; what cannot be solved is a number of this problem."""
+    """Declarations of all loop sizes, solved from tensor sizes; a size that cannot be solved is a number of this
+    problem.
+    """
 
     names: Names
     declarations: list[str] = field(default_factory=list)
@@ -88,9 +95,10 @@ class Sizes:
     known: set[ir.Atom] = field(default_factory=set)
     constants: dict[str, str] = field(default_factory=dict)  # those that are numbers
 
-    def solve(self, f: Function) -> None:
-        external, internal = self.equations(f)
-        plain = [r for r in f.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
+    def solve(self, function: Function) -> None:
+        """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations."""
+        external, internal = self.equations(function)
+        plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
         short = {a for r in plain for a in r.reduced if a.size <= SHORT}
         for _, group in external:
             for leaf in ir.leaves(group):
@@ -110,17 +118,17 @@ class Sizes:
         for leaf in rest:
             self.declare(leaf, str(leaf.size))
 
-    def equations(self, f: Function) -> tuple[list[tuple[str, ir.Group]], list[tuple[ir.Group, ir.Group]]]:
-        """Sizes of parameters against loops, and loops of scratch buffers against those that read them."""
+    def equations(self, function: Function) -> tuple[list[tuple[str, ir.Group]], list[tuple[ir.Group, ir.Group]]]:
+        """Return sizes of parameters with their loops, and scratch buffers' loops with those that read them."""
         external: list[tuple[str, ir.Group]] = []
         internal: list[tuple[ir.Group, ir.Group]] = []
-        written = {buffer: r.dims(buffer) for r in f.regions for buffer in r.stores}
-        for region in f.regions:
+        written = {buffer: r.dims(buffer) for r in function.regions for buffer in r.stores}
+        for region in function.regions:
             for buffer in region.stores:
-                if buffer in f.outputs:
+                if buffer in function.outputs:
                     external += [(f"{c_name(buffer)}.size({d})", g) for d, g in enumerate(region.dims(buffer))]
             for v in loads_of(region):
-                if v.buffer in f.inputs:
+                if v.buffer in function.inputs:
                     external += [(f"{c_name(v.buffer)}.size({d})", g) for d, g in enumerate(v.stored)]
                 else:
                     dims = written[v.buffer]
@@ -136,7 +144,7 @@ class Sizes:
     def settle(
         self, pending: list[tuple[str, ir.Group]], internal: list[tuple[ir.Group, ir.Group]]
     ) -> list[tuple[str, ir.Group]]:
-        """Solve every equation that has one unknown; turn those that have none into checks."""
+        """Solve every equation with one unknown, turn those without any into checks, and return the rest."""
         progress = True
         while progress:
             progress = False
@@ -154,6 +162,7 @@ class Sizes:
         return pending
 
     def solve_one(self, text: str, group: ir.Group) -> None:
+        """Declare the one unknown leaf of `text == product of the group`, and check the equation if it has others."""
         unknown = [leaf for leaf in group if leaf not in self.known]
         if unknown:
             rest = tuple(leaf for leaf in group if leaf is not unknown[0])
@@ -162,6 +171,7 @@ class Sizes:
             self.checks.append(f"{text} == {self.names.product(group)}")
 
     def declare(self, leaf: ir.Atom, text: str) -> None:
+        """Declare a leaf's size, once."""
         if leaf not in self.known:
             self.known.add(leaf)
             if text.isdigit():

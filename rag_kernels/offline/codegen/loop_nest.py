@@ -18,15 +18,17 @@ Poly = dict[tuple[str, ...], int]  # monomials over size names -> coefficient
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """n9 before n10, so that kernels alike have their sizes in one order."""
+    """Return the names with n9 before n10, so that kernels alike have their sizes in one order."""
     return tuple(sorted(names, key=lambda name: (len(name), name)))
 
 
 def times(poly: Poly, names: tuple[str, ...], factor: int = 1) -> Poly:
+    """Return the polynomial times a monomial."""
     return {in_order(mono + names): c * factor for mono, c in poly.items()}
 
 
 def plus(a: Poly, b: Poly) -> Poly:
+    """Return the sum of two polynomials."""
     out = dict(a)
     for mono, c in b.items():
         out[mono] = out.get(mono, 0) + c
@@ -34,6 +36,7 @@ def plus(a: Poly, b: Poly) -> Poly:
 
 
 def text_of(poly: Poly) -> str:
+    """Return a polynomial as C."""
     terms = [" * ".join([*([str(c)] if c != 1 or not mono else []), *mono]) for mono, c in poly.items()]
     return " + ".join(terms) if terms else "0"
 
@@ -48,25 +51,31 @@ class Names:
         return self.of.setdefault(leaf, f"n{len(self.of)}")
 
     def product(self, group: tuple[ir.Atom, ...]) -> str:
+        """Return the size of a group as C: the product of its leaves' names."""
         return " * ".join(self[a] for a in ir.leaves(group)) or "1"
 
 
 @dataclass(slots=True)
 class Access:
-    """Where a load or store touches its buffer: a coefficient a leaf, a constant, and indices that are values."""
+    """The address of a load or store in its buffer, in elements.
+
+    `steps` maps each leaf to its coefficient, a polynomial over size names; `constant` is a polynomial; `values` pairs
+    computed indices with their strides.
+    """
 
     steps: dict[ir.Atom, Poly]
     constant: Poly
     values: list[tuple[ir.Value, Poly]]
 
     def stride(self, leaf: ir.Atom) -> float:
-        """The numeric stride of a leaf (0 when the access does not depend on it)."""
+        """Return a leaf's stride in elements at this problem's sizes; 0 when the access does not depend on it."""
         return self._numeric.get(leaf, 0)
 
     _numeric: dict[ir.Atom, int] = field(default_factory=dict)
 
 
 def access_of(stored: tuple[ir.Group, ...], index: tuple[ir.Form | ir.Value, ...], names: Names) -> Access:
+    """Return the address of an element, given one size group and one index for each stored dimension."""
     out = Access({}, {}, [])
     for d, item in enumerate(index):
         inner = ir.leaves(a for group in stored[d + 1 :] for a in group)
@@ -87,6 +96,7 @@ def access_of(stored: tuple[ir.Group, ...], index: tuple[ir.Form | ir.Value, ...
 
 
 def store_access(region: Region, buffer: str, names: Names) -> Access:
+    """Return the address at which a region stores a buffer's element."""
     slot = region.slots.get(buffer)
     stored: list[ir.Group] = []
     index: list[ir.Form] = []
@@ -127,14 +137,17 @@ class Nest:
     stores: dict[str, Access]
 
     def offset(self, access: Access, start: str = "") -> str:
-        """The element offset as C text; indices that are values are left to the caller. `start` names its constant."""
+        """Return the element offset as C.
+
+        Indices that are values are left to the caller. `start` replaces the constant part.
+        """
         terms = self.terms(access, [*self.outer, *([self.lane] if self.lane else []), *self.reduced])
         if access.constant:
             terms.append(start or text_of(access.constant))
         return " + ".join(terms)
 
     def terms(self, access: Access, loops: list[Loop]) -> list[str]:
-        """What these loops add to an element's offset, as C."""
+        """Return the terms that these loops add to an element's offset, as C."""
         terms = []
         for loop in loops:
             step = access.steps.get(loop.leaves[-1])
@@ -145,7 +158,7 @@ class Nest:
         return terms
 
     def is_dense(self, access: Access, loops: list[Loop]) -> bool:
-        """Whether elements of these loops lie one behind the other, without a gap."""
+        """Return whether the elements of these loops are contiguous."""
         inner: list[str] = []
         for loop in reversed(loops):
             if access.steps.get(loop.leaves[-1]) != {in_order(inner): 1}:
@@ -154,7 +167,7 @@ class Nest:
         return True
 
     def position(self, form: ir.Form) -> str:
-        """The value of a form as C text."""
+        """Return the value of a form as C."""
         terms = [str(form.offset)] if form.offset or not form.terms else []
         for atom, factor in form.terms:
             parts = atom.leaves()
@@ -164,11 +177,13 @@ class Nest:
         return " + ".join(terms)
 
     def var(self, leaf: ir.Atom) -> str:
+        """Return the name of the variable of the loop over this leaf alone."""
         loops = [*self.outer, *self.reduced, *([self.lane] if self.lane else [])]
         return next(loop.var for loop in loops if loop.leaves == (leaf,))
 
 
 def build_nest(region: Region, names: Names) -> Nest:
+    """Return the loops of a region in order, with its schedule and the address of every access."""
     loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
     accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}
     stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
@@ -192,11 +207,12 @@ def build_nest(region: Region, names: Names) -> Nest:
 
 
 def loop_over(group: tuple[ir.Atom, ...], var: str, names: Names) -> Loop:
+    """Return one printed loop over a group of leaves."""
     return Loop(group, var, names.product(group), ir.size_of(group))
 
 
 def loop_order(region: Region, accesses: list[Access]) -> list[ir.Atom]:
-    """Outermost first, as the access that runs over most of the loops lies in memory."""
+    """Return the atoms outermost first, in the order of memory of the access that runs over most of them."""
     atoms = [*region.outer, *region.reduced]
     reference = max(accesses, key=lambda a: len([x for x in atoms if a.stride(x)]))
     return sorted(atoms, key=lambda a: (reference.stride(a) != 0, -abs(reference.stride(a)), a.serial))
@@ -205,7 +221,7 @@ def loop_order(region: Region, accesses: list[Access]) -> list[ir.Atom]:
 def merge(
     order: list[ir.Atom], accesses: list[Access], pinned: set[ir.Atom], names: Names
 ) -> list[tuple[ir.Atom, ...]]:
-    """Adjacent loops become one where every access steps through them as through one."""
+    """Return the loops in groups: adjacent ones become one where every access steps through them as through one."""
     groups: list[tuple[ir.Atom, ...]] = []
     for atom in order:
         if groups and atom not in pinned and groups[-1][-1] not in pinned:

@@ -1,8 +1,7 @@
 """Functions that generated kernels may call, by name; only those used are printed.
 
 The C++ ones are straight-line so that `#pragma omp simd` can vectorise them, and within a few ulp in float; the
-rare ones call libm.
-CUDA has exact ones of its own (built without fast-math).
+rare ones call libm. The CUDA ones call CUDA's own functions, built without fast-math.
 """
 
 LIBM = "acos asin atan ceil cos cosh floor log10 log2 nearbyint sin sinh tan trunc".split()
@@ -221,7 +220,7 @@ CUDA["rk_pow"] = (
 
 
 def used(table: dict[str, tuple[str, tuple[str, ...]]], body: str) -> str:
-    """The text of the functions that the body calls, and of those that they call."""
+    """Return the text of the functions that the body calls, and of those that they call."""
     wanted: list[str] = []
 
     def want(name: str) -> None:

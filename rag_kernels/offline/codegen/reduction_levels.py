@@ -1,6 +1,7 @@
-"""Passes over a region: which reductions complete in which sweep, and what a sweep needs from before it.
+"""Passes over the data of a region: which reductions each pass completes, and which values it needs from earlier ones.
 
-Comes in: a nest. Goes out: what both languages' region printers share. Knows nothing of threads.
+Comes in: a nest. Goes out: `RegionPrinter`, on which both languages' region printers are built, and the C text of
+reductions' starts and steps. Knows nothing of threads.
 """
 
 from __future__ import annotations
@@ -41,30 +42,35 @@ STEP = {
 
 
 def start_of(kind: str, dtype: str) -> str:
+    """Return the neutral element of a reduction, as C."""
     if kind in {"max", "fastmax", "min"} and not dtype.startswith("float"):
         return "INT64_MIN" if kind != "min" else "INT64_MAX"
     return START[kind]
 
 
 def accumulator(value: ir.Reduce | ir.Scan) -> str:
-    """Sums and products of floats run in double; truth values in int."""
+    """Return the C type of a reduction's accumulator.
+
+    Sums and products of floats run in double, truth values in int.
+    """
     if value.kind in {"any", "all"}:
         return "int"
-    wide = value.dtype == "float32" and value.kind in {"sum", "prod"}
-    return "double" if wide else CTYPES[value.dtype]
+    in_double = value.dtype == "float32" and value.kind in {"sum", "prod"}
+    return "double" if in_double else CTYPES[value.dtype]
 
 
 def indent(lines: Iterable[str]) -> list[str]:
+    """Return the lines, two spaces further in."""
     return ["  " + line for line in lines]
 
 
 def words(lines: Iterable[str]) -> dict[str, None]:
-    """The names in a text, and its other words, each once."""
+    """Return the names and other words of a text in order, each once."""
     return dict.fromkeys(re.findall(r"\w+", "\n".join(lines)))
 
 
 def around(loops: list[Loop], body: list[str], *, unroll: bool = False) -> list[str]:
-    """Plain serial loops, outermost first, around some lines."""
+    """Return plain serial loops, outermost first, around some lines."""
     for loop in reversed(loops):
         head = ["#pragma unroll"] if unroll else []
         body = [*head, f"for (int64_t {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var}) {{", *indent(body), "}"]
@@ -72,7 +78,7 @@ def around(loops: list[Loop], body: list[str], *, unroll: bool = False) -> list[
 
 
 def levels(roots: Iterable[ir.Value]) -> dict[int, int]:
-    """By identity: how many reductions must be complete before a value can be computed."""
+    """Return by value how many reductions must be complete before it can be computed."""
     out: dict[int, int] = {}
     for value in ir.walk(*roots):
         below = max((out[id(c)] for c in ir.children(value)), default=0)
@@ -81,8 +87,8 @@ def levels(roots: Iterable[ir.Value]) -> dict[int, int]:
 
 
 @dataclass(slots=True)
-class Passes:
-    """One region on its way to text."""
+class RegionPrinter:
+    """The state in which one region is printed; both languages derive from it."""
 
     nest: Nest
     printer: Printer
@@ -91,34 +97,38 @@ class Passes:
 
     @property
     def stores(self) -> dict[str, ir.Value]:
+        """Return the stored values by buffer."""
         return self.nest.region.stores
 
     @property
     def values(self) -> tuple[ir.Value, ...]:
+        """Return the stored values."""
         return tuple(self.stores.values())
 
     @property
     def top(self) -> int:
-        """How many levels of reductions the region has."""
+        """Return how many levels of reductions the region has."""
         return max(self.level.values(), default=0)
 
     def store(self, buffer: str, scope: Scope) -> list[str]:
-        """The statement that writes a buffer's element; what it needs goes to the scope."""
+        """Return the statement that writes a buffer's element; what it needs goes to the scope."""
         text = self.printer.emit(self.stores[buffer], scope)
         return [f"{self.printer.pointers[buffer]}[{self.nest.offset(self.nest.stores[buffer]) or '0'}] = {text};"]
 
-    def swept(self) -> dict[str, ir.Value]:
-        """The stores that run over the reduced loops; the others happen once an outer element."""
+    def inner_stores(self) -> dict[str, ir.Value]:
+        """Return the stores that run over the reduced loops; the others happen once an outer element."""
         return {b: v for b, v in self.stores.items() if self.is_inner(v) or self.stored_inside(v)}
 
     def reductions(self, level: int) -> list[ir.Reduce]:
+        """Return the reductions that the pass of this level completes."""
         return [v for v in ir.walk(*self.values) if isinstance(v, ir.Reduce) and self.level[id(v)] == level]
 
     def is_inner(self, value: ir.Value) -> bool:
+        """Return whether the value depends on a reduced loop."""
         return bool(ir.tree_atoms(value) & set(self.nest.region.reduced))
 
     def frontier(self, roots: list[ir.Value]) -> list[ir.Value]:
-        """Values without a reduced loop that the roots' inner expressions use directly."""
+        """Return the values without a reduced loop that the roots' inner expressions use directly."""
         out: list[ir.Value] = []
         seen: set[int] = set()
 
@@ -137,5 +147,6 @@ class Passes:
         return out
 
     def stored_inside(self, value: ir.Value) -> bool:
+        """Return whether the value is stored along a reduced loop, even if it does not depend on one."""
         own = {a for g in value.dims for a in ir.leaves(g)}
         return bool(own & set(self.nest.region.reduced))

@@ -1,7 +1,7 @@
 """Values to statements: one C assignment an operator, each value once a scope.
 
-Comes in: values and a nest. Goes out: lines of C. Both languages use it; a subclass says how loops run. Knows the
-nest's index expressions and nothing of threads.
+Comes in: values and a nest. Goes out: lines of C, which both languages use. Knows the nest's index expressions and
+nothing of threads.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from rag_kernels.offline.lowering.pointwise import CTYPES
 
 @dataclass(slots=True)
 class Scope:
-    """A block of statements. What an outer scope has computed is not computed again."""
+    """A block of statements. A value that an outer scope has computed is not computed again."""
 
     parent: Scope | None = None
     lines: list[str] = field(default_factory=list)
     known: dict[object, str] = field(default_factory=dict)
 
     def find(self, key: object) -> str | None:
+        """Return the C name known for a key in this scope or an outer one."""
         scope: Scope | None = self
         while scope:
             if key in scope.known:
@@ -32,7 +33,7 @@ class Scope:
 
 
 def literal(number: bool | int | float, dtype: str) -> str:
-    """A number as a C literal of the dtype."""
+    """Return a number as a C literal of the dtype."""
     if dtype.startswith("float"):
         value = float(number)
         if math.isnan(value):
@@ -46,18 +47,19 @@ def literal(number: bool | int | float, dtype: str) -> str:
 
 @dataclass(slots=True)
 class Printer:
-    """Prints the values of one region."""
+    """Prints the values of one region as statements."""
 
     nest: Nest
     pointers: dict[str, str]  # buffer -> C pointer expression
     count: int = 0
 
     def name(self, prefix: str = "v") -> str:
+        """Return a new C name."""
         self.count += 1
         return f"{prefix}{self.count}"
 
     def emit(self, value: ir.Value, scope: Scope) -> str:
-        """The C name or literal of the value; statements that compute it go to the scope."""
+        """Return the C name or literal of the value; statements that compute it go to the scope."""
         found = scope.find(id(value))
         if found is None:
             found = self.compute(value, scope)
@@ -65,6 +67,7 @@ class Printer:
         return found
 
     def compute(self, value: ir.Value, scope: Scope) -> str:
+        """Return the C text of a value that no scope knows yet."""
         ctype = CTYPES[value.dtype]
         match value:
             case ir.Const():
@@ -91,12 +94,13 @@ class Printer:
                 raise AssertionError(f"{type(value).__name__} outside its loops")
 
     def assign(self, value: ir.Value, text: str, scope: Scope) -> str:
+        """Declare a new variable with this text, and return its name."""
         name = self.name()
         scope.lines.append(f"const {CTYPES[value.dtype]} {name} = {text};")
         return name
 
     def place(self, value: ir.Load, scope: Scope) -> str:
-        """The element offset of a load, as C text."""
+        """Return the element offset of a load as C."""
         access = self.nest.accesses[id(value)]
         terms = [self.nest.offset(access)] if self.nest.offset(access) else []
         for index, stride in access.values:
@@ -105,6 +109,7 @@ class Printer:
         return " + ".join(terms) or "0"
 
     def load(self, value: ir.Load, scope: Scope) -> str:
+        """Return the name of a loaded element; a scope loads each address once."""
         text = f"{self.pointers[value.buffer]}[{self.place(value, scope)}]"
         if value.dtype == "bool":  # g++ vectorises loads of bytes, not of bools
             text = f"((const uint8_t*){text.replace('[', ')[', 1)} != 0"

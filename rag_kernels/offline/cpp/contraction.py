@@ -1,8 +1,8 @@
 """Contractions in C++: packed panels of both factors, a tile of sums in registers, the epilogue on finished rows.
 
 Comes in: a Contraction. Goes out: three small functions of the region (pack the left factor, pack the right one,
-store a row) and the call of `product`, which is the same text for every region. Packing turns strides, windows and
-guards into contiguous panels, so that the inner loop knows nothing of them.
+store a row) and the call of `product`, which is the same text for every region. Packing copies factors with strides,
+windows and guards into contiguous panels, so that the inner loop knows nothing of them.
 """
 
 from __future__ import annotations
@@ -86,89 +86,98 @@ void product(int64_t batches, int64_t rows, int64_t columns, int64_t depth, Left
 I64 = "int64_t"
 
 
-def region_text(c: Contraction, printer: Printer) -> list[str]:
+def region_text(contraction: Contraction, printer: Printer) -> list[str]:
+    """Return the statements of a region that is a product."""
     left, right = (
         f"const auto {name} = [&](int64_t z, int64_t start, int64_t count, int64_t k0, int64_t kn, float* panel) {{"
         for name in ("left", "right")
     )
-    sizes = ", ".join(c.extents(loops) for loops in (c.batches, c.rows, c.columns, c.depth))
+    sizes = ", ".join(
+        contraction.extents(loops)
+        for loops in (contraction.batches, contraction.rows, contraction.columns, contraction.depth)
+    )
     body = [
-        *c.phase_tables("int64_t"),
+        *contraction.phase_tables("int64_t"),
         left,
-        *indent(packed(c, c.left, "MR", printer)),
+        *indent(packed(contraction, contraction.left, "MR", printer)),
         "};",
         right,
-        *indent(packed(c, c.right, "NR", printer)),
+        *indent(packed(contraction, contraction.right, "NR", printer)),
         "};",
         "const auto store = [&](int64_t z, int64_t row, int64_t start, int64_t count, const float* sums) {",
-        *indent(stored(c, printer)),
+        *indent(stored(contraction, printer)),
         "};",
         f"product({sizes}, left, right, store);",
     ]
-    for n, phase in reversed(list(enumerate(c.phases))):
+    for n, phase in reversed(list(enumerate(contraction.phases))):
         body = [f"for (int64_t phase{n} = 0; phase{n} < {phase.stride}; ++phase{n}) {{", *indent(body), "}"]
-    return [c.note(), "{", *indent(body), "}"]
+    return [contraction.note(), "{", *indent(body), "}"]
 
 
-def lanes_apart(c: Contraction, lanes: list[Loop], flat: str, room: str) -> list[str]:
-    """Outer lane loops taken apart; the innermost runs from `from` for `len` steps."""
+def unflatten_lanes(contraction: Contraction, lanes: list[Loop], flat: str, room: str) -> list[str]:
+    """Return statements for the outer lane loops' variables; the innermost runs from `from` for `len` steps."""
     *outer, inner = lanes
-    size = c.extent(inner)
+    size = contraction.extent(inner)
     if not outer:
         return [f"const int64_t from = {flat};", f"const int64_t len = {room};"]
     return [
         f"const int64_t from = ({flat}) % {size};",
-        *c.apart(outer, f"(({flat}) / {size})", I64),
+        *contraction.unflatten(outer, f"(({flat}) / {size})", I64),
         f"const int64_t len = std::min<int64_t>({room}, {size} - from);",
     ]
 
 
-def packed(c: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
-    """Panels of `width` lanes: element (k, lane) of a panel lies at k * width + lane; missing lanes are zero.
+def packed(contraction: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
+    """Return the body that packs a factor into panels of `width` lanes.
 
-    Stretches of lanes run along the innermost lane loop; a guard leaves a part of a stretch, and the rest is zero.
+    Element (k, lane) of a panel lies at k * width + lane; missing lanes are zero. Stretches of lanes run along the
+    innermost lane loop; a guard leaves a part of a stretch, and the rest is zero.
     """
     return [
-        *c.apart(c.batches, "z", I64),
+        *contraction.unflatten(contraction.batches, "z", I64),
         f"for (int64_t k = 0; k < kn && count % {width}; ++k)",
         f"  for (int64_t s = count; s % {width}; ++s)",
         f"    panel[(count / {width} * kn + k) * {width} + s % {width}] = 0.0f;",
         "for (int64_t s = 0; s < count;) {",
-        *indent(lanes_apart(c, side.lanes, "start + s", "count - s")),
-        *indent(columnwise(c, side, width, printer) if along_depth(c, side) else rowwise(c, side, width, printer)),
+        *indent(unflatten_lanes(contraction, side.lanes, "start + s", "count - s")),
+        *indent(
+            columnwise(contraction, side, width, printer)
+            if along_depth(contraction, side)
+            else rowwise(contraction, side, width, printer)
+        ),
         "  s += len;",
         "}",
     ]
 
 
-def columnwise(c: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
-    """Lane after lane, for a factor that is contiguous along the depth."""
-    lines, text = c.factor(side, printer)
+def columnwise(contraction: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
+    """Return loops that pack lane after lane, for a factor that is contiguous along the depth."""
+    lines, text = contraction.factor(side, printer)
     return [
         "for (int64_t u = 0; u < len; ++u) {",
-        f"  const int64_t {side.lanes[-1].var} = {c.variable(side.lanes[-1], '(from + u)')};",
+        f"  const int64_t {side.lanes[-1].var} = {contraction.variable(side.lanes[-1], '(from + u)')};",
         f"  float* to = panel + (s + u) / {width} * {width} * kn + (s + u) % {width};",
         "  for (int64_t k = 0; k < kn; ++k) {",
-        *indent(indent([f"const int64_t {c.depth[0].var} = k0 + k;", *lines, f"to[k * {width}] = {text};"])),
+        *indent(indent([f"const int64_t {contraction.depth[0].var} = k0 + k;", *lines, f"to[k * {width}] = {text};"])),
         "  }",
         "}",
     ]
 
 
-def rowwise(c: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
-    """All lanes of a stretch for one k after the other."""
+def rowwise(contraction: Contraction, side: Side, width: str, printer: Printer) -> list[str]:
+    """Return loops that pack all lanes of a stretch for one k after the other."""
     inner = side.lanes[-1]
     along = [g for g in side.guards if set(ir.own_atoms(g)) & set(inner.leaves)]
-    whole = [guard_text(c, g, printer) for g in side.guards if g not in along]
+    whole = [guard_text(contraction, g, printer) for g in side.guards if g not in along]
     scope = Scope()
-    row = [f"const int64_t {inner.var}_0 = {c.variable(inner, 'from')};"]
+    row = [f"const int64_t {inner.var}_0 = {contraction.variable(inner, 'from')};"]
     bounds = [f"({text})" for text in whole]
     row.append(f"int64_t low = 0, high = {' && '.join(bounds) + ' ? len : 0' if bounds else 'len'};")
     for g in along:
-        row += ["{", f"  const int64_t {inner.var} = {inner.var}_0;", *indent(lane_bounds(c, g, inner)), "}"]
-    row += hoisted(c, side, inner, printer, scope)
+        row += ["{", f"  const int64_t {inner.var} = {inner.var}_0;", *indent(lane_bounds(contraction, g, inner)), "}"]
+    row += hoisted(contraction, side, inner, printer, scope)
     text = printer.emit(side.value, scope)
-    lane = f"const int64_t {inner.var} = {inner.var}_0 + (done + u) * {stride_of(c, inner)};"
+    lane = f"const int64_t {inner.var} = {inner.var}_0 + (done + u) * {stride_of(contraction, inner)};"
     read = indent(indent([lane, *scope.lines, f"to[u] = {text};"]))
     part = ["#pragma omp simd", "for (int64_t u = 0; u < n; ++u) {", *indent(read), "}"]
     if side.guards:
@@ -196,32 +205,36 @@ def rowwise(c: Contraction, side: Side, width: str, printer: Printer) -> list[st
         *indent(part),
         "}",
     ]
-    return over_depth(c, row)
+    return over_depth(contraction, row)
 
 
-def stride_of(c: Contraction, loop: Loop) -> int:
-    found = c.phase_of(loop)
+def stride_of(contraction: Contraction, loop: Loop) -> int:
+    """Return the stride of a loop within its phase, or 1."""
+    found = contraction.phase_of(loop)
     return found[1].stride if found else 1
 
 
-def lane_bounds(c: Contraction, guard: ir.Index, inner: Loop) -> list[str]:
-    """Narrow low..high to the lanes for which a guard holds: its position grows evenly along them."""
+def lane_bounds(contraction: Contraction, guard: ir.Index, inner: Loop) -> list[str]:
+    """Return statements that narrow low..high to the lanes for which a guard holds.
+
+    The guard's position grows evenly along the lanes.
+    """
     assert guard.limit is not None
-    step = sum(f for atom, f in guard.form.terms if atom.leaves() == inner.leaves) * stride_of(c, inner)
-    limit = f"{c.nest.names.product(guard.limit)} * {guard.every}"
+    step = sum(f for atom, f in guard.form.terms if atom.leaves() == inner.leaves) * stride_of(contraction, inner)
+    limit = f"{contraction.nest.names.product(guard.limit)} * {guard.every}"
     return [
-        f"const int64_t at = {c.nest.position(guard.form)};",
+        f"const int64_t at = {contraction.nest.position(guard.form)};",
         f"low = std::max(low, at < 0 ? (-at + {step - 1}) / {step} : 0);",
         f"high = std::min(high, at < {limit} ? ({limit} - at + {step - 1}) / {step} : 0);",
     ]
 
 
-def hoisted(c: Contraction, side: Side, inner: Loop, printer: Printer, scope: Scope) -> list[str]:
-    """Divided positions of a phase are computed once a stretch: from there they grow by one a lane."""
-    found = c.phase_of(inner)
+def hoisted(contraction: Contraction, side: Side, inner: Loop, printer: Printer, scope: Scope) -> list[str]:
+    """Return statements that divide a phase's positions once a stretch: from there they grow by one a lane."""
+    found = contraction.phase_of(inner)
     lines: list[str] = []
     for load in side.loads:
-        for n, (value, _) in enumerate(c.nest.accesses[id(load)].values):
+        for n, (value, _) in enumerate(contraction.nest.accesses[id(load)].values):
             if found and found[1].output in ir.tree_atoms(value) and value.dtype == "int64":
                 text = printer.emit(value, inside := Scope())
                 lines += [
@@ -234,49 +247,53 @@ def hoisted(c: Contraction, side: Side, inner: Loop, printer: Printer, scope: Sc
     return lines
 
 
-def along_depth(c: Contraction, side: Side) -> bool:
-    """Whether the factor is contiguous along the depth rather than along its lanes."""
-    if len(c.depth) != 1 or side.guards or c.phases:
+def along_depth(contraction: Contraction, side: Side) -> bool:
+    """Return whether the factor is contiguous along the depth rather than along its lanes."""
+    if len(contraction.depth) != 1 or side.guards or contraction.phases:
         return False
-    accesses = [c.nest.accesses[id(v)] for v in side.loads]
-    steps = [a.steps.get(c.depth[0].leaves[-1], {}) for a in accesses]
+    accesses = [contraction.nest.accesses[id(v)] for v in side.loads]
+    steps = [a.steps.get(contraction.depth[0].leaves[-1], {}) for a in accesses]
     return all(step == {(): 1} for step in steps) and not any(a.values for a in accesses)
 
 
-def over_depth(c: Contraction, row: list[str]) -> list[str]:
-    """The loop over k with the depth loops counted along."""
-    if len(c.depth) == 1:
-        (loop,) = c.depth
-        step = f"const int64_t {loop.var} = {c.variable(loop, '(k0 + k)')};"
+def over_depth(contraction: Contraction, row: list[str]) -> list[str]:
+    """Return the loop over k with the variables of the depth loops counted along."""
+    if len(contraction.depth) == 1:
+        (loop,) = contraction.depth
+        step = f"const int64_t {loop.var} = {contraction.variable(loop, '(k0 + k)')};"
         return ["for (int64_t k = 0; k < kn; ++k) {", *indent([step, *row]), "}"]
-    sizes = [c.extent(loop) for loop in c.depth]
+    sizes = [contraction.extent(loop) for loop in contraction.depth]
     start, below = [], "1"
     for n in reversed(range(len(sizes))):
         wrapped = f" % {sizes[n]}" if n else ""
         start.append(f"int64_t d{n} = k0 / ({below}){wrapped};")
         below = f"{below} * {sizes[n]}"
-    steps = [f"const int64_t {loop.var} = {c.variable(loop, f'd{n}')};" for n, loop in enumerate(c.depth)]
+    steps = [
+        f"const int64_t {loop.var} = {contraction.variable(loop, f'd{n}')};" for n, loop in enumerate(contraction.depth)
+    ]
     carry = "++d0;"
     for n in range(1, len(sizes)):
         carry = f"if (++d{n} == {sizes[n]}) {{ d{n} = 0; {carry} }}"
     return [*start, "for (int64_t k = 0; k < kn; ++k) {", *indent([*steps, *row, carry]), "}"]
 
 
-def stored(c: Contraction, printer: Printer) -> list[str]:
-    """The epilogue of one row, and its stores."""
-    *_, inner = c.columns
+def stored(contraction: Contraction, printer: Printer) -> list[str]:
+    """Return the epilogue of one row, and its stores."""
+    *_, inner = contraction.columns
     scope = Scope()
-    scope.known[id(c.total)] = "sums[s + u]"
+    scope.known[id(contraction.total)] = "sums[s + u]"
     stores = []
-    for buffer, value in c.nest.region.stores.items():
+    for buffer, value in contraction.nest.region.stores.items():
         text = printer.emit(value, scope)
-        stores.append(f"{printer.pointers[buffer]}[{c.nest.offset(c.nest.stores[buffer]) or '0'}] = {text};")
-    lane = f"const int64_t {inner.var} = {c.variable(inner, '(from + u)')};"
+        stores.append(
+            f"{printer.pointers[buffer]}[{contraction.nest.offset(contraction.nest.stores[buffer]) or '0'}] = {text};"
+        )
+    lane = f"const int64_t {inner.var} = {contraction.variable(inner, '(from + u)')};"
     return [
-        *c.apart(c.batches, "z", I64),
-        *c.apart(c.rows, "row", I64),
+        *contraction.unflatten(contraction.batches, "z", I64),
+        *contraction.unflatten(contraction.rows, "row", I64),
         "for (int64_t s = 0; s < count;) {",
-        *indent(lanes_apart(c, c.columns, "start + s", "count - s")),
+        *indent(unflatten_lanes(contraction, contraction.columns, "start + s", "count - s")),
         "#pragma omp simd",
         "  for (int64_t u = 0; u < len; ++u) {",
         *indent(indent([lane, *scope.lines, *stores])),

@@ -1,8 +1,8 @@
 """C++/OpenMP for the regions of a function.
 
-Comes in: a Function and tuning Parameters. Goes out: one source text of the kernel contract. A `row` region walks one
-row after the other, all passes while the row is in the cache; a `column` region keeps a tile of neighbouring columns
-in small arrays; a `point` region is one pass. Long sums go through short float partials into doubles.
+Comes in: a Function and tuning parameters. Goes out: one source text of the kernel contract. A `row` region takes one
+row after the other, with all passes over it while it is in the cache; a `column` region keeps a tile of neighbouring
+columns in small arrays; a `point` region is one pass. Long sums go through short float partials into doubles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rag_kernels.offline.codegen.loop_nest import Names, build_nest
 from rag_kernels.offline.codegen.reduction_levels import (
     START,
     STEP,
-    Passes,
+    RegionPrinter,
     accumulator,
     around,
     indent,
@@ -43,7 +43,7 @@ HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; va
 
 @dataclass(frozen=True, slots=True)
 class CpuParameters:
-    """What tuning turns."""
+    """Tuning parameters of C++ kernels."""
 
     block: int = 512  # elements summed in float before they join the double
     tile: int = 4096  # elements of a pointwise task
@@ -62,34 +62,37 @@ KEEP_LIMIT = 1 << 16  # longest row whose values are kept, in elements
 
 
 def constants(p: CpuParameters) -> str:
+    """Return the declarations that state the tuning parameters in a source."""
     numbers = f"BLOCK = {p.block}, TILE = {p.tile}, LANES = {p.lanes}, KEEP = {int(p.keep)}"
     numbers += f", ROWS = {p.rows}, COLUMNS = {p.columns}, DEPTH = {p.depth}, PRODUCTS = {p.products}"
     return f"constexpr int64_t {numbers};  // tuning parameters\n"
 
 
 def parts_used(bodies: str) -> str:
-    """The fixed text that these functions call."""
+    """Return the fixed text that these functions call."""
     return contract_cpp.HEAD if "product(" in bodies else ""
 
 
-def function_text(f: Function, parameters: CpuParameters) -> str:
+def function_text(function: Function, parameters: CpuParameters) -> str:
+    """Return the function that runs these regions, and its export."""
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(f)
-    regions = [line for r in f.regions for line in ["", *region_text(r, f, names, parameters)]]
-    lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
+    sizes.solve(function)
+    regions = [line for r in function.regions for line in ["", *region_text(r, function, names, parameters)]]
+    lines = [f"void {function.name}_kernel({function.parameters()}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
-    for buffer, ctype, total in f.scratch_memory(names):
+    for buffer, ctype, total in function.scratch_memory(names):
         name = c_name(buffer)
         lines.append(f"  std::unique_ptr<{ctype}[]> {name}_memory(new {ctype}[{total}]);")
         lines.append(f"  {ctype}* const {name}_data = {name}_memory.get();")
     lines += ["  " + line if line else "" for line in regions]
-    return "\n".join([*lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
+    return "\n".join([*lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
 
 
-def region_text(region: Region, f: Function, names: Names, parameters: CpuParameters) -> list[str]:
-    pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in f.specs}
+def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters) -> list[str]:
+    """Return the statements of one region: in tiles if it is a product, else by its schedule."""
+    pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in function.specs}
     contraction = find_contraction(region, names)
     if contraction:
         return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers))
@@ -98,10 +101,13 @@ def region_text(region: Region, f: Function, names: Names, parameters: CpuParame
 
 
 @dataclass(slots=True)
-class CpuRegion(Passes):
+class CpuRegion(RegionPrinter):
+    """Prints one region that is no product."""
+
     parameters: CpuParameters = CpuParameters()
 
     def text(self) -> list[str]:
+        """Return the region's statements."""
         shape = " x ".join(loop.size for loop in [*self.nest.outer, *([self.nest.lane] if self.nest.lane else [])])
         reduced = " x ".join(loop.size for loop in self.nest.reduced)
         note = f"// {', '.join(self.stores)}: {shape or '1'} elements"
@@ -113,7 +119,7 @@ class CpuRegion(Passes):
     # Tasks ----------------------------------------------------------------------------------------------------
 
     def tasks(self, body: list[str], setup: list[str], tiles: str = "") -> list[str]:
-        """A parallel loop over all outer loops (and tiles of lanes), with the indices taken apart."""
+        """Return a parallel loop over all outer loops (and tiles of lanes), with the indices unflattened."""
         loops = self.nest.outer
         sizes = [loop.size for loop in loops] + ([tiles] if tiles else [])
         total = " * ".join(f"({size})" if " " in size else size for size in sizes)
@@ -135,26 +141,27 @@ class CpuRegion(Passes):
     # Row schedule ---------------------------------------------------------------------------------------------
 
     def row(self) -> list[str]:
+        """Return the row schedule: one pass for each level of reductions, then one that stores."""
         scope = Scope()
         setup: list[str] = []
         for level in range(1, self.top + 1):
             self.row_pass(level, scope, setup)
-        swept = self.swept()
-        if swept:
-            for v in self.frontier(list(swept.values())):
+        inner_stores = self.inner_stores()
+        if inner_stores:
+            for v in self.frontier(list(inner_stores.values())):
                 self.printer.emit(v, scope)
             inner = Scope(scope)
             self.prepare_inner(inner)
-            scans = self.scans(list(swept.values()), scope, inner)
-            for buffer in swept:
+            scans = self.scans(list(inner_stores.values()), scope, inner)
+            for buffer in inner_stores:
                 inner.lines += self.store(buffer, inner)
-            scope.lines += self.sweep(inner.lines, "" if scans else "#pragma omp simd", [], [])
-        for buffer in [b for b in self.stores if b not in swept]:
+            scope.lines += self.pass_loop(inner.lines, "" if scans else "#pragma omp simd", [], [])
+        for buffer in [b for b in self.stores if b not in inner_stores]:
             scope.lines += self.store(buffer, scope)
         return self.tasks(scope.lines, setup)
 
     def row_pass(self, level: int, scope: Scope, setup: list[str]) -> None:
-        """One sweep over the row that completes every reduction of this level."""
+        """Add the pass over the row that completes every reduction of this level."""
         found = self.reductions(level)
         roots = [v.arg for v in found] + [g for v in found for g in v.guards]
         for v in self.frontier(roots):
@@ -176,44 +183,50 @@ class CpuRegion(Passes):
             inner.lines.append(f"{array}[{self.row_position()}] = {self.printer.emit(v, inner)};")
             self.kept[id(v)] = array
         simd = "" if scans else "#pragma omp simd" + "".join(f" {c}" for c in clauses)
-        scope.lines += self.sweep(inner.lines, simd, before, after)
+        scope.lines += self.pass_loop(inner.lines, simd, before, after)
 
     def accumulate(
-        self, v: ir.Reduce, scope: Scope, inner: Scope, before: list[str], after: list[str], clauses: list[str]
+        self, value: ir.Reduce, scope: Scope, inner: Scope, before: list[str], after: list[str], clauses: list[str]
     ) -> None:
+        """Add one reduction to a pass: a partial result for each block of elements, and the total.
+
+        Lines go to the scopes and lists of the pass; a NaN is noted apart, so that the loop vectorises.
+        """
         name = self.printer.name("acc")
-        wide, ctype = accumulator(v), CTYPES[v.dtype]
-        start = start_of(v.kind, v.dtype)
-        scope.lines.append(f"{wide} {name}_all = {start};")
-        part = ctype if wide == "double" else wide
+        acc_type, ctype = accumulator(value), CTYPES[value.dtype]
+        start = start_of(value.kind, value.dtype)
+        scope.lines.append(f"{acc_type} {name}_all = {start};")
+        part = ctype if acc_type == "double" else acc_type
         before.append(f"{part} {name}_part = {start};")
-        text = self.printer.emit(v.arg, inner)
-        step = {"max": STEP["fastmax"], "min": "{a} = {v} < {a} ? {v} : {a};"}.get(v.kind, STEP[v.kind])
-        guard = " && ".join(self.printer.emit(g, inner) for g in v.guards)
+        text = self.printer.emit(value.arg, inner)
+        step = {"max": STEP["fastmax"], "min": "{a} = {v} < {a} ? {v} : {a};"}.get(value.kind, STEP[value.kind])
+        guard = " && ".join(self.printer.emit(g, inner) for g in value.guards)
         line = step.format(a=f"{name}_part", v=text)
         inner.lines.append(f"if ({guard}) {{ {line} }}" if guard else line)
         after.append(step.format(a=f"{name}_all", v=f"{name}_part"))
-        clauses.append(f"reduction({OMP[v.kind]} : {name}_part)")
+        clauses.append(f"reduction({OMP[value.kind]} : {name}_part)")
         result = f"{ctype}({name}_all)"
-        if v.kind in {"max", "min"} and v.dtype.startswith("float"):
+        if value.kind in {"max", "min"} and value.dtype.startswith("float"):
             scope.lines.append(f"int {name}_nan = 0;")
             inner.lines.append(f"{name}_nan |= {text} != {text};")
             clauses.append(f"reduction(| : {name}_nan)")
             result = f"({name}_nan ? {ctype}(NAN) : {name}_all)"
-        scope.known[id(v)] = result
+        scope.known[id(value)] = result
 
     def prepare_inner(self, inner: Scope) -> None:
+        """Let the scope of a pass read kept values from their row buffers."""
         for key, array in self.kept.items():
             inner.known[key] = f"{array}[{self.row_position()}]"
 
     def row_position(self) -> str:
+        """Return the index of an element within its row, as C."""
         text = ""
         for loop in self.nest.reduced:
             text = f"({text}) * ({loop.size}) + {loop.var}" if text else loop.var
         return text
 
     def worth_keeping(self, roots: list[ir.Value], level: int) -> list[ir.Value]:
-        """Costly inner values of this pass that a later pass needs again."""
+        """Return costly inner values of this pass that a later pass needs again."""
         length = 1
         for loop in self.nest.reduced:
             length *= loop.count
@@ -226,12 +239,13 @@ class CpuRegion(Passes):
             later |= {id(x): x for x in stop if self.costly(x, now)}
         return [v for v in later.values() if id(v) not in self.kept]
 
-    def costly(self, v: ir.Value, now: set[int]) -> bool:
-        here = isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE)
-        return here and id(v) in now and self.is_inner(v)
+    def costly(self, value: ir.Value, now: set[int]) -> bool:
+        """Return whether a value of this pass takes expensive operators."""
+        here = isinstance(value, ir.Op) and any(word in value.template for word in EXPENSIVE)
+        return here and id(value) in now and self.is_inner(value)
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope) -> list[ir.Scan]:
-        """Running totals of the sweep: the accumulator lives outside, the step inside."""
+        """Add running totals to a pass: the accumulator lives outside the loop, the step inside."""
         found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
         for v in found:
             name = self.printer.name("s")
@@ -240,8 +254,11 @@ class CpuRegion(Passes):
             inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
         return found
 
-    def sweep(self, body: list[str], simd: str, before: list[str], after: list[str]) -> list[str]:
-        """All reduced loops around the body; the innermost runs in blocks, partial results joining in between."""
+    def pass_loop(self, body: list[str], simd: str, before: list[str], after: list[str]) -> list[str]:
+        """Return all reduced loops around the body.
+
+        The innermost runs in blocks, whose partial results join in between.
+        """
         *outer, last = self.nest.reduced
         loop = [
             *([simd] if simd else []),
@@ -262,6 +279,7 @@ class CpuRegion(Passes):
     # Lane schedules: point and column ---------------------------------------------------------------------------
 
     def lanes(self) -> list[str]:
+        """Return the point or column schedule: tasks of neighbouring lanes."""
         nest = self.nest
         width = "TILE" if nest.schedule == "point" else "LANES"
         if nest.lane is None:  # a single element
@@ -272,17 +290,17 @@ class CpuRegion(Passes):
         task = Scope()
         for level in range(1, self.top + 1):
             self.column_pass(level, task)
-        swept = self.swept()
-        if swept:
-            self.hoist(list(swept.values()), task)
+        inner_stores = self.inner_stores()
+        if inner_stores:
+            self.hoist(list(inner_stores.values()), task)
             inner = Scope(task)
-            self.lane_scans(list(swept.values()), task, inner)
-            for buffer in swept:
+            self.lane_scans(list(inner_stores.values()), task, inner)
+            for buffer in inner_stores:
                 inner.lines += self.store(buffer, inner)
             task.lines += around(nest.reduced, self.lane_loop(inner.lines))
-        if len(swept) < len(self.stores):
+        if len(inner_stores) < len(self.stores):
             inner = Scope(task)
-            for buffer in [b for b in self.stores if b not in swept]:
+            for buffer in [b for b in self.stores if b not in inner_stores]:
                 inner.lines += self.store(buffer, inner)
             task.lines += self.lane_loop(inner.lines)
         bounds = [f"const int64_t lo = tile * {width}, hi = lo + {width} < {size} ? lo + {width} : {size};"]
@@ -290,15 +308,18 @@ class CpuRegion(Passes):
         return ["{", *indent([declared, *self.tasks([*bounds, *task.lines], [], "tiles")]), "}"]
 
     def lane_loop(self, body: list[str], bounds: tuple[str, str] = ("lo", "hi")) -> list[str]:
+        """Return the vectorised loop over the lanes of a task."""
         return ["#pragma omp simd", f"for (int64_t l = {bounds[0]}; l < {bounds[1]}; ++l) {{", *indent(body), "}"]
 
     def array(self, ctype: str, name: str, start: str, task: Scope) -> str:
+        """Declare an array with one element for each lane, and return the lane's element."""
         task.lines.append(f"{ctype} {name}[LANES];")
         if start:
             task.lines.append(f"for (int64_t l = 0; l < LANES; ++l) {name}[l] = {start};")
         return f"{name}[l - lo]"
 
     def column_pass(self, level: int, task: Scope) -> None:
+        """Add the pass over columns that completes every reduction of this level."""
         found = self.reductions(level)
         roots = [v.arg for v in found] + [g for v in found for g in v.guards]
         self.hoist(roots, task)
@@ -318,10 +339,10 @@ class CpuRegion(Passes):
                 total, cell = cell, self.array(ctype, f"{name}_part", "", task)
                 parts.append((cell, start_of(v.kind, v.dtype), STEP[v.kind].format(a=total, v=cell)))
             inner.lines.append(STEP[v.kind].format(a=cell, v=self.printer.emit(v.arg, inner)))
-        task.lines += self.column_sweep(self.guarded(inner.lines, guards), parts)
+        task.lines += self.column_pass_loop(self.guarded(inner.lines, guards), parts)
 
     def guarded(self, body: list[str], guards: tuple[ir.Index, ...]) -> list[str]:
-        """The lane loop over those lanes alone for which the guards hold."""
+        """Return the lane loop over only those lanes for which the guards hold."""
         nest = self.nest
         lines: list[str] = []
         bounds = ("lo", "hi")
@@ -342,8 +363,8 @@ class CpuRegion(Passes):
             bounds = ("first", "last")
         return [*lines, *self.lane_loop(body, bounds)]
 
-    def column_sweep(self, body: list[str], parts: list[tuple[str, str, str]]) -> list[str]:
-        """All reduced loops; long sums run in blocks of rows, whose float partial sums join the doubles."""
+    def column_pass_loop(self, body: list[str], parts: list[tuple[str, str, str]]) -> list[str]:
+        """Return all reduced loops; long sums run in blocks of rows, whose float sums join the doubles."""
         if not parts:
             return around(self.nest.reduced, body)
         *outer, last = self.nest.reduced
@@ -359,7 +380,7 @@ class CpuRegion(Passes):
         return around(outer, block)
 
     def hoist(self, roots: list[ir.Value], task: Scope) -> None:
-        """Column values that do not change along the reduced loops, and that rest on a reduction, go to arrays."""
+        """Store column values that rest on a reduction and do not change along the reduced loops in arrays."""
         wanted = [v for v in self.frontier(roots) if self.level[id(v)] and not isinstance(v, ir.Reduce)]
         if not wanted:
             return
@@ -371,6 +392,7 @@ class CpuRegion(Passes):
         task.known |= {id(v): cell for v, cell in cells}
 
     def lane_scans(self, roots: list[ir.Value], task: Scope, inner: Scope) -> None:
+        """Add running totals of columns: an array of accumulators, and the step inside the loop."""
         found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
         for v in found:
             cell = self.array(accumulator(v), self.printer.name("s"), START[v.kind], task)

@@ -1,4 +1,7 @@
-"""The fixed part of generated CUDA texts: how a team of threads reduces and scans, and how kernels are launched."""
+"""The fixed part of generated CUDA texts: how a team of threads reduces and scans, and how kernels are launched.
+
+`MaxSum` is the running pair of online softmax (Milakov & Gimelshein, 2018).
+"""
 
 HEAD = """#include <cuda_runtime.h>
 #include <cmath>

@@ -1,8 +1,7 @@
 """CUDA for the regions of a function: one `__global__` kernel a region, launched in turn on the current stream.
 
-Comes in: a Function and tuning Parameters. Goes out: CUDA text of the kernel contract. Where a region can be taken four
-elements at a time it has a second kernel, and sizes and addresses decide at each call. Nothing here runs where there is
-no GPU: tests compile it, the judge on a GPU proves it.
+Comes in: a Function and tuning parameters. Goes out: CUDA text of the kernel contract. Where a region can be taken four
+elements at a time it has a second kernel, and sizes and addresses decide at each call. Runs nothing on a GPU.
 """
 
 from __future__ import annotations
@@ -14,16 +13,17 @@ from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda import gemm_tensor_core_text, gemm_text
 from rag_kernels.offline.cuda.block_text import HEAD, LAUNCH, TEAMS
-from rag_kernels.offline.cuda.multi_block_rows import spread_region, uses_teams
-from rag_kernels.offline.cuda.multi_block_rows_text import SPREAD
+from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
+from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
-from rag_kernels.offline.cuda.vectorized import wide_region
+from rag_kernels.offline.cuda.vectorized import vectorized_region
 from rag_kernels.offline.ir.parameters import c_name
 
 __all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
 
 
 def constants(p: CudaParameters) -> str:
+    """Return the declarations that state the tuning parameters in a source, and the text that every source needs."""
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
         f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHARING = {p.sharing};  // tuning parameters\n"
@@ -33,18 +33,21 @@ def constants(p: CudaParameters) -> str:
 
 
 def parts_used(bodies: str) -> str:
-    """The fixed text that these functions need for products and for rows shared by blocks."""
+    """Return the fixed text that these functions need for products and for rows shared by blocks."""
     tensor = gemm_tensor_core_text.HEAD if "put_quad(" in bodies else ""
-    teams = SPREAD if uses_teams(bodies) else ""
+    teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
     return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams
 
 
-def function_text(f: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
-    """The function's kernels and what launches them. `known` are the kernels that are in the file already: one that is
-    like another but for names is not written twice, which costs nvcc minutes in a deep network."""
+def function_text(function: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
+    """Return the function's kernels and the host function that launches them.
+
+    `known` maps anonymous texts of kernels in the file to their names. A kernel that is like another but for names is
+    not written twice, which saves nvcc minutes in a deep network.
+    """
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(f)
+    sizes.solve(function)
     texts: list[str] = []
     launches: list[str] = []
 
@@ -55,32 +58,32 @@ def function_text(f: Function, parameters: CudaParameters, known: dict[str, str]
             texts.extend([*text, ""])
         return [re.sub(rf"\b{name}\b", other, line) for line in launch]
 
-    for number, region in enumerate(f.regions):
-        name, kernel = f"{f.name}_{number}", CudaRegion.of(region, f, sizes, parameters)
-        product = kernel.product(name, f)
-        launch = kept(name, *(product or kernel.text(name, f)))
-        spread = None if product else spread_region(region, f, sizes, parameters)
-        wide = spread or (None if product else wide_region(region, f, sizes, parameters))
-        if wide:
-            other_name = f"{name}_spread" if spread else f"{name}_wide"
-            text, other = wide.text(other_name, f)
-            other = kept(other_name, text, [f"if ({wide.condition(other_name)}) {{", *indent(other)])
+    for number, region in enumerate(function.regions):
+        name, kernel = f"{function.name}_{number}", CudaRegion.of(region, function, sizes, parameters)
+        product = kernel.product(name, function)
+        launch = kept(name, *(product or kernel.text(name, function)))
+        multi_block = None if product else multi_block_region(region, function, sizes, parameters)
+        second = multi_block or (None if product else vectorized_region(region, function, sizes, parameters))
+        if second:
+            other_name = f"{name}_spread" if multi_block else f"{name}_wide"
+            text, other = second.text(other_name, function)
+            other = kept(other_name, text, [f"if ({second.condition(other_name)}) {{", *indent(other)])
             launches += [*other, "} else {", *indent(launch), "}"]
         else:
             launches += ["{", *indent(launch), "}"] if len(launch) > 1 else launch
-    lines = [f"void {f.name}_kernel({f.parameters()}) {{"]
+    lines = [f"void {function.name}_kernel({function.parameters()}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
-    lines.append(f"  cudaStream_t stream = (cudaStream_t)rk::stream({c_name(f.outputs[0])});")
-    for buffer, ctype, total in f.scratch_memory(names):
+    lines.append(f"  cudaStream_t stream = (cudaStream_t)rk::stream({c_name(function.outputs[0])});")
+    for buffer, ctype, total in function.scratch_memory(names):
         lines.append(f"  {ctype}* {c_name(buffer)}_data = scratch<{ctype}>({total}, stream);")
     lines += indent(launches)
-    lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in f.scratch]
-    return "\n".join([*texts, *lines, "}", f"RK_EXPORT({f.name}, {f.name}_kernel)", ""])
+    lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in function.scratch]
+    return "\n".join([*texts, *lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
 
 
 def anonymous(name: str, text: list[str]) -> str:
-    """The kernel's text with places in the order of its parameters for all names that are its own."""
+    """Return the kernel's text with numbers in place of its own names, in the order of its parameters."""
     lines = [line for line in text if not line.startswith("//")]
     parameters = lines[0].partition(f"{name}(")[2].rpartition(")")[0].split(", ")
     places = {p.split()[-1]: f"@{i}" for i, p in enumerate(parameters)}

@@ -18,7 +18,7 @@ from rag_kernels.offline.ir import values as ir
 
 
 def start_of(pointer: str) -> str:
-    """The name of the argument that says where in a buffer the elements begin that a kernel stores."""
+    """Return the name of the argument that says where in a buffer the stored elements begin."""
     return f"{pointer}_start"
 
 
@@ -35,16 +35,16 @@ class Tile:
         return self.rows * self.columns // 64
 
 
-def tile_for(c: Contraction, wanted: int) -> Tile:
-    """As large as the product fills: 128 x 128 where there are blocks enough for every processor."""
-    rows, columns = c.count(c.rows), c.count(c.columns)
+def tile_for(contraction: Contraction, wanted: int) -> Tile:
+    """Return the tile for a product: 128 x 128 where there are blocks enough for every processor, else smaller ones."""
+    rows, columns = contraction.count(contraction.rows), contraction.count(contraction.columns)
     if rows <= 16:
         return Tile(16, 256, 8)
     if rows <= 32:
         return Tile(32, 128, 16)
     if columns <= 32:
         return Tile(128, 32, 16)
-    blocks = c.count(c.batches) * -(-rows // 128) * -(-columns // 128)
+    blocks = contraction.count(contraction.batches) * -(-rows // 128) * -(-columns // 128)
     if wanted == 64 or (not wanted and (blocks < 132 or (rows <= 64 and columns <= 64))):
         return Tile(64, 64, 16)
     if rows <= 64:
@@ -54,27 +54,30 @@ def tile_for(c: Contraction, wanted: int) -> Tile:
 
 @dataclass(slots=True)
 class Kernel:
-    c: Contraction
+    """A kernel for a contraction on plain cores."""
+
+    contraction: Contraction
     printer: Printer
     kind: str  # type of indices
     wanted: int = 0  # size of tiles, 0 for what fits
     tile: Tile = Tile(128, 128, 16)
 
     def __post_init__(self) -> None:
-        self.tile = tile_for(self.c, self.wanted)
+        self.tile = tile_for(self.contraction, self.wanted)
 
     @property
     def times(self) -> str:
-        """By what the grid is larger than the number of tiles, as C text."""
+        """Return C text that multiplies the number of tiles to give the grid's size."""
         return ""
 
     @property
     def dynamic(self) -> str:
-        """Dynamic shared memory of a block, as C text."""
+        """Return the dynamic shared memory of a block in bytes, as C."""
         return "0"
 
     def body(self) -> list[str]:
-        c, tile, kind = self.c, self.tile, self.kind
+        """Return the statements of the kernel."""
+        c, tile, kind = self.contraction, self.tile, self.kind
         left = self.fetches(c.left, "left", "row0", tile.rows)
         right = self.fetches(c.right, "right", "column0", tile.columns)
         lines = [
@@ -88,7 +91,7 @@ class Kernel:
             "const unsigned t = blockIdx.x % (across * along), band = t / (8 * along), in = t % (8 * along);",
             "const unsigned high = across - band * 8 < 8 ? across - band * 8 : 8;",
             f"const {kind} row0 = {kind}(band * 8 + in % high) * ROWS, column0 = {kind}(in / high) * COLUMNS;",
-            *c.apart(c.batches, "z", kind),
+            *c.unflatten(c.batches, "z", kind),
             "__align__(16) float next_left[ROWS * DEPTH / T], next_right[COLUMNS * DEPTH / T];",
             f"const auto fetch = [&]({kind} k0) {{",
             *indent([*left[0], *right[0]]),
@@ -103,8 +106,8 @@ class Kernel:
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
 
     def fetches(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str]]:
-        """Statements that load a thread's part of the next tile, and those that put it into shared memory."""
-        c, kind, step = self.c, self.kind, self.tile.depth
+        """Return statements that load a thread's part of the next tile, and those that put it into shared memory."""
+        c, kind, step = self.contraction, self.kind, self.tile.depth
         limit = "rows" if name == "left" else "columns"
         along = self.vector_loop(side)
         vector = 4 if along else 1
@@ -120,7 +123,7 @@ class Kernel:
             zero, read = [f"next_{name}[e] = 0.0f;"], [*lines, f"next_{name}[e] = {text};"]
             if guards:
                 read = [f"if ({' && '.join(guards)}) {{", *indent(read), "}"]
-            read = [*c.apart(side.lanes, "lane", kind), *self.depth_apart("k"), *read]
+            read = [*c.unflatten(side.lanes, "lane", kind), *self.unflatten_depth("k"), *read]
         loop = f"for (int e = 0; e < {width * step // vector // self.tile.threads}; ++e) {{"
         place = "const unsigned at = e * T + threadIdx.x;"
         fetch = [
@@ -143,10 +146,13 @@ class Kernel:
             store = [f"{name}[to][{k}][{lane}] = next_{name}[e];"]
         return fetch, ["#pragma unroll", loop, f"  {place}", *indent(store), "}"]
 
-    def depth_apart(self, flat: str) -> list[str]:
-        """The depth taken apart into its loops. How many window positions a phase has is known at run time only: a
-        product with the inverse stands for that division (exact below 2^20)."""
-        c, lines, rest = self.c, [], flat
+    def unflatten_depth(self, flat: str) -> list[str]:
+        """Return statements that turn an index along the depth into its loops' variables.
+
+        The number of window positions of a phase is known at run time only: a product with the inverse stands for that
+        division (exact below 2^20).
+        """
+        c, lines, rest = self.contraction, [], flat
         exact = c.count(c.depth) < 1 << 20
         for n, loop in reversed(list(enumerate(c.depth))):
             if n == 0:
@@ -160,16 +166,16 @@ class Kernel:
         return lines
 
     def four(self, side: Side, name: str, deep: bool) -> list[str]:
-        """Four neighbours of a plain load: sixteen bytes at once where they are aligned, otherwise one by one."""
-        c, (load,) = self.c, side.loads
+        """Return the load of four neighbours: sixteen bytes at once where they are aligned, otherwise one by one."""
+        c, (load,) = self.contraction, side.loads
         limit = "rows" if name == "left" else "columns"
         lane, k = ("lane", "(k + u)") if deep else ("(lane + u)", "k")
-        apart = [*c.apart(side.lanes, "lane", self.kind), *self.depth_apart("k")]
-        single = [*c.apart(side.lanes, lane, self.kind), *self.depth_apart(k)]
+        indices = [*c.unflatten(side.lanes, "lane", self.kind), *self.unflatten_depth("k")]
+        single = [*c.unflatten(side.lanes, lane, self.kind), *self.unflatten_depth(k)]
         inside = "k + u < depth" if deep else f"lane + u < {limit}"
         return [
             f"if (wide_{name}) {{",
-            *indent(apart),
+            *indent(indices),
             f"  *(float4*)&next_{name}[e * 4] = *reinterpret_cast<const float4*>(&{self.address(load)});",
             "} else {",
             "  #pragma unroll",
@@ -180,29 +186,40 @@ class Kernel:
         ]
 
     def address(self, load: ir.Load) -> str:
-        return f"{self.printer.pointers[load.buffer]}[{self.c.nest.offset(self.c.nest.accesses[id(load)]) or '0'}]"
+        """Return the element that a load reads, as C."""
+        nest = self.contraction.nest
+        return f"{self.printer.pointers[load.buffer]}[{nest.offset(nest.accesses[id(load)]) or '0'}]"
 
     def place(self, buffer: str) -> str:
-        """Where an element is stored. A slot's start is an argument, so that kernels for all slots are alike."""
-        pointer, nest = self.printer.pointers[buffer], self.c.nest
+        """Return the element that a store writes, as C.
+
+        A slot's start is an argument, so that kernels for all slots are alike.
+        """
+        pointer, nest = self.printer.pointers[buffer], self.contraction.nest
         return f"{pointer}[{nest.offset(nest.stores[buffer], start_of(pointer)) or '0'}]"
 
     def vector_loop(self, side: Side) -> Loop | None:
-        """The loop along which a plain load may take four neighbours at once, if there is one."""
-        if (self.tile.rows if side is self.c.left else self.tile.columns) * self.tile.depth % (4 * self.tile.threads):
+        """Return the loop along which a plain load may take four neighbours at once, or None."""
+        if (
+            (self.tile.rows if side is self.contraction.left else self.tile.columns)
+            * self.tile.depth
+            % (4 * self.tile.threads)
+        ):
             return None
         value = side.value
         while isinstance(value, ir.Op) and value.template == "{0}":
             value = value.args[0]
         if not isinstance(value, ir.Load) or side.guards:
             return None
-        access = self.c.nest.accesses[id(value)]
-        return next((loop for loop in (side.lanes[-1], *self.c.depth[-1:]) if self.aligned(access, loop)), None)
+        access = self.contraction.nest.accesses[id(value)]
+        return next(
+            (loop for loop in (side.lanes[-1], *self.contraction.depth[-1:]) if self.aligned(access, loop)), None
+        )
 
     def aligned(self, access: Access, loop: Loop) -> bool:
-        """Whether four neighbours of a loop are sixteen aligned bytes."""
+        """Return whether four neighbours of a loop are sixteen aligned bytes."""
         others = [a for a in access.steps if a not in loop.leaves]
-        plain = not access.values and not access.constant and not self.c.phase_of(loop)
+        plain = not access.values and not access.constant and not self.contraction.phase_of(loop)
         return (
             plain
             and access.steps.get(loop.leaves[-1]) == {(): 1}
@@ -211,15 +228,16 @@ class Kernel:
         )
 
     def deep(self, side: Side) -> bool:
-        """Whether neighbouring threads should load along the depth: where the factor is contiguous there."""
-        accesses = [self.c.nest.accesses[id(v)] for v in side.loads]
+        """Return whether neighbouring threads should load along the depth: where the factor is contiguous there."""
+        accesses = [self.contraction.nest.accesses[id(v)] for v in side.loads]
         return bool(accesses) and all(
-            a.stride(self.c.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1 for a in accesses
+            a.stride(self.contraction.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1
+            for a in accesses
         )
 
     def widths(self, pointers: dict[str, str]) -> dict[str, str]:
-        """By parameter: whether accesses of sixteen bytes are aligned, as a C condition of sizes and addresses."""
-        c, found = self.c, {}
+        """Return by parameter a C condition on sizes and addresses: that accesses of sixteen bytes are aligned."""
+        c, found = self.contraction, {}
         for name, side in (("wide_left", c.left), ("wide_right", c.right)):
             loop = self.vector_loop(side)
             if loop:
@@ -231,27 +249,28 @@ class Kernel:
         return found
 
     def multiples(self, loop: Loop, accesses: list[Access], pointers: list[str]) -> str:
-        """That these accesses step in multiples of four over all other loops, from aligned addresses."""
+        """Return the C condition that accesses step by multiples of four in all other loops, from aligned addresses."""
         steps = [text_of(step) for a in accesses for leaf, step in a.steps.items() if leaf not in loop.leaves]
         sizes = dict.fromkeys(f"({text}) % 4 == 0" for text in [loop.size, *steps])
         return " && ".join([*sizes, f"aligned({{{', '.join(pointers)}}})"])
 
     def vector_store(self) -> bool:
-        inner = self.c.columns[-1]
-        stores = [self.c.nest.stores[b] for b in self.c.nest.region.stores]
-        floats = all(v.dtype == "float32" for v in self.c.nest.region.stores.values())
+        """Return whether a thread may store four neighbouring columns at once."""
+        inner = self.contraction.columns[-1]
+        stores = [self.contraction.nest.stores[b] for b in self.contraction.nest.region.stores]
+        floats = all(v.dtype == "float32" for v in self.contraction.nest.region.stores.values())
         return floats and all(self.aligned(a, inner) for a in stores)
 
     def epilogue(self) -> list[str]:
-        """The operators behind the sum, and the stores: a run of neighbouring columns at a time."""
-        c, vector, kind = self.c, self.vector_store(), self.kind
+        """Return the operators behind the sum, and the stores: a run of neighbouring columns at a time."""
+        c, vector, kind = self.contraction, self.vector_store(), self.kind
         row, column = "ty * 4 + i % 4 + i / 4 * (ROWS / 2)", "tx * 4 + j / 4 * (COLUMNS / 2)"
         scope = Scope()
         scope.known[id(c.total)] = "sums[i][j + u]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in values}
         places = {b: self.place(b) for b in values}
-        body = [*c.apart(c.columns, "(column + u)", kind), *scope.lines]
+        body = [*c.unflatten(c.columns, "(column + u)", kind), *scope.lines]
         single = [
             "#pragma unroll",
             "for (int u = 0; u < 4; ++u) {",
@@ -270,7 +289,7 @@ class Kernel:
                 "  for (int u = 0; u < 4; ++u) {",
                 *indent(indent([*body, *(f"(&{names[b]}.x)[u] = {v};" for b, v in values.items())])),
                 "  }",
-                *indent([*c.apart(c.columns, "column", kind), *stores]),
+                *indent([*c.unflatten(c.columns, "column", kind), *stores]),
                 "} else if (!wide_out) {",
                 *indent(single),
                 "}",
@@ -280,7 +299,7 @@ class Kernel:
             "for (int i = 0; i < 8; ++i) {",
             f"  const {kind} row = row0 + {row};",
             "  if (row < rows) {",
-            *indent(indent(c.apart(c.rows, "row", kind))),
+            *indent(indent(c.unflatten(c.rows, "row", kind))),
             "#pragma unroll",
             "    for (int j = 0; j < 8; j += 4) {",
             f"      const {kind} column = column0 + {column};",
@@ -291,14 +310,15 @@ class Kernel:
         ]
 
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
-        phases = [f"int phase{n}" for n in range(len(self.c.phases))]
-        every = ", ".join([*parameters, *(f"bool {wide}" for wide in widths), *phases])
+        """Return the `__global__` function."""
+        phases = [f"int phase{n}" for n in range(len(self.contraction.phases))]
+        every = ", ".join([*parameters, *(f"bool {flag}" for flag in widths), *phases])
         head = f"__global__ void __launch_bounds__({self.tile.threads}) {name}({every}) {{"
-        return [self.c.note(), head, *indent(body), "}"]
+        return [self.contraction.note(), head, *indent(body), "}"]
 
     def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
-        """The statements that launch the kernel, phase by phase."""
-        c, tile = self.c, self.tile
+        """Return the statements that launch the kernel, phase by phase."""
+        c, tile = self.contraction, self.tile
         total = f"({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {tile.rows})"
         total += f" * tiles({c.extents(c.columns)}, {tile.columns})"
         call = ", ".join([*arguments, *widths, *(f"phase{n}" for n in range(len(c.phases)))])
@@ -306,5 +326,5 @@ class Kernel:
         lines = [f"const int64_t grid = {total};", f"if (grid > 0) {name}<<<{shape}>>>({call});"]
         for n, phase in reversed(list(enumerate(c.phases))):
             lines = [f"for (int phase{n} = 0; phase{n} < {phase.stride}; ++phase{n}) {{", *indent(lines), "}"]
-        lines = [*(f"const bool {wide} = {condition};" for wide, condition in widths.items()), *lines]
+        lines = [*(f"const bool {flag} = {condition};" for flag, condition in widths.items()), *lines]
         return [*(f'RK_CHECK({text}, "this kernel needs {text}");' for text in checks), *lines]

@@ -1,4 +1,4 @@
-"""Addresses of implicit matrix products by a table: where an element lies is its lane's base plus its term's step.
+"""Addresses of implicit matrix products by a table: an element's address is its lane's base plus its term's step.
 
 Comes in: a side of a Contraction whose loads step through several loops (convolutions). Goes out: statements that fill
 the table in shared memory once for a block, and that load a quad with it. A guard (a window that reaches over an edge)
@@ -20,7 +20,8 @@ LANE, NEVER = 30, 31  # bits: the lane exists; no lane has it
 
 
 def can_step(kernel: Kernel, side: Side) -> bool:
-    c = kernel.c
+    """Return whether a side's addresses are a base of the lane plus a step of the term, and its guards fit the bits."""
+    c = kernel.contraction
     several = len(c.depth) > 1 or bool(side.guards)
     if kernel.kind != "int" or not several or len(side.loads) != 1:
         return False
@@ -31,25 +32,29 @@ def can_step(kernel: Kernel, side: Side) -> bool:
 
 
 def divided(value: ir.Value) -> bool:
-    """A position over the stride: within a phase it is exact, so that it may be taken apart into lane and term."""
+    """Return whether a value is a position over the stride.
+
+    Within a phase that division is exact, so that the position may be split into lane and term.
+    """
     if not isinstance(value, ir.Op) or "/" not in value.template:
         return False
     return all(isinstance(a, ir.Index | ir.Const) for a in value.args)
 
 
 def depth_loop(kernel: Kernel, guard: ir.Index) -> Loop | None:
-    """The one loop of the depth that a guard depends on."""
+    """Return the one loop of the depth that a guard depends on, or None."""
     atoms = set(ir.own_atoms(guard))
-    found = [loop for loop in kernel.c.depth if atoms & set(loop.leaves)]
+    found = [loop for loop in kernel.contraction.depth if atoms & set(loop.leaves)]
     return found[0] if len(found) == 1 else None
 
 
 def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, left_stepped: bool) -> list[str]:
-    """The table of steps, and a lane's base and bits (of a thread that stays with its lane).
+    """Return statements that fill the table of steps, and a lane's base and bits (of a thread that stays with its
+    lane).
 
     `left_stepped`: the left side has a table as well, which lies before this one.
     """
-    c, table = kernel.c, f"{name}_steps"
+    c, table = kernel.contraction, f"{name}_steps"
     scope = Scope()
     place = kernel.printer.place(side.loads[0], scope)
     before = "right + 4 * COLUMNS * DEPTH"
@@ -65,13 +70,13 @@ def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, 
         used += loop.count
     lines = [
         f"const auto {name}_at = [&](int at_lane, int at_term) -> int {{",
-        *indent([*c.apart(side.lanes, "at_lane", "int"), *kernel.depth_apart("at_term"), *scope.lines]),
+        *indent([*c.unflatten(side.lanes, "at_lane", "int"), *kernel.unflatten_depth("at_term"), *scope.lines]),
         f"  return {place};",
         "};",
         f"int2* const {table} = (int2*)({before});",
         f"const int {name}_zero = {name}_at(0, 0);",
         "for (int at = threadIdx.x; at < (depth + 31) / 32 * 32; at += T) {",
-        *indent(kernel.depth_apart("at")),
+        *indent(kernel.unflatten_depth("at")),
         f"  const int needed = {' | '.join(bits)};",
         f"  {table}[at] = at < depth ? make_int2({name}_at(0, at) - {name}_zero, needed) : make_int2(0, 1 << {NEVER});",
         "}",
@@ -83,25 +88,26 @@ def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, 
 
 
 def mask(kernel: Kernel, side: Side, name: str, limit: str, shifts: list[tuple[ir.Index, Loop, int]]) -> list[str]:
-    """The bits of a thread's lane."""
+    """Return statements that compute the bits of a thread's lane."""
     lane = f"{name}_lane"
     inner: list[str] = []
     for guard, loop, shift in shifts:
+        holds = guard_text(kernel.contraction, guard, kernel.printer)
         inner += [
             f"for (int {loop.var} = 0; {loop.var} < {loop.size}; ++{loop.var})",
-            f"  {name}_bits |= ({guard_text(kernel.c, guard, kernel.printer)}) ? 1 << ({shift} + {loop.var}) : 0;",
+            f"  {name}_bits |= ({holds}) ? 1 << ({shift} + {loop.var}) : 0;",
         ]
     return [
         f"int {name}_bits = 0;",
         f"if ({lane} < {limit}) {{",
         f"  {name}_bits = 1 << {LANE};",
-        *indent([*kernel.c.apart(side.lanes, lane, "int"), *inner]),
+        *indent([*kernel.contraction.unflatten(side.lanes, lane, "int"), *inner]),
         "}",
     ]
 
 
 def steps_each(kernel: Kernel, side: Side, name: str, deep: bool) -> list[str]:
-    """Statements that load a quad."""
+    """Return statements that load a quad with the table."""
     (load,) = side.loads
     limit = "rows" if name == "left" else "columns"
     scope = Scope()

@@ -1,9 +1,11 @@
 """Contractions in CUDA on tensor cores: products of fp32 as three TF32 products, by wgmma where the GPU has it.
 
-Comes in: a Contraction. Goes out: the kernel and its launch, as `contract_cuda.py` has them. A block has 128 x 128 or
-64 x 256 sums; each of its eight warps has 16 x 128. Both factors lie in shared memory as high and low halves in the
-layout that wgmma reads, in quads along the depth. Where tiles do not fill the device, the depth is split among blocks,
-and the last block of a tile adds the parts up in their order.
+Comes in: a Contraction. Goes out: the kernel and its launch, as in `gemm.py`. Each factor is split into a high and a
+low TF32 number, and the product of the low ones is left out, as in Ootomo & Yokota, "Recovering single precision
+accuracy from Tensor Cores", 2022. A block has 128 x 128 or 64 x 256 sums; each of its eight warps has 16 x 128. Both
+factors lie in shared memory as high and low halves in the layout that wgmma reads, in quads along the depth. Where
+tiles do not fill the device, the depth is split among blocks, and the last block of a tile adds the parts up in their
+order.
 """
 
 from __future__ import annotations
@@ -21,26 +23,36 @@ from rag_kernels.offline.cuda.gemm_tensor_core_text import BEGIN, EPILOGUE, LOOP
 THREADS, DEPTH = 256, 32
 
 
-def serves(c: Contraction) -> bool:
-    """Whether tiles are worth their while, even if most of their 64 rows are empty."""
-    return c.count(c.rows) >= 8 and c.count(c.columns) > 32 and c.count(c.depth) >= 16
+def serves(contraction: Contraction) -> bool:
+    """Return whether the product fills tiles well enough, even if most of their 64 rows are empty."""
+    return (
+        contraction.count(contraction.rows) >= 8
+        and contraction.count(contraction.columns) > 32
+        and contraction.count(contraction.depth) >= 16
+    )
 
 
 @dataclass(slots=True)
 class TensorKernel(Kernel):
+    """A kernel for a contraction on tensor cores."""
+
     def __post_init__(self) -> None:
-        rows = self.wanted or (64 if self.c.count(self.c.rows) <= 64 else 128)
+        rows = self.wanted or (64 if self.contraction.count(self.contraction.rows) <= 64 else 128)
         self.tile = Tile(rows, THREADS * 64 // rows, DEPTH)
 
     @property
     def shared_bytes(self) -> str:
-        """Two buffers of two halves of both tiles, room to begin at a multiple of 1024, and the tables of steps."""
-        tables = sum(1 for side in (self.c.left, self.c.right) if self.stepped(side))
-        depth = f" + {8 * tables} * (({self.largest(self.c.depth)} + 31) / 32 * 32)" if tables else ""
+        """Return the dynamic shared memory of a block in bytes, as C.
+
+        It has two buffers of two halves of both tiles, room to begin at a multiple of 1024, and the tables of steps.
+        """
+        tables = sum(1 for side in (self.contraction.left, self.contraction.right) if self.stepped(side))
+        depth = f" + {8 * tables} * (({self.largest(self.contraction.depth)} + 31) / 32 * 32)" if tables else ""
         return f"{self.tile_bytes}{depth}"
 
     @property
     def tile_bytes(self) -> int:
+        """Return the bytes of both buffers, without tables."""
         return 16 * DEPTH * (self.tile.rows + self.tile.columns) + 1024
 
     @property
@@ -52,7 +64,7 @@ class TensorKernel(Kernel):
         return "bytes"
 
     def body(self) -> list[str]:
-        c, tile, kind = self.c, self.tile, self.kind
+        c, tile, kind = self.contraction, self.tile, self.kind
         left = self.quads(c.left, "left", "row0", tile.rows)
         right = self.quads(c.right, "right", "column0", tile.columns)
         lines = [
@@ -60,7 +72,7 @@ class TensorKernel(Kernel):
             *c.phase_tables(kind),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             *BEGIN.replace("KIND", kind).splitlines(),
-            *c.apart(c.batches, "z", kind),
+            *c.unflatten(c.batches, "z", kind),
             *left[0],
             *right[0],
             f"const auto fetch = [&]({kind} k0) {{",
@@ -76,24 +88,24 @@ class TensorKernel(Kernel):
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
 
     def quads(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str], list[str]]:
-        """Statements before the loop, that load a thread's quads of the next tile, and that put them where they belong.
+        """Return statements before the loop, those that load a thread's quads, and those that put them.
 
         Neighbouring threads load along the depth where the factor lies so, along the lanes otherwise: then a thread
         stays with one lane, and what depends on the lane alone is done before the loop.
         """
-        c, kind, wide = self.c, self.kind, self.vector_loop(side) is not None
+        c, kind, vectorized = self.contraction, self.kind, self.vector_loop(side) is not None
         stepped = self.stepped(side)
-        deep = wide or (self.deep(side) and not (stepped and side.guards))  # a lane's bits are made once
+        deep = vectorized or (self.deep(side) and not (stepped and side.guards))  # a lane's bits are made once
         limit = "rows" if name == "left" else "columns"
         k, lane = ("at % 8 * 4", "at / 8") if deep else (f"at / {width} * 4", f"at % {width}")
         before = [] if deep else [f"const {kind} {name}_lane = {start} + threadIdx.x % {width};"]
-        apart = c.apart(side.lanes, "lane" if deep else f"{name}_lane", kind)
+        indices = c.unflatten(side.lanes, "lane" if deep else f"{name}_lane", kind)
         if stepped:
-            before += steps_before(self, side, name, limit, deep, self.stepped(self.c.left))
+            before += steps_before(self, side, name, limit, deep, self.stepped(self.contraction.left))
             body = steps_each(self, side, name, deep)
         else:
-            before += [] if deep else apart
-            quad = [*(apart if deep else []), *self.each(side, name, wide)]
+            before += [] if deep else indices
+            quad = [*(indices if deep else []), *self.each(side, name, vectorized)]
             body = [f"if (k < depth && lane < {limit}) {{", *indent(quad), "}"]
         loop = ["#pragma unroll", f"for (int e = 0; e < {width * 8 // THREADS}; ++e) {{"]
         loop.append("  const unsigned at = e * T + threadIdx.x;")
@@ -107,39 +119,39 @@ class TensorKernel(Kernel):
         high, low = f"{name} + to * 2 * {width} * DEPTH", f"{name} + (to * 2 + 1) * {width} * DEPTH"
         return before, fetch, [*loop, f"  put_quad({high}, {low}, {lane}, {k}, next_{name}[e]);", "}"]
 
-    def each(self, side: Side, name: str, wide: bool) -> list[str]:
-        """Statements that load a quad, term by term or at once."""
-        lines, text = self.c.factor(side, self.printer)
-        guards = [f"({guard_text(self.c, g, self.printer)})" for g in side.guards]
+    def each(self, side: Side, name: str, vectorized: bool) -> list[str]:
+        """Return statements that load a quad, term by term or at once."""
+        lines, text = self.contraction.factor(side, self.printer)
+        guards = [f"({guard_text(self.contraction, g, self.printer)})" for g in side.guards]
         single = [*lines, f"(&next_{name}[e].x)[u] = {text};"]
         if guards:
             single = [f"if ({' && '.join(guards)}) {{", *indent(single), "}"]
         each = [
             "#pragma unroll",
             "for (int u = 0; u < 4; ++u) if (k + u < depth) {",
-            *indent([*self.depth_apart("(k + u)"), *single]),
+            *indent([*self.unflatten_depth("(k + u)"), *single]),
             "}",
         ]
-        if not wide:
+        if not vectorized:
             return each
         read = f"next_{name}[e] = *reinterpret_cast<const float4*>(&{self.address(side.loads[0])});"
-        return [f"if (wide_{name}) {{", *indent([*self.depth_apart("k"), read]), "} else {", *indent(each), "}"]
+        return [f"if (wide_{name}) {{", *indent([*self.unflatten_depth("k"), read]), "} else {", *indent(each), "}"]
 
     def stepped(self, side: Side) -> bool:
-        """Whether there is a table for it, and room; the right side's comes first."""
+        """Return whether the side has a table of addresses, and room for it; the right side's comes first."""
         if self.vector_loop(side) is not None or not can_step(self, side):
             return False
-        tables = 2 if side is self.c.left and self.stepped(self.c.right) else 1
-        return self.tile_bytes + 8 * tables * (self.c.count(self.c.depth) + 31) <= ROOM
+        tables = 2 if side is self.contraction.left and self.stepped(self.contraction.right) else 1
+        return self.tile_bytes + 8 * tables * (self.contraction.count(self.contraction.depth) + 31) <= ROOM
 
     def vector_loop(self, side: Side) -> Loop | None:
-        """Four neighbours at once along the depth only."""
+        """Return the depth loop along which four neighbours may be loaded at once, or None."""
         loop = Kernel.vector_loop(self, side)
-        return loop if loop in self.c.depth else None
+        return loop if loop in self.contraction.depth else None
 
     def epilogue(self) -> list[str]:
-        """The operators behind the sum, and the stores: each thread stays with one column."""
-        c, kind = self.c, self.kind
+        """Return the operators behind the sum, and the stores: each thread stays with one column."""
+        c, kind = self.contraction, self.kind
         scope = Scope()
         scope.known[id(c.total)] = "tile[i * (COLUMNS + 8) + threadIdx.x % COLUMNS]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
@@ -149,11 +161,11 @@ class TensorKernel(Kernel):
             *EPILOGUE.splitlines(),
             f"const {kind} column = column0 + threadIdx.x % COLUMNS;",
             "if (column < columns) {",
-            *indent(c.apart(c.columns, "column", kind)),
+            *indent(c.unflatten(c.columns, "column", kind)),
             "#pragma unroll 4",
             "  for (int i = threadIdx.x / COLUMNS; i < ROWS && row0 + i < rows; i += T / COLUMNS) {",
             f"    const {kind} row = row0 + i;",
-            *indent(indent([*c.apart(c.rows, "row", kind), *scope.lines, *stores])),
+            *indent(indent([*c.unflatten(c.rows, "row", kind), *scope.lines, *stores])),
             "  }",
             "}",
         ]
@@ -166,7 +178,11 @@ class TensorKernel(Kernel):
         return Kernel.text(self, name, [*parameters, *shared], body, widths)
 
     def launch(self, name: str, arguments: list[str], checks: list[str], widths: dict[str, str]) -> list[str]:
-        c, depth = self.c, "1" if self.c.phases else self.c.extents(self.c.depth)
+        """Return the statements that launch the kernel, with memory for the parts of a split depth."""
+        c, depth = (
+            self.contraction,
+            "1" if self.contraction.phases else self.contraction.extents(self.contraction.depth),
+        )
         head = [
             f"const int64_t all = ({c.extents(c.batches)}) * tiles({self.largest(c.rows)}, {self.tile.rows})"
             f" * tiles({self.largest(c.columns)}, {self.tile.columns});",
@@ -190,5 +206,5 @@ class TensorKernel(Kernel):
         ]
 
     def largest(self, loops: list[Loop]) -> str:
-        """How many steps loops have, at least as many as in any phase."""
+        """Return how many steps these loops have at most in any phase, as C."""
         return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"

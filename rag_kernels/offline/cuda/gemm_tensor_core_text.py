@@ -1,7 +1,11 @@
-"""The fixed part of CUDA products on tensor cores: halves of numbers, a warp's products, the loop over the depth."""
+"""The fixed part of CUDA products on tensor cores: halves of numbers, a warp's products, the loop over the depth.
+
+The three products of TF32 halves are those of Ootomo & Yokota (2022).
+"""
 
 
 def registers(first: int, count: int) -> str:
+    """Return a list of operands of inline assembly: `%0, %1, ...`."""
     return ", ".join(f"%{n}" for n in range(first, first + count))
 
 

@@ -1,9 +1,10 @@
-"""CUDA for rows that no block can hold: blocks share a row, so that it is read once however long it is.
+"""CUDA for rows that no single block can hold: blocks share a row, so that it is read once however long it is.
 
-Comes in: a region of long rows that are swept more than once. Goes out: a kernel for it in place of the wide one, and
-the C condition under which it may run. A thread keeps its elements in shared memory, a ring in which its part of later
-rows arrives while it is busy with this one; it alone reads what it copied. Blocks exchange what they reduced: up to
-eight through each other's shared memory (a cluster), more through global memory, which takes all of them resident.
+Comes in: a region of long rows that take more than one pass. Goes out: a kernel for it in place of the vectorized one,
+and the C condition under which it may run. A thread keeps its elements in shared memory, a ring in which its part of
+later rows arrives while it computes on this one; it alone reads what it copied. Blocks exchange their partial results:
+up to eight through each other's shared memory (a cluster), more through global memory, which takes all of them resident
+(a cooperative launch).
 """
 
 from __future__ import annotations
@@ -17,53 +18,56 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.multi_block_rows_text import BOARD
 from rag_kernels.offline.cuda.region import CudaParameters
-from rag_kernels.offline.cuda.vectorized import KEPT_ELEMENTS, WideRegion, find_quads
-from rag_kernels.offline.fusion.online_reduction import EXPONENTIAL, PAIR, SQUARE, WIDE
+from rag_kernels.offline.cuda.vectorized import KEPT_ELEMENTS, VectorizedRegion, find_quads
+from rag_kernels.offline.fusion.online_reduction import EXPONENTIAL, IN_DOUBLE, PAIR, SQUARE_IN_DOUBLE
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
-MOST = 12  # of these, at most so many of one row: the others are on their way meanwhile
-CLUSTER, SHOWN = 8, 8  # blocks of a cluster that every such device takes, and what they show each other at most
+MAX_ROW_SLOTS = 12  # of these, for one row: the others receive copies meanwhile
+MAX_CLUSTER_BLOCKS = 8  # of a cluster that every device with clusters takes
+MAX_CLUSTER_VALUES = 8  # partial results that the blocks of a cluster publish
 BLOCK_BYTES, REDUCED_BYTES = 227 << 10, 256  # of shared memory: a block's at most, and what warps hand over of a sum
-LONGEST = 66 * 1024 * MOST * 4  # elements of a row: two rows at a time, so that memory works while one waits
+MAX_ROW_ELEMENTS = 66 * 1024 * MAX_ROW_SLOTS * 4  # two rows at a time, so that memory works while one waits
 
 
 @dataclass(slots=True)
-class SpreadRegion(WideRegion):
-    """Loops over rows by team; `ITEMS` vectors of a row are a thread's own."""
+class MultiBlockRegion(VectorizedRegion):
+    """Prints a kernel whose teams of blocks take whole rows; `ITEMS` vectors of a row are a thread's own."""
 
     held: tuple[str, ...] = ()  # what the ring holds
-    apart: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere
-    awaited: bool = False  # whether a sweep has waited for what the ring holds of this row
+    strided: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere
+    awaited: bool = False  # whether a pass has waited for this row's copies to the ring
     joined: int = 0  # reductions that teams exchange
     known_powers: dict[object, str] = field(default_factory=dict)  # of exponentials that stand in a load's place
     finish: list[str] = field(default_factory=list)  # from a thread's fp32 sums to what its block sums
-    shown: dict[str, str] = field(default_factory=dict)  # what a block shows of a reduction, around the sum of `{0}`
+    published: dict[str, str] = field(default_factory=dict)  # accumulator -> C text of what a block publishes of `{0}`
 
     def condition(self, name: str) -> str:
-        wide = "" if self.apart else WideRegion.condition(self, name)
+        """Return when the kernel of this name may run, as C."""
+        aligned = "" if self.strided else VectorizedRegion.condition(self, name)
         items = self.items()
         fits = f"fits({name}<{items}, false>, small({self.vectors}), {items}, {self.threads}, {self.bytes})"
-        return f"{wide} && {fits}" if wide else fits
+        return f"{aligned} && {fits}" if aligned else fits
 
     def row(self) -> list[str]:
+        """Return the statements of the kernel: the ring is filled ahead while a team takes row after row."""
         passes = self.passes("row", "true", "team.part() == 0 && threadIdx.x == 0")
         outer = self.total(self.nest.outer)
         last = max(i for i, line in enumerate(passes) if re.search(r"\bsweep\w*\(k, j\);$", line))
         passes.insert(last + 1, "  bring();")
         own = f"{self.quads} > first ? ({self.quads} - first - 1) / {{0}} + 1 : 0"
-        elements = "FULL || single > 4 * ITEMS ? 4 * ITEMS : int(single)" if self.apart else "4 * own"
+        elements = "FULL || single > 4 * ITEMS ? 4 * ITEMS : int(single)" if self.strided else "4 * own"
         return [
             "int met = 0;",
             f"const int first = int(team.part()) * ITEMS * {self.step_of_item} + threadIdx.x;",
             f"const int64_t left = {own.format(self.step_of_item)};",
             "const int own = FULL || left > ITEMS ? ITEMS : int(left);",
-            *([f"const int64_t single = {own.format(self.threads)};"] if self.apart else []),
+            *([f"const int64_t single = {own.format(self.threads)};"] if self.strided else []),
             f"const int elements = {elements};",
             *(f"const Quotient of_{loop.var}({loop.size});" for loop in self.inner_loops()),
             f"Ring<{len(self.held)}, {self.slots}, {self.threads}> ring(team.number());",
-            *self.bring(outer),
+            *self.prefetch(outer),
             f"for (int i = 0; i < {self.slots}; ++i) bring();",
             f"for (int64_t t = team.number(); t < {outer}; t += team.count) {{",
             *indent(self.indices(self.nest.outer, "t")),
@@ -73,12 +77,12 @@ class SpreadRegion(WideRegion):
             "team.leave();",
         ]
 
-    def bring(self, outer: str) -> list[str]:
-        """The thread's next vector of this row or a later one, to where the ring has room next."""
-        many = f", {self.axis_size} - k" if self.apart else ""
+    def prefetch(self, outer: str) -> list[str]:
+        """Return functions that copy the thread's next vector, of this row or a later one, to the ring."""
+        many = f", {self.axis_size} - k" if self.strided else ""
         starts = [self.starts[n] for n in self.held]
         rows = [f"ring.from[{i}] = {row};" for i, (row, _) in enumerate(starts)]
-        call = f"ring.copy{'_apart' * self.apart}"
+        call = f"ring.copy{'_apart' * self.strided}"
         copies = [f"{call}({i}, ring.from[{i}] + {place}{many});" for i, (_, place) in enumerate(starts)]
         return [
             "auto enter = [&] {  // the next row",
@@ -97,12 +101,13 @@ class SpreadRegion(WideRegion):
         ]
 
     def inner_loops(self) -> list[Loop]:
+        """Return the loops within a row whose indices are computed by division."""
         return [*self.nest.reduced[1:-1], self.quad] if len(self.nest.reduced) > 1 else []
 
     def indices(self, loops: list[Loop], flat: str) -> list[str]:
-        """Those within a row are taken apart once a vector, by products."""
+        """Return statements for the loops' variables; those within a row are found by exact products."""
         if flat != "k":
-            return WideRegion.indices(self, loops, flat)
+            return VectorizedRegion.indices(self, loops, flat)
         lines, rest = [], flat
         for loop in reversed(loops[1:]):
             lines += [
@@ -115,11 +120,11 @@ class SpreadRegion(WideRegion):
     @property
     def quad(self) -> Loop:
         assert self.axis
-        return replace(self.axis, var=f"{self.axis.var}_q") if self.apart else WideRegion.quad.__get__(self)
+        return replace(self.axis, var=f"{self.axis.var}_q") if self.strided else VectorizedRegion.quad.__get__(self)
 
     @property
     def element(self) -> str:
-        return f"{self.quad.var} + u * {self.threads}" if self.apart else WideRegion.element.__get__(self)
+        return f"{self.quad.var} + u * {self.threads}" if self.strided else VectorizedRegion.element.__get__(self)
 
     @property
     def axis_size(self) -> str:
@@ -128,23 +133,26 @@ class SpreadRegion(WideRegion):
 
     @property
     def step_of_item(self) -> int:
-        """From one vector of a thread to its next: in vectors, or in elements that lie apart."""
-        return self.threads * (4 if self.apart else 1)
+        """Return the distance from one vector of a thread to its next.
+
+        It is in vectors, or in elements where these are strided.
+        """
+        return self.threads * (4 if self.strided else 1)
 
     def each(self, lines: list[str]) -> list[str]:
         assert self.axis
         inside = f"if (FULL || {self.axis.var} < {self.axis.size}) {{"
-        return WideRegion.each(self, [inside, *indent(lines), "}"] if self.apart else lines)
+        return VectorizedRegion.each(self, [inside, *indent(lines), "}"] if self.strided else lines)
 
     @property
-    def mine(self) -> str:
+    def item_index(self) -> str:
         return f"first + j * {self.step_of_item}"
 
     @property
-    def is_mine(self) -> str:
+    def item_exists(self) -> str:
         return "FULL || j < own"
 
-    def kept_or(self, name: str, load: str) -> str:
+    def kept_or_loaded(self, name: str, load: str) -> str:
         return f"ring.at({self.held.index(name)}, j)"
 
     def put(self, name: str) -> str:
@@ -152,33 +160,41 @@ class SpreadRegion(WideRegion):
         return f"keep_whole({place}, {name});" if place.startswith("&") else f"put_whole({place}, {name});"
 
     def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
-        return [line.replace("&ring.at(", "ring.place(") for line in WideRegion.loaded(self, lines, kept)]
+        return [line.replace("&ring.at(", "ring.place(") for line in VectorizedRegion.loaded(self, lines, kept)]
 
-    def each_quad(self, sweep: str) -> list[str]:
-        """A row's first sweep takes what has come and waits for the rest, one by one."""
-        unroll, *loop = self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])
+    def each_quad(self, function: str) -> list[str]:
+        """Return the loop of a pass over a thread's vectors.
+
+        A row's first pass takes what has arrived and waits for the rest, one by one.
+        """
+        unroll, *loop = self.each_item([f"if ({self.item_exists}) {function}(k, j);"])
         if self.awaited:
             return ["#pragma unroll 4", *loop]
         self.awaited = True
         return [unroll, loop[0], f"  await_copies({self.slots - 1} - j);", *loop[1:]]
 
     def comes_back(self) -> bool:
-        """Whether a row is needed again once something of it is known: sums alone gain nothing by teams (0.988 ms for
-        0.985 on an H200, group norm)."""
-        return self.top + bool(self.swept()) > 1 or any(v.kind == PAIR for v in self.reductions(1))
+        """Return whether a row is needed again once something of it is known.
+
+        Sums alone gain nothing by teams (0.988 ms for 0.985 on an H200, group norm).
+        """
+        return self.top + bool(self.inner_stores()) > 1 or any(v.kind == PAIR for v in self.reductions(1))
 
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
-        """First what a thread needs to know of its own elements, so that it can sum them in fp32."""
+        """Add a pass.
+
+        First each thread learns the maximum or mean of its own elements, so that it can sum them in fp32.
+        """
         for v in self.reductions(level):
             if v.kind == PAIR:
-                top = self.look(v.arg, "top", "-INFINITY", "{a} = fmaxf({a}, {v});", scope)
+                top = self.reduce_own(v.arg, "top", "-INFINITY", "{a} = fmaxf({a}, {v});", scope)
                 scope.lines.append(f"{top} = row_reduce({top}, Max(), -INFINITY);")
                 scope.lines.append(f"const float {top}_finite = {top} == -INFINITY ? 0.0f : {top};")
-            elif isinstance(v.arg, ir.Op) and v.arg.template == SQUARE:
-                name = self.look(v.arg.args[0], "about", "0.0f", "{a} += {v};", scope)
+            elif isinstance(v.arg, ir.Op) and v.arg.template == SQUARE_IN_DOUBLE:
+                name = self.reduce_own(v.arg.args[0], "about", "0.0f", "{a} += {v};", scope)
                 scope.lines.append(f"{name} /= elements ? elements : 1;  // the mean of what this thread has")
                 scope.lines.append(f"float {name}_sum = 0, {name}_squares = 0;")
-        WideRegion.reduce_pass(self, level, kind, active, scope)
+        VectorizedRegion.reduce_pass(self, level, kind, active, scope)
         for v in self.reductions(level):
             for power in self.powers(v):
                 factor, top = self.printer.name("factor"), scope.known[id(v.arg), "top"]
@@ -186,82 +202,101 @@ class SpreadRegion(WideRegion):
                 self.known_powers[id(power)] = f"({self.element_of(v.arg)} * {factor})"
 
     def powers(self, v: ir.Reduce) -> list[ir.Op]:
-        """exp(x - top) of a softmax, where nothing else is done with a loaded x after its sum."""
+        """Return the operators exp(x - top) of a softmax that may replace a loaded x.
+
+        They may where nothing else is done with x after its sum.
+        """
         if v.kind != PAIR or self.element_of(v.arg) is None or self.top > 1:
             return []
         after = list(ir.walk(*self.values, enter=lambda v: not isinstance(v, ir.Reduce)))
         same = self.element_of(v.arg)
         users = [o for o in after if any(self.element_of(child) == same for child in ir.children(o))]
-        powers = [o for o in users if isinstance(o, ir.Op) and o.template == EXPONENTIAL and is_top(o.args[1], v)]
+        powers = [
+            o for o in users if isinstance(o, ir.Op) and o.template == EXPONENTIAL and is_maximum_of(o.args[1], v)
+        ]
         return powers if len(powers) == len([o for o in users if o is not v]) else []
 
-    def element_of(self, v: ir.Value) -> str | None:
-        """What a load that a thread keeps is called inside a sweep."""
-        if not isinstance(v, ir.Load):
+    def element_of(self, value: ir.Value) -> str | None:
+        """Return the C name that a load which a thread keeps has inside a pass, or None."""
+        if not isinstance(value, ir.Load):
             return None
-        name = self.loads.get(f"{self.printer.pointers[v.buffer]}[{self.nest.offset(self.nest.accesses[id(v)])}]")
+        name = self.loads.get(
+            f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[id(value)])}]"
+        )
         return f"(&{name}.x)[u]" if name else None
 
     def open_inner(self, scope: Scope) -> Scope:
-        inner = WideRegion.open_inner(self, scope)
+        inner = VectorizedRegion.open_inner(self, scope)
         inner.known |= self.known_powers
         return inner
 
-    def look(self, x: ir.Value, word: str, start: str, step: str, scope: Scope) -> str:
-        """One sweep over what a thread keeps; the variable that it fills is known by the value and the word."""
+    def reduce_own(self, x: ir.Value, word: str, start: str, step: str, scope: Scope) -> str:
+        """Add one pass over what a thread keeps, and return the variable that it fills.
+
+        The scope knows the variable by the value and the word.
+        """
         self.settle([x], scope)
         inner, name = self.open_inner(scope), self.printer.name(word)
         text = self.printer.emit(x, inner)
         scope.lines.append(f"float {name} = {start};")
         lines = [*inner.lines, step.format(a=name, v=text)]
-        scope.lines += self.sweep(lines, [], "row", "true", scanning=False)
+        scope.lines += self.pass_loop(lines, [], "row", "true", scanning=False)
         scope.known[id(x), word] = name
         return name
 
-    def step(self, v: ir.Reduce, name: str, wide: str, scope: Scope, block: Scope) -> str:
-        """Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits
-        are lost, and of exponentials below a maximum of its own."""
-        template = v.arg.template if isinstance(v.arg, ir.Op) else ""
-        about = scope.find((id(v.arg.args[0]), "about")) if isinstance(v.arg, ir.Op) and v.arg.args else None
-        if v.kind == PAIR:
-            return self.step_of_pair(v, name, scope, block)
-        if about and v.kind == "sum" and isinstance(v.arg, ir.Op) and template in (WIDE, SQUARE):
-            own, text = "double(elements)", self.printer.emit(v.arg.args[0], block)
-            if template == WIDE:
+    def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
+        """Return the statement that takes one more element.
+
+        Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits are
+        lost, and of exponentials below a maximum of its own.
+        """
+        template = value.arg.template if isinstance(value.arg, ir.Op) else ""
+        about = (
+            scope.find((id(value.arg.args[0]), "about")) if isinstance(value.arg, ir.Op) and value.arg.args else None
+        )
+        if value.kind == PAIR:
+            return self.step_of_pair(value, name, scope, block)
+        if about and value.kind == "sum" and isinstance(value.arg, ir.Op) and template in (IN_DOUBLE, SQUARE_IN_DOUBLE):
+            own, text = "double(elements)", self.printer.emit(value.arg.args[0], block)
+            if template == IN_DOUBLE:
                 self.finish.append(f"{name} = {about}_sum + {own} * {about};")
                 return f"{about}_sum += {text} - {about};"
             self.finish.append(f"{name} = {about}_squares + {about} * (2.0 * {about}_sum + {own} * {about});")
             return f"{about}_squares += ({text} - {about}) * ({text} - {about});"
-        if wide == "double" and v.kind == "sum" and v.dtype == "float32":
+        if acc_type == "double" and value.kind == "sum" and value.dtype == "float32":
             scope.lines.append(f"float {name}_f = 0;")
             self.finish.append(f"{name} = {name}_f;")
-            return f"{name}_f += {self.printer.emit(v.arg, block)};"
-        return WideRegion.step(self, v, name, wide, scope, block)
+            return f"{name}_f += {self.printer.emit(value.arg, block)};"
+        return VectorizedRegion.step(self, value, name, acc_type, scope, block)
 
-    def step_of_pair(self, v: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
-        top = scope.find((id(v.arg), "top"))
+    def step_of_pair(self, value: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
+        """Return the statement that adds an exponential to a softmax's sum, below the thread's maximum."""
+        top = scope.find((id(value.arg), "top"))
         scope.lines.append(f"float {name}_f = 0;")
-        self.shown[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
-        text, power = self.printer.emit(v.arg, block), self.printer.name("power")
+        self.published[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
+        text, power = self.printer.emit(value.arg, block), self.printer.name("power")
         block.lines.append(f"const float {power} = expf({text} - {top}_finite);")
-        if self.powers(v):
+        if self.powers(value):
             place = self.printer.name("powers")
             self.targets[f"in {place}"], self.addresses[place] = place, f"&@{text.split('.')[0][2:]}@"
             block.lines.append(f"(&{place}.x)[u] = {power};  // in its place")
         return f"{name}_f += {power};"
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
-        """Every block shows what it has, all of the team meet, and each combines what all have shown."""
+        """Return statements that combine partial results of all blocks.
+
+        Every block publishes what it has, all of the team meet, and each combines what all have published.
+        """
         numbered = list(enumerate(found, self.joined))
         self.joined += len(found)
         lines, self.finish = self.finish, []
         shows = []
         for i, (name, f, start) in numbered:
-            whole = name not in self.shown
+            whole = name not in self.published
             part, summed, zero = (name, f, start) if whole else (f"double({name}_f)", "Sum()", "0.0")
             lines.append(f"put_part<{i}>({part}, {summed});")
             taken = f"take_part<{i}>({summed}, {zero})"
-            shows.append(f"  team.show(met, {i}, {taken if whole else self.shown[name].format(taken)});")
+            shows.append(f"  team.show(met, {i}, {taken if whole else self.published[name].format(taken)});")
         lines += ["__syncthreads();", "if (threadIdx.x < 32) {", *shows, "}"]
         lines += [f"team.gather(met, {i}, {f}, {start});" for i, (_, f, start) in numbered]
         lines += ["team.meet();"]
@@ -276,9 +311,9 @@ class SpreadRegion(WideRegion):
     def bounds(self) -> str:
         return f"__launch_bounds__({self.threads}, {1024 // self.threads}) "
 
-    def parameters_of(self, body: list[str], f: Function) -> tuple[list[str], list[str]]:
-        parameters, arguments = WideRegion.parameters_of(self, body, f)
-        team = "Cluster" if self.parts() <= CLUSTER and self.joined <= SHOWN else "Team"
+    def parameters_of(self, body: list[str], function: Function) -> tuple[list[str], list[str]]:
+        parameters, arguments = VectorizedRegion.parameters_of(self, body, function)
+        team = "Cluster" if self.parts() <= MAX_CLUSTER_BLOCKS and self.joined <= MAX_CLUSTER_VALUES else "Team"
         return [f"{team} team", *parameters], arguments
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
@@ -292,82 +327,98 @@ class SpreadRegion(WideRegion):
 
     @property
     def slots(self) -> int:
-        """Vectors of each kept tensor that a thread has room for."""
+        """Return how many vectors of each kept tensor a thread has room for."""
         return SLOTS // max(1, len(self.held))
 
     @property
     def threads(self) -> int:
-        """Of a block: half as many where a row is short, so that a processor has two."""
+        """Return the threads of a block: half as many where a row is short, so that a processor has two."""
         most = self.parameters.sharing
         return most // 2 if self.count() <= self.most() * most // 2 else most
 
     @property
     def bytes(self) -> int:
-        """Of shared memory."""
+        """Return the shared memory of a block's ring, in bytes."""
         return self.slots * max(1, len(self.held)) * self.threads * 16
 
     @property
     def vectors(self) -> str:
-        """Of a row, as C."""
-        return f"(({self.quads}) + 3) / 4" if self.apart else self.quads
+        """Return the number of vectors of a row, as C."""
+        return f"(({self.quads}) + 3) / 4" if self.strided else self.quads
 
     def count(self) -> int:
-        """Vectors of a row as long as this problem's."""
+        """Return the number of vectors of a row as long as this problem's."""
         return -(-self.reduced_count() // 4)
 
     def most(self) -> int:
-        """Vectors of a row that a thread takes at most."""
-        return max(1, self.slots * MOST // SLOTS)
+        """Return how many vectors of a row a thread takes at most."""
+        return max(1, self.slots * MAX_ROW_SLOTS // SLOTS)
 
     def parts(self) -> int:
-        """Blocks that share a row; a few more than it takes if then each has as much as the others."""
+        """Return how many blocks share a row.
+
+        It is a few more than needed if then each has as much as the others.
+        """
         least = -(-self.count() // (self.most() * self.threads))
-        even = [n for n in range(least, CLUSTER + 1) if self.count() % (n * self.threads) == 0]
+        even = [n for n in range(least, MAX_CLUSTER_BLOCKS + 1) if self.count() % (n * self.threads) == 0]
         return even[0] if even else least
 
     def items(self) -> int:
+        """Return how many vectors of a row each thread takes."""
         return -(-self.count() // (self.parts() * self.threads))
 
 
-def spread_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> SpreadRegion | None:
-    """The kernel of teams, where a row is long, is swept more than once, and can be kept."""
+def multi_block_region(
+    region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
+) -> MultiBlockRegion | None:
+    """Return the kernel of teams, or None unless rows are long, take more than one pass, and can be kept."""
     if not parameters.sharing:
         return None
-    found = SpreadRegion.of(region, f, sizes, parameters)
+    found = MultiBlockRegion.of(region, function, sizes, parameters)
     rows = found.nest.schedule == "row" and not found.has_scan() and found.top > 0
-    if not rows or not KEPT_ELEMENTS < found.reduced_count() <= LONGEST or not found.comes_back():
+    if not rows or not KEPT_ELEMENTS < found.reduced_count() <= MAX_ROW_ELEMENTS or not found.comes_back():
         return None
     if not prepared(found):
         return None
     found.row()  # counts the uses
     kept = tuple(found.kept_names())
-    if not kept or len(kept) > SLOTS // 2 or found.joined > BOARD or found.reduced_count() > LONGEST // len(kept):
+    if (
+        not kept
+        or len(kept) > SLOTS // 2
+        or found.joined > BOARD
+        or found.reduced_count() > MAX_ROW_ELEMENTS // len(kept)
+    ):
         return None
-    fresh = SpreadRegion.of(region, f, sizes, parameters)
+    fresh = MultiBlockRegion.of(region, function, sizes, parameters)
     prepared(fresh)
     fresh.held = kept
     if fresh.bytes + REDUCED_BYTES * (found.joined + 2) > BLOCK_BYTES:
         return None
-    if fresh.apart:
+    if fresh.strided:
         fresh.loads = {text: name for text, name in fresh.loads.items() if name in kept}
     return fresh
 
 
-def prepared(found: SpreadRegion) -> bool:
-    """Note what can be taken four at a time: neighbours where rows allow it, else elements that lie apart."""
+def prepared(found: MultiBlockRegion) -> bool:
+    """Record what can be taken four at a time, and return whether there is anything.
+
+    Neighbours where rows allow it, else elements that lie a block's threads apart.
+    """
     if found.nest.reduced[-1].count % 4 == 0 and found.parameters.vector > 1:
         return find_quads(found)
     if len(found.nest.reduced) > 1:
         return False
     found.width = 1
     some = find_quads(found)
-    found.width, found.apart, found.targets = 4, True, {}
+    found.width, found.strided, found.targets = 4, True, {}
     return some
 
 
-def is_top(v: ir.Value, pair: ir.Reduce) -> bool:
-    return isinstance(v, ir.Op) and v.template == "{0}.top" and v.args[0] is pair
+def is_maximum_of(value: ir.Value, pair: ir.Reduce) -> bool:
+    """Return whether a value is the maximum of this running pair."""
+    return isinstance(value, ir.Op) and value.template == "{0}.top" and value.args[0] is pair
 
 
 def uses_teams(text: str) -> bool:
+    """Return whether a source has kernels for teams of blocks."""
     return bool(re.search(r"\b(Team|Cluster) team\b", text))

@@ -1,8 +1,8 @@
-"""The fixed part of CUDA for rows that blocks share: what a thread keeps and copies ahead, and how blocks meet."""
+"""The fixed part of CUDA for rows that blocks share: what a thread keeps, and how blocks exchange results."""
 
 AWAITED = "\n".join(f"    case {n}: return await_group<{n}>();" for n in range(1, 14))
 BOARD = 16  # places for what blocks show each other: a cluster needs two meetings of eight
-SPREAD = """
+MULTI_BLOCK_HEAD = """
 #ifdef __CUDACC__
 __device__ inline uint32_t in_shared(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 // To shared memory while the thread does something else.

@@ -1,7 +1,7 @@
-"""The sweeps of a region in CUDA: a team of threads walks a row or a column, reduces, scans, and stores at last.
+"""The passes of a region in CUDA: a team of threads takes a row or a column, reduces, scans, and finally stores.
 
 Comes in: a nest. Goes out: statements for the body of a `__global__` function. A team lies along threadIdx.x (rows) or
-threadIdx.y (columns); what its threads have of a reduction is joined after each sweep.
+threadIdx.y (columns); the partial results of its threads are joined after each pass.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ import math
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.loop_nest import Loop
-from rag_kernels.offline.codegen.reduction_levels import START, STEP, Passes, accumulator, around, indent, start_of
+from rag_kernels.offline.codegen.reduction_levels import (
+    START,
+    STEP,
+    RegionPrinter,
+    accumulator,
+    around,
+    indent,
+    start_of,
+)
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda import thread_loops
 from rag_kernels.offline.ir import values as ir
@@ -30,36 +38,41 @@ FUNCTORS = {
 }
 SCANNED = 4  # neighbours that a thread takes of a row that is scanned
 STRIPED = f"{32 * SCANNED} * (threadIdx.x / 32) + 32 * u + threadIdx.x % 32"  # those that a warp's lanes store together
-HANDED_BYTES = 8  # of an element: shared memory of a block does for so many scans
+EXCHANGED_BYTES = 8  # of an element: shared memory of a block does for so many scans
 
 
 @dataclass(slots=True)
-class Sweeps(Passes):
+class ReduceLoops(RegionPrinter):
+    """Prints the passes over rows and columns; subclasses say how threads load and store."""
+
     known_loads: dict[str, str] = field(default_factory=dict)  # loads that a thread has done already, and where to
     before: list[str] = field(default_factory=list)  # of a scan: what comes before its values are known
-    storing: bool = False  # in the sweep that stores
-    placing: bool = False  # in a sweep that looks for the place of an extreme
+    storing: bool = False  # in the pass that stores
+    placing: bool = False  # in a pass that looks for the index of an extreme
     striped: bool = False  # whether a warp's lanes store what they scanned side by side
 
     def solo(self) -> bool:
-        """Whether one thread does a column alone."""
+        """Return whether one thread computes a column alone."""
         raise NotImplementedError
 
     def is_unrolled(self) -> bool:
-        """Whether such a thread's loop is unrolled."""
+        """Return whether such a thread's loop is unrolled."""
         raise NotImplementedError
 
     def total(self, loops: list[Loop]) -> str:
+        """Return the number of elements of these loops, as C."""
         return " * ".join(f"({loop.size})" if " " in loop.size else loop.size for loop in loops) or "1"
 
     def reduced_count(self) -> int:
+        """Return the number of elements of a row or column of this problem."""
         return count_of(self.nest.reduced)
 
     def has_scan(self) -> bool:
+        """Return whether the region has running totals."""
         return any(isinstance(v, ir.Scan) for v in ir.walk(*self.values))
 
     def indices(self, loops: list[Loop], flat: str) -> list[str]:
-        """Take a flat index apart, innermost loop first."""
+        """Return statements that turn a flat index into the variables of these loops."""
         if len(loops) < 2:
             return [f"const int64_t {loop.var} = {flat};" for loop in loops]
         rest = f"rest_{loops[0].var}"
@@ -70,40 +83,47 @@ class Sweeps(Passes):
         return [*lines, f"const int64_t {loops[0].var} = {rest};"]
 
     def passes(self, kind: str, active: str, first: str) -> list[str]:
+        """Return all passes: one for each level of reductions, then one that stores.
+
+        `kind` is "row" or "column"; `active` and `first` are C conditions: which threads have elements, and which of
+        them stores a result.
+        """
         scope = Scope()
         for level in range(1, self.top + 1):
             self.reduce_pass(level, kind, active, scope)
-        swept = self.swept()
-        if swept:
-            self.settle(list(swept.values()), scope)
+        inner_stores = self.inner_stores()
+        if inner_stores:
+            self.settle(list(inner_stores.values()), scope)
             inner = self.open_inner(scope)
             self.storing, self.placing = True, False
-            scanning = self.scans(list(swept.values()), scope, inner, kind)
+            scanning = self.scans(list(inner_stores.values()), scope, inner, kind)
             block = Scope(inner)
-            for buffer in swept:
+            for buffer in inner_stores:
                 block.lines += self.store(buffer, block)
-            scope.lines += self.sweep(inner.lines, block.lines, kind, active, scanning)
+            scope.lines += self.pass_loop(inner.lines, block.lines, kind, active, scanning)
             self.storing = False
-        for buffer in [b for b in self.stores if b not in swept]:
+        for buffer in [b for b in self.stores if b not in inner_stores]:
             (line,) = self.store(buffer, scope)
             scope.lines.append(line if first == "true" else f"if ({first}) {line}")
         return scope.lines
 
     def open_inner(self, scope: Scope) -> Scope:
-        """The scope of what runs for every element of a sweep."""
+        """Return the scope of what runs for every element of a pass."""
         inner = Scope(scope)
         inner.known.update(self.known_loads)
         return inner
 
-    def added_to(self, name: str, v: ir.Reduce, wide: str) -> str:
-        """The variable that takes an element of a reduction."""
+    def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
+        """Return the variable that takes an element of a reduction."""
         return name
 
     def settle(self, roots: list[ir.Value], scope: Scope) -> None:
+        """Compute the values that a pass needs from before it."""
         for v in self.frontier(roots):
             self.printer.emit(v, scope)
 
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
+        """Add the pass that completes every reduction of this level."""
         found = self.reductions(level)
         self.placing = any(v.kind in {"maxplace", "minplace"} for v in found)
         roots = [v.arg for v in found] + [g for v in found for g in v.guards]
@@ -115,61 +135,70 @@ class Sweeps(Passes):
         for v in found:
             name = self.printer.name("acc")
             ctype = CTYPES[v.dtype]
-            wide = accumulator(v) if self.reduced_count() > 16384 or accumulator(v) != "double" else ctype
+            acc_type = accumulator(v) if self.reduced_count() > 16384 or accumulator(v) != "double" else ctype
             start = start_of(v.kind, v.dtype)
-            scope.lines.append(f"{wide} {name} = {start};")
+            scope.lines.append(f"{acc_type} {name} = {start};")
             guard = " && ".join(self.printer.emit(g, tail) for g in v.guards)
             block = Scope(tail)
-            line = self.step(v, name, wide, scope, block)
+            line = self.step(v, name, acc_type, scope, block)
             lines = [*block.lines, line]
             tail.lines += [f"if ({guard}) {{", *indent(lines), "}"] if guard else lines
             if not guard:
                 tail.known |= block.known
             if kind == "row" or not self.solo():
-                joined.append((name, f"{FUNCTORS[v.kind]}()", f"{wide}({start})"))
-            scope.known[id(v)] = name if wide == ctype else f"{ctype}({name})"
-        scope.lines += self.sweep(inner.lines, tail.lines, kind, active, scanning)
+                joined.append((name, f"{FUNCTORS[v.kind]}()", f"{acc_type}({start})"))
+            scope.known[id(v)] = name if acc_type == ctype else f"{ctype}({name})"
+        scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
         scope.lines += self.join(joined, kind) if joined else []
 
-    def step(self, v: ir.Reduce, name: str, wide: str, scope: Scope, block: Scope) -> str:
-        """The statement that takes one more element; what it needs goes to the block, declarations to the scope."""
-        return STEP[v.kind].format(a=self.added_to(name, v, wide), v=self.printer.emit(v.arg, block))
+    def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
+        """Return the statement that takes one more element.
+
+        What it needs goes to the block, declarations to the scope.
+        """
+        return STEP[value.kind].format(a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block))
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
-        """What the threads of a team have, joined: variable, functor and start of each reduction."""
+        """Return statements that join the partial results of a team's threads.
+
+        `found` has the variable, functor and start of each reduction.
+        """
         return [f"{name} = {kind}_reduce({name}, {functor}, {start});" for name, functor, start in found]
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope, kind: str) -> bool:
-        """Running totals. Of a row each thread runs over a few neighbours, and the block scans what these come to; a
-        column's thread simply runs."""
+        """Add running totals to a pass, and return whether there are any.
+
+        Of a row each thread runs over a few neighbours, and the block scans what these come to; a column's thread
+        simply runs.
+        """
         found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
         for v in found:
-            name, wide = self.printer.name("s"), accumulator(v)
-            scope.lines.append(f"{wide} {name} = {START[v.kind]};")
+            name, acc_type = self.printer.name("s"), accumulator(v)
+            scope.lines.append(f"{acc_type} {name} = {START[v.kind]};")
             block = Scope(inner)
             text = self.printer.emit(v.arg, block)
             if kind == "column":
                 inner.lines += [*block.lines, STEP[v.kind].format(a=name, v=text)]
                 inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
                 continue
-            functor, start = f"{FUNCTORS[v.kind]}()", f"{wide}({START[v.kind]})"
-            step = f"{name}_last = {functor}({name}_last, {wide}({text}));"
+            functor, start = f"{FUNCTORS[v.kind]}()", f"{acc_type}({START[v.kind]})"
+            step = f"{name}_last = {functor}({name}_last, {acc_type}({text}));"
             self.before += [
-                f"{wide} {name}_q[{SCANNED}] = {{}}, {name}_last = {start}, {name}_total;",
+                f"{acc_type} {name}_q[{SCANNED}] = {{}}, {name}_last = {start}, {name}_total;",
                 *self.each_scanned([*block.lines, step, f"{name}_q[u] = {name}_last;"]),
-                f"{wide} {name}_base = row_scan({name}_last, {functor}, {start}, {name}_total);",
+                f"{acc_type} {name}_base = row_scan({name}_last, {functor}, {start}, {name}_total);",
                 f"{name}_base = {functor}({name}, {name}_base);",
                 f"{name} = {functor}({name}, {name}_total);",
             ]
             inner.known[id(v)] = f"{CTYPES[v.dtype]}({functor}({name}_base, {name}_q[u]))"
         if kind == "row":
-            self.hand_on(found, inner)
+            self.exchange_scans(found, inner)
         return bool(found)
 
-    def hand_on(self, found: list[ir.Scan], inner: Scope) -> None:
+    def exchange_scans(self, found: list[ir.Scan], inner: Scope) -> None:
         """Let a warp's lanes exchange what they have of a scan, so that they store side by side."""
         size = sum(8 if v.dtype in {"float64", "int64"} else 4 for v in found)
-        self.striped = self.storing and 0 < size <= HANDED_BYTES
+        self.striped = self.storing and 0 < size <= EXCHANGED_BYTES
         for v in found if self.striped else []:
             name, ctype = self.printer.name("handed"), CTYPES[v.dtype]
             here = f"{name}[{SCANNED} * threadIdx.x + u]"
@@ -182,13 +211,14 @@ class Sweeps(Passes):
             inner.known[id(v)] = f"{name}[{STRIPED}]"
 
     def each_scanned(self, lines: list[str], place: str = f"{SCANNED} * int64_t(threadIdx.x) + u") -> list[str]:
-        """The lines for each of the elements that a thread takes of a stretch that is scanned: neighbours."""
+        """Return the lines for each of the neighbours that a thread takes of a stretch that is scanned."""
         total = self.total(self.nest.reduced)
         head = [f"const int64_t k = k0 + {place};", f"if (k < {total}) {{"]
         inside = indent([*self.indices(self.nest.reduced, "k"), *lines])
         return ["#pragma unroll", f"for (int u = 0; u < {SCANNED}; ++u) {{", *indent([*head, *inside, "}"]), "}"]
 
-    def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
+    def scan_pass(self, body: list[str], tail: list[str]) -> list[str]:
+        """Return the loop over a row in stretches, each scanned by the whole block."""
         before, self.before = self.before, []
         tail = [*body, *tail]
         rest = [*self.each_scanned(tail, STRIPED), "__syncwarp();"] if self.striped else self.each_scanned(tail)
@@ -199,14 +229,14 @@ class Sweeps(Passes):
             "}",
         ]
 
-    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
-        """The team's loop over the reduced loops, flattened; with a scan it advances in step."""
+    def pass_loop(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+        """Return the team's loop over the reduced loops, flattened; with a scan it advances in step."""
         axis = "x" if kind == "row" else "y"
         total = self.total(self.nest.reduced)
         if kind == "column" and self.solo():
             return around(self.nest.reduced, [*body, *tail], unroll=self.is_unrolled())
         if scanning and kind == "row":
-            return self.scan_sweep(body, tail)
+            return self.scan_pass(body, tail)
         indices = self.indices(self.nest.reduced, "k")
         limit = total if active == "true" else f"(active ? {total} : 0)"
         if self.placing and (loop := thread_loops.ahead(limit, axis, indices, [*body, *tail])):
@@ -214,9 +244,10 @@ class Sweeps(Passes):
         return self.walk(limit, axis, [*indices, *body, *tail])
 
     def walk(self, count: str, axis: str, lines: list[str]) -> list[str]:
-        """A team's loop over so many elements."""
+        """Return a team's loop over so many elements."""
         return (thread_loops.stepped if self.storing else thread_loops.counted)(count, axis, lines)
 
 
 def count_of(loops: list[Loop]) -> int:
+    """Return the number of elements of these loops for this problem."""
     return math.prod(loop.count for loop in loops)

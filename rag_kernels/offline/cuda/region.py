@@ -18,7 +18,7 @@ from rag_kernels.offline.codegen.reduction_levels import around, indent, levels,
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm import Kernel, start_of
 from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel, serves
-from rag_kernels.offline.cuda.reduce_loops import Sweeps, count_of
+from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
@@ -31,7 +31,7 @@ SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and 
 
 @dataclass(frozen=True, slots=True)
 class CudaParameters:
-    """What tuning turns."""
+    """Tuning parameters of CUDA kernels."""
 
     threads: int = 256  # of a block, also of a row up to eight times as long
     long_threads: int = 1024  # of a block for longer rows
@@ -47,48 +47,53 @@ FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 ea
 
 
 @dataclass(slots=True)
-class CudaRegion(Sweeps):
+class CudaRegion(ReduceLoops):
+    """Prints one region as a kernel in which a thread takes one element at a time."""
+
     parameters: CudaParameters = CudaParameters()
     constants: dict[str, str] = field(default_factory=dict)  # sizes that are numbers of the problem
     scratch: tuple[str, ...] = ()  # C names of buffers that only this function has
 
     @classmethod
-    def of(cls, region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
-        pointers = {b: f"{c_name(b)}_p" for b in f.specs}
+    def of(cls, region: Region, function: Function, sizes: Sizes, parameters: CudaParameters) -> Self:
+        """Return the printer of a region of this function."""
+        pointers = {b: f"{c_name(b)}_p" for b in function.specs}
         nest = build_nest(region, sizes.names)
         level = levels(region.stores.values())
-        scratch = tuple(c_name(b) for b in f.scratch)
+        scratch = tuple(c_name(b) for b in function.scratch)
         constants = sizes.constants
         if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
             summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
             constants = {name: value for name, value in constants.items() if name in summed}
         return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=constants, scratch=scratch)
 
-    def product(self, name: str, f: Function) -> tuple[list[str], list[str]] | None:
-        """The kernel and its launch in tiles, if the region is a sum of products (`contract_cuda.py`)."""
+    def product(self, name: str, function: Function) -> tuple[list[str], list[str]] | None:
+        """Return the kernel and its launch in tiles, or None if the region is no product (see `gemm.py`)."""
         found = find_contraction(self.nest.region, self.nest.names)
         if found is None:
             return None
         used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
-        small = all(math.prod(f.specs[b].shape) <= 1 << 31 for b in used)
+        small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in used)
         printer = Printer(found.nest, self.printer.pointers)
         made = TensorKernel if self.parameters.tensor and serves(found) else Kernel
         kernel = made(found, printer, "int" if small else "int64_t", self.parameters.tile)
         body = kernel.body()
-        parameters, arguments = self.parameters_of(body, f)
+        parameters, arguments = self.parameters_of(body, function)
         parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
         constants = self.constants_in(body)
         body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
-        pointers = {b: f"{c_name(b)}_data" if b in f.scratch else f"{c_name(b)}.data" for b in used}
-        checks = [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in f.scratch]
+        pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in used}
+        checks = [
+            f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in function.scratch
+        ]
         widths = kernel.widths(pointers)
         return kernel.text(name, parameters, body, widths), kernel.launch(name, arguments, checks, widths)
 
-    def text(self, name: str, f: Function) -> tuple[list[str], list[str]]:
-        """The device function and the statements that launch it."""
+    def text(self, name: str, function: Function) -> tuple[list[str], list[str]]:
+        """Return the `__global__` function and the statements that launch it."""
         nest = self.nest
         body = {"point": self.point, "row": self.row, "column": self.column}[nest.schedule]()
-        parameters, arguments = self.parameters_of(body, f)
+        parameters, arguments = self.parameters_of(body, function)
         body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
         shape = " x ".join(loop.size for loop in [*nest.outer, *([nest.lane] if nest.lane else [])]) or "1"
         reduced = " x ".join(loop.size for loop in nest.reduced)
@@ -98,36 +103,42 @@ class CudaRegion(Sweeps):
 
     @property
     def template(self) -> str:
+        """Return the kernel's template parameters."""
         return ""
 
     @property
     def bounds(self) -> str:
-        """Each sum takes registers, and a block whose threads want more than there are cannot be launched.
+        """Return launch bounds for rows of many sums.
 
-        Where sums are few nvcc is left alone.
+        Each sum takes registers, and a block whose threads want more than there are cannot be launched. Where sums are
+        few nvcc is left alone.
         """
         return "__launch_bounds__(ROW_THREADS, 1) " if self.nest.schedule == "row" and self.sums() > FEW_SUMS else ""
 
     def sums(self) -> int:
+        """Return the number of reductions."""
         return sum(isinstance(v, ir.Reduce) for v in ir.walk(*self.values))
 
     def constants_in(self, body: list[str]) -> list[tuple[str, str]]:
-        """Sizes that are numbers, as far as the body names them."""
+        """Return the sizes that are numbers, as far as the body names them."""
         named = words(body)
         return [(name, value) for name, value in self.constants.items() if name in named]
 
-    def parameters_of(self, body: list[str], f: Function) -> tuple[list[str], list[str]]:
-        """Pointers, then sizes and numbers, in the order in which the body names them, the same for kernels alike."""
+    def parameters_of(self, body: list[str], function: Function) -> tuple[list[str], list[str]]:
+        """Return parameters and arguments: pointers, then sizes and numbers.
+
+        They are in the order in which the body names them, which is the same for kernels alike.
+        """
         pointers: dict[str, tuple[str, str]] = {}
         others: dict[str, tuple[str, str]] = {}
-        for buffer in (*f.inputs, *f.scratch, *f.outputs):
+        for buffer in (*function.inputs, *function.scratch, *function.outputs):
             name, const = c_name(buffer), "" if buffer in self.stores else "const "
-            pointer, data = f"{name}_p", f"{name}_data" if buffer in f.scratch else f"{name}.data"
-            pointers[pointer] = f"{const}{CTYPES[f.specs[buffer].dtype]}* __restrict__ {pointer}", data
+            pointer, data = f"{name}_p", f"{name}_data" if buffer in function.scratch else f"{name}.data"
+            pointers[pointer] = f"{const}{CTYPES[function.specs[buffer].dtype]}* __restrict__ {pointer}", data
             if buffer in self.stores:
                 start = text_of(self.nest.stores[buffer].constant)
                 others[start_of(pointer)] = f"int64_t {start_of(pointer)}", start
-        numbers = [(item.name, item.ctype) for item in f.order if isinstance(item, Number)]
+        numbers = [(item.name, item.ctype) for item in function.order if isinstance(item, Number)]
         sizes = [(n, "int64_t") for n in self.nest.names.of.values() if n not in self.constants]
         others |= {text: (f"{kind} {text}", text) for text, kind in [*sizes, *numbers]}
         named = words(body)
@@ -135,6 +146,7 @@ class CudaRegion(Sweeps):
         return [parameter for parameter, _ in found], [argument for _, argument in found]
 
     def launch(self, name: str, arguments: list[str]) -> list[str]:
+        """Return the statements that launch the kernel."""
         outer, call = self.total(self.nest.outer), f"({', '.join(arguments)});"
         lane = self.nest.lane.size if self.nest.lane else "1"
         depth = f"small({self.total(self.nest.reduced)});  // of a row or column"
@@ -162,37 +174,38 @@ class CudaRegion(Sweeps):
                 return [depth, f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>{call}"]
 
     def solo(self) -> bool:
-        """Whether one thread does a column alone: scans, and short columns such as pooling windows."""
+        """Return whether one thread computes a column alone: scans, and short columns such as pooling windows."""
         return self.has_scan() or self.reduced_count() <= SHORT_COLUMN or self.has_windows() or self.keeps_columns()
 
     def is_unrolled(self) -> bool:
         return bool(self.known_loads or self.stepped())
 
     def has_windows(self) -> bool:
-        """Whether columns are windows, and many: their elements lie together, which a team would not profit from."""
+        """Return whether columns are windows, and many: a team would gain nothing, as their elements lie together."""
         nest = self.nest
         windows = all(leaf.window for loop in nest.reduced for leaf in loop.leaves)
         many = count_of([*nest.outer, *([nest.lane] if nest.lane else [])]) >= MANY_COLUMNS
         return nest.schedule == "column" and windows and many and self.reduced_count() <= LONG_WINDOW
 
     def stepped(self) -> Loop | None:
-        """The outer loop of which a thread takes several steps, for windows (`cuda_windows.py`)."""
-        alone = self.has_scan() or self.swept() or self.keeps_columns() or self.reduced_count() > SHORT_COLUMN
+        """Return the outer loop of which a thread takes several steps, for windows (see `windows.py`)."""
+        alone = self.has_scan() or self.inner_stores() or self.keeps_columns() or self.reduced_count() > SHORT_COLUMN
         return None if alone else stepped_loop(self.nest)
 
     def keeps_columns(self) -> bool:
-        """Whether a thread can hold a column in registers: a short one of known length, and columns enough."""
+        """Return whether a thread can hold a column in registers: a short one of known length, of many."""
         nest = self.nest
         loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
         fixed = all(nest.names[leaf] in self.constants for loop in nest.reduced for leaf in loop.leaves)
         guarded = any(isinstance(v, ir.Reduce) and v.guards for v in ir.walk(*self.values))
         few = not fixed or guarded or self.has_scan() or nest.schedule != "column"
-        sweeps = self.top + bool(self.swept())
-        return not few and sweeps > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
+        passes = self.top + bool(self.inner_stores())
+        return not few and passes > 1 and self.reduced_count() <= KEPT_COLUMN and count_of(loops) >= MANY_COLUMNS
 
     # Point ----------------------------------------------------------------------------------------------------
 
     def point(self) -> list[str]:
+        """Return the point schedule: one element a thread."""
         nest, scope = self.nest, Scope()
         loops = [*nest.outer, *([nest.lane] if nest.lane else [])]
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
@@ -205,7 +218,10 @@ class CudaRegion(Sweeps):
     # Rows and columns -----------------------------------------------------------------------------------------
 
     def row(self) -> list[str]:
-        """A team along threadIdx.x walks the row once for every level of reductions, then once to store."""
+        """Return the row schedule.
+
+        A team along threadIdx.x takes one pass over the row for every level of reductions, then one that stores.
+        """
         outer = self.total(self.nest.outer)
         head = ["const int64_t t = int64_t(blockIdx.x) * blockDim.y + threadIdx.y;", f"if (t >= {outer}) return;"]
         if self.has_scan():
@@ -213,8 +229,10 @@ class CudaRegion(Sweeps):
         return [*head, *self.indices(self.sharing_last(), "t"), *self.passes("row", "true", "threadIdx.x == 0")]
 
     def sharing_last(self) -> list[Loop]:
-        """The outer loops, those last along which rows share what they read (a norm's weights): blocks that run
-        together then find it in the cache."""
+        """Return the outer loops, those last along which rows share what they read (a norm's weights).
+
+        Blocks that run together then find it in the cache.
+        """
         loads = [v for v in ir.walk(*self.values) if isinstance(v, ir.Load) and self.is_inner(v)]
 
         def shares(loop: Loop) -> bool:
@@ -223,7 +241,7 @@ class CudaRegion(Sweeps):
         return sorted(self.nest.outer, key=shares)
 
     def column(self) -> list[str]:
-        """Neighbouring threads hold neighbouring columns; a team along threadIdx.y shares each column."""
+        """Return the column schedule: neighbouring threads have neighbouring columns, and a team shares each."""
         lane = self.nest.lane
         assert lane
         if self.solo():
@@ -246,7 +264,7 @@ class CudaRegion(Sweeps):
         return [*head, *self.passes("column", "active", "active && threadIdx.y == 0")]
 
     def keep_columns(self) -> list[str]:
-        """Read a short column once, all of it at a time."""
+        """Return statements that read a short column once, all of it at a time."""
         if not self.keeps_columns():
             return []
         place = "0"

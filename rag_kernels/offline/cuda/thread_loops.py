@@ -1,9 +1,9 @@
-"""How the threads of a team walk over elements, as CUDA text. Three forms, by what an H200 showed to be faster.
+"""The loop of a team of threads over elements, as CUDA text, in three forms chosen by measurements on an H200.
 
 Comes in: how many elements there are, the axis along which the team lies, and the lines for one element `k`. Goes out:
-a loop. `stepped` is the plain one, for what stores as well (GroupNorm: 0.73 ms so, 0.99 counted). `counted` knows
+a loop. `stepped` is the plain one, for passes that store as well (GroupNorm: 0.73 ms so, 0.99 counted). `counted` knows
 before how often it runs, so that the compiler has several loads under way (a sum over columns: 0.54 ms for 0.89).
-`ahead` does that itself, where the compiler would not: what is done with an element is long.
+`ahead` does that itself, where the compiler would not because the work on each element is long.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ LOAD = re.compile(r"const float (v\d+) = (\w+_p\[.*\]);")
 
 
 def stepped(count: str, axis: str, lines: Sequence[str]) -> list[str]:
+    """Return a loop in steps of the team's size."""
     head = f"for (int64_t k = threadIdx.{axis}; k < {count}; k += blockDim.{axis}) {{"
     return [head, *indent(lines), "}"]
 
 
 def counted(count: str, axis: str, lines: Sequence[str]) -> list[str]:
+    """Return a loop whose number of steps is known before it begins."""
     return [
         "#pragma unroll 4",
         f"for (uint32_t j = 0, own = {share(count, axis)}; j < own; ++j) {{",
@@ -33,7 +35,10 @@ def counted(count: str, axis: str, lines: Sequence[str]) -> list[str]:
 
 
 def ahead(count: str, axis: str, indices: Sequence[str], lines: Sequence[str]) -> list[str] | None:
-    """All loads of several elements before anything else; None where a load needs what was computed before it."""
+    """Return a loop that loads several elements before anything else.
+
+    Returns None where a load needs what was computed before it.
+    """
     loads = [m.groups() for m in map(LOAD.fullmatch, lines) if m]
     if not loads or any(re.search(r"\bv\d+\b", text) for _, text in loads):
         return None
@@ -64,8 +69,10 @@ def ahead(count: str, axis: str, indices: Sequence[str], lines: Sequence[str]) -
 
 
 def share(count: str, axis: str) -> str:
+    """Return how many elements a thread of the team has, as C."""
     return f"share({count}, threadIdx.{axis}, blockDim.{axis})"
 
 
 def element(axis: str, number: str) -> str:
+    """Return the statement that declares the thread's element of this number."""
     return f"const int64_t k = threadIdx.{axis} + int64_t({number}) * blockDim.{axis};"

@@ -1,7 +1,7 @@
 """CUDA that takes four neighbouring elements at a time: sixteen bytes a load, and rows that stay in registers.
 
 Comes in: a region whose innermost loop is a multiple of four here. Goes out: a second kernel for it beside the scalar
-one of `cuda_region.py`, and the C condition under which it may run (sizes and addresses, known at the call). A row of
+one of `region.py`, and the C condition under which it may run (sizes and addresses, known at the call). A row of
 at most ITEMS quads a thread is read once and kept; a longer one is read once for every level of reductions. Loads that
 do not lie side by side stay as they are.
 """
@@ -25,8 +25,8 @@ KEPT_ELEMENTS = 4 * KEPT * MOST_THREADS  # of a row at most
 
 
 @dataclass(slots=True)
-class WideRegion(CudaRegion):
-    """`axis` is the loop along which elements lie side by side; a `float4` is named by what it was loaded from."""
+class VectorizedRegion(CudaRegion):
+    """Prints a kernel that takes quads along `axis`; a `float4` is named by what it was loaded from."""
 
     axis: Loop | None = None
     width: int = 4  # elements of a load
@@ -36,25 +36,27 @@ class WideRegion(CudaRegion):
     loads: dict[str, str] = field(default_factory=dict)  # text of a scalar load -> name
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
     partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
-    uses: dict[str, int] = field(default_factory=dict)  # how many sweeps use a load
+    uses: dict[str, int] = field(default_factory=dict)  # how many passes use a load
 
     @property
     def quad(self) -> Loop:
+        """Return the loop over quads."""
         assert self.axis
         size = f"({self.axis.size} / {self.width})" if self.width > 1 else self.axis.size
         return Loop(self.axis.leaves, f"{self.axis.var}_q", size, self.axis.count // self.width)
 
     @property
     def vector(self) -> str:
+        """Return the C type of a quad."""
         return f"float{self.width}"
 
     @property
     def element(self) -> str:
-        """The index of element `u` of a quad."""
+        """Return the index of element `u` of a quad, as C."""
         return f"{self.width} * {self.quad.var} + u" if self.width > 1 else self.quad.var
 
     def condition(self, name: str) -> str:
-        """When the kernel of this name may run, as C."""
+        """Return when the kernel of this name may run, as C."""
         assert self.axis
         if self.width == 1:
             return ""
@@ -65,7 +67,7 @@ class WideRegion(CudaRegion):
         return f"{sizes} && aligned({{{data}}})"
 
     def name_of(self, buffer: str, access: Access) -> str:
-        """A new name for the quad at this place."""
+        """Return a new name for the quad at this address."""
         assert self.axis
         pointer = self.printer.pointers[buffer]
         name = f"{pointer[:-2]}_v{len(self.addresses) or ''}"
@@ -92,27 +94,27 @@ class WideRegion(CudaRegion):
         return [f"(&{name}.x)[u] = {text};"]
 
     def open_inner(self, scope: Scope) -> Scope:
-        """Inside the loop over a quad's elements, loads are its components."""
+        """Return the scope inside the loop over a quad's elements, where loads are its components."""
         inner = Scope(scope)
         inner.known |= {text: f"(&{name}.x)[u]" for text, name in self.loads.items()}
         return inner
 
-    def added_to(self, name: str, v: ir.Reduce, wide: str) -> str:
-        if wide != "double" or v.kind != "sum" or v.dtype != "float32":
+    def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
+        if acc_type != "double" or value.kind != "sum" or value.dtype != "float32":
             return name
         self.partials.append(name)
         return f"{name}_f"
 
     def each(self, lines: list[str]) -> list[str]:
-        """The lines for each element of a quad."""
+        """Return the lines for each element of a quad."""
         assert self.axis
         head = f"  const int64_t {self.axis.var} = {self.element};"
         return ["#pragma unroll", f"for (int u = 0; u < {self.width}; ++u) {{", head, *indent(lines), "}"]
 
     def quad_lines(self, lines: list[str], before: list[str] | None = None) -> list[str]:
-        """Load what the lines use, run them for each of the four, store what they made.
+        """Return statements that load what the lines use, run them for each element, and store.
 
-        With `before`, which every thread of the block runs, the rest is for those that have a quad.
+        With `before`, which every thread of the block runs, the rest is for threads that have a quad.
         """
         text = "\n".join([*(before or []), *lines])
         used = [n for n in dict.fromkeys(self.loads.values()) if re.search(rf"\b{n}\.x", text)]
@@ -133,19 +135,20 @@ class WideRegion(CudaRegion):
         return [*(f"const {self.vector} {n} = {inside.format(n)};" for n in used), *rest]
 
     def put(self, name: str) -> str:
-        """Store a quad."""
+        """Return the statement that stores a quad."""
         return f"*reinterpret_cast<{self.vector}*>({self.addresses[name]}) = {name};"
 
     def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
-        """The marks of `quad_lines` replaced by loads from memory or from what the thread keeps."""
+        """Return the lines with the marks of `quad_lines` replaced by loads or by what the thread keeps."""
 
         def load(name: str) -> str:
             text = f"*reinterpret_cast<const {self.vector}*>({self.addresses[name]})"
-            return self.kept_or(name, text) if name in kept else text
+            return self.kept_or_loaded(name, text) if name in kept else text
 
         return [re.sub(r"@(\w+)@", lambda m: load(m.group(1)), line) for line in lines]
 
-    def kept_or(self, name: str, load: str) -> str:
+    def kept_or_loaded(self, name: str, load: str) -> str:
+        """Return a quad that is kept for rows short enough, and loaded otherwise, as C."""
         return f"ITEMS ? {name}_kept[ITEMS ? j : 0] : {load}"
 
     # Point ----------------------------------------------------------------------------------------------------
@@ -170,40 +173,43 @@ class WideRegion(CudaRegion):
         return self.loaded([*lines[:first], *self.keep(kept), *lines[first:]], set(kept))
 
     def kept_names(self) -> list[str]:
+        """Return the quads that more than one pass uses."""
         return [name for name, count in self.uses.items() if count > 1]
 
     @property
-    def mine(self) -> str:
-        """Which quad of the row is number `j` of a thread."""
+    def item_index(self) -> str:
+        """Return which quad of the row is number `j` of a thread, as C."""
         return "threadIdx.x + j * blockDim.x"
 
     @property
-    def is_mine(self) -> str:
-        """Whether the row has that quad."""
+    def item_exists(self) -> str:
+        """Return the C condition that the row has that quad."""
         return f"k < {self.quads}"
 
     def keep(self, names: list[str]) -> list[str]:
+        """Return statements that load a thread's quads of a row before the first pass."""
         if not names:
             return []
-        wide = f"*reinterpret_cast<const {self.vector}*>"
-        loads = [f"{n}_kept[ITEMS ? j : 0] = {wide}({self.addresses[n]});" for n in names]
+        cast = f"*reinterpret_cast<const {self.vector}*>"
+        loads = [f"{n}_kept[ITEMS ? j : 0] = {cast}({self.addresses[n]});" for n in names]
         inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads]
         return [
             *(f"{self.vector} {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
-            *self.each_item([f"if ({self.is_mine}) {{", *indent(inside), "}"]),
+            *self.each_item([f"if ({self.item_exists}) {{", *indent(inside), "}"]),
         ]
 
     @property
     def quads(self) -> str:
+        """Return the number of quads of a row, as C."""
         return self.total([*self.nest.reduced[:-1], self.quad])
 
     def each_scanned(self, lines: list[str], place: str = "") -> list[str]:
         return ["if (inside) {", *indent(self.each(lines)), "}"]
 
-    def hand_on(self, found: list[ir.Scan], inner: Scope) -> None:
-        """They are stored four at a time."""
+    def exchange_scans(self, found: list[ir.Scan], inner: Scope) -> None:
+        """Do nothing: scanned values are stored four at a time already."""
 
-    def scan_sweep(self, body: list[str], tail: list[str]) -> list[str]:
+    def scan_pass(self, body: list[str], tail: list[str]) -> list[str]:
         before, self.before = self.before, []
         lines = self.quad_lines([*body, *tail], before)
         head = ["const int64_t k = k0 + threadIdx.x;", f"const bool inside = k < {self.quads};"]
@@ -211,26 +217,27 @@ class WideRegion(CudaRegion):
         lines = indent([*head, *indices, *lines])
         return [f"for (int64_t k0 = 0; k0 < {self.quads}; k0 += blockDim.x) {{", *lines, "}"]
 
-    def sweep(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
+    def pass_loop(self, body: list[str], tail: list[str], kind: str, active: str, scanning: bool) -> list[str]:
         if scanning:
-            return self.scan_sweep(body, tail)
+            return self.scan_pass(body, tail)
         indices = self.indices([*self.nest.reduced[:-1], self.quad], "k")
         lines = [*indices, *self.quad_lines([*body, *tail])]
         number = self.printer.name("sweep")
         return [f"auto {number} = [&](int64_t k, int j) {{", *indent(lines), "};", *self.each_quad(number)]
 
-    def each_quad(self, sweep: str) -> list[str]:
-        """Call a sweep for each quad of the row that this thread has."""
+    def each_quad(self, function: str) -> list[str]:
+        """Return the calls of a pass's function, one for each quad of the row that this thread has."""
         return [
             "if constexpr (ITEMS > 0) {",
-            *indent(self.each_item([f"if ({self.is_mine}) {sweep}(k, j);"])),
+            *indent(self.each_item([f"if ({self.item_exists}) {function}(k, j);"])),
             "} else {",
-            *indent(self.walk(self.quads, "x", [f"{sweep}(k, 0);"])),
+            *indent(self.walk(self.quads, "x", [f"{function}(k, 0);"])),
             "}",
         ]
 
     def each_item(self, lines: list[str]) -> list[str]:
-        head = ["#pragma unroll", "for (int j = 0; j < ITEMS; ++j) {", f"  const int64_t k = {self.mine};"]
+        """Return the unrolled loop over the quads that a thread keeps."""
+        head = ["#pragma unroll", "for (int j = 0; j < ITEMS; ++j) {", f"  const int64_t k = {self.item_index};"]
         return [*head, *indent(lines), "}"]
 
     # Launch ---------------------------------------------------------------------------------------------------
@@ -257,23 +264,25 @@ class WideRegion(CudaRegion):
         return lines
 
     def items(self) -> int:
-        """Quads that each thread keeps, for rows as long as this problem's; 0 for longer ones."""
+        """Return how many quads each thread keeps, for rows as long as this problem's; 0 for longer ones."""
         quads, p = self.reduced_count() // 4, self.parameters
         threads = 32 if quads <= 256 else p.threads if quads <= KEPT * p.threads else MOST_THREADS
         items = -(-quads // threads)
         return items if items <= (2 * KEPT if threads == 32 else KEPT) else 0
 
 
-def wide_region(region: Region, f: Function, sizes: Sizes, parameters: CudaParameters) -> WideRegion | None:
-    """The wide kernel of a region, where there is something to take four at a time."""
+def vectorized_region(
+    region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
+) -> VectorizedRegion | None:
+    """Return the vectorized kernel of a region, or None where nothing can be taken four at a time."""
     if parameters.vector == 1:
         return None
-    found = WideRegion.of(region, f, sizes, parameters)
+    found = VectorizedRegion.of(region, function, sizes, parameters)
     return found if find_quads(found) else None
 
 
-def find_quads(found: WideRegion) -> bool:
-    """Note the loads and stores that can be taken `width` at a time; whether there are any."""
+def find_quads(found: VectorizedRegion) -> bool:
+    """Record the loads and stores that can be taken `width` at a time, and return whether there are any."""
     nest, width = found.nest, found.width
     axis = nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None
     if axis is None or axis.count % width:
@@ -291,11 +300,12 @@ def find_quads(found: WideRegion) -> bool:
 
 
 def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
-    """Whether elements along the axis lie side by side, each quad at a multiple of its size."""
+    """Return whether elements along the axis lie side by side, each quad at a multiple of its size."""
     if access.steps.get(axis.leaves[-1]) != {(): 1} or access.values or access.constant:
         return False
     return all(access.stride(loop.leaves[-1]) % width == 0 for loop in others(axis, nest))
 
 
 def others(axis: Loop, nest: Nest) -> list[Loop]:
+    """Return all loops but the axis."""
     return [x for x in (*nest.outer, *nest.reduced, *([nest.lane] if nest.lane else [])) if x.var != axis.var]

@@ -1,7 +1,7 @@
 """Windows on a GPU (pooling, depthwise convolutions): a thread computes several neighbouring rows of outputs.
 
-Comes in: a region whose columns are short windows. Goes out: which outer loop a thread takes several steps of, and the
-loops that remain. Neighbouring outputs share inputs and the work of taking indices apart; the lanes stay neighbours,
+Comes in: a region whose columns are short windows. Goes out: the outer loop of which a thread takes several steps, and
+the loops that remain. Neighbouring outputs share inputs and the work of computing indices; the lanes stay neighbours,
 so every load is still contiguous.
 """
 
@@ -16,7 +16,7 @@ STEPS = 4  # outputs of a thread
 
 
 def stepped_loop(nest: Nest) -> Loop | None:
-    """The last outer loop, if windows slide along it and it is long enough."""
+    """Return the last outer loop if windows slide along it and it is long enough, or None."""
     loop = nest.outer[-1] if nest.outer else None
     if loop is None or len(loop.leaves) != 1 or loop.count < 2 * STEPS or nest.lane is None:
         return None
@@ -28,12 +28,15 @@ def stepped_loop(nest: Nest) -> Loop | None:
 
 
 def groups_of(loop: Loop) -> Loop:
-    """The loop over groups of steps."""
+    """Return the loop over groups of steps."""
     return replace(loop, var=f"{loop.var}_group", size=f"({loop.size} + {STEPS - 1}) / {STEPS}")
 
 
 def stepped(loop: Loop, body: list[str]) -> list[str]:
-    """The body for each step of a group; the last group lies over the one before it, so that none is incomplete."""
+    """Return the body for each step of a group.
+
+    The last group overlaps the one before it, so that none is incomplete.
+    """
     start = f"{loop.var}_group * {STEPS}"
     return [
         f"const int64_t {loop.var}_0 = {start} < {loop.size} - {STEPS} ? {start} : {loop.size} - {STEPS};",

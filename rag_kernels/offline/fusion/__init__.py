@@ -1,1 +1,1 @@
-"""Decide which values share a loop nest, what is stored, what is computed again and what is swept once."""
+"""Decide which values share a loop nest, what is stored, what is computed again, and what takes one pass."""

@@ -1,8 +1,9 @@
 """From stored values to regions: one region is one loop nest, that is one kernel.
 
-Comes in: the steps of `lower.py`. Goes out: the same steps with every `Stored` turned into `Region`s. A region has
-outer loops and reduced loops; all reductions in it share both. A reduction over other loops is stored first, by a
-region of its own. Few long rows are split: partial results first, then the rest. Knows nothing of languages.
+Comes in: the steps of `lowering/lower.py`. Goes out: the same steps with every `Stored` replaced by `Region`s. A region
+has outer loops and reduced loops; all reductions in it share both. A reduction over other loops is stored first, by a
+region of its own. Few long rows are split: partial results first, then the rest. Products of two factors are recognised
+by their C template; nothing else here knows of languages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ Key = tuple[frozenset[ir.Atom], frozenset[ir.Atom]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """Loops `outer` (independent) and `reduced`, and the values that are written, by buffer."""
+    """One loop nest: independent loops `outer`, loops `reduced`, and the values that it stores, by buffer.
+
+    `slots` has the part that is written of each buffer of which the region writes only a part.
+    """
 
     stores: dict[str, ir.Value]
     outer: tuple[ir.Atom, ...]
@@ -27,18 +31,18 @@ class Region:
     slots: dict[str, ir.Slot] = field(default_factory=dict)  # of buffers of which the region writes a part
 
     def dims(self, buffer: str) -> tuple[ir.Group, ...]:
-        """The dimensions of a buffer that the region writes."""
+        """Return one group of atoms for each dimension of a buffer that the region writes."""
         dims, slot = self.stores[buffer].dims, self.slots.get(buffer)
         return (*dims[: slot.dim], (slot.total,), *dims[slot.dim + 1 :]) if slot else dims
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """When rows are fewer than `rows` and longer than `length`, aim at `rows` partial rows; products by their tiles."""
+    """When a reduction is split in two: rows fewer than `rows` and longer than `length`, and products of few tiles."""
 
     rows: int
     length: int = 1 << 15
-    whole: int = 0  # rows that are swept again, and no longer than this, stay as they are
+    whole: int = 0  # rows that take another pass, and are no longer than this, stay whole
     tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
     edge: int = 64  # rows and columns of such a tile
     depth: int = 2048  # shortest depth that is split
@@ -46,20 +50,23 @@ class Split:
 
 @dataclass(slots=True)
 class Planner:
+    """The state of one walk over the steps; `run` returns them with regions in place of stored values."""
+
     split: Split
     buffers: dict[str, TensorSpec]
     regions: list[Region | Library] = field(default_factory=list)
     stored: dict[int, ir.Value] = field(default_factory=dict)  # reductions already written, by identity
     alive: list[ir.Value] = field(default_factory=list)  # identities stay unique while their objects live
     halves: dict[int, ir.Reduce] = field(default_factory=dict)
-    swept: set[ir.Atom] = field(default_factory=set)  # loops of what is being stored
+    stored_loops: set[ir.Atom] = field(default_factory=set)  # loops of what is being stored
 
     def run(self, lowered: Lowered) -> list[Region | Library]:
+        """Return the steps with every stored value replaced by its region."""
         for step in lowered.steps:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
-                self.swept = {a for group in step.value.dims for a in ir.leaves(group)}
+                self.stored_loops = {a for group in step.value.dims for a in ir.leaves(group)}
                 self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
         return self.regions
 
@@ -84,8 +91,8 @@ class Planner:
             if isinstance(other, Library):
                 break
             same = (other.outer, other.reduced) == (region.outer, region.reduced)
-            apart = not (reads | region.stores.keys()) & other.stores.keys()
-            if same and apart and products(other) == products(region):
+            disjoint = not (reads | region.stores.keys()) & other.stores.keys()
+            if same and disjoint and products(other) == products(region):
                 stores, slots = other.stores | region.stores, other.slots | region.slots
                 self.regions[place] = Region(stores, other.outer, other.reduced, slots)
                 return
@@ -94,7 +101,7 @@ class Planner:
         self.regions.append(region)
 
     def cut(self, value: ir.Value, main: Key | None) -> ir.Value | None:
-        """A load in place of a reduction that has other loops than the region."""
+        """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
         if not isinstance(value, ir.Reduce | ir.Scan) or key_of(value) == main:
             return None
         if id(value) not in self.stored:
@@ -111,7 +118,7 @@ class Planner:
         return self.stored[id(value)]
 
     def halve(self, value: ir.Value) -> ir.Value | None:
-        """Split a reduction of few long rows in two: partial rows, and the reduction of these."""
+        """Return a reduction of few long rows as two: partial rows, and the reduction of these; None to keep it."""
         if not isinstance(value, ir.Reduce) or value.guards:
             return None
         if id(value) in self.halves:
@@ -130,11 +137,11 @@ class Planner:
         return self.halves[id(value)]
 
     def parts_wanted(self, value: ir.Reduce) -> int:
-        """In how many parts a reduction should run so that it fills the device."""
+        """Return in how many parts a reduction should run so that it fills the device."""
         outer, reduced = key_of(value)
         length, tile = ir.size_of(reduced), tile_of(value)
         if not tile:
-            if length <= self.split.whole and reduced <= self.swept:
+            if length <= self.split.whole and reduced <= self.stored_loops:
                 return 1
             rows = ir.size_of(outer)
             return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
@@ -144,7 +151,7 @@ class Planner:
 
     @staticmethod
     def parts_of(atoms: tuple[ir.Atom, ...], wanted: int) -> tuple[ir.Atom, ...]:
-        """The outermost loops that give about `wanted` parts; one is split where that is exact."""
+        """Return the outermost loops that give about `wanted` parts; one is split where that is exact."""
         parts: list[ir.Atom] = []
         for atom in atoms[:-1]:
             if ir.size_of(parts) * atom.size > 64 * wanted:
@@ -162,7 +169,10 @@ class Planner:
 
 
 def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
-    """The tree with some values replaced; untouched parts stay the same objects."""
+    """Return the tree with some values replaced; untouched parts stay the same objects.
+
+    `change` returns the replacement of a value, or None to keep it and visit its children.
+    """
     memo: dict[int, ir.Value] = {}
 
     def visit(v: ir.Value) -> ir.Value:
@@ -173,39 +183,39 @@ def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> i
     return visit(value)
 
 
-def rebuilt(v: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """The value over visited children, or itself when none changed."""
-    before = ir.children(v)
+def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """Return the value over visited children, or itself when none changed."""
+    before = ir.children(value)
     after = tuple(visit(child) for child in before)
     if all(a is b for a, b in zip(after, before, strict=True)):
-        return v
-    match v:
+        return value
+    match value:
         case ir.Op():
-            return ir.Op(v.dims, v.dtype, v.template, after)
+            return ir.Op(value.dims, value.dtype, value.template, after)
         case ir.Reduce():
-            return ir.Reduce(v.dims, v.dtype, v.kind, after[0], v.over, v.guards)
+            return ir.Reduce(value.dims, value.dtype, value.kind, after[0], value.over, value.guards)
         case ir.Scan():
-            return ir.Scan(v.dims, v.dtype, v.kind, after[0], v.over)
+            return ir.Scan(value.dims, value.dtype, value.kind, after[0], value.over)
         case ir.Load():
             values = iter(after)
-            index = tuple(next(values) if isinstance(i, ir.Value) else i for i in v.index)
-            return ir.Load(v.dims, v.dtype, v.buffer, v.stored, index)
+            index = tuple(next(values) if isinstance(i, ir.Value) else i for i in value.index)
+            return ir.Load(value.dims, value.dtype, value.buffer, value.stored, index)
         case _:
-            raise AssertionError(type(v))
+            raise AssertionError(type(value))
 
 
 LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction
 
 
 def strip(value: ir.Value) -> ir.Value:
-    """The value below operators that only lay dimensions out."""
+    """Return the value below operators that only lay dimensions out."""
     while isinstance(value, ir.Op) and value.template == "{0}":
         value = value.args[0]
     return value
 
 
 def factors_of(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
-    """The two factors whose product a reduction sums, if it does that."""
+    """Return the two factors whose product a reduction sums, or None if it sums something else."""
     if not isinstance(value, ir.Reduce) or value.kind != "sum" or value.dtype != "float32":
         return None
     inside = strip(value.arg)
@@ -215,7 +225,10 @@ def factors_of(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
 
 
 def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
-    """Batches, rows and columns of a sum of products that is large enough for tiles (`contract.py`)."""
+    """Return batches, rows and columns of a sum of products large enough for tiles, or None.
+
+    See `codegen/contraction.py`.
+    """
     found = factors_of(value)
     if found is None:
         return None
@@ -228,12 +241,12 @@ def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
 
 
 def products(region: Region) -> set[int]:
-    """The products of a region that run in tiles, by identity: each wants a nest of its own."""
+    """Return the products of a region that run in tiles: each wants a nest of its own."""
     return {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
 
 
 def key_of(value: ir.Value) -> Key:
-    """The outer and the reduced loops of a reduction or scan."""
+    """Return the outer and the reduced loops of a reduction or scan."""
     assert isinstance(value, ir.Reduce | ir.Scan)
     over = frozenset(ir.leaves((value.over,) if isinstance(value, ir.Scan) else value.over))
     named = {a for g in value.dims for a in ir.leaves(g)}
@@ -241,9 +254,10 @@ def key_of(value: ir.Value) -> Key:
 
 
 def reductions(value: ir.Value) -> list[ir.Value]:
-    """All reductions and scans of the tree, those that others depend on first."""
+    """Return all reductions and scans of the tree, those that others depend on first."""
     return [v for v in ir.walk(value) if isinstance(v, ir.Reduce | ir.Scan)]
 
 
 def ordered(atoms: frozenset[ir.Atom]) -> tuple[ir.Atom, ...]:
+    """Return the atoms in the order in which they were made."""
     return tuple(sorted(atoms, key=lambda a: a.serial))

@@ -1,9 +1,9 @@
-"""Values that are stored anyway are read where they are needed later, instead of computed again.
+"""The choice between loading a stored value again and computing it again (rematerialization).
 
-Comes in: the steps of `lower.py`, in which a value that was stored for one operator is still an expression for the
-others. Goes out: the same steps with loads of it, wherever the new value also needs what was made after it was stored:
-then it cannot be computed beside it. The sum of a residual block is read so, and does not become the sums of all blocks
-before. Knows nothing of languages.
+Comes in: the steps of `lowering/lower.py`, in which a value that was stored for one operator is still an expression for
+the others. Goes out: the same steps with loads of it, wherever the new value also needs what was made after it was
+stored: then it cannot be computed beside it. The sum of a residual block is loaded so, and does not become the sums of
+all blocks before. Knows nothing of languages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.lower import Lowered, Step, Stored
 
 
-def with_rereads(lowered: Lowered) -> Lowered:
+def without_rematerialization(lowered: Lowered) -> Lowered:
+    """Return the steps with loads in place of costly values that are stored by an earlier step."""
     reader = _Reader()
     steps: list[Step] = []
     for place, step in enumerate(lowered.steps):
@@ -34,14 +35,17 @@ def with_rereads(lowered: Lowered) -> Lowered:
 
 @dataclass(slots=True)
 class _Reader:
-    """`made` keeps values that several steps have in common one object: a reduction of theirs is computed once."""
+    """Replaces stored values by loads.
+
+    `made` keeps values that several steps have in common one object: a reduction of theirs is computed once.
+    """
 
     places: dict[str, int] = field(default_factory=dict)  # of the step that makes a buffer
     stored: dict[int, Stored] = field(default_factory=dict)  # costly values by identity
     made: dict[tuple[int, frozenset[str]], ir.Value] = field(default_factory=dict)
 
     def read(self, value: ir.Value) -> ir.Value:
-        """The value with loads of what is stored, if it also needs what was made from then on."""
+        """Return the value with loads of what is stored, if it also needs what was made from then on."""
         reads: dict[int, frozenset[str]] = {}
 
         def load(v: ir.Value) -> ir.Value | None:

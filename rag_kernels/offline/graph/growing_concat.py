@@ -1,7 +1,7 @@
-"""Concatenations that only grow: `cat([a, b])`, `cat([a, b, c])`... of one dimension are one tensor, filled bit by bit.
+"""Concatenations that grow: `cat([a, b])`, `cat([a, b, c])`... along one dimension are one tensor, filled bit by bit.
 
 Comes in: a graph. Goes out: for each concatenation the longest one that begins with all of its operands. A dense block
-of n layers writes every feature once so, and not into n tensors.
+of n layers so writes every feature once, and not into n tensors.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgumen
 
 
 def growing(fp: FunctionalProblem) -> dict[str, Node]:
-    """By name of the node; itself where none is longer."""
+    """Return by each concatenation's name the longest concatenation that begins with its operands.
+
+    Where none is longer that is the node itself.
+    """
     cats = list(_concatenations(fp))
     return {
         node.name: max(

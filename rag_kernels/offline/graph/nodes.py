@@ -22,6 +22,7 @@ def base_name(op: str) -> str:
 
 
 def refs(value: Value) -> Iterable[str]:
+    """Yield the names that a value refers to, in order."""
     if isinstance(value, Ref):
         yield value.name
     elif isinstance(value, tuple):
@@ -30,7 +31,7 @@ def refs(value: Value) -> Iterable[str]:
 
 
 def given(node: Node, position: int, name: str = "", default: Any = None) -> Any:
-    """An argument of the operator by position or keyword."""
+    """Return an argument of the operator by position or keyword, or the default."""
     if len(node.args) > position:
         return node.args[position]
     return dict(node.kwargs).get(name, default)

@@ -1,8 +1,8 @@
 """Rewrites of a problem's graph before it is lowered, each with a label that the draft carries.
 
 Comes in: a FunctionalProblem. Goes out: the same function as another graph. `simplified` is exact to the bit and always
-done. `rewrites` are exact up to rounding and become drafts of their own: a batch norm with running statistics folded
-into what it follows, and attention as one operator. Nothing is done for dead code, which is never lowered, nor for
+applied. `rewrites` are exact up to rounding and become drafts of their own: a batch norm with running statistics folded
+into the layer before it, and attention as one operator. Dead code needs no rewrite, since it is never lowered, nor do
 constants, which become numbers in the loops around them.
 """
 
@@ -32,7 +32,10 @@ class Rewrite:
 
 
 def simplified(fp: FunctionalProblem) -> tuple[FunctionalProblem, tuple[str, ...]]:
-    """Without factors of 1 (x * 1 and x / 1 are x, for NaN and -0 as well) where they change no dtype and no shape."""
+    """Return the problem without factors of 1, and labels of what was dropped.
+
+    x * 1 and x / 1 are x, for NaN and -0 as well; a factor that changes dtype or shape is kept.
+    """
     specs, same = specs_of(fp), dict[str, Ref]()
     for node in fp.nodes:
         if base_name(node.op) in {"mul", "div"} and len(node.args) == 2 and not node.kwargs and node.args[1] == 1:
@@ -46,7 +49,7 @@ def simplified(fp: FunctionalProblem) -> tuple[FunctionalProblem, tuple[str, ...
 
 
 def rewrites(fp: FunctionalProblem) -> Iterator[Rewrite]:
-    """What may be worth a draft of its own."""
+    """Yield the rewrites that may be worth a draft of their own."""
     for attempt in (_batch_norms_folded, _attention_in_one):
         made = attempt(fp)
         if made is not None:
@@ -54,7 +57,7 @@ def rewrites(fp: FunctionalProblem) -> Iterator[Rewrite]:
 
 
 def live(fp: FunctionalProblem, nodes: Sequence[Node]) -> FunctionalProblem:
-    """The problem with these nodes, as far as its results need them."""
+    """Return the problem with those of these nodes that its results need."""
     wanted, kept = set(fp.results), list[Node]()
     for node in reversed(nodes):
         if node.name in wanted:
@@ -143,8 +146,8 @@ def _folded(new: _Nodes, source: Node, norm: Node, specs: dict[str, TensorSpec],
     scale = new.add(f"{like}_scale", each, "reciprocal.default", root)
     if gamma is not None:
         scale = new.add(f"{like}_scale", each, "div.Tensor", gamma, root)
-    wide = new.add(f"{like}_wide", TensorSpec(shape, spec.dtype), "reshape.default", scale, shape)
-    scaled = new.add(f"{like}_weight", spec, "mul.Tensor", weight, wide)
+    reshaped = new.add(f"{like}_wide", TensorSpec(shape, spec.dtype), "reshape.default", scale, shape)
+    scaled = new.add(f"{like}_weight", spec, "mul.Tensor", weight, reshaped)
     centred = new.add(f"{like}_centred", each, "neg.default", mean)
     if bias is not None:
         centred = new.add(f"{like}_centred", each, "sub.Tensor", bias, mean)
@@ -169,8 +172,8 @@ def _attention_in_one(fp: FunctionalProblem) -> Rewrite | None:
         keys = product.args[1]
         assert isinstance(keys, Ref)
         *batch, depth, length = specs[keys.name].shape
-        turned = TensorSpec((*batch, length, depth), specs[keys.name].dtype)
-        key = new.add(f"{node.name}_keys", turned, "transpose.int", keys, -2, -1)
+        transposed = TensorSpec((*batch, length, depth), specs[keys.name].dtype)
+        key = new.add(f"{node.name}_keys", transposed, "transpose.int", keys, -2, -1)
         arguments = (product.args[0], key, node.args[1], *mask)
         new.made.append(Node(node.name, ATTENTION, arguments, (("scale", scale),), node.outputs))
         count += 1

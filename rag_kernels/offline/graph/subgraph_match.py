@@ -1,8 +1,8 @@
-"""Where a pattern graph stands in a target graph: the same operators, the same numbers, values bound to its inputs.
+"""Matches of a pattern graph in a target graph: the same operators, the same numbers, values bound to its inputs.
 
-Comes in: two functional problems. Goes out: every `Match`: the target's operators, what the pattern's kernel would be
-called with, and the values that it would make. A number may differ where it is a size of an input, or where the
-pattern's functional form carries it as a keyword. Knows nothing of archives and texts.
+Comes in: two functional problems. Goes out: every `Match`: the target's operators, the arguments with which the
+pattern's kernel would be called, and the values that it would compute. A number may differ where it is a size of an
+input, or where the pattern's functional form carries it as a keyword. Knows nothing of archives and texts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Pair = tuple[Value, Value, Place, int]  # pattern's, target's, where, and the ra
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A part of the target that the pattern's kernel computes."""
+    """A part of the target that the pattern's kernel can compute."""
 
     nodes: frozenset[str]
     arguments: tuple[Value, ...]  # of the call, in the order of the kernel contract, without outputs
@@ -61,7 +61,10 @@ class _Found:
         return _Found(dict(self.names), list(self.numbers))
 
     def number(self, p: Scalar, t: Scalar, place: Place, rank: int) -> bool:
-        """Note two literals; numbers of one type may turn out to be told to the kernel, all else must be equal."""
+        """Record two literals that correspond, and return whether they may.
+
+        Numbers of one type may differ if the kernel turns out to receive them; everything else must be equal.
+        """
         if type(p) is not type(t):
             return False
         if isinstance(p, bool | str | None):
@@ -73,7 +76,7 @@ class _Found:
 
 
 def matches(pattern: FunctionalProblem, target: FunctionalProblem) -> Iterator[Match]:
-    """Every place of the pattern in the target; places may overlap."""
+    """Yield every match of the pattern in the target; matches may overlap."""
     if not _can_match(pattern):
         return
     anchor = pattern.results[-1]
@@ -85,7 +88,10 @@ def matches(pattern: FunctionalProblem, target: FunctionalProblem) -> Iterator[M
 
 
 def stands_free(target: FunctionalProblem, nodes: frozenset[str]) -> bool:
-    """Whether these operators can run as one call: nothing else must come after some of them and before others."""
+    """Return whether these operators can run as one call.
+
+    They can if no other operator must come after some of them and before others.
+    """
     behind: set[str] = set()
     for node in target.nodes:
         late = not behind.isdisjoint(refs_of(node))
@@ -98,12 +104,12 @@ def stands_free(target: FunctionalProblem, nodes: frozenset[str]) -> bool:
 
 
 def refs_of(node: Node) -> list[str]:
-    """All names that an operator refers to."""
+    """Return all names that an operator refers to."""
     return [*refs(node.args), *refs(tuple(v for _, v in node.kwargs))]
 
 
 def specs_of(fp: FunctionalProblem) -> dict[str, TensorSpec]:
-    """The specs of all names that stand for one tensor."""
+    """Return the specs of all names that stand for one tensor."""
     made = {n.name: n.outputs[0] for n in fp.nodes if len(n.outputs) == 1}
     return {a.name: a.spec for a in fp.tensors} | made
 
@@ -134,6 +140,10 @@ class _Search:
         self.left = STEPS
 
     def solve(self, todo: list[Pair], found: _Found) -> Match | None:
+        """Return the match that follows from binding these pairs, or None.
+
+        `todo` pairs pattern values with target values; both orders of a commutative operator are tried.
+        """
         while todo:
             self.left -= 1
             p, t, place, rank = todo.pop()
@@ -162,10 +172,11 @@ class _Search:
         return self.rest(found)
 
     def first(self, ways: Sequence[tuple[list[Pair], _Found]]) -> Match | None:
+        """Return the match of the first way that leads to one."""
         return next((match for way in ways if (match := self.solve(*way)) is not None), None)
 
     def rest(self, found: _Found) -> Match | None:
-        """Results that the first one does not lead to may be anywhere; then all of it must hold."""
+        """Return the match once results that the first one does not lead to are bound as well."""
         name = next((name for name in self.pattern.results if name not in found.names), None)
         if name is None:
             return self.match(found)
@@ -174,14 +185,14 @@ class _Search:
         return self.first([(list[Pair](way), found.copy()) for way in ways])
 
     def binds(self, argument: TensorArgument | ScalarArgument, t: Value) -> bool:
-        """Whether an input of the pattern can be this value."""
+        """Return whether an input of the pattern can be this value."""
         if isinstance(argument, TensorArgument):
             return isinstance(t, Ref) and t.name in self.specs and alike(argument.spec, self.specs[t.name])
         number = self.scalars.get(t.name) if isinstance(t, Ref) else t
         return type(number) is type(argument.value)
 
     def orders(self, part: Node, t: Value, found: _Found) -> list[list[Pair]]:
-        """Pairs of arguments, in each order that is worth a try; none when the operators differ."""
+        """Return pairs of arguments in each order that is worth a try; none when the operators differ."""
         node = self.nodes.get(t.name) if isinstance(t, Ref) else None
         if node is None or node.op != part.op or t in found.names.values() or len(part.outputs) != len(node.outputs):
             return []
@@ -197,7 +208,7 @@ class _Search:
         return [straight, [(ours[0], theirs[1], (part.op, 0), 0), (ours[1], theirs[0], (part.op, 1), 0)]]
 
     def match(self, found: _Found) -> Match | None:
-        """What was found, if nothing else sees inside of it and its kernel can be told all numbers."""
+        """Return the match, if nothing outside reads its inner values and its kernel can be told all numbers."""
         bound = {p: t.name for p, t in found.names.items() if p in self.parts and isinstance(t, Ref)}
         nodes = frozenset(bound.values())
         hidden = [t for p, t in bound.items() if p not in self.pattern.results]
@@ -210,7 +221,7 @@ class _Search:
         return Match(nodes, (*inputs, *numbers), tuple(bound[name] for name in self.pattern.results))
 
     def constants(self, found: _Found) -> list[Scalar] | None:
-        """The keyword constants as the target has them; None when a number differs that the kernel is not told.
+        """Return the keyword constants as the target has them, or None when a number differs that is no keyword.
 
         A number is known by its text, so that 1, 1.0 and True are three. One that stands in several places may be the
         keyword in only some of them: it must not differ then, unless all are the same argument of the same operator.
@@ -232,8 +243,11 @@ class _Search:
         return [told.get(repr(value), value) for _, value in self.pattern.abi_constants]
 
     def sizes(self, found: _Found) -> set[tuple[Scalar, Scalar]]:
-        """Sizes of the pattern's inputs with those of the target: of dimensions, of neighbouring ones together, and of
-        what is left of these in groups that are as many in both."""
+        """Return pairs of sizes (pattern's, target's) that numbers may stand for.
+
+        They are of dimensions of the inputs, of neighbouring dimensions together, and of what is left of these in
+        groups that are as many in both.
+        """
         out: set[tuple[int, int]] = set()
         for argument in self.pattern.tensors:
             bound = found.names[argument.name]
@@ -247,7 +261,7 @@ class _Search:
 
 
 def alike(ours: TensorSpec, theirs: TensorSpec) -> bool:
-    """The same dtype and rank, and broadcast along the same dimensions."""
+    """Return whether two specs have the same dtype and rank, and broadcast along the same dimensions."""
     same = ours.dtype == theirs.dtype and len(ours.shape) == len(theirs.shape)
     return same and all((a == 1) == (b == 1) for a, b in zip(ours.shape, theirs.shape, strict=True))
 

@@ -1,4 +1,4 @@
-"""Names in C: the numbers that a kernel receives, and names that stay clear of keywords and of generated ones.
+"""The numbers that a kernel receives, and names in C that stay clear of keywords and of generated names.
 
 Comes in: a FunctionalProblem. Goes out: its numbers in the order of the kernel contract.
 """
@@ -21,7 +21,7 @@ class Number:
 
 
 # Of generated loops; `tests/test_offline_names.py` finds one that is missing.
-TAKEN = re.compile(
+GENERATED_NAMES = re.compile(
     r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data)|"
     r"(above|at|await|close|cluster|column|copy|first|half|handed|high|keep|lane|left|low|next|part|phase|put|quad|rest|"
     r"right|rk|row|take|taps|wide)_\w+|"
@@ -44,12 +44,15 @@ KEYWORDS = frozenset(
 
 
 def c_name(name: str) -> str:
-    """A name in C, out of the way of keywords and of the names that generated loops use."""
-    return name + "_arg" if TAKEN.fullmatch(name) or name in KEYWORDS else name
+    """Return a name for C that is neither a keyword nor a name that generated loops use."""
+    return name + "_arg" if GENERATED_NAMES.fullmatch(name) or name in KEYWORDS else name
 
 
 def numbers(fp: FunctionalProblem) -> list[tuple[Number, Scalar]]:
-    """The numbers of the call in contract order, with their values: scalar arguments, then constants."""
+    """Return the numbers of the call in contract order, each with its value: scalar arguments, then constants.
+
+    A constant that is a tuple gives one number for each of its elements.
+    """
     kinds = {bool: "bool", int: "int64_t", float: "double"}
     flat: list[tuple[str, str, Scalar]] = [
         (a.name, a.name, a.value) for a in fp.arguments if isinstance(a, ScalarArgument)

@@ -3,7 +3,8 @@
 Comes in: nothing of ATen. Goes out: `Value` trees (loads, pointwise operators, reductions, scans) whose dimensions
 are groups of atoms. An atom is one loop; a merged dimension is a group of several, a dimension of size one is an
 empty group. Reshapes regroup atoms (and split them), broadcasting unifies them, slices and pooling windows replace
-an atom by an affine form. Knows nothing of C++, CUDA or graphs.
+an atom by an affine form. Pointwise operators carry a C expression, which both languages print; beyond that, this
+module knows nothing of C++, CUDA or graphs.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ _serial = count()
 
 
 class Unfusable(Exception):
-    """These values cannot share loops; the message names why. The planner then stores one of them."""
+    """Values that cannot share loops; the message names why. The planner then stores one of them."""
 
 
 @dataclass(eq=False, slots=True)
 class Atom:
-    """One loop. It may later be unified with another (`alias`) or split in two (`parts`, outer first)."""
+    """One loop of `size` steps. It may be unified with another (`alias`) or split in two (`parts`, outer first)."""
 
     size: int
     fixed: bool = False  # a number of the problem (heads, groups), not a size that varies with the input
@@ -33,6 +34,7 @@ class Atom:
     serial: int = field(default_factory=lambda: next(_serial))  # gives sets of atoms an order
 
     def leaves(self) -> tuple[Atom, ...]:
+        """Return the loops that this one has become: itself, those of its alias, or those of its parts."""
         if self.alias:
             while self.alias.alias:  # a state that goes through many steps unifies its loops at each of them
                 self.alias = self.alias.alias
@@ -42,6 +44,7 @@ class Atom:
         return (self,)
 
     def split(self, outer: int, *, fixed: bool = False) -> None:
+        """Split the loop in two, of which the outer one has `outer` steps."""
         self.parts = (Atom(outer, fixed, whole=self), Atom(self.size // outer, whole=self))
 
 
@@ -49,21 +52,30 @@ Group = tuple[Atom, ...]
 
 
 def leaves(group: Iterable[Atom]) -> tuple[Atom, ...]:
+    """Return the leaves of all atoms in order."""
     return tuple(leaf for atom in group for leaf in atom.leaves())
 
 
 def size_of(group: Iterable[Atom]) -> int:
+    """Return the number of elements of a group: the product of its atoms' sizes."""
     return prod(atom.size for atom in group)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An index into one stored dimension: the sum of `coefficient * atom` over the terms, plus an offset."""
+    """An index into one stored dimension: the sum of `coefficient * atom` over the terms, plus an offset.
+
+    `terms` are pairs (atom, coefficient); the empty tuple is the constant `offset`.
+    """
 
     terms: tuple[tuple[Atom, int], ...]
     offset: int = 0
 
     def substitute(self, mapping: dict[Atom, Form]) -> Form:
+        """Return the form with atoms replaced by forms.
+
+        Raises Unfusable when an atom to be replaced has been split.
+        """
         terms: dict[Atom, int] = {}
         offset = self.offset
         for atom, factor in self.terms:
@@ -79,30 +91,43 @@ class Form:
 
 @dataclass(eq=False, slots=True)
 class Value:
+    """An expression with its dtype and dimensions.
+
+    `dims` has one group of atoms for each dimension, outermost first: `((i,), (j, k), ())` is a tensor of the shape
+    `(i, j * k, 1)`.
+    """
+
     dims: tuple[Group, ...]
     dtype: str
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Return the number of elements along each dimension."""
         return tuple(size_of(group) for group in self.dims)
 
 
 @dataclass(eq=False, slots=True)
 class Const(Value):
+    """A number, by value or by the name of the argument that carries it."""
+
     number: bool | int | float
     name: str = ""  # of the keyword constant or scalar argument that carries it, if one does
 
 
 @dataclass(eq=False, slots=True)
 class Size(Value):
-    """How many elements the group has: the divisor of a mean."""
+    """The number of elements of a group, such as the divisor of a mean."""
 
     group: Group
 
 
 @dataclass(eq=False, slots=True)
 class Load(Value):
-    """An element of a stored tensor. Each stored dimension has its size (`stored`) and an index: a form or a value."""
+    """An element of a stored tensor.
+
+    `stored` has one group of atoms for each dimension of the buffer and gives its sizes; `index` has one entry for each
+    of these dimensions: an affine form, or an integer value that is computed.
+    """
 
     buffer: str
     stored: tuple[Group, ...]
@@ -111,7 +136,9 @@ class Load(Value):
 
 @dataclass(eq=False, slots=True)
 class Op(Value):
-    """A pointwise expression; `template` holds `{0}`, `{1}`... for the arguments."""
+    """A pointwise expression: `template` is C text with `{0}`, `{1}`... for the arguments and `{T}` for the result's
+    type.
+    """
 
     template: str
     args: tuple[Value, ...]
@@ -119,7 +146,10 @@ class Op(Value):
 
 @dataclass(eq=False, slots=True)
 class Index(Value):
-    """The value of a form, or (with `limit`) whether it is a multiple of `every` inside 0 <= form < size * every."""
+    """The value of a form, or with `limit` a guard.
+
+    The guard holds where 0 <= form < size of `limit` * `every` and the form is a multiple of `every`.
+    """
 
     form: Form
     limit: Group | None = None
@@ -128,7 +158,10 @@ class Index(Value):
 
 @dataclass(eq=False, slots=True)
 class Reduce(Value):
-    """`kind` over the atoms `over`; positions where a guard (a bool value) is false do not take part."""
+    """A reduction by `kind` over the atoms `over`.
+
+    Positions at which one of the guards is false do not take part.
+    """
 
     kind: str  # sum, prod, max, min, fastmax, any, all
     arg: Value
@@ -138,6 +171,8 @@ class Reduce(Value):
 
 @dataclass(eq=False, slots=True)
 class Scan(Value):
+    """An inclusive scan by `kind` along the loop `over`."""
+
     kind: str  # sum, prod
     arg: Value
     over: Atom
@@ -145,7 +180,10 @@ class Scan(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """The part of a longer dimension that a stored value fills: `cat` writes each operand where it belongs."""
+    """The part of a longer dimension that a stored value fills; `cat` writes each operand to its slot.
+
+    `dim` is the dimension, `start` the first element of the slot, and `total` the loop over the whole dimension.
+    """
 
     dim: int
     start: int
@@ -153,6 +191,7 @@ class Slot:
 
 
 def children(value: Value) -> tuple[Value, ...]:
+    """Return the values that a value is computed from directly."""
     match value:
         case Op():
             return value.args
@@ -167,7 +206,10 @@ def children(value: Value) -> tuple[Value, ...]:
 
 
 def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iterator[Value]:
-    """Every value of the trees once, arguments before users; below a value that `enter` refuses it does not go."""
+    """Yield every value of the trees once, arguments before users.
+
+    Values below one that `enter` refuses are not visited.
+    """
     seen: set[int] = set()
 
     def visit(v: Value) -> Iterator[Value]:
@@ -184,7 +226,7 @@ def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iter
 
 
 def named(value: Value) -> Iterator[Atom]:
-    """The atoms that a value itself names, as they were when it was made."""
+    """Yield the atoms that a value itself names, as they were when it was made."""
     for group in value.dims:
         yield from group
     forms = [i for i in value.index if isinstance(i, Form)] if isinstance(value, Load) else []
@@ -198,12 +240,12 @@ def named(value: Value) -> Iterator[Atom]:
 
 
 def own_atoms(value: Value) -> Iterator[Atom]:
-    """The leaves that a value itself names."""
+    """Yield the leaves that a value itself names."""
     yield from leaves(named(value))
 
 
 def tree_atoms(value: Value) -> set[Atom]:
-    """The loops on which the value depends: free ones only, so not those that a reduction inside consumes."""
+    """Return the loops on which the value depends: free ones only, without those that a reduction inside consumes."""
     known: dict[int, set[Atom]] = {}
     for v in walk(value):
         found = {leaf for child in children(v) for leaf in known[id(child)]}
@@ -216,18 +258,21 @@ def tree_atoms(value: Value) -> set[Atom]:
 
 
 def tensor_dims(shape: Iterable[int]) -> tuple[Group, ...]:
-    """Fresh atoms for a stored tensor."""
+    """Return dimensions of fresh atoms for a stored tensor of this shape."""
     return tuple(() if size == 1 else (Atom(size),) for size in shape)
 
 
 def load(buffer: str, shape: Iterable[int], dtype: str) -> Load:
-    """The whole stored tensor, element by element."""
+    """Return a load of the whole stored tensor, element by element."""
     dims = tensor_dims(shape)
     return Load(dims, dtype, buffer, dims, tuple(Form(tuple((a, 1) for a in group)) for group in dims))
 
 
 def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) -> Value:
-    """The same value with atoms replaced by affine forms; refuses to look inside reductions that use those atoms."""
+    """Return the same value with atoms replaced by affine forms.
+
+    Raises Unfusable when a reduction or scan depends on one of these atoms.
+    """
     memo: dict[int, Value] = {}
 
     def visit(v: Value, new_dims: tuple[Group, ...] | None) -> Value:
@@ -262,7 +307,11 @@ def _renamed(group: Group, mapping: dict[Atom, Form]) -> Group:
 
 
 def regroup(group: Iterable[Atom], sizes: Iterable[int], *, fixed: Iterable[int] = ()) -> tuple[Group, ...]:
-    """Lay the leaves out as dimensions of the given sizes, splitting atoms where that is exact."""
+    """Return the leaves as dimensions of the given sizes, splitting atoms where that is exact.
+
+    The outer part of an atom that is split at a position in `fixed` is a number of the problem. Raises Unfusable when
+    the sizes cut across dimensions or give another number of elements.
+    """
     pending = list(leaves(group))
     fixed = set(fixed)
     out: list[Group] = []
@@ -293,7 +342,7 @@ class Loops:
     users: dict[Atom, list[Value]] = field(default_factory=dict)  # values that name an atom
 
     def track(self, value: Value) -> None:
-        """Watch a value and all below it."""
+        """Record a value and all below it as users of their atoms."""
         for node in walk(value, enter=lambda v: id(v) not in self.values):
             if id(node) not in self.values:
                 self.values[id(node)] = node
@@ -303,13 +352,16 @@ class Loops:
                     self.users.setdefault(atom, []).append(node)
 
     def users_of(self, atom: Atom | None) -> Iterator[Value]:
-        """The values that may use a leaf: those that name it, or an atom of which it is a part."""
+        """Yield the values that may use a leaf: those that name it, or an atom of which it is a part."""
         while atom:
             yield from self.users.get(atom, ())
             atom = atom.whole
 
     def unify(self, left: Group, right: Group) -> None:
-        """Make two dimensions of equal size the same loops, or raise Unfusable."""
+        """Make two dimensions of equal size the same loops.
+
+        Raises Unfusable when their sizes do not divide, or when one value would use a loop for two of its dimensions.
+        """
         a, b = list(leaves(left)), list(leaves(right))
         while a and b:
             if a[0] is b[0]:

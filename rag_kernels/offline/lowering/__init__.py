@@ -1,1 +1,1 @@
-"""Operators to values of the IR: the one room for whoever adds an operator."""
+"""Lower ATen operators to values of the IR: the one package to change for a new operator."""

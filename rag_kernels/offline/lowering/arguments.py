@@ -1,4 +1,7 @@
-"""What a rule reads from a graph node: its arguments by position or keyword, and dtypes."""
+"""Dtypes that a rule reads from a graph node.
+
+Comes in: a graph node and the `Lowering` that knows its operands. Goes out: names of dtypes.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,20 @@ from rag_kernels.offline.lowering.pointwise import CTYPES
 
 
 def out_dtype(node: Node) -> str:
+    """Return the dtype of the node's first output.
+
+    Raises Unfusable for one that kernels do not have.
+    """
     dtype = node.outputs[0].dtype
     if dtype not in CTYPES:
         raise ir.Unfusable(f"dtype {dtype}")
     return dtype
 
 
-def operand_dtype(c: Lowering, node: Node) -> str:
-    """The dtype in which a number among the operands takes part."""
-    names = [a.name for a in node.args if isinstance(a, Ref) and a.name not in c.scalars]
-    dtypes = [c.value(Ref(n)).dtype for n in names]
+def operand_dtype(lowering: Lowering, node: Node) -> str:
+    """Return the dtype in which a number among the operands takes part."""
+    names = [a.name for a in node.args if isinstance(a, Ref) and a.name not in lowering.scalars]
+    dtypes = [lowering.value(Ref(n)).dtype for n in names]
     numbers = [a for a in node.args if isinstance(a, float)]
     floats = [d for d in dtypes if d.startswith("float")]
     return floats[0] if floats else "float32" if numbers or not dtypes else dtypes[0]

@@ -1,8 +1,8 @@
 """From the ATen graph to steps: stored values (to be fused into kernels) and calls that stay with the library.
 
-Comes in: a FunctionalProblem. Goes out: a `Lowered` with its steps in order. Nothing is stored until somebody needs
-it: a graph output, a library call, or a value whose loops cannot be shared (`Unfusable`). Knows the rules
-(`rules.py`, `table.py`) and nothing of C++.
+Comes in: a FunctionalProblem and the rules by operator name. Goes out: a `Lowered` with its steps in order. Nothing is
+stored until it is needed: as a graph output, by a library call, or because its loops cannot be shared (`Unfusable`).
+Knows nothing of C++ but the expressions that rules pass on.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ Step = Stored | Library
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
+    """A problem as steps in order, with the spec of every buffer by name."""
+
     problem: FunctionalProblem
     steps: tuple[Step, ...]
     results: tuple[str, ...]  # buffers
@@ -50,7 +52,7 @@ class Lowered:
 
 @dataclass(slots=True)
 class Entry:
-    """What a name of the graph stands for: values (several for a chunk), or one buffer, or both."""
+    """The meaning of a name of the graph: values (several for a chunk), or one buffer, or both."""
 
     values: tuple[ir.Value, ...] = ()
     buffer: str = ""
@@ -78,6 +80,10 @@ class Lowering:
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
+        """Return the problem's steps; operators without a rule stay with the library.
+
+        Raises AssertionError when a rule builds a value of another shape than the graph says.
+        """
         self.numbers, self.growing = numbers(self.fp), growing(self.fp)
         for argument in self.fp.arguments:
             if isinstance(argument, ScalarArgument):
@@ -91,6 +97,10 @@ class Lowering:
         return Lowered(self.fp, tuple(self.steps), buffers, self.specs, tuple(dict.fromkeys(self.stopped)))
 
     def lower(self, node: Node, rules: dict[str, Rule]) -> Entry:
+        """Return the entry of a node, by its rule or as a library call.
+
+        An Unfusable rule is tried again with its arguments stored.
+        """
         if node.op == "getitem":
             return self.item(node)
         name = base_name(node.op)
@@ -117,6 +127,7 @@ class Lowering:
         return self.keep(node)
 
     def is_view(self, node: Node, name: str) -> bool:
+        """Return whether the node is a view of something stored."""
         source = node.args[0]
         entry = self.env.get(source.name) if isinstance(source, Ref) else None
         return name in VIEWS and entry is not None and bool(entry.buffer or entry.view)
@@ -135,11 +146,13 @@ class Lowering:
         return Entry(buffer=node.name, view=node)
 
     def buffered(self, value: Argument) -> Argument:
+        """Return an argument with its names replaced by those of buffers."""
         if isinstance(value, Ref):
             return value if value.name in self.scalars else Ref(self.buffer(value.name))
         return tuple(self.buffered(v) for v in value) if isinstance(value, tuple) else value
 
     def item(self, node: Node) -> Entry:
+        """Return the entry of one output of a node that has several."""
         source, index = node.args
         assert isinstance(source, Ref) and isinstance(index, int)
         entry = self.env[source.name]
@@ -150,7 +163,7 @@ class Lowering:
         return Entry(buffer=node.name)
 
     def buffer(self, name: str) -> str:
-        """The buffer that holds a graph name, stored now if it was not."""
+        """Return the buffer that holds a graph name, stored now if it was not."""
         entry = self.env[name]
         if entry.buffer:
             return entry.buffer
@@ -162,7 +175,7 @@ class Lowering:
         return entry.buffer
 
     def store(self, value: ir.Value, name: str = "") -> str:
-        """Write a value to a buffer of its own (once)."""
+        """Write a value to a buffer of its own (once), and return the buffer's name."""
         if id(value) not in self.kept:
             name = name or f"part{len(self.kept)}"
             spec = TensorSpec(value.shape, value.dtype)
@@ -172,8 +185,10 @@ class Lowering:
         return self.kept[id(value)][0]
 
     def joined(self, node: Node, values: list[ir.Value], dim: int) -> ir.Value:
-        """Values side by side along a dimension, each written to its slot of one buffer: that of the longest
-        concatenation which begins with them, where the first ones may be already."""
+        """Return values side by side along a dimension, each written to its slot of one buffer.
+
+        The buffer is that of the longest concatenation which begins with them, where the first ones may be already.
+        """
         spec, last = node.outputs[0], self.growing.get(node.name, node)
         total, filled = self.slots.get(last.name, (ir.Atom(last.outputs[0].shape[dim], fixed=True), 0))
         start = sum(value.shape[dim] for value in values[:filled])
@@ -193,7 +208,7 @@ class Lowering:
         return whole
 
     def store_arguments(self, node: Node) -> None:
-        """Let the arguments start afresh: computed ones are stored, stored ones get loops of their own."""
+        """Detach the arguments from their loops: computed ones are stored, stored ones get new loops."""
         for name in refs(node.args):
             entry = self.env.get(name)
             if entry and entry.buffer:
@@ -205,18 +220,21 @@ class Lowering:
                     entry.values = tuple(self.reload(v) for v in entry.values)
 
     def reload(self, value: ir.Value) -> ir.Load:
-        """The value again, read from where it is stored, with loops of its own."""
+        """Return the value as a load with loops of its own, stored now if it was not."""
         name = self.store(value)
         return ir.load(name, self.specs[name].shape, self.specs[name].dtype)
 
     def stored(self, value: ir.Value) -> ir.Load:
-        """The value as a load: itself if it is one."""
+        """Return the value as a load: itself if it is one."""
         return value if isinstance(value, ir.Load) else self.reload(value)
 
     # What rules use -------------------------------------------------------------------------------------------
 
     def value(self, argument: Argument, dtype: str = "float32") -> ir.Value:
-        """A tensor or number of the graph as a value."""
+        """Return a tensor or number of the graph as a value.
+
+        Raises Unfusable for a dtype that kernels do not have.
+        """
         if isinstance(argument, Ref) and argument.name not in self.scalars:
             entry = self.env[argument.name]
             if entry.values:
@@ -231,7 +249,10 @@ class Lowering:
         return self.scalar(argument, dtype)
 
     def scalar(self, argument: Argument, dtype: str) -> ir.Value:
-        """A number; it keeps the name of the keyword constant that carries it, so that a kernel serves other values."""
+        """Return a number, under the name of the keyword constant that carries it.
+
+        So a kernel serves other values too. Raises Unfusable for an argument that is not a number.
+        """
         number: Argument
         if isinstance(argument, Ref):
             number = self.scalars[argument.name]
@@ -244,7 +265,7 @@ class Lowering:
         return ir.Const((), dtype, number, name)
 
     def op(self, template: str, *args: ir.Value | float, dtype: str = "") -> ir.Value:
-        """A pointwise expression over broadcast arguments."""
+        """Return a pointwise expression over broadcast arguments."""
         tensors = [a for a in args if isinstance(a, ir.Value)]
         dtype = dtype or tensors[0].dtype
         values = [a if isinstance(a, ir.Value) else ir.Const((), dtype, a) for a in args]
@@ -257,7 +278,10 @@ class Lowering:
         return self.tracked(ir.Op(tuple(dims), dtype, template, tuple(values)))
 
     def align(self, values: list[ir.Value]) -> list[ir.Value]:
-        """Unify the loops of broadcast values; one whose loops clash with the others' is read again from storage."""
+        """Return broadcast values on shared loops.
+
+        One whose loops clash with the others' is read again from storage.
+        """
         done: list[ir.Value] = []
         for value in values:
             try:
@@ -270,6 +294,10 @@ class Lowering:
         return done
 
     def unify_with(self, done: list[ir.Value], value: ir.Value) -> None:
+        """Unify a value's loops with those of other values of a broadcast.
+
+        Raises Unfusable when one loop would serve two dimensions.
+        """
         for other in done:
             for mine, theirs in zip(reversed(value.dims), reversed(other.dims), strict=False):
                 if mine and theirs:
@@ -281,10 +309,11 @@ class Lowering:
 
     @staticmethod
     def positions(value: ir.Value) -> list[tuple[ir.Atom, int]]:
+        """Return each leaf of a value with its dimension, counted from the end."""
         return [(leaf, -i) for i, group in enumerate(reversed(value.dims)) for leaf in ir.leaves(group)]
 
     def fresh(self, value: ir.Value) -> ir.Value:
-        """The same value on loops of its own: rebuilt when that is cheap, otherwise stored and read again."""
+        """Return the same value on loops of its own: rebuilt when that is cheap, otherwise stored and read again."""
         mapping = {a: ir.Form(((ir.Atom(a.size, a.fixed), 1),)) for g in value.dims for a in ir.leaves(g)}
         dims = tuple(tuple(mapping[a].terms[0][0] for a in ir.leaves(g)) for g in value.dims)
         try:
@@ -293,10 +322,12 @@ class Lowering:
             return self.reload(value)
 
     def tracked(self, value: ir.Value) -> ir.Value:
+        """Record the value with the loops that it uses, and return it."""
         self.loops.track(value)
         return value
 
     def reduce(self, kind: str, value: ir.Value, dims: Iterable[int], *, keep: bool, dtype: str = "") -> ir.Value:
+        """Return the reduction of a value over some dimensions, which `keep` leaves with size one."""
         chosen = {d % len(value.dims) for d in dims} if value.dims else set()
         over = tuple(a for i, g in enumerate(value.dims) if i in chosen for a in g)
         left = [() if i in chosen else g for i, g in enumerate(value.dims)]
@@ -306,20 +337,24 @@ class Lowering:
         return self.tracked(ir.Reduce(out, dtype or value.dtype, kind, value, over))
 
     def size(self, group: ir.Group, dtype: str) -> ir.Value:
+        """Return the number of elements of a group as a value."""
         return ir.Size((), dtype, group)
 
     def view(self, value: ir.Value, shape: Iterable[int], *, fixed: Iterable[int] = ()) -> ir.Value:
-        """The value in another shape, on the same loops."""
+        """Return the value in another shape, on the same loops.
+
+        Raises Unfusable where that cuts across dimensions.
+        """
         atoms = tuple(a for group in value.dims for a in group)
         dims = ir.regroup(atoms, tuple(shape), fixed=fixed)
         return self.with_dims(value, dims)
 
     def with_dims(self, value: ir.Value, dims: tuple[ir.Group, ...]) -> ir.Value:
-        """The value with its dimensions listed in another way (no loop changes)."""
+        """Return the value with its dimensions listed in another way (no loop changes)."""
         return self.tracked(ir.Op(dims, value.dtype, "{0}", (value,)))
 
     def reindex(self, value: ir.Value, dim: int, form: Callable[[], tuple[ir.Form, ir.Group]]) -> ir.Value:
-        """The value with one dimension indexed by an affine form over new loops (slice, flip, window)."""
+        """Return the value with one dimension indexed by an affine form over new loops (slice, flip, window)."""
         group = ir.leaves(value.dims[dim])
         if len(group) > 1:
             value = self.reload(value)

@@ -1,8 +1,8 @@
-"""Pointwise operator coverage: ATen name -> expression over `{0}`, `{1}`... in the words of the prelude.
+"""Pointwise operator coverage: ATen name -> C expression over `{0}`, `{1}`... that calls functions of the prelude.
 
 Comes in: the base name of an ATen operator. Goes out: a template; `{T}` is the C type of the result. The functions
-`rk_exp`, `rk_tanh`... are defined by each backend's prelude. Knows nothing of shapes: `rules.py` has the operators
-that need more than one expression.
+`rk_exp`, `rk_tanh`... are defined by each backend's prelude. Knows nothing of shapes: the files `rules_*.py` have the
+operators that need more than one expression.
 """
 
 CTYPES = {

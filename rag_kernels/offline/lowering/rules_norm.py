@@ -16,163 +16,176 @@ from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of, softmax_parts
 
 
-def normalise(c: Lowering, value: ir.Value, dims: list[int], eps: Any) -> ir.Value:
-    mean = mean_of(c, value, dims, True)
-    var = mean_of(c, centred_square(c, value, mean), dims, True)
-    scale = c.op("{T}(1) / rk_sqrt({0} + {1})", var, c.scalar(eps, value.dtype))
-    return c.op("({0} - {1}) * {2}", value, mean, scale)
+def normalise(lowering: Lowering, value: ir.Value, dims: list[int], eps: Any) -> ir.Value:
+    """Return (value - mean) / sqrt(variance + eps) over these dimensions."""
+    mean = mean_of(lowering, value, dims, True)
+    var = mean_of(lowering, centred_square(lowering, value, mean), dims, True)
+    scale = lowering.op("{T}(1) / rk_sqrt({0} + {1})", var, lowering.scalar(eps, value.dtype))
+    return lowering.op("({0} - {1}) * {2}", value, mean, scale)
 
 
-def affine(c: Lowering, value: ir.Value, weight: Any, bias: Any, trailing: int = 0) -> ir.Value:
-    """Times weight plus bias; `trailing` dimensions follow those that weight and bias have."""
+def affine(lowering: Lowering, value: ir.Value, weight: Any, bias: Any, trailing: int = 0) -> ir.Value:
+    """Return the value times weight plus bias; `trailing` dimensions follow those that weight and bias have."""
     for argument, template in ((weight, "{0} * {1}"), (bias, "{0} + {1}")):
         if argument is not None:
-            parameter = c.value(argument)
-            parameter = c.with_dims(parameter, (*parameter.dims, *[()] * trailing)) if trailing else parameter
-            value = c.op(template, value, parameter)
+            parameter = lowering.value(argument)
+            parameter = lowering.with_dims(parameter, (*parameter.dims, *[()] * trailing)) if trailing else parameter
+            value = lowering.op(template, value, parameter)
     return value
 
 
-def layer_norm(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def layer_norm(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     shape = given(node, 1, "normalized_shape")
     dims = list(range(len(value.dims) - len(shape), len(value.dims)))
-    out = normalise(c, value, dims, given(node, 4, "eps", 1e-5))
-    return affine(c, out, given(node, 2, "weight"), given(node, 3, "bias"))
+    out = normalise(lowering, value, dims, given(node, 4, "eps", 1e-5))
+    return affine(lowering, out, given(node, 2, "weight"), given(node, 3, "bias"))
 
 
-def rms_norm(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def rms_norm(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     shape = given(node, 1, "normalized_shape")
     eps = given(node, 3, "eps")
     if eps is None:
         eps = 1.1920928955078125e-07
     dims = list(range(len(value.dims) - len(shape), len(value.dims)))
-    mean = mean_of(c, c.op("{0} * {0}", value), dims, True)
-    out = c.op("{0} * ({T}(1) / rk_sqrt({1} + {2}))", value, mean, c.scalar(eps, value.dtype))
-    return affine(c, out, given(node, 2, "weight"), None)
+    mean = mean_of(lowering, lowering.op("{0} * {0}", value), dims, True)
+    out = lowering.op("{0} * ({T}(1) / rk_sqrt({1} + {2}))", value, mean, lowering.scalar(eps, value.dtype))
+    return affine(lowering, out, given(node, 2, "weight"), None)
 
 
-def batch_norm(c: Lowering, node: Node) -> ir.Value:
-    """Batch statistics in train mode, running ones otherwise. Running buffers are not updated (see the contract)."""
-    value = c.value(given(node, 0))
+def batch_norm(lowering: Lowering, node: Node) -> ir.Value:
+    """Return batch norm by batch statistics in train mode, by running ones otherwise.
+
+    Running buffers are not updated (see the contract).
+    """
+    value = lowering.value(given(node, 0))
     weight, bias, mean, var, training, _, eps = node.args[1:8]
     trailing = len(value.dims) - 2
     if training:
-        out = normalise(c, value, [0, *range(2, len(value.dims))], eps)
+        out = normalise(lowering, value, [0, *range(2, len(value.dims))], eps)
     else:
-        m, v = (c.with_dims(p, (*p.dims, *[()] * trailing)) for p in (c.value(mean), c.value(var)))
-        scale = c.op("{T}(1) / rk_sqrt({0} + {1})", v, c.scalar(eps, value.dtype))
-        out = c.op("({0} - {1}) * {2}", value, m, scale)
-    return affine(c, out, weight, bias, trailing)
+        m, v = (lowering.with_dims(p, (*p.dims, *[()] * trailing)) for p in (lowering.value(mean), lowering.value(var)))
+        scale = lowering.op("{T}(1) / rk_sqrt({0} + {1})", v, lowering.scalar(eps, value.dtype))
+        out = lowering.op("({0} - {1}) * {2}", value, m, scale)
+    return affine(lowering, out, weight, bias, trailing)
 
 
-def instance_norm(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def instance_norm(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     weight, bias, _, _, use_input_stats, _, eps = node.args[1:8]
     if not use_input_stats:
         raise ir.Unfusable("running statistics")
-    out = normalise(c, value, list(range(2, len(value.dims))), eps)
-    return affine(c, out, weight, bias, len(value.dims) - 2)
+    out = normalise(lowering, value, list(range(2, len(value.dims))), eps)
+    return affine(lowering, out, weight, bias, len(value.dims) - 2)
 
 
-def group_norm(c: Lowering, node: Node) -> ir.Value:
-    value, groups = c.value(given(node, 0)), given(node, 1)
+def group_norm(lowering: Lowering, node: Node) -> ir.Value:
+    value, groups = lowering.value(given(node, 0)), given(node, 1)
     shape = value.shape
-    split_ = c.view(value, (shape[0], groups, shape[1] // groups, *shape[2:]), fixed=(1,))
-    out = normalise(c, split_, list(range(2, len(shape) + 1)), given(node, 4, "eps", 1e-5))
-    out = c.view(out, shape)
-    return affine(c, out, given(node, 2, "weight"), given(node, 3, "bias"), len(shape) - 2)
+    split_ = lowering.view(value, (shape[0], groups, shape[1] // groups, *shape[2:]), fixed=(1,))
+    out = normalise(lowering, split_, list(range(2, len(shape) + 1)), given(node, 4, "eps", 1e-5))
+    out = lowering.view(out, shape)
+    return affine(lowering, out, given(node, 2, "weight"), given(node, 3, "bias"), len(shape) - 2)
 
 
-def reduced(c: Lowering, value: ir.Value, how: Any) -> ir.Value:
+def reduced(lowering: Lowering, value: ir.Value, how: Any) -> ir.Value:
+    """Return a loss as it is (`how` 0), its mean (1) or its sum (2)."""
     dims = list(range(len(value.dims)))
     if how == 0:
         return value
-    return mean_of(c, value, dims, False) if how == 1 else c.reduce("sum", value, dims, keep=False)
+    return mean_of(lowering, value, dims, False) if how == 1 else lowering.reduce("sum", value, dims, keep=False)
 
 
 def pair_loss(template: str, *numbers: tuple[str, float]) -> Rule:
-    """A loss of input and target; `{2}`... are its numbers."""
+    """Return the rule of a loss of input and target; `{2}`... are its numbers."""
 
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        a, b = c.value(given(node, 0)), c.value(given(node, 1))
-        values = [c.scalar(given(node, i, n, d), a.dtype) for i, (n, d) in enumerate(numbers, 3)]
-        return reduced(c, c.op(template, a, b, *values, dtype=out_dtype(node)), given(node, 2, "reduction", 1))
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
+        values = [lowering.scalar(given(node, i, n, d), a.dtype) for i, (n, d) in enumerate(numbers, 3)]
+        return reduced(
+            lowering, lowering.op(template, a, b, *values, dtype=out_dtype(node)), given(node, 2, "reduction", 1)
+        )
 
     return rule
 
 
-def triplet_margin(c: Lowering, node: Node) -> ir.Value:
-    anchor, near, far = (c.value(given(node, i)) for i in range(3))
+def triplet_margin(lowering: Lowering, node: Node) -> ir.Value:
+    anchor, near, far = (lowering.value(given(node, i)) for i in range(3))
     power, swap = given(node, 4, "p", 2.0), given(node, 6, "swap", False)
     if power != 2 or swap:
         raise ir.Unfusable("another norm than 2, or swap")
-    eps = c.scalar(given(node, 5, "eps", 1e-6), anchor.dtype)
+    eps = lowering.scalar(given(node, 5, "eps", 1e-6), anchor.dtype)
 
     def distance(other: ir.Value) -> ir.Value:
-        gap = c.op("({0} - {1} + {2}) * ({0} - {1} + {2})", anchor, other, eps)
-        return c.op("rk_sqrt({0})", c.reduce("sum", gap, [-1], keep=False))
+        gap = lowering.op("({0} - {1} + {2}) * ({0} - {1} + {2})", anchor, other, eps)
+        return lowering.op("rk_sqrt({0})", lowering.reduce("sum", gap, [-1], keep=False))
 
-    margin = c.scalar(given(node, 3, "margin", 1.0), anchor.dtype)
-    loss = c.op("{0} + {1} - {2} < 0 ? {T}(0) : {0} + {1} - {2}", margin, distance(near), distance(far))
-    return reduced(c, loss, given(node, 7, "reduction", 1))
+    margin = lowering.scalar(given(node, 3, "margin", 1.0), anchor.dtype)
+    loss = lowering.op("{0} + {1} - {2} < 0 ? {T}(0) : {0} + {1} - {2}", margin, distance(near), distance(far))
+    return reduced(lowering, loss, given(node, 7, "reduction", 1))
 
 
-def kl_div(c: Lowering, node: Node) -> ir.Value:
-    a, b = c.value(given(node, 0)), c.value(given(node, 1))
+def kl_div(lowering: Lowering, node: Node) -> ir.Value:
+    a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
     if given(node, 3, "log_target", False):
-        value = c.op("rk_exp({1}) * ({1} - {0})", a, b)
+        value = lowering.op("rk_exp({1}) * ({1} - {0})", a, b)
     else:
-        value = c.op("{1} == 0 ? {T}(0) : {1} * ({2} - {0})", a, b, c.op("rk_log({0})", b))
-    return reduced(c, value, given(node, 2, "reduction", 1))
+        value = lowering.op("{1} == 0 ? {T}(0) : {1} * ({2} - {0})", a, b, lowering.op("rk_log({0})", b))
+    return reduced(lowering, value, given(node, 2, "reduction", 1))
 
 
-def cross_entropy(c: Lowering, node: Node) -> ir.Value:
-    """Class indices, no weights: read the target's logit where it stands, never write the log-probabilities."""
-    x, target = c.value(given(node, 0)), c.value(given(node, 1))
+def cross_entropy(lowering: Lowering, node: Node) -> ir.Value:
+    """Return cross entropy for class indices without weights.
+
+    It reads the target's logit where it stands, and never writes the log-probabilities.
+    """
+    x, target = lowering.value(given(node, 0)), lowering.value(given(node, 1))
     plain = given(node, 2, "weight") is None and given(node, 5, "label_smoothing", 0.0) == 0.0
     if not plain or target.dtype != "int64" or given(node, 4, "ignore_index", -100) != -100:
         raise ir.Unfusable("weights, smoothing or class probabilities")
     dim = 1 if len(x.dims) > 1 else 0
-    top, _, total = softmax_parts(c, x, dim)
-    picked = gather_along(c, x, dim, c.view(target, (*target.shape[:dim], 1, *target.shape[dim:])))
-    loss = c.op("rk_log({0}) - ({1} - {2})", total, picked, top)
-    loss = c.op("{0} == -100 ? {T}(0) : {1}", c.view(target, loss.shape), loss, dtype=x.dtype)
+    top, _, total = softmax_parts(lowering, x, dim)
+    picked = gather_along(lowering, x, dim, lowering.view(target, (*target.shape[:dim], 1, *target.shape[dim:])))
+    loss = lowering.op("rk_log({0}) - ({1} - {2})", total, picked, top)
+    loss = lowering.op("{0} == -100 ? {T}(0) : {1}", lowering.view(target, loss.shape), loss, dtype=x.dtype)
     how = given(node, 3, "reduction", 1)
     if how == 1:
         dims = list(range(len(loss.dims)))
-        kept = c.op("{0} == -100 ? {T}(0) : {T}(1)", target, dtype=x.dtype)
-        number = c.reduce("sum", kept, list(range(len(kept.dims))), keep=False)
-        return c.op("{0} / {1}", c.reduce("sum", loss, dims, keep=False), number)
-    loss = c.with_dims(loss, (*loss.dims[:dim], *loss.dims[dim + 1 :]))
-    return reduced(c, loss, how)
+        kept = lowering.op("{0} == -100 ? {T}(0) : {T}(1)", target, dtype=x.dtype)
+        number = lowering.reduce("sum", kept, list(range(len(kept.dims))), keep=False)
+        return lowering.op("{0} / {1}", lowering.reduce("sum", loss, dims, keep=False), number)
+    loss = lowering.with_dims(loss, (*loss.dims[:dim], *loss.dims[dim + 1 :]))
+    return reduced(lowering, loss, how)
 
 
-def gather_along(c: Lowering, source: ir.Value, dim: int, index: ir.Value) -> ir.Value:
-    """source[..., index, ...] along `dim`; the other dimensions share loops. Negative indices read element 0."""
-    source = c.stored(source)
+def gather_along(lowering: Lowering, source: ir.Value, dim: int, index: ir.Value) -> ir.Value:
+    """Return source[..., index, ...] along `dim`.
+
+    The other dimensions share loops. Negative indices read element 0.
+    """
+    source = lowering.stored(source)
     others = [i for i in range(len(source.dims)) if i != dim]
     for i in others:
         if source.dims[i] and index.dims[i]:
-            c.loops.unify(source.dims[i], index.dims[i])
+            lowering.loops.unify(source.dims[i], index.dims[i])
     here = source.index[dim]
     if not isinstance(here, ir.Form) or here.offset or len(source.index) != len(source.dims):
         raise ir.Unfusable("an index into a view")
-    place = c.op("{0} < 0 ? int64_t(0) : {0}", index)
+    place = lowering.op("{0} < 0 ? int64_t(0) : {0}", index)
     picks = tuple(place if i == dim else source.index[i] for i in range(len(source.index)))
-    return c.tracked(ir.Load(index.dims, source.dtype, source.buffer, source.stored, picks))
+    return lowering.tracked(ir.Load(index.dims, source.dtype, source.buffer, source.stored, picks))
 
 
-def gather(c: Lowering, node: Node) -> ir.Value:
-    source = c.value(given(node, 0))
-    return gather_along(c, source, given(node, 1) % len(source.dims), c.value(given(node, 2)))
+def gather(lowering: Lowering, node: Node) -> ir.Value:
+    source = lowering.value(given(node, 0))
+    return gather_along(lowering, source, given(node, 1) % len(source.dims), lowering.value(given(node, 2)))
 
 
-def embedding(c: Lowering, node: Node) -> ir.Value:
-    table, index = c.value(given(node, 0)), c.value(given(node, 1))
-    table = c.stored(table)
+def embedding(lowering: Lowering, node: Node) -> ir.Value:
+    table, index = lowering.value(given(node, 0)), lowering.value(given(node, 1))
+    table = lowering.stored(table)
     if len(table.index) != 2:
         raise ir.Unfusable("an index into a view")
     dims = (*index.dims, table.dims[1])
-    return c.tracked(ir.Load(dims, table.dtype, table.buffer, table.stored, (index, table.index[1])))
+    return lowering.tracked(ir.Load(dims, table.dtype, table.buffer, table.stored, (index, table.index[1])))

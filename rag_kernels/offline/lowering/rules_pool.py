@@ -17,20 +17,28 @@ from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_reduce import mean_of
 
 
-def spread(value: Any, rank: int, default: Any) -> list[int]:
+def per_dimension(value: Any, rank: int, default: Any) -> list[int]:
+    """Return one number for each of `rank` dimensions, from one number, a tuple, or the default."""
     value = default if value is None or value == () else value
     items = list(value) if isinstance(value, tuple | list) else [value]
     return items * rank if len(items) == 1 else items
 
 
 def constant_form(form: ir.Form, group: ir.Group) -> Callable[[], tuple[ir.Form, ir.Group]]:
+    """Return a function that returns this form and group, for `Lowering.reindex`."""
     return lambda: (form, group)
 
 
 def windows(
-    c: Lowering, value: ir.Value, sizes: list[int], strides: list[int], pads: list[int], dilations: list[int], out: Any
+    lowering: Lowering,
+    value: ir.Value,
+    sizes: list[int],
+    strides: list[int],
+    pads: list[int],
+    dilations: list[int],
+    out: Any,
 ) -> tuple[ir.Value, ir.Group, tuple[ir.Index, ...]]:
-    """The value read at `o * stride - pad + k * dilation` on the last dimensions, the loops of k, and the guards."""
+    """Return the value read at `o * stride - pad + k * dilation` on the last dimensions, the loops of k, and guards."""
     rank = len(sizes)
     over: list[ir.Atom] = []
     guards: list[ir.Index] = []
@@ -43,7 +51,7 @@ def windows(
         form = ir.Form(terms, -pads[i])
         last = (out[dim] - 1) * strides[i] - pads[i] + (sizes[i] - 1) * dilations[i]
         limit = value.dims[dim]
-        value = c.reindex(value, dim, constant_form(form, o))
+        value = lowering.reindex(value, dim, constant_form(form, o))
         over += k
         if pads[i] or last >= size:
             guards.append(ir.Index((), "bool", form, limit))
@@ -51,45 +59,51 @@ def windows(
 
 
 def max_pool(rank: int) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        sizes = spread(given(node, 1), rank, None)
-        strides = spread(given(node, 2, "stride"), rank, tuple(sizes))
-        pads = spread(given(node, 3, "padding", 0), rank, 0)
-        dilations = spread(given(node, 4, "dilation", 1), rank, 1)
-        value = c.value(given(node, 0))
-        window, over, guards = windows(c, value, sizes, strides, pads, dilations, node.outputs[0].shape)
-        return c.tracked(ir.Reduce(window.dims, value.dtype, "max", window, over, guards))
+    """Return the rule of max pooling over `rank` dimensions."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        sizes = per_dimension(given(node, 1), rank, None)
+        strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
+        pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
+        dilations = per_dimension(given(node, 4, "dilation", 1), rank, 1)
+        value = lowering.value(given(node, 0))
+        window, over, guards = windows(lowering, value, sizes, strides, pads, dilations, node.outputs[0].shape)
+        return lowering.tracked(ir.Reduce(window.dims, value.dtype, "max", window, over, guards))
 
     return rule
 
 
 def avg_pool(rank: int) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        sizes = spread(given(node, 1), rank, None)
-        strides = spread(given(node, 2, "stride"), rank, tuple(sizes))
-        pads = spread(given(node, 3, "padding", 0), rank, 0)
+    """Return the rule of average pooling over `rank` dimensions."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        sizes = per_dimension(given(node, 1), rank, None)
+        strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
+        pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
         divisor = given(node, 6, "divisor_override") or math.prod(sizes)
         counted = given(node, 5, "count_include_pad", True) or not any(pads)
         if given(node, 4, "ceil_mode", False) or not counted:
             raise ir.Unfusable("a divisor that varies")
-        value = c.value(given(node, 0))
-        window, over, guards = windows(c, value, sizes, strides, pads, [1] * rank, node.outputs[0].shape)
-        total = c.tracked(ir.Reduce(window.dims, value.dtype, "sum", window, over, guards))
-        return c.op("{0} / {1}", total, ir.Const((), value.dtype, divisor))
+        value = lowering.value(given(node, 0))
+        window, over, guards = windows(lowering, value, sizes, strides, pads, [1] * rank, node.outputs[0].shape)
+        total = lowering.tracked(ir.Reduce(window.dims, value.dtype, "sum", window, over, guards))
+        return lowering.op("{0} / {1}", total, ir.Const((), value.dtype, divisor))
 
     return rule
 
 
 def adaptive_avg_pool(rank: int) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        value, out = c.value(given(node, 0)), node.outputs[0].shape
+    """Return the rule of adaptive average pooling over `rank` dimensions, for windows of equal size."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value, out = lowering.value(given(node, 0)), node.outputs[0].shape
         shape, dims = list(value.shape[:-rank]), []
         for size, target in zip(value.shape[-rank:], out[-rank:], strict=True):
             if size % target:
                 raise ir.Unfusable("windows of unequal sizes")
             shape += [target, size // target]
             dims.append(len(shape) - 1)
-        split_ = c.view(value, shape, fixed=[d - 1 for d in dims])
-        return mean_of(c, split_, dims, False)
+        split_ = lowering.view(value, shape, fixed=[d - 1 for d in dims])
+        return mean_of(lowering, split_, dims, False)
 
     return rule

@@ -1,7 +1,7 @@
 """Rules for matrix products and convolutions: a product of two loads, summed over loops.
 
 Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
-reason. `contract.py` later finds such sums and gives them tiles; small ones run as any other reduction does.
+reason. `codegen/contraction.py` later finds such sums and gives them tiles; small ones run as any other reduction does.
 """
 
 from __future__ import annotations
@@ -14,71 +14,73 @@ from rag_kernels.offline.graph.nodes import base_name, given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.pointwise import EXPENSIVE
-from rag_kernels.offline.lowering.rules_pool import spread
+from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
 
-def operand(c: Lowering, value: ir.Value) -> ir.Value:
-    """A factor is read many times: what costs more than a few operations is stored first."""
+def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
+    """Return a factor, stored first if it costs more than a few operations: it is read many times."""
     for v in ir.walk(value):
         costly = isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE)
         if costly or isinstance(v, ir.Reduce | ir.Scan):
-            return c.reload(value)
+            return lowering.reload(value)
     if value.dtype != "float32":
         raise ir.Unfusable(f"a product of {value.dtype}")
     return value
 
 
-def product(c: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
-    """a (..., m, k) times b (..., k, n), both of at least two dimensions."""
-    a, b = operand(c, a), operand(c, b)
-    left = c.with_dims(a, (*a.dims[:-1], (), a.dims[-1]))
-    right = c.with_dims(b, (*b.dims[:-2], (), b.dims[-1], b.dims[-2]))
-    return c.reduce("sum", c.op("{0} * {1}", left, right), [-1], keep=False)
+def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Return a (..., m, k) times b (..., k, n), both of at least two dimensions."""
+    a, b = operand(lowering, a), operand(lowering, b)
+    left = lowering.with_dims(a, (*a.dims[:-1], (), a.dims[-1]))
+    right = lowering.with_dims(b, (*b.dims[:-2], (), b.dims[-1], b.dims[-2]))
+    return lowering.reduce("sum", lowering.op("{0} * {1}", left, right), [-1], keep=False)
 
 
-def transposed(c: Lowering, value: ir.Value) -> ir.Value:
-    return c.with_dims(value, (*value.dims[:-2], value.dims[-1], value.dims[-2]))
+def transposed(lowering: Lowering, value: ir.Value) -> ir.Value:
+    """Return the value with its last two dimensions exchanged."""
+    return lowering.with_dims(value, (*value.dims[:-2], value.dims[-1], value.dims[-2]))
 
 
-def matmul(c: Lowering, node: Node) -> ir.Value:
-    """Also mm, bmm, mv and dot."""
-    a, b = c.value(given(node, 0)), c.value(given(node, 1))
+def matmul(lowering: Lowering, node: Node) -> ir.Value:
+    """Return a product of matrices or vectors: matmul, mm, bmm, mv and dot."""
+    a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
     vector_a, vector_b = len(a.dims) == 1, len(b.dims) == 1
-    a = c.with_dims(a, ((), *a.dims)) if vector_a else a
-    b = c.with_dims(b, (*b.dims, ())) if vector_b else b
-    out = product(c, a, b)
+    a = lowering.with_dims(a, ((), *a.dims)) if vector_a else a
+    b = lowering.with_dims(b, (*b.dims, ())) if vector_b else b
+    out = product(lowering, a, b)
     dims = out.dims[:-1] if vector_b else out.dims
     position = len(dims) - (1 if vector_b else 2)
-    return c.with_dims(out, (*dims[:position], *dims[position + 1 :]) if vector_a else dims)
+    return lowering.with_dims(out, (*dims[:position], *dims[position + 1 :]) if vector_a else dims)
 
 
-def linear(c: Lowering, node: Node) -> ir.Value:
-    x = c.value(given(node, 0))
+def linear(lowering: Lowering, node: Node) -> ir.Value:
+    x = lowering.value(given(node, 0))
     flat = len(x.dims) == 1
-    x = c.with_dims(x, ((), *x.dims)) if flat else x
-    out = product(c, x, transposed(c, c.value(given(node, 1))))
-    out = c.with_dims(out, out.dims[1:]) if flat else out
+    x = lowering.with_dims(x, ((), *x.dims)) if flat else x
+    out = product(lowering, x, transposed(lowering, lowering.value(given(node, 1))))
+    out = lowering.with_dims(out, out.dims[1:]) if flat else out
     bias = given(node, 2, "bias")
-    return out if bias is None else c.op("{0} + {1}", out, c.value(bias))
+    return out if bias is None else lowering.op("{0} + {1}", out, lowering.value(bias))
 
 
-def addmm(c: Lowering, node: Node) -> ir.Value:
-    """beta * input + alpha * (a @ b); also baddbmm."""
-    out = product(c, c.value(given(node, 1)), c.value(given(node, 2)))
+def addmm(lowering: Lowering, node: Node) -> ir.Value:
+    """Return beta * input + alpha * (a @ b); also for baddbmm."""
+    out = product(lowering, lowering.value(given(node, 1)), lowering.value(given(node, 2)))
     alpha, beta = given(node, 4, "alpha", 1), given(node, 3, "beta", 1)
-    out = out if alpha == 1 else c.op("{0} * {1}", out, c.scalar(alpha, out.dtype))
+    out = out if alpha == 1 else lowering.op("{0} * {1}", out, lowering.scalar(alpha, out.dtype))
     if beta == 0:
         return out
-    term = c.value(given(node, 0))
-    term = term if beta == 1 else c.op("{0} * {1}", term, c.scalar(beta, out.dtype))
-    return c.op("{0} + {1}", out, term)
+    term = lowering.value(given(node, 0))
+    term = term if beta == 1 else lowering.op("{0} * {1}", term, lowering.scalar(beta, out.dtype))
+    return lowering.op("{0} + {1}", out, term)
 
 
-def einsum(c: Lowering, node: Node) -> ir.Value:
-    """Operands from left to right, as PyTorch multiplies them unless it knows a better order; each letter once in each.
+def einsum(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the product of the operands from left to right, as PyTorch multiplies them unless it knows a better order.
 
-    What one operand alone has is summed before, and what no later one has at once, so that a product has two factors.
+    Each letter may stand once in each operand. A dimension that one operand alone has is summed before, and one that no
+    later operand has at once, so that a product has two factors.
     """
     equation, operands = node.args[:2]
     inputs, _, output = str(equation).replace(" ", "").partition("->")
@@ -88,11 +90,11 @@ def einsum(c: Lowering, node: Node) -> ir.Value:
         raise ir.Unfusable("an einsum of another form")
     values = []
     for place, name in enumerate(operands):
-        value, others = c.value(name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
+        value, others = lowering.value(name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
         if value.dtype != "float32":
             raise ir.Unfusable(f"a product of {value.dtype}")
         alone = [i for i, letter in enumerate(terms[place]) if letter not in others]
-        values.append(c.reduce("sum", value, alone, keep=False) if alone else value)
+        values.append(lowering.reduce("sum", value, alone, keep=False) if alone else value)
         terms[place] = "".join(letter for letter in terms[place] if letter in others)
     letters, total = terms[0], values[0]
     for number, (term, value) in enumerate(zip(terms[1:], values[1:], strict=True), 2):
@@ -100,28 +102,32 @@ def einsum(c: Lowering, node: Node) -> ir.Value:
         kept = output if number == len(terms) else "".join(x for x in dict.fromkeys(letters + term) if x in later)
         summed = sorted(set(letters + term) - set(kept))
         factors = []
-        for side, factor in ((letters, operand(c, total)), (term, operand(c, value))):
+        for side, factor in ((letters, operand(lowering, total)), (term, operand(lowering, value))):
             groups = dict(zip(side, factor.dims, strict=True))
-            factors.append(c.with_dims(factor, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
-        total = c.op("{0} * {1}", *factors)
-        total = c.reduce("sum", total, range(len(kept), len(kept) + len(summed)), keep=False) if summed else total
+            factors.append(lowering.with_dims(factor, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
+        total = lowering.op("{0} * {1}", *factors)
+        total = (
+            lowering.reduce("sum", total, range(len(kept), len(kept) + len(summed)), keep=False) if summed else total
+        )
         letters = kept
     return total
 
 
-def attention(c: Lowering, node: Node) -> ir.Value:
-    """Scaled dot-product attention without masks and dropout, as two products around a softmax."""
-    q, k, v = (c.value(given(node, i)) for i in range(3))
+def attention(lowering: Lowering, node: Node) -> ir.Value:
+    """Return scaled dot-product attention without masks and dropout, as two products around a softmax."""
+    q, k, v = (lowering.value(given(node, i)) for i in range(3))
     masked = given(node, 3, "attn_mask") is not None or given(node, 5, "is_causal", False)
     if masked or given(node, 4, "dropout_p", 0.0):
         raise ir.Unfusable("a mask or dropout")
     scale = given(node, 6, "scale") or 1.0 / math.sqrt(q.shape[-1])
-    scores = c.op("{0} * {1}", product(c, q, transposed(c, k)), c.scalar(scale, q.dtype))
-    return product(c, c.reload(softmax_value(c, scores, -1)), v)
+    scores = lowering.op("{0} * {1}", product(lowering, q, transposed(lowering, k)), lowering.scalar(scale, q.dtype))
+    return product(lowering, lowering.reload(softmax_value(lowering, scores, -1)), v)
 
 
 def convolution(rank: int, *, transpose: bool = False) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
+    """Return the rule of a convolution over `rank` dimensions."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
         x, weight, bias = given(node, 0), given(node, 1), given(node, 2, "bias")
         if transpose:
             groups, dilation = given(node, 6, "groups", 1), given(node, 7, "dilation", 1)
@@ -129,25 +135,29 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
             dilation, groups = given(node, 5, "dilation", 1), given(node, 6, "groups", 1)
         if isinstance(given(node, 4, "padding", 0), str) or len(node.outputs[0].shape) != rank + 2:
             raise ir.Unfusable("padding by name, or no batch")
-        window = [spread(v, rank, None) for v in (given(node, 3, "stride", 1), given(node, 4, "padding", 0), dilation)]
-        out = windowed(c, c.value(x), c.value(weight), node.outputs[0].shape, groups, window, transpose)
+        window = [
+            per_dimension(v, rank, None) for v in (given(node, 3, "stride", 1), given(node, 4, "padding", 0), dilation)
+        ]
+        out = windowed(
+            lowering, lowering.value(x), lowering.value(weight), node.outputs[0].shape, groups, window, transpose
+        )
         if bias is None:
             return out
-        add = c.value(bias)
-        return c.op("{0} + {1}", out, c.with_dims(add, (*add.dims, *[()] * rank)))
+        add = lowering.value(bias)
+        return lowering.op("{0} + {1}", out, lowering.with_dims(add, (*add.dims, *[()] * rank)))
 
     return rule
 
 
-def whole_load(c: Lowering, value: ir.Value) -> ir.Load:
-    """The value as a load that steps through its buffer dimension by dimension."""
-    found = c.stored(value)
+def whole_load(lowering: Lowering, value: ir.Value) -> ir.Load:
+    """Return the value as a load that steps through its buffer dimension by dimension."""
+    found = lowering.stored(value)
     plain = [ir.Form(tuple((a, 1) for a in group)) for group in found.dims]
-    return found if found.stored == found.dims and list(found.index) == plain else c.reload(value)
+    return found if found.stored == found.dims and list(found.index) == plain else lowering.reload(value)
 
 
 def windowed(
-    c: Lowering,
+    lowering: Lowering,
     x: ir.Value,
     weight: ir.Value,
     shape: tuple[int, ...],
@@ -155,18 +165,22 @@ def windowed(
     window: list[list[int]],
     transpose: bool,
 ) -> ir.Value:
-    """Sum over channels and window positions, one loop each; a dimension of the window is an index and a guard."""
+    """Return the sum over channels and window positions, one loop each.
+
+    A dimension of the window is an index and a guard. `window` has strides, pads and dilations, each with one number
+    for each dimension.
+    """
     if x.dtype != "float32" or weight.dtype != "float32":
         raise ir.Unfusable(f"a convolution of {x.dtype}")
-    source, weight = whole_load(c, x), operand(c, weight)
+    source, weight = whole_load(lowering, x), operand(lowering, weight)
     source = ir.load(source.buffer, source.shape, source.dtype)  # loops of its own: the window replaces them
     batch, channels, filters = source.dims[0], source.shape[1] // groups, shape[1] // groups
     over_group, over_channel = ir.regroup(source.dims[1], (groups, channels), fixed=(0,))
     kernel = weight.shape[2:]
     order = (groups, channels, filters) if transpose else (groups, filters, channels)
-    weight = c.view(weight, (*order, *kernel), fixed=(0,))
+    weight = lowering.view(weight, (*order, *kernel), fixed=(0,))
     if transpose:
-        weight = c.with_dims(weight, (weight.dims[0], weight.dims[2], weight.dims[1], *weight.dims[3:]))
+        weight = lowering.with_dims(weight, (weight.dims[0], weight.dims[2], weight.dims[1], *weight.dims[3:]))
     out: list[ir.Group] = []
     index: list[ir.Form | ir.Value] = list(source.index[:2])
     taps: list[ir.Atom] = []
@@ -174,27 +188,27 @@ def windowed(
     for i, (stride, pad, dilation) in enumerate(zip(*window, strict=True)):
         o: ir.Group = () if shape[2 + i] == 1 else (ir.Atom(shape[2 + i]),)
         k: ir.Group = () if kernel[i] == 1 else (ir.Atom(kernel[i], fixed=True, window=True),)
-        c.loops.unify(k, weight.dims[3 + i])
+        lowering.loops.unify(k, weight.dims[3 + i])
         place, guard = position(o, k, source.stored[2 + i], (stride, pad, dilation), transpose)
         out.append(o)
         index.append(place)
         taps += k
         guards += guard
     dims = (batch, over_group, (), *out, over_channel)
-    values = c.tracked(ir.Load(dims, "float32", source.buffer, source.stored, tuple(index)))
-    factors = c.with_dims(weight, ((), weight.dims[0], weight.dims[1], *[()] * len(out), weight.dims[2]))
-    terms = c.op("{0} * {1}", values, factors)
+    values = lowering.tracked(ir.Load(dims, "float32", source.buffer, source.stored, tuple(index)))
+    factors = lowering.with_dims(weight, ((), weight.dims[0], weight.dims[1], *[()] * len(out), weight.dims[2]))
+    terms = lowering.op("{0} * {1}", values, factors)
     over = (*terms.dims[-1], *taps)
     total: ir.Value = ir.Op(terms.dims[:-1], "float32", "{0}", (terms,))
     if over:
         total = ir.Reduce(terms.dims[:-1], "float32", "sum", terms, over, tuple(guards))
-    return c.view(c.tracked(total), shape)
+    return lowering.view(lowering.tracked(total), shape)
 
 
 def position(
     o: ir.Group, k: ir.Group, stored: ir.Group, window: tuple[int, int, int], transpose: bool
 ) -> tuple[ir.Form | ir.Value, list[ir.Index]]:
-    """Where output `o` and window position `k` read one dimension, and the guard if that may lie outside."""
+    """Return where output `o` and window position `k` read one dimension, and the guard if that may lie outside."""
     stride, pad, dilation = window
     size, outputs, taps = ir.size_of(stored), ir.size_of(o), ir.size_of(k)
     if not transpose:
@@ -230,21 +244,23 @@ PRODUCTS: dict[str, Rule] = {
 }
 
 
-def shape_of(c: Lowering, argument: Any) -> tuple[int, ...]:
-    entry = c.env[argument.name]
-    return entry.values[0].shape if entry.values else c.specs[entry.buffer].shape
+def shape_of(lowering: Lowering, argument: Any) -> tuple[int, ...]:
+    """Return the shape of an argument of the graph."""
+    entry = lowering.env[argument.name]
+    return entry.values[0].shape if entry.values else lowering.specs[entry.buffer].shape
 
 
-def better_ours(c: Lowering, node: Node, backend: Backend) -> bool:
-    """Where our code is likely to beat the library; both variants are drafted, so the judge has the last word.
+def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
+    """Return whether the generated product is likely to beat the library's.
 
-    Depthwise convolutions and matrix-vector products run as plain reductions, limited by memory. On a GPU strict fp32
-    transposed and 3-D convolutions of the library are far from the floor; on a CPU its pointwise ones are.
+    Both variants are drafted, so the judge has the last word. Depthwise convolutions and matrix-vector products run as
+    plain reductions, limited by memory. On a GPU strict fp32 transposed and 3-D convolutions of the library are far
+    from the floor; on a CPU its pointwise ones are.
     """
     name = base_name(node.op)
     if not name.startswith("conv") and name not in {"matmul", "mm", "mv"}:
         return False
-    first, second = shape_of(c, node.args[0]), shape_of(c, node.args[1])
+    first, second = shape_of(lowering, node.args[0]), shape_of(lowering, node.args[1])
     if not name.startswith("conv"):
         return len(second) == 1 or 1 in (second[-1], math.prod(first[:-1]))
     if second[1] == 1 and second[0] == first[1]:
@@ -252,17 +268,19 @@ def better_ours(c: Lowering, node: Node, backend: Backend) -> bool:
     return (name.endswith("3d") or "transpose" in name) if backend == "cuda" else math.prod(second[2:]) == 1
 
 
-def only_better(rule: Rule, backend: Backend) -> Rule:
-    def chosen(c: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
-        if not better_ours(c, node, backend):
+def only_where_faster(rule: Rule, backend: Backend) -> Rule:
+    """Return the rule restricted to nodes for which the generated product is likely faster."""
+
+    def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
+        if not likely_faster(lowering, node, backend):
             raise ir.Unfusable("left to the library")
-        return rule(c, node)
+        return rule(lowering, node)
 
     return chosen
 
 
 def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:
-    """Rules for products: none for 0 (the library's), where ours are better for 1, all for 2."""
+    """Return rules for products: none for 0 (the library's), where likely faster for 1, all for 2."""
     if whose == 1:
-        return {name: only_better(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
+        return {name: only_where_faster(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
     return PRODUCTS if whose == 2 else {}

@@ -20,86 +20,105 @@ HIT = "({0} == {1} || {0} != {0}) ? {2} : INT64_MAX"  # where an extreme stands
 
 
 def axes(value: ir.Value, dim: Any) -> list[int]:
+    """Return the dimensions that an argument `dim` means, counted from the front; all for None."""
     if dim is None or dim == ():
         return list(range(len(value.dims)))
     return [d % max(1, len(value.dims)) for d in (dim if isinstance(dim, tuple) else (dim,))]
 
 
 def count_of(value: ir.Value, dims: list[int]) -> ir.Group:
+    """Return the group of all loops of these dimensions."""
     return tuple(a for d in dims for a in (value.dims[d] if value.dims else ()))
 
 
-def mean_of(c: Lowering, value: ir.Value, dims: list[int], keep: bool) -> ir.Value:
-    total = c.reduce("sum", value, dims, keep=keep)
-    return c.op("{0} / {1}", total, c.size(count_of(value, dims), value.dtype))
+def mean_of(lowering: Lowering, value: ir.Value, dims: list[int], keep: bool) -> ir.Value:
+    """Return the mean over these dimensions."""
+    total = lowering.reduce("sum", value, dims, keep=keep)
+    return lowering.op("{0} / {1}", total, lowering.size(count_of(value, dims), value.dtype))
 
 
-def centred_square(c: Lowering, value: ir.Value, mean: ir.Value) -> ir.Value:
-    return c.op("({0} - {1}) * ({0} - {1})", value, mean)
+def centred_square(lowering: Lowering, value: ir.Value, mean: ir.Value) -> ir.Value:
+    """Return (value - mean) squared."""
+    return lowering.op("({0} - {1}) * ({0} - {1})", value, mean)
 
 
 def reduction(kind: str) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
+    """Return the rule of a reduction over the dimensions `dim`."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
         dtype = out_dtype(node)
-        value = c.value(given(node, 0))
+        value = lowering.value(given(node, 0))
         if value.dtype != dtype:
-            value = c.op("{T}({0})", value, dtype=dtype)
+            value = lowering.op("{T}({0})", value, dtype=dtype)
         dims = axes(value, given(node, 1, "dim"))
         keep = bool(given(node, 2, "keepdim", False))
-        return mean_of(c, value, dims, keep) if kind == "mean" else c.reduce(kind, value, dims, keep=keep)
+        return mean_of(lowering, value, dims, keep) if kind == "mean" else lowering.reduce(kind, value, dims, keep=keep)
 
     return rule
 
 
 def truth(kind: str) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        value = c.op("{0} != 0", c.value(given(node, 0)), dtype="bool")
-        return c.reduce(kind, value, axes(value, given(node, 1, "dim")), keep=bool(given(node, 2, "keepdim", False)))
+    """Return the rule of `any` or `all`."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value = lowering.op("{0} != 0", lowering.value(given(node, 0)), dtype="bool")
+        return lowering.reduce(
+            kind, value, axes(value, given(node, 1, "dim")), keep=bool(given(node, 2, "keepdim", False))
+        )
 
     return rule
 
 
-def extreme_index(c: Lowering, value: ir.Value, kind: str, dim: int, keep: bool) -> tuple[ir.Value, ir.Value]:
-    """The extreme and the first index at which it stands (NaN wins, as in PyTorch)."""
-    best = c.reduce(kind, value, [dim], keep=True)
+def extreme_index(lowering: Lowering, value: ir.Value, kind: str, dim: int, keep: bool) -> tuple[ir.Value, ir.Value]:
+    """Return the extreme and the first index at which it stands (NaN wins, as in PyTorch)."""
+    best = lowering.reduce(kind, value, [dim], keep=True)
     group = value.dims[dim]
     if len(ir.leaves(group)) > 1:
         raise ir.Unfusable("an index over merged dimensions")
     place = ir.Index(
         (group, *[()] * (len(value.dims) - dim % len(value.dims) - 1)), "int64", ir.Form(tuple((a, 1) for a in group))
     )
-    hit = c.op(HIT, value, best, place, dtype="int64")
-    where = c.reduce("min", hit, [dim], keep=keep, dtype="int64")
-    return c.reduce(kind, value, [dim], keep=keep), where
+    hit = lowering.op(HIT, value, best, place, dtype="int64")
+    where = lowering.reduce("min", hit, [dim], keep=keep, dtype="int64")
+    return lowering.reduce(kind, value, [dim], keep=keep), where
 
 
 def max_or_min(kind: str) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
-        value = c.value(given(node, 0))
+    """Return the rule of `max` or `min`: of two tensors, of all elements, or along a dimension with indices."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
+        value = lowering.value(given(node, 0))
         if len(node.args) > 1 and isinstance(given(node, 1), Ref):
             template = POINTWISE["maximum" if kind == "max" else "minimum"]
-            return c.op(template, value, c.value(given(node, 1)), dtype=out_dtype(node))
+            return lowering.op(template, value, lowering.value(given(node, 1)), dtype=out_dtype(node))
         if given(node, 1, "dim") is None:
-            return c.reduce(kind, value, axes(value, None), keep=False)
+            return lowering.reduce(kind, value, axes(value, None), keep=False)
         dim = given(node, 1, "dim") % len(value.dims)
-        return extreme_index(c, value, kind, dim, bool(given(node, 2, "keepdim", False)))
+        return extreme_index(lowering, value, kind, dim, bool(given(node, 2, "keepdim", False)))
 
     return rule
 
 
 def arg_extreme(kind: str) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        value, dim = c.value(given(node, 0)), given(node, 1, "dim")
+    """Return the rule of `argmax` or `argmin`."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value, dim = lowering.value(given(node, 0)), given(node, 1, "dim")
         if dim is None:
-            value, dim = c.view(value, (ir.size_of(a for g in value.dims for a in g),)), 0
-        return extreme_index(c, value, kind, dim % len(value.dims), bool(given(node, 2, "keepdim", False)))[1]
+            value, dim = lowering.view(value, (ir.size_of(a for g in value.dims for a in g),)), 0
+        return extreme_index(lowering, value, kind, dim % len(value.dims), bool(given(node, 2, "keepdim", False)))[1]
 
     return rule
 
 
 def variance(root: bool) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        value = c.value(given(node, 0))
+    """Return the rule of `var`, or of `std` with `root`.
+
+    It is computed from the sum of squares about the mean.
+    """
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value = lowering.value(given(node, 0))
         by_dim = node.op.endswith((".dim", ".correction"))
         dims = axes(value, given(node, 1, "dim") if by_dim else None)
         if node.op.endswith(".correction"):
@@ -107,79 +126,81 @@ def variance(root: bool) -> Rule:
         else:
             correction = given(node, 2 if by_dim else 1, "unbiased", True)
         correction = 1 if correction is None else float(correction)
-        mean = mean_of(c, value, dims, True)
+        mean = mean_of(lowering, value, dims, True)
         keep = bool(given(node, 3, "keepdim", False))
-        total = c.reduce("sum", centred_square(c, value, mean), dims, keep=keep)
-        size = c.size(count_of(value, dims), value.dtype)
-        out = c.op("{0} / ({1} - {2})", total, size, ir.Const((), value.dtype, correction))
-        return c.op("rk_sqrt({0})", out) if root else out
+        total = lowering.reduce("sum", centred_square(lowering, value, mean), dims, keep=keep)
+        size = lowering.size(count_of(value, dims), value.dtype)
+        out = lowering.op("{0} / ({1} - {2})", total, size, ir.Const((), value.dtype, correction))
+        return lowering.op("rk_sqrt({0})", out) if root else out
 
     return rule
 
 
-def vector_norm(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def vector_norm(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     ord_ = given(node, 1, "p" if "linalg" not in node.op else "ord", 2)
     dims = axes(value, given(node, 2, "dim"))
     keep = bool(given(node, 3, "keepdim", False))
     ord_ = 2 if ord_ is None else ord_
     if ord_ == 2:
-        return c.op("rk_sqrt({0})", c.reduce("sum", c.op("{0} * {0}", value), dims, keep=keep))
-    size = c.op("rk_abs({0})", value)
+        return lowering.op("rk_sqrt({0})", lowering.reduce("sum", lowering.op("{0} * {0}", value), dims, keep=keep))
+    size = lowering.op("rk_abs({0})", value)
     if ord_ == 1:
-        return c.reduce("sum", size, dims, keep=keep)
+        return lowering.reduce("sum", size, dims, keep=keep)
     if ord_ in (math.inf, -math.inf):
-        return c.reduce("max" if ord_ > 0 else "min", size, dims, keep=keep)
+        return lowering.reduce("max" if ord_ > 0 else "min", size, dims, keep=keep)
     raise ir.Unfusable(f"norm of order {ord_}")
 
 
-def softmax_parts(c: Lowering, value: ir.Value, dim: int) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Row maximum, exp(x - maximum), and the sum of that."""
-    top = c.reduce("fastmax", value, [dim], keep=True)
-    e = c.op("rk_exp({0} - {1})", value, top)
-    return top, e, c.reduce("sum", e, [dim], keep=True)
+def softmax_parts(lowering: Lowering, value: ir.Value, dim: int) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return the maximum along `dim`, exp(x - maximum), and the sum of that."""
+    top = lowering.reduce("fastmax", value, [dim], keep=True)
+    e = lowering.op("rk_exp({0} - {1})", value, top)
+    return top, e, lowering.reduce("sum", e, [dim], keep=True)
 
 
-def softmax_value(c: Lowering, value: ir.Value, dim: int) -> ir.Value:
-    _, e, total = softmax_parts(c, value, dim)
-    return c.op("{0} / {1}", e, total)
+def softmax_value(lowering: Lowering, value: ir.Value, dim: int) -> ir.Value:
+    _, e, total = softmax_parts(lowering, value, dim)
+    return lowering.op("{0} / {1}", e, total)
 
 
-def softmax(c: Lowering, node: Node) -> ir.Value:
-    return softmax_value(c, c.value(given(node, 0)), given(node, 1, "dim"))
+def softmax(lowering: Lowering, node: Node) -> ir.Value:
+    return softmax_value(lowering, lowering.value(given(node, 0)), given(node, 1, "dim"))
 
 
-def log_softmax_value(c: Lowering, value: ir.Value, dim: int) -> ir.Value:
-    top, _, total = softmax_parts(c, value, dim)
-    return c.op("({0} - {1}) - {2}", value, top, c.op("rk_log({0})", total))
+def log_softmax_value(lowering: Lowering, value: ir.Value, dim: int) -> ir.Value:
+    top, _, total = softmax_parts(lowering, value, dim)
+    return lowering.op("({0} - {1}) - {2}", value, top, lowering.op("rk_log({0})", total))
 
 
-def log_softmax(c: Lowering, node: Node) -> ir.Value:
-    return log_softmax_value(c, c.value(given(node, 0)), given(node, 1, "dim"))
+def log_softmax(lowering: Lowering, node: Node) -> ir.Value:
+    return log_softmax_value(lowering, lowering.value(given(node, 0)), given(node, 1, "dim"))
 
 
-def logsumexp(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def logsumexp(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     dims = axes(value, given(node, 1, "dim"))
     keep = bool(given(node, 2, "keepdim", False))
-    top = c.reduce("fastmax", value, dims, keep=True)
-    top = c.op("rk_abs({0}) == INFINITY ? {T}(0) : {0}", top)
-    total = c.reduce("sum", c.op("rk_exp({0} - {1})", value, top), dims, keep=True)
-    out = c.op("rk_log({0}) + {1}", total, top)
-    return out if keep else c.with_dims(out, tuple(g for i, g in enumerate(out.dims) if i not in dims))
+    top = lowering.reduce("fastmax", value, dims, keep=True)
+    top = lowering.op("rk_abs({0}) == INFINITY ? {T}(0) : {0}", top)
+    total = lowering.reduce("sum", lowering.op("rk_exp({0} - {1})", value, top), dims, keep=True)
+    out = lowering.op("rk_log({0}) + {1}", total, top)
+    return out if keep else lowering.with_dims(out, tuple(g for i, g in enumerate(out.dims) if i not in dims))
 
 
 def cumulative(kind: str) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        value = c.value(given(node, 0))
+    """Return the rule of a running sum or product."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value = lowering.value(given(node, 0))
         dtype = out_dtype(node)
         if value.dtype != dtype:
-            value = c.op("{T}({0})", value, dtype=dtype)
+            value = lowering.op("{T}({0})", value, dtype=dtype)
         group = ir.leaves(value.dims[given(node, 1)])
         if not group:
             return value
         if len(group) > 1:
             raise ir.Unfusable("a scan over merged dimensions")
-        return c.tracked(ir.Scan(value.dims, dtype, kind, value, group[0]))
+        return lowering.tracked(ir.Scan(value.dims, dtype, kind, value, group[0]))
 
     return rule

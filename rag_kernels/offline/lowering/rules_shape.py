@@ -15,13 +15,13 @@ from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.pointwise import CTYPES
 
 
-def reshape(c: Lowering, node: Node) -> ir.Value:
-    value, shape = c.value(given(node, 0)), node.outputs[0].shape
-    return c.view(value, shape)
+def reshape(lowering: Lowering, node: Node) -> ir.Value:
+    value, shape = lowering.value(given(node, 0)), node.outputs[0].shape
+    return lowering.view(value, shape)
 
 
-def permute(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def permute(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     rank, name = len(value.dims), node.op.split(".")[1]
     order = list(range(rank))
     if name == "permute":
@@ -30,30 +30,31 @@ def permute(c: Lowering, node: Node) -> ir.Value:
         a, b = (rank - 2, rank - 1) if name in {"t", "mT"} else (given(node, 1) % rank, given(node, 2) % rank)
         if rank > 1:
             order[a], order[b] = order[b], order[a]
-    return c.with_dims(value, tuple(value.dims[d] for d in order))
+    return lowering.with_dims(value, tuple(value.dims[d] for d in order))
 
 
-def squeeze(c: Lowering, node: Node) -> ir.Value:
-    """Also unsqueeze and flatten: only dimensions of size one, or merging."""
-    return reshape(c, node)
+def squeeze(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the value in its new shape: only dimensions of size one change, or dimensions merge."""
+    return reshape(lowering, node)
 
 
-def expand(c: Lowering, node: Node) -> ir.Value:
-    value, shape = c.value(given(node, 0)), node.outputs[0].shape
+def expand(lowering: Lowering, node: Node) -> ir.Value:
+    value, shape = lowering.value(given(node, 0)), node.outputs[0].shape
     groups = [()] * (len(shape) - len(value.dims)) + list(value.dims)
     dims = tuple(g if ir.size_of(g) == n else (ir.Atom(n),) for g, n in zip(groups, shape, strict=True))
-    return c.with_dims(value, dims)
+    return lowering.with_dims(value, dims)
 
 
-def broadcast_tensors(c: Lowering, node: Node) -> tuple[ir.Value, ...]:
+def broadcast_tensors(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
     names = given(node, 0)
-    values = c.align([c.value(n) for n in names])
+    values = lowering.align([lowering.value(n) for n in names])
     rank = max(len(v.dims) for v in values)
     dims = tuple(next((v.dims[p] for v in values if len(v.dims) >= -p and v.dims[p]), ()) for p in range(-rank, 0))
-    return tuple(c.with_dims(v, dims) for v in values)
+    return tuple(lowering.with_dims(v, dims) for v in values)
 
 
-def slice_value(c: Lowering, value: ir.Value, dim: int, start: int, length: int, step: int = 1) -> ir.Value:
+def slice_value(lowering: Lowering, value: ir.Value, dim: int, start: int, length: int, step: int = 1) -> ir.Value:
+    """Return `length` elements from `start` along a dimension, every `step`th of them."""
     dim %= len(value.dims)
     if length == ir.size_of(value.dims[dim]) and step == 1:
         return value
@@ -62,82 +63,86 @@ def slice_value(c: Lowering, value: ir.Value, dim: int, start: int, length: int,
         group: ir.Group = () if length == 1 else (ir.Atom(length),)
         return ir.Form(tuple((a, step) for a in group), start), group
 
-    return c.reindex(value, dim, form)
+    return lowering.reindex(value, dim, form)
 
 
-def slice_(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def slice_(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     dim = given(node, 1, "dim", 0)
     start = given(node, 2, "start", 0) or 0
     size = value.shape[dim]
     start = max(0, start + size) if start < 0 else min(start, size)
-    return slice_value(c, value, dim, start, node.outputs[0].shape[dim], given(node, 4, "step", 1))
+    return slice_value(lowering, value, dim, start, node.outputs[0].shape[dim], given(node, 4, "step", 1))
 
 
-def narrow(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def narrow(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     dim, start, length = given(node, 1), given(node, 2), given(node, 3)
-    return slice_value(c, value, dim, start % value.shape[dim], length)
+    return slice_value(lowering, value, dim, start % value.shape[dim], length)
 
 
-def select(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def select(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     dim, index = given(node, 1) % len(value.dims), given(node, 2)
-    part = slice_value(c, value, dim, index % value.shape[dim], 1)
-    return c.with_dims(part, (*part.dims[:dim], *part.dims[dim + 1 :]))
+    part = slice_value(lowering, value, dim, index % value.shape[dim], 1)
+    return lowering.with_dims(part, (*part.dims[:dim], *part.dims[dim + 1 :]))
 
 
 def flipped(atom: ir.Atom) -> Callable[[], tuple[ir.Form, ir.Group]]:
+    """Return a function that returns the reversed index of a dimension, for `Lowering.reindex`."""
     return lambda: (ir.Form(((atom, -1),), atom.size - 1), (atom,))
 
 
-def flip(c: Lowering, node: Node) -> ir.Value:
-    value = c.value(given(node, 0))
+def flip(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
     for dim in given(node, 1):
-        value = c.reindex(value, dim % len(value.dims), flipped(ir.Atom(value.shape[dim])))
+        value = lowering.reindex(value, dim % len(value.dims), flipped(ir.Atom(value.shape[dim])))
     return value
 
 
-def pieces(c: Lowering, value: ir.Value, count: int, dim: int) -> list[ir.Value]:
+def pieces(lowering: Lowering, value: ir.Value, count: int, dim: int) -> list[ir.Value]:
+    """Return the value in `count` pieces along a dimension, as `torch.chunk` cuts it."""
     size = value.shape[dim]
     step = -(-size // count)
-    return [slice_value(c, value, dim, s, min(step, size - s)) for s in range(0, size, step)]
+    return [slice_value(lowering, value, dim, s, min(step, size - s)) for s in range(0, size, step)]
 
 
-def chunk(c: Lowering, node: Node) -> tuple[ir.Value, ...]:
-    return tuple(pieces(c, c.value(given(node, 0)), given(node, 1), given(node, 2, "dim", 0)))
+def chunk(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    return tuple(pieces(lowering, lowering.value(given(node, 0)), given(node, 1), given(node, 2, "dim", 0)))
 
 
-def split(c: Lowering, node: Node) -> tuple[ir.Value, ...]:
-    value, dim = c.value(given(node, 0)), given(node, 2, "dim", 0)
+def split(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    value, dim = lowering.value(given(node, 0)), given(node, 2, "dim", 0)
     sizes = [spec.shape[dim] for spec in node.outputs]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple(slice_value(c, value, dim, s, n) for s, n in zip(starts, sizes, strict=True))
+    return tuple(slice_value(lowering, value, dim, s, n) for s, n in zip(starts, sizes, strict=True))
 
 
-def cat(c: Lowering, node: Node) -> ir.Value:
-    """cat and stack."""
+def cat(lowering: Lowering, node: Node) -> ir.Value:
+    """Return tensors side by side, for cat and stack."""
     spec, names = node.outputs[0], given(node, 0)
     dim = given(node, 1, "dim", 0) % len(spec.shape)
-    values = [c.value(name) for name in names]
+    values = [lowering.value(name) for name in names]
     if node.op.startswith("aten.stack"):
-        values = [c.with_dims(v, (*v.dims[:dim], (), *v.dims[dim:])) for v in values]
+        values = [lowering.with_dims(v, (*v.dims[:dim], (), *v.dims[dim:])) for v in values]
     if spec.dtype not in CTYPES or any(len(v.dims) != len(spec.shape) for v in values):
         raise ir.Unfusable("operands of other ranks")
-    values = [v if v.dtype == spec.dtype else c.op("{T}({0})", v, dtype=spec.dtype) for v in values]
-    return c.joined(node, values, dim)
+    values = [v if v.dtype == spec.dtype else lowering.op("{T}({0})", v, dtype=spec.dtype) for v in values]
+    return lowering.joined(node, values, dim)
 
 
 def triangle(upper: bool) -> Rule:
-    def rule(c: Lowering, node: Node) -> ir.Value:
-        value, diagonal = c.value(given(node, 0)), given(node, 1, "diagonal", 0)
+    """Return the rule of `triu` (`upper`) or `tril`."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value, diagonal = lowering.value(given(node, 0)), given(node, 1, "diagonal", 0)
         row, column = value.dims[-2:]
         if len(ir.leaves(row)) != 1 or len(ir.leaves(column)) != 1:
             raise ir.Unfusable("a triangle of merged dimensions")
         (r,), (k,) = ir.leaves(row), ir.leaves(column)
         place = ir.Index((row, column), "int64", ir.Form(((k, 1), (r, -1))))
         keep = "{0} >= {1}" if upper else "{0} <= {1}"
-        inside = c.op(keep, place, ir.Const((), "int64", diagonal), dtype="bool")
-        return c.op("{0} ? {1} : {T}(0)", inside, value, dtype=value.dtype)
+        inside = lowering.op(keep, place, ir.Const((), "int64", diagonal), dtype="bool")
+        return lowering.op("{0} ? {1} : {T}(0)", inside, value, dtype=value.dtype)
 
     return rule
