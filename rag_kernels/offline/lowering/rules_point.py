@@ -6,6 +6,7 @@ reason. Knows nothing of loops' order or of C++.
 
 from __future__ import annotations
 
+from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
@@ -34,7 +35,7 @@ def add_or_sub(sign: str) -> Rule:
         alpha = given(node, 2, "alpha", 1)
         if alpha != 1:
             b = c.op("{0} * {1}", b, c.scalar(alpha, dtype), dtype=dtype)
-        return c.op(f"{{0}} {sign} {{1}}", *((b, a) if node.op.startswith("aten.rsub") else (a, b)), dtype=dtype)
+        return c.op(f"{{0}} {sign} {{1}}", *((b, a) if base_name(node.op) == "rsub" else (a, b)), dtype=dtype)
 
     return rule
 
@@ -60,7 +61,7 @@ def power(c: Lowering, node: Node) -> ir.Value:
 
 
 def clamp(c: Lowering, node: Node) -> ir.Value:
-    name = node.op.split(".")[1].rstrip("_")
+    name = base_name(node.op)
     low = given(node, 1, "min", -1.0 if name == "hardtanh" else None)
     high = given(node, 2, "max", 1.0 if name == "hardtanh" else None)
     low = given(node, 1, "min_val", low) if name == "hardtanh" else low
@@ -162,7 +163,7 @@ def dropout(c: Lowering, node: Node) -> ir.Value:
 
 def filled(c: Lowering, node: Node) -> ir.Value:
     """full, zeros, ones and their `_like`: a number on new loops."""
-    name = node.op.split(".")[1]
+    name = base_name(node.op)
     number = 0 if name.startswith(("zeros", "new_zeros")) else 1 if name.startswith("ones") else given(node, 1)
     constant = c.scalar(number, out_dtype(node))
     return c.with_dims(constant, ir.tensor_dims(node.outputs[0].shape))
