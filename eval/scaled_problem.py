@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from rag_kernels.eval.aten import operator
 from rag_kernels.eval.records import Problem, ProblemError
 
 Reach = Literal["batch", "inputs", "all"]
 REACHES: tuple[Reach, ...] = ("batch", "inputs", "all")
 SMALLEST = {"batch": 2, "inputs": 16, "all": 32}
-_FACTORIES = {"rand", "randn", "zeros", "ones", "empty", "full", "randint", "rand_like", "arange"}
 _TRIES = 12
 
 
@@ -258,7 +258,7 @@ def _names(node: ast.AST) -> set[str]:
 
 def _tensor_calls(function: ast.FunctionDef | None) -> list[ast.Call]:
     calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function else []
-    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in _FACTORIES]
+    return [c for c in calls if isinstance(c.func, ast.Attribute) and operator(c.func.attr).sized]
 
 
 def _shape(call: ast.Call) -> list[ast.expr]:

@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import Argument, Node, Ref, Scalar, ScalarArgument, TensorArgument, Value
-from rag_kernels.ingest.graph import Functional, base_name, bind, overload, refs
+from rag_kernels.ingest.graph import Functional, bind, overload, refs
 from rag_kernels.ingest.spelling import (
     ALWAYS,
     F_OTHER,
-    F_SAME,
-    FACTORIES,
     INFIX,
-    LAYOUT,
     METHODS,
     OPERAND_NAMES,
     PER_AXIS,
@@ -142,7 +140,7 @@ class _Writer:
     def _arguments(self, node: Node) -> list[str]:
         """The call as it was recorded, with nothing hoisted."""
         keywords = [f"{name}={self._plain(value)}" for name, value in node.kwargs]
-        on_device = [self._on_device().removeprefix(", ")] if base_name(node.op) in FACTORIES else []
+        on_device = [self._on_device().removeprefix(", ")] if operator(node.op).names_device else []
         return [*map(self._plain, node.args), *keywords, *on_device]
 
     def _call(self, node: Node, name: str, bound: dict[str, str]) -> str:
@@ -152,9 +150,9 @@ class _Writer:
         if name in METHODS and first == "self":
             return f"{bound['self']}.{METHODS[name]}({', '.join(rest.values())})"
         pairs = self._positional(node, bound)
-        if name in F_SAME:
+        if operator(name).in_functional:
             return f"F.{name}({_joined(pairs)})"
-        if name in FACTORIES:
+        if operator(name).names_device:
             return f"torch.{name}({_joined(pairs)}{self._on_device()})"
         if hasattr(torch, name):
             return f"torch.{name}({_joined(pairs)})"
@@ -200,7 +198,7 @@ class _Writer:
 
     def _text(self, node: Node, op: str, argument: str, value: Value) -> str:
         value = _collapsed(argument, value)
-        if op in LAYOUT or argument in SHAPES or not _is_number(value):
+        if operator(op).literal_numbers or argument in SHAPES or not _is_number(value):
             return self._plain(value)
         wanted = RENAMED.get(argument, argument)
         if argument in {"other", "self", "exponent", "value", "alpha", "beta"} or argument in RENAMED:

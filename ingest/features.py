@@ -13,135 +13,11 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from rag_kernels.eval.aten import Cost, base_name, operator
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Features, Node, Ref, TensorArgument, TensorSpec, Value
-from rag_kernels.ingest.graph import Functional, base_name, bind, overload, refs
+from rag_kernels.ingest.graph import Functional, bind, overload, refs
 
-_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-MATMUL_LIKE = _RECURRENT | {
-    "linear",
-    "matmul",
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "addbmm",
-    "addmv",
-    "mv",
-    "dot",
-    "vdot",
-    "inner",
-    "einsum",
-    "bilinear",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "convolution",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "scaled_dot_product_attention",
-    "chain_matmul",
-    "tensordot",
-    "linalg_multi_dot",
-}
-LAYOUT = {
-    "reshape",
-    "permute",
-    "transpose",
-    "unsqueeze",
-    "squeeze",
-    "expand",
-    "expand_as",
-    "to",
-    "repeat",
-    "unflatten",
-    "flatten",
-    "numpy_T",
-    "slice",
-    "select",
-    "cat",
-    "stack",
-    "split",
-    "split_with_sizes",
-    "chunk",
-    "narrow",
-    "roll",
-    "flip",
-    "index",
-    "index_select",
-    "gather",
-    "pad",
-    "movedim",
-    "unbind",
-    "tile",
-    "repeat_interleave",
-    "unfold",
-    "broadcast_to",
-    "broadcast_tensors",
-    "meshgrid",
-    "diagonal",
-    "embedding",
-    "one_hot",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "tril",
-    "triu",
-    "masked_fill",
-    "where",
-    "getitem",
-    "torch.tensor",
-}
-FACTORIES = {
-    "zeros",
-    "ones",
-    "full",
-    "empty",
-    "arange",
-    "eye",
-    "linspace",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "rand_like",
-    "randn_like",
-    "empty_like",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "tril_indices",
-    "triu_indices",
-    "scalar_tensor",
-}
-# Calls that return a view of their first argument: they take no memory.
-VIEWS = {
-    "reshape",
-    "permute",
-    "transpose",
-    "unsqueeze",
-    "squeeze",
-    "expand",
-    "expand_as",
-    "unflatten",
-    "flatten",
-    "numpy_T",
-    "slice",
-    "select",
-    "split",
-    "split_with_sizes",
-    "chunk",
-    "narrow",
-    "movedim",
-    "unbind",
-    "getitem",
-    "broadcast_to",
-    "broadcast_tensors",
-    "diagonal",
-}
 # Arguments that hold sizes: they do not tell one graph from another.
 _SIZE_ARGUMENTS = {
     "size",
@@ -168,8 +44,8 @@ def features(functional: Functional) -> Features:
     """Return what one forward call computes and moves: operators, FLOPs, bytes."""
     tensors = [a for a in functional.arguments if isinstance(a, TensorArgument)]
     outputs = output_specs(functional)
-    operators = sorted(base_name(n.op) for n in functional.nodes if n.op != "getitem")
-    arithmetic = [n for n in functional.nodes if base_name(n.op) not in MATMUL_LIKE | LAYOUT | FACTORIES]
+    operators = sorted(_name(n) for n in functional.nodes if n.op != "getitem")
+    arithmetic = [n for n in functional.nodes if operator(n.op).cost == "arithmetic"]
     read = _used(functional)
     return Features(
         operators=tuple(operators),
@@ -180,6 +56,11 @@ def features(functional: Functional) -> Features:
         pointwise_flops=sum(math.prod(n.outputs[0].shape) for n in arithmetic if n.outputs),
         bytes_moved=nbytes(a.spec for a in tensors if a.name in read) + nbytes(outputs),
     )
+
+
+def _name(node: Node) -> str:
+    """Return the name that features have: a literal tensor's is `torch.tensor`, as archived features say."""
+    return base_name(node.op) if node.op.startswith("aten.") else node.op
 
 
 def output_specs(functional: Functional) -> tuple[TensorSpec, ...]:
@@ -202,7 +83,7 @@ def nbytes(specs: Iterable[TensorSpec]) -> int:
 def working_bytes(functional: Functional) -> int:
     """Return the bytes of all arguments and all results, as if nothing were freed on the way."""
     tensors = [a.spec for a in functional.arguments if isinstance(a, TensorArgument)]
-    made = [s for n in functional.nodes if base_name(n.op) not in VIEWS for s in n.outputs]
+    made = [s for n in functional.nodes if not operator(n.op).no_bytes for s in n.outputs]
     return nbytes(tensors) + nbytes(made)
 
 
@@ -215,13 +96,13 @@ def count_flops(functional: Functional) -> int:
     """Return the multiply-adds of matmul-like operators, twice each, by PyTorch's own counter."""
     specs, known, total = specs_by_name(functional), {}, 0
     for node in functional.nodes:
-        if base_name(node.op) not in MATMUL_LIKE:
+        count = FLOPS.get(operator(node.op).cost)
+        if count is None:
             continue
         shapes = [specs[r] for v in (*node.args, *(v for _, v in node.kwargs)) for r in refs(v)]
         key = repr((node.op, shapes, [v for v in node.args if not refs(v)], node.kwargs))
         if key not in known:
-            recurrent = base_name(node.op) in _RECURRENT
-            known[key] = _recurrent_flops(node, specs) if recurrent else _counted(node, specs)
+            known[key] = count(node, specs)
         total += known[key]
     return total
 
@@ -252,6 +133,9 @@ def _recurrent_flops(node: Node, specs: dict[str, TensorSpec]) -> int:
     rows = math.prod(x.shape[:-1])
     matrices = [specs[r].shape for r in refs(given["params"]) if len(specs[r].shape) == 2]
     return sum(2 * rows * math.prod(shape) for shape in matrices)
+
+
+FLOPS: dict[Cost, Callable[[Node, dict[str, TensorSpec]], int]] = {"product": _counted, "recurrent": _recurrent_flops}
 
 
 def graph_key(functional: Functional) -> str:

@@ -6,14 +6,15 @@ names of the buffers that the forward updates. Runs in the child process. Knows 
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, replace
+from operator import getitem
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from rag_kernels.eval.aten import operator
 from rag_kernels.eval.records import (
     Argument,
     Node,
@@ -26,32 +27,6 @@ from rag_kernels.eval.records import (
 )
 from rag_kernels.ingest.recording import RESERVED, Trace, spec_of, untangled
 
-# Calls whose result is their first argument, as far as values go.
-_SAME_VALUE = {"detach", "alias", "lift", "lift_fresh", "lift_fresh_copy", "clone", "contiguous", "resolve_conj"}
-_EFFECT_ONLY = {"_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_size", "sym_stride", "sym_numel"}
-_RESHAPES = {"view", "_unsafe_view", "reshape", "view_copy", "_reshape_alias"}
-_ALIASES = {
-    "multiply": "mul",
-    "divide": "div",
-    "true_divide": "div",
-    "subtract": "sub",
-    "absolute": "abs",
-    "clip": "clamp",
-    "negative": "neg",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "less": "lt",
-    "less_equal": "le",
-    "not_equal": "ne",
-    "concat": "cat",
-    "concatenate": "cat",
-    "swapaxes": "transpose",
-    "swapdims": "transpose",
-    "special_expit": "sigmoid",
-    "special_log1p": "log1p",
-    "special_expm1": "expm1",
-}
-_RESULT_OF_INPLACE = {"zero_": "zeros_like", "fill_": "full_like"}
 _LITERAL_ELEMENTS = 64
 _DROPPED_KWARGS = {"layout", "pin_memory", "memory_format", "non_blocking", "device", "copy"}
 
@@ -118,11 +93,6 @@ def overload(op: str) -> Any:
     return getattr(getattr(torch.ops.aten, name), variant)
 
 
-def base_name(op: str) -> str:
-    """`aten.add.Tensor` to `add`."""
-    return op.split(".")[1] if op.count(".") == 2 else op
-
-
 def bind(node: Node) -> dict[str, Value]:
     """Return the node's arguments by the names of the operator's schema, without defaults."""
     schema = overload(node.op)._schema.arguments
@@ -136,15 +106,10 @@ def is_random(node: Node) -> bool:
     """
     if not node.op.startswith("aten."):
         return False
-    op = overload(node.op)
-    name, given = base_name(node.op), bind(node)
-    if name == "scaled_dot_product_attention":
-        return bool(given.get("dropout_p", 0.0))
-    if name in {"lstm", "gru", "rnn_tanh", "rnn_relu"}:
-        return bool(given["dropout"]) and bool(given["train"])
-    if name == "rrelu":
-        return bool(given.get("training", False))
-    return torch.Tag.nondeterministic_seeded in op.tags
+    if flags := operator(node.op).random_if:
+        given = bind(node)
+        return all(given.get(flag) for flag in flags)
+    return torch.Tag.nondeterministic_seeded in overload(node.op).tags
 
 
 def _live(nodes: list[Node], results: list[str]) -> tuple[Node, ...]:
@@ -185,7 +150,7 @@ class _Walk:
             self._literal(node)
         elif node.op == "output":
             self.results = [self._result(v) for v in node.args[0]]  # type: ignore[union-attr]
-        elif node.target is operator.getitem:
+        elif node.target is getitem:
             self._getitem(node)
         elif isinstance(node.target, OpOverload):
             self._call(node, node.target)
@@ -227,36 +192,36 @@ class _Walk:
         args = tuple(self._convert(a) for a in node.args)
         kwargs = {k: self._convert(v) for k, v in node.kwargs.items() if k not in _DROPPED_KWARGS}
         name = op._schema.name.removeprefix("aten::")
+        known = operator(name)
         if op.namespace != "aten":
             raise ProblemError(f"{self.name}: the forward calls {op}, an operator from outside PyTorch.")
-        if name in _EFFECT_ONLY:
+        if known.effect_only:
             return
         if op._schema.is_mutable:
             self._inplace(node, op, name, args, kwargs)
-        elif name in _SAME_VALUE or self._changes_nothing(node, name, args):
+        elif known.same_value or self._changes_nothing(node, name, args):
             self.value[node] = args[0]
-        elif name in {"to", "_to_copy", "type_as"}:
+        elif known.cast:
             self._add(node, "aten.to.dtype", (args[0], str(node.meta["val"].dtype)), {})
-        elif name in {"numpy_T", "t", "mT", "mH"} and len(node.meta["val"].shape) == 2:
+        elif known.transposes in {"matrix", "adjoint"} and len(node.meta["val"].shape) == 2:
             self._add(node, "aten.transpose.int", (args[0], 0, 1), {})
-        elif name in _RESHAPES:
+        elif known.reshape:
             self._add(node, "aten.reshape.default", (args[0], tuple(node.meta["val"].shape)), {})
         else:
             args = self._without_statistics(node, op, name, args)
             self._add(node, f"aten.{_canonical(name, op._overloadname)}", args, kwargs)
 
     def _changes_nothing(self, node: fx.Node, name: str, args: tuple[Value, ...]) -> bool:
-        if name in {"dropout", "feature_dropout", "alpha_dropout"}:
+        if operator(name).dropout:
             return args[1] == 0 or args[2] is False
         result = node.meta.get("val")
         if not isinstance(result, Tensor) or not args or not isinstance(args[0], Ref):
             return False
         same_shape = self.specs[args[0].name] == (spec_of(result),)
-        shape_only = {*_RESHAPES, "to", "_to_copy", "type_as", "expand", "expand_as", "flatten", "broadcast_to"}
         if name == "slice":
             start, step = (args[2] if len(args) > 2 else 0), (args[4] if len(args) > 4 else 1)
             return same_shape and start in (0, None) and step == 1
-        return same_shape and name in shape_only
+        return same_shape and operator(name).idle_if_same
 
     def _without_statistics(
         self, node: fx.Node, op: OpOverload, name: str, args: tuple[Value, ...]
@@ -294,8 +259,8 @@ class _Walk:
         elif name == "copy_":
             new = self._cast(node, args[1], spec_of(target.meta["val"]))
         else:
-            functional_name = _RESULT_OF_INPLACE.get(name, name.removesuffix("_"))
-            variant = op._overloadname if name not in _RESULT_OF_INPLACE else "default"
+            left = operator(name).leaves
+            functional_name, variant = (left, "default") if left else (name.removesuffix("_"), op._overloadname)
             packet = getattr(torch.ops.aten, functional_name, None)
             if packet is None or variant not in packet.overloads():
                 raise NeedsFunctionalization(str(op))
@@ -356,8 +321,9 @@ class _Walk:
 
 def _canonical(name: str, variant: str) -> str:
     """One name for operators that have several."""
-    alias = getattr(torch.ops.aten, _ALIASES.get(name, name))
-    return f"{_ALIASES.get(name, name)}.{variant}" if variant in alias.overloads() else f"{name}.{variant}"
+    known = operator(name)
+    renamed = known.alias_of and not known.keeps_name
+    return f"{known.alias_of if renamed else name}.{variant}"
 
 
 def _nested(value: Any) -> Any:

@@ -1,4 +1,9 @@
-"""How ATen operators are spelled in Python: tables only, read by `ingest.emit`."""
+"""How ATen operators are spelled in Python: tables only, read by `ingest.emit`.
+
+What is a plain yes or no of an operator (`in_functional`, `names_device`, `literal_numbers`) stands in `eval.aten`.
+Here, by the same names, is the text of those that Python writes in another way: only `emit` needs it, and a column
+of it in that table would be empty nine times in ten. Arguments go by the names of their schemas.
+"""
 
 INFIX = {
     "add": "+",
@@ -18,69 +23,6 @@ INFIX = {
     "bitwise_xor": "^",
 }
 PREFIX = {"neg": "-", "bitwise_not": "~"}
-# Functions whose Python parameters bear the schema's names (self becomes the first positional argument).
-F_SAME = {
-    "relu",
-    "leaky_relu",
-    "gelu",
-    "silu",
-    "elu",
-    "selu",
-    "celu",
-    "softplus",
-    "hardtanh",
-    "hardswish",
-    "hardsigmoid",
-    "mish",
-    "relu6",
-    "glu",
-    "prelu",
-    "threshold",
-    "softshrink",
-    "hardshrink",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "linear",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "softmax",
-    "log_softmax",
-    "scaled_dot_product_attention",
-    "pad",
-    "cosine_similarity",
-    "pairwise_distance",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "bilinear",
-    "one_hot",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "kl_div",
-    "triplet_margin_loss",
-    "nll_loss",
-    "hinge_embedding_loss",
-    "margin_ranking_loss",
-    "poisson_nll_loss",
-    "soft_margin_loss",
-    "layer_norm",
-    "rms_norm",
-    "group_norm",
-}
 # Functions with other names or another order: schema names in Python's order, and Python's names.
 F_OTHER: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "batch_norm": (
@@ -136,56 +78,6 @@ METHODS = {
     "numpy_T": "t",
     "unfold": "unfold",
 }
-LAYOUT = {
-    *METHODS,
-    "slice",
-    "select",
-    "flatten",
-    "cat",
-    "stack",
-    "split",
-    "split_with_sizes",
-    "chunk",
-    "narrow",
-    "roll",
-    "flip",
-    "index",
-    "pad",
-    "zeros",
-    "ones",
-    "full",
-    "empty",
-    "arange",
-    "eye",
-    "linspace",
-    "zeros_like",
-    "ones_like",
-    "tril",
-    "triu",
-    "movedim",
-    "unbind",
-    "repeat_interleave",
-    "tile",
-    "randn",
-    "rand",
-    "new_zeros",
-    "new_ones",
-    "full_like",
-    "broadcast_to",
-    "diagonal",
-    "meshgrid",
-    "broadcast_tensors",
-    "lstm",
-    "gru",
-    "rnn_tanh",
-    "rnn_relu",
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "tensor_split",
-    "nll_loss",
-    "glu",
-}
 OPERAND_NAMES = {
     "add": "offset",
     "sub": "offset",
@@ -206,22 +98,6 @@ RENAMED = {"min": "min_value", "max": "max_value", "lambd": "threshold", "dim": 
 SHAPES = {"size", "shape", "normalized_shape", "output_size", "sizes", "split_size", "dtype", "equation", "path"}
 ALWAYS = {"eps", "negative_slope"}
 REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
-FACTORIES = {
-    "zeros",
-    "ones",
-    "full",
-    "empty",
-    "arange",
-    "eye",
-    "linspace",
-    "randn",
-    "rand",
-    "randint",
-    "randperm",
-    "tril_indices",
-    "triu_indices",
-    "scalar_tensor",
-}
 PER_AXIS = {"stride", "padding", "dilation", "kernel_size", "output_padding"}
 # Arguments other than tensors that are clear without their names.
 POSITIONAL = {

@@ -12,13 +12,13 @@ import torch
 from test_offline_numbers import Case, functional, worst_ratio
 from test_offline_writer import brief
 
+from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import FunctionalProblem, Node, Passed, Ref
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
-from rag_kernels.offline.graph.nodes import base_name
 from rag_kernels.offline.graph.rewrites import Rewrite, rewrites, simplified
 from rag_kernels.offline.writer import OfflineWriter
 

@@ -7,27 +7,11 @@ fp32 keeps all 24 bits, TF32 and fp16 eleven, bf16 eight. Runs in the reference 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
+from rag_kernels.eval.aten import Along, operator
 from rag_kernels.eval.numerics.input_draws import one_hot_rows
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgument
-
-Along = Literal["first", "rows", "columns"]
-# operator -> operands that may be made one-hot, and which of their sides the outputs are on
-OPERANDS: dict[str, tuple[tuple[int, Along], ...]] = {
-    "linear": ((1, "rows"),),
-    "conv1d": ((1, "first"),),
-    "conv2d": ((1, "first"),),
-    "conv3d": ((1, "first"),),
-    "mm": ((1, "columns"), (0, "rows")),
-    "matmul": ((1, "columns"), (0, "rows")),
-    "bmm": ((1, "columns"), (0, "rows")),
-    "addmm": ((2, "columns"), (1, "rows")),
-    "baddbmm": ((2, "columns"), (1, "rows")),
-}
-TRANSPOSES = frozenset({"t", "numpy_T", "transpose", "mT", "permute"})
 
 
 def targets(fp: FunctionalProblem) -> dict[str, Along]:
@@ -36,7 +20,7 @@ def targets(fp: FunctionalProblem) -> dict[str, Along]:
     arguments = {a.name: a for a in fp.tensors if a.spec.dtype in {"float32", "float64"} and len(a.spec.shape) > 1}
     chosen: dict[str, Along] = {}
     for node in fp.nodes:
-        for position, along in OPERANDS.get(_short(node), ()):
+        for position, along in operator(node.op).one_hot:
             found = _argument(node.args[position], along, nodes, arguments) if position < len(node.args) else None
             if found is not None:
                 chosen.setdefault(*found)
@@ -44,20 +28,20 @@ def targets(fp: FunctionalProblem) -> dict[str, Along]:
     return chosen
 
 
-def _short(node: Node) -> str:
-    return node.op.split(".")[1] if "." in node.op else node.op
-
-
 def _argument(
     value: object, along: Along, nodes: dict[str, Node], arguments: dict[str, TensorArgument]
 ) -> tuple[str, Along] | None:
     """The argument behind an operand, through transposes."""
-    while isinstance(value, Ref) and value.name in nodes and _short(nodes[value.name]) in TRANSPOSES:
+    while isinstance(value, Ref) and value.name in nodes and _is_transpose(nodes[value.name]):
         along = "rows" if along == "columns" else "columns"
         value = nodes[value.name].args[0]
     if not isinstance(value, Ref) or value.name not in arguments:
         return None
     return value.name, along
+
+
+def _is_transpose(node: Node) -> bool:
+    return operator(node.op).transposes in {"matrix", "dims"}
 
 
 def one_hot(value: torch.Tensor, along: Along, generator: torch.Generator) -> torch.Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rag_kernels.eval.aten import names, operator
 from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF
 
 SCALE = 16.0
@@ -21,12 +22,6 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 MATMUL_LIKE = re.compile(
     r"_?(add|badd)?(b?mm|bmm|mv|dot|vdot|addr)|linear\w*|\w*conv\w*|\w*scaled_dot_product\w*|\w*(rnn|lstm|gru)\w*"
     r"|_transformer_encoder_layer_fwd|_native_multi_head_attention|_trilinear|_grouped_mm"
-)
-ADDED = {"addmm": 0, "baddbmm": 0, "addbmm": 0, "addmv": 0, "convolution": 2, "linear": 2}  # not multiplied
-EXACT = frozenset(
-    "clone _to_copy copy_ detach gather index index_select embedding relu relu_ neg abs max min amax amin sort topk "
-    "where cat stack constant_pad_nd max_pool2d_with_indices max_pool3d_with_indices maximum minimum clamp clamp_ "
-    "clamp_min hardtanh flip roll repeat lift_fresh fill_ zero_ masked_fill masked_fill_ sign floor ceil round".split()
 )
 
 
@@ -45,7 +40,7 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._operands is not None and not func._schema.is_mutable and MATMUL_LIKE.fullmatch(name):
             self.applied += 1
             args = tuple(
-                a if i == ADDED.get(name) else pytree.tree_map(self._changed(self._operands), a)
+                a if i == operator(name).added else pytree.tree_map(self._changed(self._operands), a)
                 for i, a in enumerate(args)
             )
         result = func(*args, **(kwargs or {}))
@@ -84,7 +79,7 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
             drawn = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
             return value * (1 + (scale * UNIT_ROUNDOFF[value.dtype]) * drawn.to(value.dtype))
 
-        super().__init__(results=noisy, spared=EXACT)
+        super().__init__(results=noisy, spared=names(lambda op: op.exact))
 
 
 def to_tf32(value: torch.Tensor) -> torch.Tensor:

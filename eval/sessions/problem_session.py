@@ -15,6 +15,7 @@ from typing import Any
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Admission
+from rag_kernels.eval.aten import operator
 from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random_recipe, whole_draw
 from rag_kernels.eval.buffers.output_snapshot import Taken
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
@@ -30,10 +31,6 @@ from rag_kernels.eval.timing.reference_times import ReferenceTimes
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
-PARTIAL_READS = frozenset(
-    "gather index_select embedding index take take_along_dim select slice narrow masked_select scatter topk triu tril "
-    "argmax argmin max_pool1d max_pool2d max_pool3d getitem split chunk unbind".split()
-)
 INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index
 
 
@@ -324,7 +321,7 @@ class Session:
     @property
     def reads_in_part(self) -> bool:
         """Whether the problem may be right without reading all of its inputs, so that bytes are no bound."""
-        return not PARTIAL_READS.isdisjoint(self.fp.features.operators)
+        return any(operator(name).reads_in_part for name in self.fp.features.operators)
 
     def labels(self) -> list[str]:
         """Labels that every candidate of this problem bears."""

@@ -9,16 +9,11 @@ import ast
 import subprocess
 from pathlib import Path
 
+from rag_kernels.eval.aten import operator
 from rag_kernels.eval.kernel_names import is_compiled, is_library
 from rag_kernels.eval.records import FunctionalProblem, Tier
 from rag_kernels.eval.sessions.candidate_session import Profile
 
-# Operators that move nothing, or only make room.
-FREE = frozenset(
-    "empty empty_like zeros zeros_like ones ones_like full full_like empty_strided view reshape permute transpose t "
-    "flatten unflatten unsqueeze squeeze expand expand_as getitem contiguous detach numpy_T alias chunk split select "
-    "slice narrow unbind movedim to _to_copy clone".split()
-)
 OWN_SHARE = 0.8  # of the time: more than this in own kernels is a custom kernel
 DECOY_SHARE = 0.02
 
@@ -59,8 +54,8 @@ def fuses_nothing(source: str, fp: FunctionalProblem) -> bool:
     for node in ast.walk(forward):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             root = node.func.value
-            calls += isinstance(root, ast.Name) and root.id in {"torch", "F"} and node.func.attr not in FREE
-    needed = sum(n.op.split(".")[-2 if "." in n.op else 0] not in FREE for n in fp.nodes)
+            calls += isinstance(root, ast.Name) and root.id in {"torch", "F"} and not operator(node.func.attr).free
+    needed = sum(not operator(n.op).free for n in fp.nodes)
     return calls >= needed
 
 

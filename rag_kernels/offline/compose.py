@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.codegen import math_prelude
@@ -25,7 +26,7 @@ from rag_kernels.offline.foreign_kernel import MARK, Foreign, is_foreign
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.regions import Planner, Region, Split
 from rag_kernels.offline.fusion.rematerialize import without_rematerialization
-from rag_kernels.offline.graph.nodes import VIEWS, base_name, refs
+from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number
 from rag_kernels.offline.lowering.coverage import RULES
@@ -130,7 +131,7 @@ def used(steps: Sequence[Region | Library], results: Sequence[str]) -> list[Regi
 def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
     """Return the base names of the operators that stay with PyTorch; views are free and are not counted."""
     names = [base_name(s.node.op) for s in steps if isinstance(s, Library) and not is_foreign(s.node)]
-    return tuple(name for name in names if name not in VIEWS and name != "getitem")
+    return tuple(name for name in names if not operator(name).view and name != "getitem")
 
 
 def _plain_arguments(fp: FunctionalProblem) -> bool:

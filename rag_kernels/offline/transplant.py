@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rag_kernels.eval.aten import base_name, names, operator
 from rag_kernels.eval.records import Backend, FunctionalProblem, Node, Ref, TensorArgument
 from rag_kernels.offline.foreign_kernel import Foreign, foreign
-from rag_kernels.offline.graph.nodes import VIEWS, base_name
 from rag_kernels.offline.graph.rewrites import simplified
 from rag_kernels.offline.graph.subgraph_match import Match, matches, refs_of, specs_of, stands_free
 from rag_kernels.offline.lowering.pointwise import POINTWISE
 from rag_kernels.records import Shown
 
 MOST = 2  # transplanted drafts of one brief
-LIGHT = POINTWISE.keys() | set("add sub rsub pow clamp hardtanh leaky_relu elu selu gelu softplus mish to".split())
+LIGHT = POINTWISE.keys() | names(lambda op: op.light)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _may_serve(shown: Shown, fp: FunctionalProblem, backend: Backend) -> bool:
 def _places(shown: Shown, fp: FunctionalProblem) -> Iterator[_Place]:
     assert shown.problem is not None
     pattern, _ = simplified(shown.problem)
-    own = [name for n in pattern.nodes if (name := base_name(n.op)) not in VIEWS and n.op != "getitem"]
+    own = [base_name(n.op) for n in pattern.nodes if not operator(n.op).view and n.op != "getitem"]
     if LIGHT.issuperset(own):
         return  # pointwise operators cost less in the loops around them
     for match in matches(pattern, fp):

@@ -1,6 +1,6 @@
-"""Nodes of ATen graphs: an operator's base name, what a value refers to, an argument by position or keyword.
+"""Nodes of ATen graphs: what a value refers to, an argument by position or keyword.
 
-Comes in: a node of a functional problem. Goes out: names and values of it. Knows nothing of how operators are lowered.
+Comes in: a node of a functional problem. Goes out: names and values of it. What its operator is says `eval.aten`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from rag_kernels.eval.records import Node, Ref, Value
-
-VIEWS = frozenset(
-    "view reshape _unsafe_view flatten unsqueeze squeeze permute transpose t mT expand expand_as select slice narrow "
-    "contiguous alias detach unflatten movedim".split()
-)
-
-
-def base_name(op: str) -> str:
-    """`aten.add.Tensor` -> `add`."""
-    return op.split(".")[1] if "." in op else op
 
 
 def refs(value: Value) -> Iterable[str]:

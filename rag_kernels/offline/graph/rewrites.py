@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec, Value
-from rag_kernels.offline.graph.nodes import base_name, given
+from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.graph.subgraph_match import refs_of, specs_of
 
 ATTENTION = "aten.scaled_dot_product_attention.default"

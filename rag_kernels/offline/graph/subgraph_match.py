@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rag_kernels.eval.aten import operator
 from rag_kernels.eval.records import (
     FunctionalProblem,
     Node,
@@ -21,21 +22,10 @@ from rag_kernels.eval.records import (
     TensorSpec,
     Value,
 )
-from rag_kernels.offline.graph.nodes import base_name, refs
+from rag_kernels.offline.graph.nodes import refs
 
 LARGEST = 40  # operators of a pattern
 STEPS = 50_000  # of the search for a pattern
-COMMUTATIVE = frozenset({"aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.default", "aten.minimum.default"})
-# Where operators take dimensions, which may count from the end.
-DIMS = {"transpose": (1, 2)} | dict.fromkeys(
-    "softmax log_softmax mean sum amax amin max min argmax argmin var std logsumexp cumsum cumprod".split(), (1,)
-)
-# The last arguments of operators that take them by position, which recorded calls leave out where they are these.
-DEFAULTS: dict[str, tuple[tuple[Scalar, ...], int]] = {  # with the place of the first
-    "layer_norm": ((None, None, 1e-05), 2),
-    "group_norm": ((None, None, 1e-05), 2),
-    "leaky_relu": ((0.01,), 1),
-}
 
 Place = tuple[str | int, ...]  # operator, argument, and within a tuple
 Pair = tuple[Value, Value, Place, int]  # pattern's, target's, where, and the rank that dimensions count in
@@ -201,7 +191,7 @@ class _Search:
             return []
         first = next(iter(refs_of(node)), "")
         rank = len(self.specs[first].shape) if first in self.specs else 0
-        axes = DIMS.get(base_name(part.op), ())
+        axes = operator(part.op).dims
         straight: list[Pair] = [(ours[k], theirs[k], (part.op, k), rank if k in axes else 0) for k in ours]
         if not _commutes(part) or not _commutes(node):
             return [straight]
@@ -268,11 +258,9 @@ def alike(ours: TensorSpec, theirs: TensorSpec) -> bool:
 
 def _arguments(node: Node) -> dict[str | int, Value]:
     """By position or name, with known defaults."""
-    name = base_name(node.op)
-    left_out: dict[str | int, Value] = dict(enumerate(*DEFAULTS[name])) if name in DEFAULTS else {}
-    return {**left_out, **dict(enumerate(node.args)), **dict(node.kwargs)}
+    return {**dict(operator(node.op).defaults), **dict(enumerate(node.args)), **dict(node.kwargs)}
 
 
 def _commutes(node: Node) -> bool:
-    tensors = all(isinstance(v, Ref) for v in node.args)
-    return node.op in COMMUTATIVE and len(node.args) == 2 and tensors and not node.kwargs
+    tensors, overload = all(isinstance(v, Ref) for v in node.args), operator(node.op).commutative
+    return bool(overload) and node.op.endswith(f".{overload}") and len(node.args) == 2 and tensors and not node.kwargs

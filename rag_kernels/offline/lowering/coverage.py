@@ -1,9 +1,14 @@
-"""The coverage table: ATen name -> rule. What is not here stays a library call."""
+"""The coverage table: ATen name -> rule.
+
+Comes in: the rules, the expressions of `pointwise.py`, and which operator is another's name (`eval.aten`). Goes out:
+one dictionary. What is not here stays a library call, but for products, which `rules_product.py` adds.
+"""
 
 from __future__ import annotations
 
+from rag_kernels.eval.aten import OPERATORS
 from rag_kernels.offline.lowering.lower import Rule
-from rag_kernels.offline.lowering.pointwise import ALIASES, POINTWISE
+from rag_kernels.offline.lowering.pointwise import POINTWISE
 from rag_kernels.offline.lowering.rules_norm import (
     batch_norm,
     cross_entropy,
@@ -69,25 +74,15 @@ from rag_kernels.offline.lowering.rules_shape import (
     triangle,
 )
 
-
-def _pointwise_rules() -> dict[str, Rule]:
-    rules = {name: pointwise(template) for name, template in POINTWISE.items()}
-    return rules | {alias: rules[name] for alias, name in ALIASES.items()}
-
-
-RULES: dict[str, Rule] = _pointwise_rules() | {
+_OWN: dict[str, Rule] = {name: pointwise(template) for name, template in POINTWISE.items()} | {
     "add": add_or_sub("+"),
     "sub": add_or_sub("-"),
     "rsub": add_or_sub("-"),
-    "subtract": add_or_sub("-"),
     "div": divide,
-    "divide": divide,
-    "true_divide": divide,
     "pow": power,
     "clamp": clamp,
     "clamp_min": clamp,
     "clamp_max": clamp,
-    "clip": clamp,
     "hardtanh": clamp,
     "leaky_relu": with_numbers("{0} > 0 ? {0} : {0} * {1}", ("negative_slope", 0.01)),
     "elu": with_numbers(
@@ -124,8 +119,6 @@ RULES: dict[str, Rule] = _pointwise_rules() | {
     "_to_copy": cast,
     "type_as": cast,
     "dropout": dropout,
-    "dropout1d": dropout,
-    "dropout2d": dropout,
     "zeros": filled,
     "ones": filled,
     "full": filled,
@@ -157,7 +150,6 @@ RULES: dict[str, Rule] = _pointwise_rules() | {
     "split": split,
     "split_with_sizes": split,
     "cat": cat,
-    "concat": cat,
     "stack": cat,
     "sum": reduction("sum"),
     "mean": reduction("mean"),
@@ -215,3 +207,5 @@ RULES: dict[str, Rule] = _pointwise_rules() | {
     "masked_fill": masked_fill,
     "where": where,
 }
+
+RULES = _OWN | {name: _OWN[op.alias_of] for name, op in OPERATORS.items() if op.alias_of in _OWN}

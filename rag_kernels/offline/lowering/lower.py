@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
 from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.graph.growing_concat import growing
-from rag_kernels.offline.graph.nodes import VIEWS, base_name, refs
+from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, numbers
 from rag_kernels.offline.lowering.pointwise import CTYPES
@@ -122,7 +123,7 @@ class Lowering:
                 if isinstance(found, ir.Load) and found.buffer == node.name:  # written slot by slot
                     return Entry(buffer=node.name)
                 return Entry(values, view=node if self.is_view(node, name) else None)
-        if name not in VIEWS:
+        if not operator(name).view:
             self.stopped.append(f"{name} ({reason})" if name in rules else name)
         return self.keep(node)
 
@@ -130,7 +131,7 @@ class Lowering:
         """Return whether the node is a view of something stored."""
         source = node.args[0]
         entry = self.env.get(source.name) if isinstance(source, Ref) else None
-        return name in VIEWS and entry is not None and bool(entry.buffer or entry.view)
+        return operator(name).view and entry is not None and bool(entry.buffer or entry.view)
 
     def keep(self, node: Node) -> Entry:
         """Leave the operator to the library; its tensor arguments become buffers."""
@@ -140,7 +141,7 @@ class Lowering:
             kwargs=tuple((k, self.buffered(v)) for k, v in node.kwargs),
         )
         self.steps.append(Library(node))
-        if len(node.outputs) == 1 and base_name(node.op) not in {"chunk", "split", "unbind", "split_with_sizes"}:
+        if len(node.outputs) == 1 and not operator(node.op).pieces:
             self.specs[node.name] = node.outputs[0]
             return Entry(buffer=node.name)
         return Entry(buffer=node.name, view=node)

@@ -60,26 +60,12 @@ POINTWISE: dict[str, str] = {
     "silu": "{0} / ({T}(1) + rk_exp(-{0}))",
     "sin": "rk_sin({0})",
     "sinh": "rk_sinh({0})",
-    "softsign": "{0} / ({T}(1) + rk_abs({0}))",
     "sqrt": "rk_sqrt({0})",
     "square": "{0} * {0}",
     "tan": "rk_tan({0})",
     "tanh": "rk_tanh({0})",
     "trunc": "rk_trunc({0})",
     "where": "{0} ? {T}({1}) : {T}({2})",
-}
-
-ALIASES = {
-    "absolute": "abs",
-    "arctan": "atan",
-    "greater": "gt",
-    "less": "lt",
-    "multiply": "mul",
-    "negative": "neg",
-    "special_erf": "erf",
-    "special_expit": "sigmoid",
-    "__and__": "bitwise_and",
-    "__or__": "bitwise_or",
 }
 
 # Templates that cost many operations: worth keeping for a later pass rather than computing again.

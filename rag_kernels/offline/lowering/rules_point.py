@@ -6,6 +6,7 @@ reason. Knows nothing of loops' order or of C++.
 
 from __future__ import annotations
 
+from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
@@ -36,7 +37,7 @@ def add_or_sub(sign: str) -> Rule:
         alpha = given(node, 2, "alpha", 1)
         if alpha != 1:
             b = lowering.op("{0} * {1}", b, lowering.scalar(alpha, dtype), dtype=dtype)
-        return lowering.op(f"{{0}} {sign} {{1}}", *((b, a) if node.op.startswith("aten.rsub") else (a, b)), dtype=dtype)
+        return lowering.op(f"{{0}} {sign} {{1}}", *((b, a) if base_name(node.op) == "rsub" else (a, b)), dtype=dtype)
 
     return rule
 
@@ -62,7 +63,7 @@ def power(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def clamp(lowering: Lowering, node: Node) -> ir.Value:
-    name = node.op.split(".")[1].rstrip("_")
+    name = base_name(node.op)
     low = given(node, 1, "min", -1.0 if name == "hardtanh" else None)
     high = given(node, 2, "max", 1.0 if name == "hardtanh" else None)
     low = given(node, 1, "min_val", low) if name == "hardtanh" else low
@@ -172,7 +173,7 @@ def dropout(lowering: Lowering, node: Node) -> ir.Value:
 
 def filled(lowering: Lowering, node: Node) -> ir.Value:
     """Return a number on new loops: full, zeros, ones and their `_like`."""
-    name = node.op.split(".")[1]
+    name = base_name(node.op)
     number = 0 if name.startswith(("zeros", "new_zeros")) else 1 if name.startswith("ones") else given(node, 1)
     constant = lowering.scalar(number, out_dtype(node))
     return lowering.with_dims(constant, ir.tensor_dims(node.outputs[0].shape))

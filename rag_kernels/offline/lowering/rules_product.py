@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Backend, Node
-from rag_kernels.offline.graph.nodes import base_name, given
+from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.pointwise import EXPENSIVE

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
@@ -22,7 +23,7 @@ def reshape(lowering: Lowering, node: Node) -> ir.Value:
 
 def permute(lowering: Lowering, node: Node) -> ir.Value:
     value = lowering.value(given(node, 0))
-    rank, name = len(value.dims), node.op.split(".")[1]
+    rank, name = len(value.dims), base_name(node.op)
     order = list(range(rank))
     if name == "permute":
         order = [d % rank for d in given(node, 1)]
@@ -123,7 +124,7 @@ def cat(lowering: Lowering, node: Node) -> ir.Value:
     spec, names = node.outputs[0], given(node, 0)
     dim = given(node, 1, "dim", 0) % len(spec.shape)
     values = [lowering.value(name) for name in names]
-    if node.op.startswith("aten.stack"):
+    if base_name(node.op) == "stack":
         values = [lowering.with_dims(v, (*v.dims[:dim], (), *v.dims[dim:])) for v in values]
     if spec.dtype not in CTYPES or any(len(v.dims) != len(spec.shape) for v in values):
         raise ir.Unfusable("operands of other ranks")
