@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rag_kernels.eval.machine.device import cache_bytes, floor_us
 from rag_kernels.eval.process.workers import WorkerFailed
+from rag_kernels.eval.protocol import CallVariant, Done, PrepareVariant, ReadyVariant
 
 if TYPE_CHECKING:
     from rag_kernels.eval.sessions.problem_session import Session
@@ -42,6 +43,7 @@ class ReferenceTimes:
         self.eager_s: list[float] = []
         self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
         self.compile_note = "torch.compile was not asked for"
+        self.out_of_memory = False  # when torch.compile was prepared
         self.variants: list[str] = []
 
     def call(self, variant: str, *, cold: bool = False, calls: int = 1) -> float:
@@ -50,7 +52,7 @@ class ReferenceTimes:
         if cold and not session.on_gpu:
             self.empty_caches()
         # After it, as for a candidate: it wakes the worker.
-        session.ask("ready", cold=cold and session.on_gpu, calls=calls)
+        session.ask(ReadyVariant(cold and session.on_gpu, calls), Done)
         if calls > 1:
             self.round_trips.append(self._asked_s(variant, 0))
         seconds = self._asked_s(variant, calls)
@@ -71,7 +73,7 @@ class ReferenceTimes:
     def _asked_s(self, variant: str, calls: int) -> float:
         session, start = self._session, time.perf_counter()
         limit_s = max(session.limits.open_s, session.call_limit_s)
-        session.ask("call", variant=variant, calls=calls, deadline_s=limit_s)
+        session.ask(CallVariant(variant, calls), Done, deadline_s=limit_s)
         return time.perf_counter() - start
 
     def round_trip_s(self, burst_s: float) -> float:
@@ -124,12 +126,12 @@ class ReferenceTimes:
 
     def _prepare(self, variant: str) -> str:
         """Make a variant callable; returns "" or why it is not."""
-        request, limit_s = {"do": "prepare", "variant": variant}, self._session.limits.compile_s
         try:
-            self._session.worker.request(request, deadline_s=limit_s)
+            self._session.send(PrepareVariant(variant), Done, deadline_s=self._session.limits.compile_s)
         except WorkerFailed as failure:
-            if failure.kind != "raised":
+            if not failure.alive:
                 raise self._session.problem_error(f"broke off under {VARIANTS[variant]}", failure) from failure
+            self.out_of_memory |= variant == "compile" and failure.kind == "memory"
             return f"{VARIANTS[variant]} failed: {failure.message}"[:300]
         self.variants.append(variant)
         return ""
