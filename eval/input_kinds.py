@@ -7,7 +7,6 @@ SPECIAL = ("spread", "shifted", "far", "spikes", "rare spikes", "constant rows",
 # Relative errors of an exactness probe: fp32 in any order of summation stays below the first; TF32, fp16 and bf16 are
 # above the second, bf16 above the third.
 STRICT, SPLIT, SEVEN_BITS = 2.0**-18, 2.0**-15, 2.0**-10
-NOT_SHARED = "the GPU's driver does not share memory between processes"  # what a worker says that cannot
 
 
 def precision_class(error: float) -> str:

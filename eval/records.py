@@ -267,6 +267,9 @@ class Passed:
     # beside `label`: "shape-specialised", "fragile: shifted", "degenerate problem"...
     labels: tuple[str, ...] = field(default=(), metadata=LATER)
     counters: Counters | None = field(default=None, metadata=LATER)
+    own_share: float | None = field(
+        default=None, metadata=LATER
+    )  # of a call's time, in its own code; None: not profiled
 
     @property
     def claims_speed(self) -> bool:
@@ -300,8 +303,11 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
+    """Failed in a call or while it was loaded: `raised` says that it raised an exception, and no signal ended it."""
+
     reason: str
     log: str
+    raised: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

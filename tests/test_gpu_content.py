@@ -14,6 +14,7 @@ from rag_kernels.eval.buffers.shared_arena import Arena
 from rag_kernels.eval.children.candidate import Bound
 from rag_kernels.eval.children.gpu_buffers import SMALL, compose_all, digest
 from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
+from rag_kernels.eval.protocol import Bind, Binding
 from rag_kernels.eval.records import TensorSpec
 
 
@@ -21,9 +22,10 @@ def test_every_content_comes_in_the_layout_that_the_code_sees() -> None:
     """Strided copies held the pattern of unwritten memory: honest kernels read indices from it."""
     specs = [TensorSpec((3, 5), "float32"), TensorSpec((4, 2), "int64"), TensorSpec((7,), "float32")]
     content, outputs = Arena(specs), Arena(specs[:1])
-    message = {"content": content.describe(), "outputs": outputs.describe(), "writable": True, "strided": True}
+    told = Binding((), (), ())
+    request = Bind(told, content.describe(), outputs.describe(), writable=True, strided=True, like=None)
     fds = [os.dup(content.fd), os.dup(outputs.fd)]
-    bound = Bound(message, fds, torch.device("cpu"), writes=False, like=None)
+    bound = Bound(request, fds, torch.device("cpu"), writes=False, like=None)
     draws = [[torch.randn(3, 5), torch.arange(8).reshape(4, 2), torch.randn(7)] for _ in range(2)]
     bound.draws = [[t.reshape(-1).view(torch.uint8) for t in draw] for draw in draws]
     for number in (1, 0):

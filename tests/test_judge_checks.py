@@ -279,7 +279,7 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
         honest = min(subject.call_all(places) for _ in range(5))
         assert len(subject.round_trips) == 5
         for place in places:
-            assert all(row["ok"] for row in session.check(subject.outputs(place), recipe))
+            assert all(row.ok for row in session.check(subject.outputs(place), recipe))
         session.timed.round_trips, subject.round_trips = [1e-6] * 9, [honest] * 99
         assert min(subject.call_all(places) for _ in range(5)) > honest / 2
 

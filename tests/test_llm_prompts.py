@@ -119,7 +119,7 @@ def test_one_recommendation_follows_from_the_bottleneck() -> None:
     assert said(candidate_us=27.0, floor_us=26.2).startswith("It is near the floor")
     assert said(candidate_us=10.0, floor_us=0.5).startswith("A call of 10 us is mostly launching")
     assert said(candidate_us=100.0, floor_us=26.2).startswith("Memory bandwidth is the ceiling")
-    library = replace(passed, label="fused + library", notes=("40% of the time in its own code; most time in mm",))
+    library = replace(passed, label="fused + library", own_share=0.4)
     assert "40% of the time in its own code" in recommendation(library, problem.features, device)
     busy = replace(problem.features, flops=10**9)
     text = recommendation(replace(passed, measurement=replace(passed.measurement, candidate_us=20_000.0)), busy, device)
@@ -181,7 +181,7 @@ def test_a_real_compiler_log_keeps_its_cause(tmp_path: Path) -> None:
         (factories.build_failed(), "kernel.cpp:3:1: error: expected ';'"),
         (factories.wrong(), 'class "normal"; where: index (3, 17); its error is 512 times'),
         (factories.crashed(), "SIGSEGV. Look for reads and writes out of bounds."),
-        (Crashed("TypeError: another number of arguments", ""), "Compare it with the signature above."),
+        (Crashed("TypeError: another number of arguments", "", raised=True), "Compare it with the signature above."),
         (factories.timed_out(), "after 10 s in the stage check"),
         (factories.rejected(), "(mutated_input): the candidate wrote to its input x."),
     ],

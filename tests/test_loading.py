@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from rag_kernels.eval.children.candidate_code import ModuleCode
+from rag_kernels.eval.protocol import Binding, Held, InContent
 
 HEAD = """import torch
 import torch.nn as nn
@@ -26,16 +26,16 @@ class ModelNew(nn.Module):
 """
 ORDINARY = HEAD + "        return x * self.weight\n"
 IN_ONE_PLACE = HEAD + "        return torch.mul(x, self.weight, out=self.room)\n"
-WEIGHT = {"content": 1, "path": "weight", "role": "parameter"}
-SEEN = {"content": 2, "path": "seen", "role": "buffer"}
+WEIGHT = Held(1, "weight", "parameter")
+SEEN = Held(2, "seen", "buffer")
 
 
-def bind(code: ModuleCode, factor: float, held: list[dict[str, Any]], beside: int | None) -> Callable[[], torch.Tensor]:
+def bind(code: ModuleCode, factor: float, held: list[Held], beside: int | None) -> Callable[[], torch.Tensor]:
     """A call of the module on ones, where its weights would be `factor`."""
     tensors = [torch.ones(3, 4), torch.full((4,), factor), torch.zeros(1)]
     buffers = SimpleNamespace(tensors=tensors, results=[], fresh=lambda: None)
-    message = {"seed": 1, "init_inputs": [], "held": held, "leaves": [{"content": 0}], "beside": beside}
-    run = code.bind(buffers, message)
+    told = Binding((), (), (), leaves=(InContent(0),), held=tuple(held), seed=1, beside=beside)
+    run = code.bind(buffers, told)
 
     def call() -> torch.Tensor:
         run()
@@ -51,7 +51,7 @@ def bind(code: ModuleCode, factor: float, held: list[dict[str, Any]], beside: in
     [(ORDINARY, [WEIGHT], True), (IN_ONE_PLACE, [WEIGHT], False), (ORDINARY, [WEIGHT, SEEN], False)],
     ids=["ordinary", "results in one place", "state"],
 )
-def test_calls_of_a_burst_share_a_module_without_state(source: str, held: list[dict[str, Any]], shared: bool) -> None:
+def test_calls_of_a_burst_share_a_module_without_state(source: str, held: list[Held], shared: bool) -> None:
     """What a module keeps and hands out again would be overwritten by the calls that follow."""
     code = ModuleCode(source, torch.device("cpu"))
     first = bind(code, 2.0, held, None)

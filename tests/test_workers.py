@@ -1,6 +1,7 @@
 """Child processes: results come back, and every way of failing is told apart. One test a property of isolation."""
 
 import os
+import signal
 import socket
 import struct
 import time
@@ -12,7 +13,8 @@ import psutil
 import pytest
 from interrupts import ctrl_c
 
-from rag_kernels.eval.process.channel import Channel, ChannelClosed, pair
+from rag_kernels.eval import codec
+from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed, pair
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 
 
@@ -43,6 +45,7 @@ def test_an_exception_is_reported_with_its_text(workers: Workers) -> None:
 def test_a_segmentation_fault_is_named(workers: Workers) -> None:
     failure = fails(workers, "import ctypes; ctypes.string_at(0)")
     assert failure.kind == "crashed"
+    assert failure.signal == signal.SIGSEGV and not failure.alive
     assert "SIGSEGV" in failure.message
 
 
@@ -171,7 +174,7 @@ def test_descriptors_that_nobody_asked_for_are_closed() -> None:
     ours, theirs = pair()
     other = Channel(theirs)
     worker = Worker(None, Channel(ours), 0, os.memfd_create("log"))  # type: ignore[arg-type]
-    for reply in ({"done": True}, {"raised": "no"}):
+    for reply in ({"done": True}, codec.encode(Failed("raised", "no", alive=True))):
         before = set(os.listdir("/proc/self/fd"))
         other.send(reply, [0, 1, 2])
         with suppress(WorkerFailed):

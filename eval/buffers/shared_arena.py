@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,14 @@ ITEM_BYTES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ArenaLayout:
+    """What a worker needs beside the descriptor to make its views; `tight` as for `layout`."""
+
+    specs: tuple[TensorSpec, ...]
+    tight: bool = False
+
+
 def tensor_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * ITEM_BYTES[spec.dtype]
 
@@ -59,16 +68,6 @@ def layout(specs: Sequence[TensorSpec], *, tight: bool = False) -> tuple[list[in
         offsets.append(end + (pages - tensor_bytes(spec) if tight else 0))
         end += pages
     return offsets, max(end, ALIGN)
-
-
-def describe(specs: Sequence[TensorSpec], *, tight: bool = False) -> dict[str, Any]:
-    return {"shapes": [list(s.shape) for s in specs], "dtypes": [s.dtype for s in specs], "tight": tight}
-
-
-def described(description: dict[str, Any]) -> list[TensorSpec]:
-    """The inverse of `describe`."""
-    pairs = zip(description["shapes"], description["dtypes"], strict=True)
-    return [TensorSpec(tuple(shape), dtype) for shape, dtype in pairs]
 
 
 def _paged(spec: TensorSpec) -> int:
@@ -101,16 +100,15 @@ class Arena:
             return np.frombuffer(self._map, np.uint8, start % ALIGN, start // ALIGN * ALIGN)
         return np.frombuffer(self._map, np.uint8, _paged(self.specs[index]) - count, start + count)
 
-    def describe(self) -> dict[str, Any]:
-        """What a worker needs beside the descriptor to make its views."""
-        return describe(self.specs, tight=self.tight)
+    def describe(self) -> ArenaLayout:
+        return ArenaLayout(self.specs, self.tight)
 
     def close(self) -> None:
         os.close(self.fd)  # the mapping goes when the last numpy view of it is gone
 
 
 def attach(
-    fd: int, description: dict[str, Any], *, writable: bool, guarded: bool = False, lazily: bool = False
+    fd: int, form: ArenaLayout, *, writable: bool, guarded: bool = False, lazily: bool = False
 ) -> list[torch.Tensor]:
     """In a worker: torch views over the arena, in order. Writing to a read-only one is a segmentation fault.
 
@@ -120,15 +118,14 @@ def attach(
 
     import torch
 
-    specs = described(description)
-    offsets, size = layout(specs, tight=description["tight"])
+    offsets, size = layout(form.specs, tight=form.tight)
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     how = mmap.MAP_SHARED | (0 if lazily else mmap.MAP_POPULATE)
     mapped = None if guarded else mmap.mmap(fd, size, how, protection)
     views = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a read-only buffer is not writable: that is the point
-        for spec, offset in zip(specs, offsets, strict=True):
+        for spec, offset in zip(form.specs, offsets, strict=True):
             dtype, count = getattr(torch, spec.dtype), math.prod(spec.shape)
             if not count:
                 flat = torch.empty(0, dtype=dtype)  # frombuffer refuses empty tensors

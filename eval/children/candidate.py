@@ -17,19 +17,54 @@ import faulthandler
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 
 from rag_kernels.eval import codec
-from rag_kernels.eval.buffers.call_content import Splice
-from rag_kernels.eval.buffers.shared_arena import attach, described
+from rag_kernels.eval.buffers.call_content import Recipe, Splice
+from rag_kernels.eval.buffers.shared_arena import attach
 from rag_kernels.eval.build import call_file
 from rag_kernels.eval.children.candidate_code import KernelCode, load
-from rag_kernels.eval.children.gpu_buffers import Banded, Job, compose_all, digest, dirty_shared_memory, flush_caches
+from rag_kernels.eval.children.gpu_buffers import (
+    Banded,
+    Job,
+    answers,
+    compose_all,
+    digest,
+    dirty_shared_memory,
+    flush_caches,
+)
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange
-from rag_kernels.eval.process.channel import Channel
+from rag_kernels.eval.process.channel import Channel, Failed
+from rag_kernels.eval.protocol import (
+    Bind,
+    Burst,
+    Call,
+    CandidateReply,
+    CandidateRequest,
+    ComposeContents,
+    Done,
+    Hashed,
+    HashInputs,
+    HashOutputs,
+    HoldDraw,
+    JoinExchange,
+    Mute,
+    OpenCandidate,
+    Profile,
+    ProfileCall,
+    Pull,
+    Pulled,
+    Ready,
+    RecordCalls,
+    Recorded,
+    UseThreads,
+    candidate_opening,
+    candidate_request,
+    numbered,
+)
 from rag_kernels.eval.records import TensorSpec
 
 MOST_RECORDED = 64 << 20  # bytes of calls
@@ -64,22 +99,28 @@ def serve(channel: Channel) -> None:
     faulthandler.enable()
     message, _ = channel.receive()
     try:
-        candidate = Loaded(message)
-        channel.send({"done": True})
+        candidate = Loaded(candidate_opening(message))
+        channel.send(numbered(Done(), 0))
     except Exception as error:
-        channel.send({"raised": _sentence(error)})
+        channel.send(codec.encode(Failed("raised", _sentence(error), alive=False)))
         return
     while True:
         message, fds = channel.receive()
-        number = message.pop("number")
-        try:
-            with torch.no_grad():
-                reply = getattr(candidate, message.pop("do"))(fds=fds, **message) | {"number": number}
-        except torch.OutOfMemoryError as error:
-            reply = {"memory": _sentence(error)}
-        except Exception as error:
-            reply = {"raised": _sentence(error)}
-        channel.send(reply)
+        channel.send(_answered(candidate, message, fds))
+
+
+def _answered(candidate: Loaded, message: Any, fds: Sequence[int]) -> dict[str, Any]:
+    """The answer to one message."""
+    try:
+        number, request = candidate_request(message)
+        with torch.no_grad():
+            return numbered(candidate.answer(request, fds), number)
+    except torch.OutOfMemoryError as error:
+        failed = Failed("memory", _sentence(error), alive=answers(candidate.device))
+    except Exception as error:
+        failed = Failed("raised", _sentence(error), alive=answers(candidate.device))
+    encoded: dict[str, Any] = codec.encode(failed)
+    return encoded
 
 
 def _sentence(error: Exception) -> str:
@@ -90,22 +131,22 @@ class Bound:
     """One set of buffers that the code is bound to: arguments, where results go, and on a GPU the held draws."""
 
     def __init__(
-        self, message: dict[str, Any], fds: Sequence[int], device: torch.device, *, writes: bool, like: Bound | None
+        self, request: Bind, fds: Sequence[int], device: torch.device, *, writes: bool, like: Bound | None
     ) -> None:
         on_cpu = device.type == "cpu"
         how = {"guarded": on_cpu, "lazily": not on_cpu}  # a GPU's content is made there, and few outputs are pulled
-        content = attach(fds[0], message["content"], writable=message["writable"], **how)
+        content = attach(fds[0], request.content, writable=request.writable, **how)
         # The judge takes the outputs of all places of a problem from the same memory, one after the other.
-        forms = described(message["content"]), described(message["outputs"])
+        forms = request.content.specs, request.outputs.specs
         self.exchange: Exchange = Exchange(*forms) if like is None else like.exchange
-        if not on_cpu and like is None:
-            self.exchange.join(fds[1], message["shared"])
-        self.outputs = attach(fds[1], message["outputs"], writable=True, **how) if on_cpu else self.exchange.handed()
+        if request.shared_bytes is not None:
+            self.exchange.join(fds[1], request.shared_bytes)
+        self.outputs = attach(fds[1], request.outputs, writable=True, **how) if on_cpu else self.exchange.handed()
         self.specs = [TensorSpec(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in content]
         self.banded = [] if on_cpu else [Banded(t, device) for t in content]
         self.contents = content if on_cpu else [b.tensor for b in self.banded]
         self.tensors = self.contents
-        if message["strided"]:
+        if request.strided:
             self.tensors = [t.mT.contiguous().mT if t.dim() > 1 else t for t in self.contents]
         self.draws: list[list[torch.Tensor]] = like.draws if like else []
         self.results: list[torch.Tensor] = []
@@ -135,48 +176,79 @@ class Bound:
 class Loaded:
     """A candidate's code and the buffers that it is bound to, by number. `call` is the timed path."""
 
-    def __init__(self, message: dict[str, Any]) -> None:
-        self.device = torch.device(message["device"])
+    def __init__(self, message: OpenCandidate) -> None:
+        self.device = torch.device(message.device)
         self.on_cpu = self.device.type == "cpu"
-        torch.set_num_threads(message["threads"])
+        torch.set_num_threads(message.threads)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         self.flags = _flags()
-        self.code = load(message, self.device)
+        self.code = load(message.code, self.device)
         self.bound: list[Bound] = []
         self.runs: list[Any] = []
 
-    def bind(self, *, fds: Sequence[int], like: int | None, **message: Any) -> dict[str, Any]:
-        """Bind the code to one more set of buffers (`fds`: content, outputs); `like` shares its held draws."""
-        other = None if like is None else self.bound[like]
-        bound = Bound(message, fds, self.device, writes=isinstance(self.code, KernelCode), like=other)
-        self.runs.append(self.code.bind(bound, message))
-        self.bound.append(bound)
-        return {"done": True}
+    def answer(self, request: CandidateRequest, fds: Sequence[int]) -> CandidateReply:
+        """Do what is asked; those that are timed come first."""
+        reply: CandidateReply = Done()
+        match request:
+            case Call(at):
+                self.call(at)
+            case Ready(at):
+                self.ready(at)
+            case Burst(order, begin_s):
+                self.burst(order, begin_s)
+            case ComposeContents(at, recipes, poisons, cold):
+                self.compose(at, recipes, poisons, cold=cold)
+            case Pull(at):
+                reply = self.pull(at)
+            case HashOutputs(at):
+                reply = Hashed(digest(self.bound[at].results))
+            case HashInputs(at):
+                reply = Hashed(digest(self.bound[at].tensors))
+            case Bind():
+                self.bind(request, fds)
+            case HoldDraw(at):
+                self.hold(at)
+            case JoinExchange(at, size):
+                self.join(at, size, fds[0])
+            case UseThreads(count):
+                self.threads(count)
+            case Mute(muted):
+                self.mute(muted)
+            case RecordCalls(at):
+                reply = self.record(at)
+            case ProfileCall(at):
+                reply = self.profile(at)
+            case _ as never:
+                assert_never(never)
+        return reply
 
-    def hold(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+    def bind(self, request: Bind, fds: Sequence[int]) -> None:
+        """Bind the code to one more set of buffers."""
+        like = None if request.like is None else self.bound[request.like]
+        bound = Bound(request, fds, self.device, writes=isinstance(self.code, KernelCode), like=like)
+        self.runs.append(self.code.bind(bound, request.binding))
+        self.bound.append(bound)
+
+    def hold(self, at: int) -> None:
         """GPU only: keep the whole draw that lies in the shared memory now."""
         bound = self.bound[at]
         bound.draws.append(bound.exchange.offered())
         torch.cuda.synchronize()
-        return {"done": True}
 
-    def share(self, *, at: int, shared: int, fds: Sequence[int]) -> dict[str, Any]:
+    def join(self, at: int, size_bytes: int, fd: int) -> None:
         """GPU only: the reference worker is another one, with other memory and other draws."""
         exchange, draws = self.bound[at].exchange, self.bound[at].draws
-        exchange.join(fds[0], shared)
+        exchange.join(fd, size_bytes)
         draws.clear()
         for bound in self.bound:
             if bound.exchange is exchange:
                 bound.outputs = exchange.handed()
-        return {"done": True}
 
-    def load(
-        self, *, at: Sequence[int], recipes: Any, poisons: Sequence[int], cold: bool, fds: Sequence[int]
-    ) -> dict[str, Any]:
+    def compose(self, at: Sequence[int], recipes: Sequence[Recipe], poisons: Sequence[int], *, cold: bool) -> None:
         """GPU only: compose the content of the next calls on the device, poison the outputs, empty the caches."""
         places = [self.bound[place] for place in at]
-        pairs = zip(places, codec.decode(recipes), strict=True)
+        pairs = zip(places, recipes, strict=True)
         compose_all(job for bound, recipe in pairs for job in bound.jobs(recipe))
         for bound, poison in zip(places, poisons, strict=True):
             bound.lay_out()
@@ -187,9 +259,8 @@ class Loaded:
         if cold:
             flush_caches()
         torch.cuda.synchronize()
-        return {"done": True}
 
-    def ready(self, *, at: Sequence[int], fds: Sequence[int]) -> dict[str, Any]:
+    def ready(self, at: Sequence[int]) -> None:
         """Before calls, outside the clock: no result of an earlier call is held."""
         for place in at:
             bound = self.bound[place]
@@ -198,61 +269,46 @@ class Loaded:
                 bound.results = []
         if not self.on_cpu:
             set_clock()
-        return {"done": True}
 
-    def call(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+    def call(self, at: int) -> None:
         """The timed call."""
         self.runs[at]()
         if not self.on_cpu:
             torch.cuda.synchronize()
-        return {"done": True}
 
-    def burst(self, *, order: Sequence[int], begin_s: float, fds: Sequence[int]) -> dict[str, Any]:
+    def burst(self, order: Sequence[int], begin_s: float) -> None:
         """Make several timed calls, each on buffers of its own, with one wait at the end; on a GPU from a moment on."""
         delay_until(begin_s)
         for at in order:
             self.runs[at]()
         if not self.on_cpu:
             torch.cuda.synchronize()
-        return {"done": True}
 
-    def pull(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+    def pull(self, at: int) -> Pulled:
         """Copy the outputs into the judge's memory (where they are not already) and say what form they have."""
         bound = self.bound[at]
-        kinds = [type(t) is torch.Tensor or type(t) is torch.nn.Parameter for t in bound.results]
-        if not all(kinds):
-            return {"raised": "TypeError: the candidate returned something that is not a plain tensor"}
-        form = [_form(t, t.device.type) for t in bound.results]
-        expected = [_form(t, self.device.type) for t in bound.outputs]
+        if not all(type(t) is torch.Tensor or type(t) is torch.nn.Parameter for t in bound.results):
+            raise TypeError("the candidate returned something that is not a plain tensor")
+        form = tuple(_form(t, t.device.type) for t in bound.results)
+        expected = tuple(_form(t, self.device.type) for t in bound.outputs)
         if form == expected and bound.results is not bound.outputs:
             for source, place in zip(bound.results, bound.outputs, strict=True):
                 place.copy_(source)
             if not self.on_cpu:
                 torch.cuda.synchronize()
-        intact = all(banded.intact() for banded in bound.banded)
-        return {"form": form, "intact": intact, "arithmetic": _arithmetic_is_ieee()}
+        return Pulled(form, all(banded.intact() for banded in bound.banded), _arithmetic_is_ieee())
 
-    def digest(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
-        """A fingerprint of the outputs where they are (the judge takes its own where it can)."""
-        return {"hash": digest(self.bound[at].results)}
-
-    def input_hash(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
-        """GPU only: a hash of the inputs as they are on the device now."""
-        return {"hash": digest(self.bound[at].tensors)}
-
-    def threads(self, *, count: int, fds: Sequence[int]) -> dict[str, Any]:
+    def threads(self, count: int) -> None:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime."""
         torch.set_num_threads(count)
         with suppress(OSError):
             ctypes.CDLL("libgomp.so.1").omp_set_num_threads(count)
-        return {"done": True}
 
-    def mute(self, *, muted: bool, fds: Sequence[int]) -> dict[str, Any]:
+    def mute(self, muted: bool) -> None:
         """Composed tier: let the own kernels do nothing, to see whether the result needs them."""
         self.code.kernels._muted = muted  # type: ignore[attr-defined]
-        return {"done": True}
 
-    def record(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+    def record(self, at: int) -> Recorded:
         """Composed tier: what its kernels are called with in one call, as a checked program reads it; or why not."""
         recorder = Recorder()
         self.code.kernels._recorder = recorder  # type: ignore[attr-defined]
@@ -260,15 +316,15 @@ class Loaded:
             self.runs[at]()
         finally:
             self.code.kernels._recorder = None  # type: ignore[attr-defined]
-        return {"calls": base64.b64encode(b"".join(recorder.parts)).decode(), "left_out": recorder.left_out}
+        return Recorded(base64.b64encode(b"".join(recorder.parts)).decode(), recorder.left_out)
 
-    def profile(self, *, at: int, fds: Sequence[int]) -> dict[str, Any]:
+    def profile(self, at: int) -> Profile:
         """One call under torch's profiler: microseconds by kernel (GPU) or operator (CPU), and native code loaded."""
         from rag_kernels.eval.children.profiling import loaded_libraries, profile
 
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
         flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]
-        return {"kernels": kernels, "native": sorted(loaded_libraries()), "flags": flags}
+        return Profile(kernels, tuple(sorted(loaded_libraries())), tuple(flags))
 
 
 class Recorder:
@@ -327,8 +383,8 @@ def _state(read: Callable[[], Any]) -> Any:
         return "contradicted"
 
 
-def _form(tensor: torch.Tensor, device: str) -> list[Any]:
-    return [list(tensor.shape), str(tensor.dtype).removeprefix("torch."), device]
+def _form(tensor: torch.Tensor, device: str) -> tuple[tuple[int, ...], str, str]:
+    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), device
 
 
 def _arithmetic_is_ieee() -> bool:

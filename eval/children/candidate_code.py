@@ -1,11 +1,12 @@
 """How each tier's code is loaded and bound to arguments; runs in the candidate worker only.
 
-Comes in: the judge's opening message (tier, source, library). Goes out: a `Code` whose `bind` gives a function of
+Comes in: the `CandidateCode` of the judge's opening message. Goes out: a `Code` whose `bind` gives a function of
 no arguments for the timed path. Bound once per set of buffers; state of the code is shared between bindings.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.build.nvrtc import SplitKernels, kernel_names
 from rag_kernels.eval.build.torch_extension import lighten
+from rag_kernels.eval.protocol import Binding, CandidateCode, Held, InContent
 
 # What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
 # builtins; the forward cannot name it (eval.tiers refuses underscores).
@@ -40,20 +42,20 @@ class Buffers(Protocol):
 
 
 class Code(Protocol):
-    def bind(self, buffers: Buffers, message: dict[str, Any]) -> Callable[[], Any]: ...
+    def bind(self, buffers: Buffers, binding: Binding) -> Callable[[], Any]: ...
 
 
-def load(message: dict[str, Any], device: torch.device) -> Code:
+def load(code: CandidateCode, device: torch.device) -> Code:
     """Load the candidate's code; its exceptions are the candidate's."""
-    if message["tier"] == "kernel":
-        return KernelCode(message["library"], message["cubin"], message["source"])
-    if message["tier"] == "composed":
-        return ComposedCode(message["source"], message["library"], message["cubin"])
-    if "cpp_extension" in message["source"] or "PYBIND11_MODULE" in message["source"]:
+    if code.tier == "kernel":
+        return KernelCode(code.library, code.cubin, code.source)
+    if code.tier == "composed":
+        return ComposedCode(code.source, code.library, code.cubin)
+    if "cpp_extension" in code.source or "PYBIND11_MODULE" in code.source:
         lighten()
-    if "PYBIND11_MODULE" in message["source"]:
-        return PybindCode(message["source"], device)
-    return ModuleCode(message["source"], device)
+    if "PYBIND11_MODULE" in code.source:
+        return PybindCode(code.source, device)
+    return ModuleCode(code.source, device)
 
 
 class KernelCode:
@@ -68,8 +70,8 @@ class KernelCode:
         if self._forward is None:
             raise AttributeError("the library exports no function `forward`; add RK_EXPORT(forward, your_function)")
 
-    def bind(self, buffers: Buffers, message: dict[str, Any]) -> Callable[[], Any]:
-        arguments = [*_arguments(buffers, message), *message["constants"], *buffers.results]
+    def bind(self, buffers: Buffers, binding: Binding) -> Callable[[], Any]:
+        arguments = [*_arguments(buffers, binding), *binding.constants, *buffers.results]
         fixed = [self._ffi.from_dlpack(a) if isinstance(a, torch.Tensor) else a for a in arguments]
         forward = self._forward
         return lambda: forward(*fixed)
@@ -85,9 +87,8 @@ class ComposedCode:
         self.kernels = Kernels(tvm_ffi.load_module(library))
         self._forward = composed_forward(source, self.kernels)
 
-    def bind(self, buffers: Buffers, message: dict[str, Any]) -> Callable[[], Any]:
-        arguments = _arguments(buffers, message)
-        keywords = {name: tuple(v) if isinstance(v, list) else v for name, v in message["keywords"].items()}
+    def bind(self, buffers: Buffers, binding: Binding) -> Callable[[], Any]:
+        arguments, keywords = _arguments(buffers, binding), dict(binding.keywords)
         return keeping(buffers, lambda: self._forward(*arguments, **keywords))
 
 
@@ -141,23 +142,23 @@ class ModuleCode:
         self._models: list[torch.nn.Module] = []  # of each binding
         self._shares: bool | None = None
 
-    def bind(self, buffers: Buffers, message: dict[str, Any]) -> Callable[[], Any]:
-        inputs = [buffers.tensors[v["content"]] if isinstance(v, dict) else v for v in message["leaves"]]
-        beside = message["beside"]
-        shares = beside is not None and self._may_be_shared(self._models[beside], message["held"], inputs)
-        model = self._models[beside] if shares else self._made(buffers, message)
+    def bind(self, buffers: Buffers, binding: Binding) -> Callable[[], Any]:
+        inputs = _values(buffers, binding.leaves)
+        beside = binding.beside
+        shares = beside is not None and self._may_be_shared(self._models[beside], binding.held, inputs)
+        model = self._models[beside] if beside is not None and shares else self._made(buffers, binding)
         self._models.append(model)
         return keeping(buffers, lambda: model(*inputs))
 
-    def _made(self, buffers: Buffers, message: dict[str, Any]) -> torch.nn.Module:
-        torch.manual_seed(message["seed"])
+    def _made(self, buffers: Buffers, binding: Binding) -> torch.nn.Module:
+        torch.manual_seed(binding.seed)
         with self._device:
-            model: torch.nn.Module = self._new(*message["init_inputs"]).to(self._device)
+            model: torch.nn.Module = self._new(*json.loads(binding.init_inputs)).to(self._device)
         model.requires_grad_(False)
-        self._give_weights(model, buffers, message["held"])
+        self._give_weights(model, buffers, binding.held)
         return model
 
-    def _may_be_shared(self, model: torch.nn.Module, held: Sequence[dict[str, Any]], inputs: list[Any]) -> bool:
+    def _may_be_shared(self, model: torch.nn.Module, held: Sequence[Held], inputs: list[Any]) -> bool:
         """Whether the calls of a burst may use one module, as eager's do: 64 take a tenth longer where calls are short.
 
         It may have no state, and the results of each call must be tensors of their own.
@@ -165,10 +166,10 @@ class ModuleCode:
         if self._shares is None:
             kept = [leaves(model(*inputs)) for _ in range(2)]
             first, second = ({t.untyped_storage().data_ptr() for t in r if isinstance(t, torch.Tensor)} for r in kept)
-            self._shares = all(entry["role"] == "parameter" for entry in held) and not first & second
+            self._shares = all(entry.role == "parameter" for entry in held) and not first & second
         return self._shares
 
-    def _give_weights(self, model: torch.nn.Module, buffers: Buffers, held: Sequence[dict[str, Any]]) -> None:
+    def _give_weights(self, model: torch.nn.Module, buffers: Buffers, held: Sequence[Held]) -> None:
         """Give the problem's weights to a `ModelNew`: by name and shape, else the next one of that shape."""
         own = dict(model.named_parameters()) | dict(model.named_buffers())
         free = dict(own)
@@ -180,17 +181,17 @@ class ModuleCode:
             if isinstance(value, torch.Tensor)
         }
         for entry in held:
-            tensor = buffers.tensors[entry["content"]]
+            tensor = buffers.tensors[entry.place]
             fits = [n for n, p in free.items() if p.shape == tensor.shape and p.dtype == tensor.dtype]
-            name = entry["path"] if entry["path"] in fits else (fits[0] if fits else None)
-            if name is not None and entry["role"] == "parameter":
+            name = entry.path if entry.path in fits else (fits[0] if fits else None)
+            if name is not None and entry.role == "parameter":
                 free.pop(name).data = tensor
             elif name is not None:
                 state.append((free.pop(name), tensor))
-            elif entry["path"] in plain and plain[entry["path"]][2].shape == tensor.shape:
-                state.append((plain[entry["path"]][2], tensor))
-            elif entry["role"] == "parameter":
-                raise ValueError(f"ModelNew has no parameter of shape {tuple(tensor.shape)} for `{entry['path']}`")
+            elif entry.path in plain and plain[entry.path][2].shape == tensor.shape:
+                state.append((plain[entry.path][2], tensor))
+            elif entry.role == "parameter":
+                raise ValueError(f"ModelNew has no parameter of shape {tuple(tensor.shape)} for `{entry.path}`")
 
         def restore() -> None:  # running statistics go back to what the call's content says, replaced tensors too
             for attributes, name, tensor in plain.values():
@@ -215,8 +216,8 @@ class PybindCode:
         built = cpp_extension.load(name="candidate", sources=[str(path)], build_directory=str(folder))
         self._forward = built.forward
 
-    def bind(self, buffers: Buffers, message: dict[str, Any]) -> Callable[[], Any]:
-        arguments = [*_arguments(buffers, message), *message["constants"]]
+    def bind(self, buffers: Buffers, binding: Binding) -> Callable[[], Any]:
+        arguments = [*_arguments(buffers, binding), *binding.constants]
         return keeping(buffers, lambda: self._forward(*arguments))
 
 
@@ -241,6 +242,10 @@ def leaves(returned: Any) -> list[Any]:
     return [] if returned is None else [returned]
 
 
-def _arguments(buffers: Buffers, message: dict[str, Any]) -> list[Any]:
+def _arguments(buffers: Buffers, binding: Binding) -> list[Any]:
     """Tensors and scalars in the order of the functional call."""
-    return [buffers.tensors[v["content"]] if isinstance(v, dict) else v for v in message["arguments"]]
+    return _values(buffers, binding.arguments)
+
+
+def _values(buffers: Buffers, given: Sequence[Any]) -> list[Any]:
+    return [buffers.tensors[value.place] if isinstance(value, InContent) else value for value in given]

@@ -66,6 +66,23 @@ def dirty_shared_memory() -> None:
     torch.mm(_nan_matrix(), _nan_matrix())
 
 
+def answers(device: torch.device) -> bool:
+    """Whether work can go on here: after an assertion or a bad access on a GPU nothing more works in the process."""
+    try:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def ran_out_of_memory(error: BaseException | None) -> bool:
+    """Whether a full GPU is behind an error; torch.compile raises others from it."""
+    while error is not None and not isinstance(error, torch.OutOfMemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def digest(tensors: Sequence[Any]) -> str:
     """As `eval.buffers.output_snapshot.digest` makes it of the bytes, where the tensors are."""
     made = hashlib.blake2b(digest_size=16)

@@ -15,10 +15,13 @@ from typing import Any
 import torch
 
 from rag_kernels.eval.buffers.shared_arena import layout, tensor_bytes
-from rag_kernels.eval.input_kinds import NOT_SHARED
 from rag_kernels.eval.records import TensorSpec
 
 PINNED, ON_DEVICE, FILE_DESCRIPTOR, READ_AND_WRITE = 1, 1, 1, 3  # of the driver's enumerations
+
+
+class NotShared(RuntimeError):
+    """The GPU's driver does not share memory between processes."""
 
 
 class _Location(ctypes.Structure):
@@ -73,7 +76,7 @@ def opened(fd: int, size: int) -> torch.Tensor:
 
 
 def shared(size: int) -> int:
-    """Within one process give memory away and open it again: how many bytes. RuntimeError where the driver refuses."""
+    """Within one process give memory away and open it again: how many bytes. NotShared where the driver refuses."""
     fd, memory = create(size)
     return len(opened(fd, len(memory)))
 
@@ -107,6 +110,6 @@ def _driver() -> Callable[..., None]:
         if code == 2:
             raise torch.OutOfMemoryError(f"the GPU has no room for memory that two processes share ({name})")
         if code:
-            raise RuntimeError(f"{NOT_SHARED} ({name}: error {code})")
+            raise NotShared(f"the GPU's driver does not share memory between processes ({name}: error {code})")
 
     return call

@@ -8,17 +8,16 @@ other checks to find. Runs in a candidate's sandbox only.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from rag_kernels.eval.build.call_file import CALL_LINE, REFUSED
 from rag_kernels.eval.children.candidate_code import load
+from rag_kernels.eval.protocol import GivenTensor, module_call
 
 
 class Given:
@@ -34,12 +33,12 @@ def main(files: Sequence[str]) -> None:
     os.environ.pop("LD_PRELOAD", None)  # the compilers that the code starts are not looked at
     code = None
     for number, file in enumerate(files):
-        call = json.loads(Path(file).read_text())
-        device = torch.device(call["device"])
+        call = module_call(Path(file).read_text())
+        device = torch.device(call.device)
         try:
-            code = code or load(call["message"], device)
-            given = Given([_tensor(form).to(device) for form in call["tensors"]])
-            run = code.bind(given, call["message"])
+            code = code or load(call.code, device)
+            given = Given([_tensor(tensor).to(device) for tensor in call.tensors])
+            run = code.bind(given, call.binding)
             given.fresh()
             print(CALL_LINE, number, flush=True)
             with torch.no_grad():
@@ -51,10 +50,10 @@ def main(files: Sequence[str]) -> None:
             os._exit(REFUSED)
 
 
-def _tensor(form: dict[str, Any]) -> torch.Tensor:
-    tensor = torch.empty(form["shape"], dtype=getattr(torch, form["dtype"]))
+def _tensor(given: GivenTensor) -> torch.Tensor:
+    tensor = torch.empty(given.spec.shape, dtype=getattr(torch, given.spec.dtype))
     if tensor.numel():
-        content = torch.frombuffer(bytearray(base64.b64decode(form["bytes"])), dtype=tensor.dtype)
+        content = torch.frombuffer(bytearray(base64.b64decode(given.content)), dtype=tensor.dtype)
         tensor.copy_(content.reshape(tensor.shape))
     return tensor
 

@@ -10,23 +10,25 @@ updates are private and restored before each call.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal, assert_never
 
 import torch
 from torch.utils import _pytree as pytree
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, compose
-from rag_kernels.eval.buffers.shared_arena import attach, described
+from rag_kernels.eval.buffers.shared_arena import ArenaLayout, attach
 from rag_kernels.eval.children.baseline_variants import make
-from rag_kernels.eval.children.gpu_buffers import flush_caches
+from rag_kernels.eval.children.gpu_buffers import answers, flush_caches, ran_out_of_memory
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
+from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.input_kinds import precision_class
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.exactness_probe import one_hot, relative_error, targets
@@ -42,7 +44,39 @@ from rag_kernels.eval.numerics.oracle import (
 )
 from rag_kernels.eval.numerics.rounding_noise import RoundingNoise
 from rag_kernels.eval.problem import load_module
-from rag_kernels.eval.process.channel import Channel
+from rag_kernels.eval.process.channel import Channel, Failed
+from rag_kernels.eval.protocol import (
+    Answered,
+    AskForProbes,
+    BringDraw,
+    CallVariant,
+    Checked,
+    CheckOutputs,
+    ComputeAnswer,
+    Done,
+    Drawn,
+    EmptyExchange,
+    Exchanged,
+    Leaf,
+    MakeDraw,
+    OfferDraw,
+    Opened,
+    OpenReference,
+    PrecisionShown,
+    PrepareVariant,
+    Probes,
+    ReadyVariant,
+    ReferenceReply,
+    ReferenceRequest,
+    ShowPrecision,
+    TakeOutputs,
+    Timed,
+    TookOutputs,
+    Unsupported,
+    WriteContent,
+    reference_opening,
+    reference_request,
+)
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 
 
@@ -63,25 +97,32 @@ def serve(channel: Channel) -> None:
     """Answer the judge's requests until it hangs up."""
     message, fds = channel.receive()
     try:
-        reference = Reference(message, fds)
-        channel.send(reference.describe())
+        reference = Reference(reference_opening(message), fds)
+        channel.send(codec.encode(reference.describe()))
     except Exception as error:
-        channel.send({"raised": f"{type(error).__name__}: {error}"})
+        channel.send(codec.encode(_failed(error, alive=False)))
         return
     while True:
         message, fds = channel.receive()
         try:
             with torch.no_grad():
-                reply = getattr(reference, message.pop("do"))(fds=fds, **message)
-            made = reply.pop("fds", [])
+                reply, made = reference.answer(reference_request(message), fds)
+            encoded = codec.encode(reply)
         except Exception as error:
             import traceback
 
             traceback.print_exc()
-            reply, made = {"raised": f"{type(error).__name__}: {error}"}, []
-        channel.send(reply, made)
+            encoded, made = codec.encode(_failed(error, alive=answers(reference.device))), []
+        channel.send(encoded, made)
         for fd in made:
             os.close(fd)
+
+
+def _failed(error: Exception, *, alive: bool) -> Failed:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, NotShared):
+        return Failed("not_shared", str(error), alive)
+    return Failed("memory" if ran_out_of_memory(error) else "raised", text, alive)
 
 
 NOISE_RUNS = 3
@@ -90,27 +131,27 @@ FEW = 256  # elements of an output
 
 @dataclass(slots=True)
 class Answer:
-    """The module's own outputs and the oracle's, on the device; `kind` is `fp64` or `own dtype`."""
+    """The module's own outputs and the oracle's, on the device; `kind` is what the oracle computes in."""
 
     reference: list[torch.Tensor]
     oracle: list[torch.Tensor]
-    kind: str
+    kind: Literal["fp64", "own dtype"]
     noise: list[torch.Tensor | None] | None = None
 
 
 class Reference:
     """One problem's module with its arguments bound to shared memory."""
 
-    def __init__(self, message: dict[str, Any], fds: Sequence[int]) -> None:
-        self.fp: FunctionalProblem = codec.decode(message["problem"])
-        self.device = torch.device(message["device"])
-        torch.set_num_threads(message["threads"])
+    def __init__(self, message: OpenReference, fds: Sequence[int]) -> None:
+        self.fp: FunctionalProblem = message.problem
+        self.device = torch.device(message.device)
+        torch.set_num_threads(message.threads)
         strict_precision()
-        self.tf32 = bool(message["tf32"])
+        self.tf32 = message.tf32
         on_gpu = self.device.type != "cpu"  # there only their forms are of use
-        self.content = attach(fds[0], message["content"], writable=False, lazily=on_gpu)
-        self.submitted = attach(fds[1], message["outputs"], writable=False, lazily=on_gpu)
-        self.exchange = Exchange(described(message["content"]), described(message["outputs"]))
+        self.content = attach(fds[0], message.content, writable=False, lazily=on_gpu)
+        self.submitted = attach(fds[1], message.outputs, writable=False, lazily=on_gpu)
+        self.exchange = Exchange(message.content.specs, message.outputs.specs)
         self.shelf = Shelf()
         self.answers: dict[int, Answer] = {}
         self.draws: list[list[torch.Tensor]] = []
@@ -118,7 +159,7 @@ class Reference:
         with self.device:
             self.init_inputs = module.get_init_inputs()
             self.get_inputs = module.get_inputs
-            torch.manual_seed(message["seed"])
+            torch.manual_seed(message.seed)
             self.model = module.Model(*self.init_inputs).to(self.device)
             self.leaves, self.tree = pytree.tree_flatten(list(module.get_inputs()))
         self.model.requires_grad_(False)
@@ -133,10 +174,44 @@ class Reference:
         self.inputs: list[Any] = []  # of the calls that come next
         self.kept: list[Any] = []  # the results of a burst, as a candidate's are kept
 
-    def describe(self) -> dict[str, Any]:
+    def answer(self, request: ReferenceRequest, fds: Sequence[int]) -> tuple[ReferenceReply, list[int]]:
+        """Do what is asked; the reply, and descriptors that go with it. Those that are timed come first."""
+        reply: ReferenceReply = Done()
+        made: list[int] = []
+        match request:
+            case CallVariant(variant, calls, begin_s):
+                reply = self.call(variant, calls, begin_s)
+            case ReadyVariant(cold, calls):
+                self.ready(cold=cold, calls=calls)
+            case WriteContent(recipe):
+                load_on_device(self.on_device, self.draws, recipe, self.fp)
+            case MakeDraw(seed, kind, layout):
+                reply = self.draw(seed, kind, attach(fds[0], layout, writable=True) if fds else [])
+            case BringDraw(draw, layout):
+                self.bring(draw, layout, fds[0])
+            case EmptyExchange():
+                reply, made = self.share()
+            case OfferDraw(draw):
+                self.offer(draw)
+            case TakeOutputs(keep):
+                reply = self.take(keep=keep)
+            case PrepareVariant(variant):
+                self.prepare(variant)
+            case ComputeAnswer(draw, noisy):
+                reply = self.compute(draw, noisy=noisy)
+            case CheckOutputs(draw, taken, limits):
+                reply = self.check(draw, taken, limits)
+            case ShowPrecision(draw, taken):
+                reply = self.precision(draw, taken)
+            case AskForProbes():
+                reply = Probes(bool(targets(self.fp)))
+            case _ as never:
+                assert_never(never)
+        return reply, made
+
+    def describe(self) -> Opened:
         """What the judge asks once: plain constructor inputs, for `ModelNew` candidates."""
-        flat = self.tree.num_leaves == len(self.leaves) and all(c.is_leaf() for c in self.tree.children())
-        return {"init_inputs": _plain(self.init_inputs), "flat": flat, "leaves": [_plain_leaf(v) for v in self.leaves]}
+        return Opened(json.dumps(_plain(self.init_inputs)), tuple(_plain_leaf(v) for v in self.leaves))
 
     def _held(self) -> list[TensorArgument]:
         return [a for a in self.fp.tensors if a.role != "input"]
@@ -165,14 +240,11 @@ class Reference:
         for path, initial in self.mutated.items():
             self._attribute(path).copy_(content.get(path, initial))
 
-    def draw(self, *, seed: int, kind: str, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+    def draw(self, seed: int, kind: str, arena: list[torch.Tensor]) -> Drawn:
         """Make one draw of all tensor arguments, in the arena or, on a GPU, there; for the kinds see
-        `numerics.input_draws`.
-
-        `structured` says of each whether its arrangement means something.
-        """
+        `numerics.input_draws`."""
         on_gpu = self.device.type != "cpu"
-        target = [torch.empty_like(t) for t in self.on_device] if on_gpu else attach(fds[0], layout, writable=True)
+        target = [torch.empty_like(t) for t in self.on_device] if on_gpu else arena
         torch.manual_seed(seed)
         with self.device:
             leaves = pytree.tree_leaves(list(self.get_inputs()))
@@ -190,47 +262,39 @@ class Reference:
             tensor.copy_(value)
         if on_gpu:
             self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
-        return {"structured": [kind == "own" and is_structured(t) for t in target]}
+        return Drawn(tuple(kind == "own" and is_structured(t) for t in target))
 
-    def bring(self, *, draw: int, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+    def bring(self, draw: int, layout: ArenaLayout, fd: int) -> None:
         """GPU only: write a draw into an arena."""
-        for place, mine in zip(attach(fds[0], layout, writable=True), self.draws[draw], strict=True):
+        for place, mine in zip(attach(fd, layout, writable=True), self.draws[draw], strict=True):
             place.reshape(-1).view(torch.uint8).copy_(mine)
-        return {"done": True}
 
-    def share(self, *, fds: Sequence[int]) -> dict[str, Any]:
+    def share(self) -> tuple[Exchanged, list[int]]:
         """GPU only: the memory for a new candidate, empty; with its descriptor the first time."""
         self.shelf.clear()
         size, made = self.exchange.open()
         self._synchronize()
-        return {"size": size, "fds": made}
+        return Exchanged(size), made
 
-    def offer(self, *, draw: int, fds: Sequence[int]) -> dict[str, Any]:
+    def offer(self, draw: int) -> None:
         """GPU only: let the candidate's worker copy a draw."""
         self.exchange.offer(self.draws[draw])
         self._synchronize()
-        return {"done": True}
 
-    def take(self, *, keep: bool, fds: Sequence[int]) -> dict[str, Any]:
+    def take(self, *, keep: bool) -> TookOutputs:
         """GPU only: copy the outputs that the candidate's worker has handed over, and take their fingerprint."""
         number, image = self.shelf.put(self.exchange.handed(), keep=keep)
-        return {"number": number, "hash": image}
+        return TookOutputs(number, image)
 
-    def load(self, *, recipe: Any, fds: Sequence[int]) -> dict[str, Any]:
-        """GPU only: make the content of the next call on the device, from the draws held there."""
-        load_on_device(self.on_device, self.draws, codec.decode(recipe), self.fp)
-        return {"done": True}
-
-    def prepare(self, *, variant: str, fds: Sequence[int]) -> dict[str, Any]:
+    def prepare(self, variant: str) -> None:
         """Make a variant callable (compile, autotune, graph), on the current content, and run it once."""
         if variant not in self.variants:
             with timed_precision(tf32=self.tf32):
                 self.variants[variant] = make(variant, self.model, pytree.tree_unflatten(self.leaves, self.tree))
-        self.ready(cold=False, calls=1, fds=fds)
-        self.call(variant=variant, calls=1, begin_s=0.0, fds=fds)
-        return {"done": True}
+        self.ready(cold=False, calls=1)
+        self.call(variant, 1, 0.0)
 
-    def ready(self, *, cold: bool, calls: int, fds: Sequence[int]) -> dict[str, Any]:
+    def ready(self, *, cold: bool, calls: int) -> None:
         """Before a call, or a burst of calls that each have inputs of their own, as a candidate's have."""
         self._restore()
         self.kept.clear()
@@ -246,13 +310,11 @@ class Reference:
         if self.device.type == "cuda":
             set_clock()
         self._synchronize()
-        return {"done": True}
 
-    def call(self, *, variant: str, calls: int, begin_s: float, fds: Sequence[int]) -> dict[str, Any]:
+    def call(self, variant: str, calls: int, begin_s: float) -> Timed:
         """Make the timed call, or several with one wait at the end.
 
-        With a moment to begin at (GPU) the calls are queued behind a delay until then, and the answer has the seconds
-        that the device took, by events, and those that the host took.
+        With a moment to begin at (GPU) the calls are queued behind a delay until then.
         """
         run = self.variants[variant]
         events = _events() if begin_s else []
@@ -267,14 +329,14 @@ class Reference:
             if events:
                 events[1].record()
         self._synchronize()
-        return {"device_s": events[0].elapsed_time(events[1]) / 1e3 if events else 0.0, "host_s": host_s}
+        return Timed(events[0].elapsed_time(events[1]) / 1e3 if events else 0.0, host_s)
 
-    def answer(self, *, key: int, noisy: bool, fds: Sequence[int]) -> dict[str, Any]:
+    def compute(self, draw: int, *, noisy: bool) -> Answered:
         """Compute what is right for the current content, and remember it: whole draws come again.
 
-        `noisy` also measures what honest rounding may do there. `own_error` is PyTorch's own error, relative.
+        `noisy` also measures what honest rounding may do there.
         """
-        answer = self.answers[key] = self._compute()
+        answer = self.answers[draw] = self._compute()
         if noisy:
             answer.noise = self._noise(answer)
         results = [t for t in [*answer.oracle, *answer.reference] if t.is_floating_point()]
@@ -283,40 +345,29 @@ class Reference:
         own = max((float((r.double() - o).norm() / max(float(o.norm()), 1e-300)) for r, o in pairs), default=0.0)
         worst = max((relative_error(r, o) for r, o in pairs), default=0.0)
         self._release()
-        return {"kind": answer.kind, "finite": finite, "own_error": own, "worst_error": worst}
+        return Answered(answer.kind, finite, own, worst)
 
-    def check(
-        self, *, key: int | None, taken: int | None, fds: Sequence[int], limits: tuple[float, float] | None = None
-    ) -> dict[str, Any]:
+    def check(self, draw: int | None, taken: int | None, limits: tuple[float, float] | None) -> Checked:
         """Compare submitted or taken outputs with the remembered answer, or with one for the current content."""
         outputs = self._outputs(taken)
-        answer = self.answers[key] if key is not None else self._compute()
+        answer = self.answers[draw] if draw is not None else self._compute()
         noise = answer.noise or [None] * len(answer.oracle)
         results = [
-            asdict(compare(got.to(self.device), reference, oracle, noise=row, limits=limits))
+            compare(got.to(self.device), reference, oracle, noise=row, limits=limits)
             for got, reference, oracle, row in zip(outputs, answer.reference, answer.oracle, noise, strict=True)
         ]
         self._release()
-        return {"results": results}
+        return Checked(tuple(results))
 
     def _outputs(self, taken: int | None) -> list[torch.Tensor]:
         return self.submitted if taken is None else self.shelf.look_up(taken)
 
-    def precision(self, *, key: int, taken: int | None, fds: Sequence[int]) -> dict[str, Any]:
+    def precision(self, draw: int, taken: int | None) -> PrecisionShown:
         """Name the precision that outputs show on the probe's draw."""
-        both = zip(self._outputs(taken), self.answers[key].oracle, strict=True)
+        both = zip(self._outputs(taken), self.answers[draw].oracle, strict=True)
         pairs = [(got, oracle) for got, oracle in both if got.is_floating_point()]
         error = max((relative_error(g.to(self.device), o) for g, o in pairs), default=0.0)
-        return {"error": error, "class": precision_class(error)}
-
-    def well(self, *, fds: Sequence[int]) -> dict[str, Any]:
-        """Whether the device still answers."""
-        self._synchronize()
-        return {"done": True}
-
-    def probes(self, *, fds: Sequence[int]) -> dict[str, Any]:
-        """Whether the problem has products whose precision a probe can show."""
-        return {"probes": bool(targets(self.fp))}
+        return PrecisionShown(precision_class(error), error)
 
     def _compute(self) -> Answer:
         self._restore()
@@ -404,7 +455,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else {"unsupported": type(value).__name__}
 
 
-def _plain_leaf(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return {"tensor": list(value.shape)}
-    return value if not isinstance(value, float) or math.isfinite(value) else {"unsupported": str(value)}
+def _plain_leaf(value: Any) -> Leaf:
+    if isinstance(value, bool | int | str | None) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return Unsupported(f"tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else str(value))

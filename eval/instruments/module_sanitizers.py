@@ -11,7 +11,6 @@ arbitrary code and can tell that it is looked at: this finds mistakes, not inten
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_kernels.eval import codec
 from rag_kernels.eval.build.call_file import CALL_LINE, REFUSED
 from rag_kernels.eval.instruments.sanitizers import (
     CPU_TOOLS,
@@ -34,6 +34,7 @@ from rag_kernels.eval.instruments.sanitizers import (
 )
 from rag_kernels.eval.places import PACKAGE
 from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.protocol import CandidateCode, GivenTensor, ModuleCall
 from rag_kernels.eval.records import Candidate
 from rag_kernels.eval.sessions.candidate_session import binding
 from rag_kernels.eval.sessions.problem_session import Session
@@ -71,14 +72,14 @@ def sanitize_module(candidate: Candidate, sessions: Sequence[Session], workers: 
 
 def _call(candidate: Candidate, session: Session) -> str:
     """The first draw, and what a worker is told to load the module and to bind it, as JSON."""
-    message = binding(session.fp, candidate, session.reply)
-    message |= {"tier": candidate.tier, "source": candidate.source, "seed": 0, "beside": None}
+    code = CandidateCode(candidate.tier, candidate.source, library="", cubin="")
     with session.first_draw() as draw:
-        tensors = [
-            {"dtype": a.spec.dtype, "shape": a.spec.shape, "bytes": base64.b64encode(draw.bytes(i).tobytes()).decode()}
+        tensors = tuple(
+            GivenTensor(a.spec, base64.b64encode(draw.bytes(i).tobytes()).decode())
             for i, a in enumerate(session.fp.tensors)
-        ]
-    return json.dumps({"device": session.device.backend, "message": message, "tensors": tensors})
+        )
+    told = binding(session.fp, candidate, session.opened)
+    return codec.dumps(ModuleCall(session.device.backend, code, told, tensors))
 
 
 def run(payload: dict[str, Any]) -> dict[str, Any]:

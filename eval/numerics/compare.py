@@ -14,24 +14,13 @@ from dataclasses import dataclass
 
 import torch
 
+from rag_kernels.eval.protocol import Comparison
+
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 LIMITS = {2: (2.0, 4.0), 4: (64.0, 256.0), 8: (64.0, 256.0)}  # by bytes an element: R_rms, R_max
 NOISE_SHARE = 4.0  # noise is amplified 16 times; a quarter of it counts as PyTorch's own error
 MIN_SLICE = 256  # fewer elements give no stable error of their own
 TINY = torch.finfo(torch.float64).tiny
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """`ratio` is the error over PyTorch's own (1.0 is as exact as PyTorch); `where` says what was wrong.
-
-    `relative` is the worst row's RMS error over its RMS (rows far smaller than the whole: over a hundredth of it).
-    """
-
-    ok: bool
-    ratio: float
-    where: str
-    relative: float = math.inf
 
 
 def compare(

@@ -1,6 +1,7 @@
 """Messages over a Unix socket: a length, then JSON; file descriptors may ride along.
 
-Comes in: plain JSON values. Goes out: the same on the other side. Nothing is ever unpickled.
+Comes in: plain JSON values. Goes out: the same on the other side. Nothing is ever unpickled. What a worker answers that
+has no result to tell is the same everywhere: `Failed`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rag_kernels.eval import codec
 
 _HEADER = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 256 << 20
@@ -22,6 +27,23 @@ MAX_FDS = 8
 
 class ChannelClosed(Exception):
     """The other side is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A worker's answer where there is no result. `text` says why; `alive` that further requests will be answered."""
+
+    kind: Literal["raised", "memory", "not_shared"]
+    text: str
+    alive: bool
+
+
+def failure_in(reply: Any) -> Failed | None:
+    """The failure that an answer tells of, if it is one."""
+    if isinstance(reply, dict) and reply.get("_") == "Failed":
+        with suppress(codec.Malformed):
+            return codec.decode_as(Failed, reply)
+    return None
 
 
 class Channel:

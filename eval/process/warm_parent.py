@@ -50,7 +50,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rag_kernels.eval.process.channel import Channel, ChannelClosed
+from rag_kernels.eval import codec
+from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed
 from rag_kernels.eval.process.lockdown import Confinement, lock_down
 from rag_kernels.eval.process.process_tree import (
     PAGE_BYTES,
@@ -291,16 +292,14 @@ def _under(pid: int, known: dict[int, _Child]) -> bool:
 
 def one_shot(channel: Channel) -> None:
     """Worker role for `Workers.call`: one payload in, one result (or the exception's text) out."""
-    from rag_kernels.eval import codec
-
     request, _ = channel.receive()
     module, _, function = request["target"].partition(":")
     try:
         result = getattr(importlib.import_module(module), function)(codec.decode(request["payload"]))
         reply = {"result": codec.encode(result)}
     except MemoryError:
-        reply = {"memory": "it asked for more memory than it may use"}
+        reply = codec.encode(Failed("memory", "it asked for more memory than it may use", alive=False))
     except Exception as error:
         traceback.print_exc()
-        reply = {"raised": f"{type(error).__name__}: {error}"}
+        reply = codec.encode(Failed("raised", f"{type(error).__name__}: {error}", alive=False))
     channel.send(reply)

@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.places import ROOT
-from rag_kernels.eval.process.channel import Channel, ChannelClosed, pair
+from rag_kernels.eval.process.channel import Channel, ChannelClosed, failure_in, pair
 from rag_kernels.eval.process.sandbox import SCRATCH, Sandbox, allowed_env
 
-FailureKind = Literal["crashed", "timed_out", "memory", "raised"]
+FailureKind = Literal["crashed", "timed_out", "memory", "raised", "not_shared"]
 LOG_CHARS = 8000
 START_LIMIT_S = 120.0
 
@@ -48,13 +48,21 @@ WORKER_ENV = {
 
 
 class WorkerFailed(Exception):
-    """The child ended without a result. `kind` says how, `log` is the tail of its output."""
+    """A request has no result. `kind` says how, `log` is the tail of the child's output.
 
-    def __init__(self, kind: FailureKind, message: str, log: str = "") -> None:
+    `signal` is the one that ended the child; `alive` says that it answers further requests. The message is for readers:
+    a candidate may have written part of it.
+    """
+
+    def __init__(
+        self, kind: FailureKind, message: str, log: str = "", *, signal: int | None = None, alive: bool = False
+    ) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         self.message = message
         self.log = log
+        self.signal = signal
+        self.alive = alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +126,10 @@ class Worker:
             raise WorkerFailed("timed_out", f"it was not done after {deadline_s:g} s", self.log()) from None
         except ChannelClosed:
             raise self._post_mortem() from None
-        for kind in ("raised", "memory"):
-            if isinstance(reply, dict) and kind in reply:
-                for fd in received:
-                    os.close(fd)
-                raise WorkerFailed(kind, str(reply[kind]), self.log())
+        if failed := failure_in(reply):
+            for fd in received:
+                os.close(fd)
+            raise WorkerFailed(failed.kind, failed.text, self.log(), alive=failed.alive)
         return reply, received
 
     def log(self) -> str:
@@ -138,8 +145,8 @@ class Worker:
         if overrun:
             return WorkerFailed("memory", overrun, self.log())
         if os.WIFSIGNALED(status):
-            name = signal.Signals(os.WTERMSIG(status)).name
-            return WorkerFailed("crashed", f"it was killed by {name}", self.log())
+            number = signal.Signals(os.WTERMSIG(status))
+            return WorkerFailed("crashed", f"it was killed by {number.name}", self.log(), signal=number)
         code = os.waitstatus_to_exitcode(status)
         return WorkerFailed("crashed", f"it exited with code {code} before it answered", self.log())
 

@@ -8,21 +8,54 @@ from __future__ import annotations
 
 import base64
 import math
+import signal
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import TypeVar
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import Taken, image
-from rag_kernels.eval.buffers.shared_arena import Arena, describe
+from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.process.workers import Worker, WorkerFailed
+from rag_kernels.eval.protocol import (
+    Bind,
+    Binding,
+    Burst,
+    Call,
+    CandidateCode,
+    CandidateReply,
+    CandidateRequest,
+    ComposeContents,
+    Done,
+    Hashed,
+    HashInputs,
+    HashOutputs,
+    Held,
+    HoldDraw,
+    InContent,
+    JoinExchange,
+    Mute,
+    OfferDraw,
+    OpenCandidate,
+    Opened,
+    Profile,
+    ProfileCall,
+    Pull,
+    Pulled,
+    Ready,
+    RecordCalls,
+    Recorded,
+    UseThreads,
+    numbered,
+    reply_to,
+)
 from rag_kernels.eval.records import (
     Candidate,
     Crashed,
@@ -36,28 +69,19 @@ from rag_kernels.eval.records import (
 )
 from rag_kernels.eval.sessions.problem_session import Session
 
+T = TypeVar("T", bound=CandidateReply)
+Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
 LEAST_S = 1e-9  # of a burst that was over before the way there and back: impossible, and judged so
 POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
 
 
 class Stopped(Exception):
-    """Ends a trial early with its verdict; never leaves the judge."""
+    """Ends a trial early with its verdict; never leaves the judge. `alive`: its worker can be asked on."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: Verdict, *, alive: bool = False) -> None:
         super().__init__()
         self.verdict = verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """One call under a profiler: microseconds by kernel (GPU) or operator (CPU), and what the candidate changed.
-
-    `native`: native libraries that it loaded; `flags`: switches of torch that it moved.
-    """
-
-    kernels: Mapping[str, float]
-    native: Sequence[str]
-    flags: Sequence[str]
+        self.alive = alive
 
 
 @dataclass
@@ -94,15 +118,14 @@ class Subject:
         if session.on_gpu:  # the next candidate's GPU context is made while this one is checked
             workers.spare(role, memory_bytes=memory, limit_address_space=limited, may_fork=self.is_module)
         try:
-            message = {
-                "device": session.device.backend,
-                "threads": threads(),
-                "tier": candidate.tier,
-                "source": candidate.source,
-                "library": str(library.path) if library else "",
-                "cubin": str(library.cubin or "") if library else "",
-            }
-            self._ask(message, stage="load", deadline_s=self._load_limit_s)
+            code = CandidateCode(
+                candidate.tier,
+                candidate.source,
+                library=str(library.path) if library else "",
+                cubin=str(library.cubin or "") if library else "",
+            )
+            message = OpenCandidate(session.device.backend, threads(), code)
+            self._send_or_stop(message, Done, stage="load", deadline_s=self._load_limit_s, fds=())
         except Stopped:
             self.close()
             raise
@@ -112,35 +135,52 @@ class Subject:
         return self.limits.module_load_s if self.is_module else self.limits.load_s
 
     def _ask(
-        self, message: dict[str, Any], *, stage: str, deadline_s: float, fds: Sequence[int] = (), spin: bool = False
-    ) -> Any:
-        try:
-            return self.worker.request(message, deadline_s=deadline_s, fds=fds, spin=spin)
-        except WorkerFailed as failure:
-            raise Stopped(_failed(failure, stage, deadline_s)) from failure
-
-    def _do(
         self,
-        do: str,
-        answer: dict[str, type] | None = None,
+        request: CandidateRequest,
+        kind: type[T],
         *,
         stage: str = "call",
         deadline_s: float | None = None,
         fds: Sequence[int] = (),
         spin: bool = False,
-        **arguments: Any,
-    ) -> Any:
-        """One numbered request; its reply has this number and the keys of `answer`, or it is not our worker's."""
+    ) -> T:
+        """One request; whatever goes wrong with it ends the trial."""
         self.session.turns.give_way()
-        self._requests += 1
-        message = {"do": do, "number": self._requests, **arguments}
-        reply = self._ask(message, stage=stage, deadline_s=deadline_s or self.limits.open_s, fds=fds, spin=spin)
-        answer = {"number": int} | (answer or {})
-        sound = isinstance(reply, dict) and all(isinstance(reply.get(k), t) for k, t in answer.items())
-        if not sound or reply["number"] != self._requests:
+        deadline_s = deadline_s or self.limits.open_s
+        return self._send_or_stop(request, kind, stage=stage, deadline_s=deadline_s, fds=fds, spin=spin)
+
+    def _send_or_stop(
+        self,
+        request: OpenCandidate | CandidateRequest,
+        kind: type[T],
+        *,
+        stage: str,
+        deadline_s: float,
+        fds: Sequence[int] = (),
+        spin: bool = False,
+    ) -> T:
+        try:
+            return self._send(request, kind, deadline_s=deadline_s, fds=fds, spin=spin)
+        except WorkerFailed as failure:
+            raise Stopped(_failed(failure, stage, deadline_s), alive=failure.alive) from failure
+
+    def _send(
+        self,
+        request: OpenCandidate | CandidateRequest,
+        kind: type[T],
+        *,
+        deadline_s: float,
+        fds: Sequence[int] = (),
+        spin: bool = False,
+    ) -> T:
+        """One numbered request; its reply has this number and is of this kind, or it is not our worker's."""
+        number, self._requests = self._requests, self._requests + 1
+        reply = self.worker.request(numbered(request, number), deadline_s=deadline_s, fds=fds, spin=spin)
+        try:
+            return reply_to(number, kind, reply)
+        except codec.Malformed:
             why = "The candidate's process gave an answer that was not asked for: something else writes to its channel."
-            raise Stopped(Rejected("forged_answer", why))
-        return reply
+            raise Stopped(Rejected("forged_answer", why)) from None
 
     def bind(
         self, session: Session, *, tight: bool = False, strided: bool = False, beside: Place | None = None
@@ -157,21 +197,24 @@ class Subject:
         outputs = None if session.on_gpu else Arena(session.fp.outputs, tight=tight)
         place = Place(session, len(self.places), content, outputs, restarts=session.restarts)
         session.write(plain(0, len(session.specs)), place.content)  # a constructor sees inputs that no call will use
-        message = binding(session.fp, self.candidate, session.reply) | {
-            "content": content.describe(),
-            "seed": session.rng.getrandbits(40),
-            "outputs": describe(session.fp.outputs, tight=tight and not session.on_gpu),
-            "writable": "read-only inputs" in self.limits.without,
-            "like": like.number if like else None,
-            "strided": strided,
-            "beside": beside.number if beside else None,
-        }
+        told = binding(session.fp, self.candidate, session.opened)
+        told = replace(told, seed=session.rng.getrandbits(40), beside=beside.number if beside else None)
         fds = [content.fd, outputs.fd] if outputs else [content.fd]
+        shared_bytes = None
         if session.on_gpu and like is None:
-            fd, message["shared"] = session.share()
+            fd, shared_bytes = session.share()
             fds.append(fd)
+        request = Bind(
+            told,
+            content=content.describe(),
+            outputs=ArenaLayout(session.fp.outputs, tight and not session.on_gpu),
+            writable="read-only inputs" in self.limits.without,
+            strided=strided,
+            like=like.number if like else None,
+            shared_bytes=shared_bytes,
+        )
         self.unbound.append(place)
-        self._do("bind", stage="load", deadline_s=self._load_limit_s, fds=fds, **message)
+        self._ask(request, Done, stage="load", deadline_s=self._load_limit_s, fds=fds)
         self.places.append(self.unbound.pop())
         if session.on_gpu and len(self.places) == 1:  # what it builds for itself has been built
             self.worker.keep_to([self.session.core])
@@ -181,22 +224,20 @@ class Subject:
         """GPU only: whole draws on the device, put there by our own code: a failure is not the candidate's."""
         place = next(p for p in self.places if p.session is place.session)  # the others share what the first one holds
         if place.restarts != place.session.restarts:
-            fd, size = place.session.share()
-            self._do("share", at=place.number, shared=size, fds=[fd])
+            fd, size_bytes = place.session.share()
+            self._ask(JoinExchange(place.number, size_bytes), Done, fds=[fd])
             place.held, place.restarts = 0, place.session.restarts
         for draw in range(place.held, place.session.drawn):
-            place.session.ask("offer", draw=draw)
-            self._requests += 1
-            request = {"do": "hold", "number": self._requests, "at": place.number}
+            place.session.ask(OfferDraw(draw), Done)
             try:
-                self.worker.request(request, deadline_s=self.limits.open_s)
+                self._send(HoldDraw(place.number), Done, deadline_s=self.limits.open_s)
             except WorkerFailed as failure:
                 if failure.kind == "memory":
                     raise MachineError(
                         f"The GPU has too little free memory to judge {self.session.fp.problem.name}: "
                         "stop other programs on it, or make the problem smaller."
                     ) from failure
-                raise Stopped(_failed(failure, "load", self.limits.open_s)) from failure
+                raise Stopped(_failed(failure, "load", self.limits.open_s), alive=failure.alive) from failure
             place.held += 1
 
     def prepare(self, place: Place, recipe: Recipe, *, cold: bool = False, written: bool = False) -> None:
@@ -210,13 +251,13 @@ class Subject:
         self, places: Sequence[Place], recipes: Sequence[Recipe], *, cold: bool = False, written: bool = False
     ) -> None:
         """The same for a burst of calls, in one request: of places that share a content (CPU) the last recipe holds."""
-        session, numbers = places[0].session, [place.number for place in places]
+        session, numbers = places[0].session, tuple(place.number for place in places)
         for place in places:
             place.poison = POISONS[place.poison == POISONS[0]]
         if session.on_gpu:
             self._hold_draws(places[0])
-            poisons = [place.poison for place in places]
-            self._do("load", at=numbers, recipes=codec.encode(list(recipes)), poisons=poisons, cold=cold)
+            poisons = tuple(place.poison for place in places)
+            self._ask(ComposeContents(numbers, tuple(recipes), poisons, cold), Done)
         else:
             for place, recipe in zip(places, recipes, strict=True):
                 if not written or place.content is not session.content:
@@ -225,13 +266,13 @@ class Subject:
                     place.outputs.whole()[:] = place.poison
             if cold:
                 session.timed.empty_caches()
-        self._do("ready", at=numbers)
+        self._ask(Ready(numbers), Done)
 
     def call(self, place: Place) -> float:
         """One timed call: seconds on the judge's clock."""
         limit_s = place.session.call_limit_s
         start = perf_counter()
-        self._do("call", at=place.number, deadline_s=limit_s)
+        self._ask(Call(place.number), Done, deadline_s=limit_s)
         return perf_counter() - start
 
     def call_all(self, places: Sequence[Place], *, delay_s: float = 0.0) -> float:
@@ -250,7 +291,7 @@ class Subject:
         limit_s = self.session.call_limit_s * max(1, len(places))
         begin_s = time.monotonic() + delay_s if delay_s else 0.0
         start = perf_counter() + delay_s
-        self._do("burst", order=[p.number for p in places], begin_s=begin_s, deadline_s=limit_s, spin=bool(delay_s))
+        self._ask(Burst(tuple(p.number for p in places), begin_s), Done, deadline_s=limit_s, spin=bool(delay_s))
         return perf_counter() - start
 
     def outputs(self, place: Place, *, keep: bool = False) -> Taken:
@@ -258,23 +299,18 @@ class Subject:
 
         On a GPU it is good until the next one, unless it is to be kept.
         """
-        reply = self._do("pull", {"form": list, "intact": bool, "arithmetic": bool}, at=place.number)
-        expected = [[list(s.shape), s.dtype, place.session.device.backend] for s in place.session.fp.outputs]
-        if reply["form"] != expected:
-            raise Stopped(
-                Wrong(
-                    "The outputs have another form than the problem's.",
-                    "own draw",
-                    math.inf,
-                    f"returned {reply['form']}, expected {expected}",
-                )
-            )
-        if not reply["arithmetic"]:
+        reply = self._ask(Pull(place.number), Pulled)
+        expected = tuple((s.shape, s.dtype, place.session.device.backend) for s in place.session.fp.outputs)
+        if reply.form != expected:
+            where = f"returned {_shown(reply.form)}, expected {_shown(expected)}"
+            wrong = Wrong("The outputs have another form than the problem's.", "own draw", math.inf, where)
+            raise Stopped(wrong, alive=True)
+        if not reply.arithmetic:
             why = "The candidate left the thread flushing subnormals or rounding in another direction."
             raise Stopped(Rejected("floating_point_state", why))
         with self.frozen():
             taken = place.session.take(place.outputs, keep=keep)
-        if not reply["intact"] or self._wrote_beside(place):
+        if not reply.intact or self._wrote_beside(place):
             raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
         return taken
 
@@ -287,12 +323,12 @@ class Subject:
 
     def input_hash(self, place: Place) -> str:
         """GPU only: on a CPU the inputs are mapped read-only."""
-        return str(self._do("input_hash", {"hash": str}, at=place.number)["hash"]) if place.session.on_gpu else ""
+        return self._ask(HashInputs(place.number), Hashed).hash if place.session.on_gpu else ""
 
     def fingerprint(self, place: Place) -> bytes:
         """A short image of the outputs: the judge's own reading where they lie in shared memory."""
         if self.candidate.tier != "kernel" or place.outputs is None:
-            return str(self._do("digest", {"hash": str}, at=place.number)["hash"]).encode()
+            return self._ask(HashOutputs(place.number), Hashed).hash.encode()
         return b"".join(image(place.outputs.bytes(i)) for i in range(len(place.outputs.specs)))
 
     def handed_over(self, place: Place, outputs: Taken, fingerprint: bytes) -> bool:
@@ -301,28 +337,23 @@ class Subject:
         return in_place or outputs.digest() == fingerprint
 
     def use_threads(self, count: int) -> None:
-        self._do("threads", count=count)
+        self._ask(UseThreads(count), Done)
 
     def mute(self, muted: bool) -> None:
         """Composed tier: its own kernels do nothing from now on."""
-        self._do("mute", muted=muted)
+        self._ask(Mute(muted), Done)
 
     def recorded(self, place: Place) -> tuple[bytes, str]:
         """Composed tier: the calls of its kernels in one call, for a checked program, or why there are none."""
-        reply = self._do("record", {"calls": str, "left_out": str}, at=place.number)
+        reply = self._ask(RecordCalls(place.number), Recorded)
         try:
-            return base64.b64decode(reply["calls"], validate=True), reply["left_out"][:200]
+            return base64.b64decode(reply.calls, validate=True), reply.left_out[:200]
         except ValueError:
             raise Stopped(Rejected("forged_answer", "The candidate's process sent calls that are none.")) from None
 
     def profile(self, place: Place) -> Profile:
         """One call under a profiler."""
-        reply = self._do("profile", {"kernels": dict, "native": list, "flags": list}, at=place.number)
-        return Profile(
-            {str(k): float(v) for k, v in reply["kernels"].items()},
-            [str(name) for name in reply["native"]],
-            [str(flag) for flag in reply["flags"]],
-        )
+        return self._ask(ProfileCall(place.number), Profile)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -360,25 +391,25 @@ class Subject:
         self.close()
 
 
-def binding(fp: FunctionalProblem, candidate: Candidate, reply: dict[str, Any]) -> dict[str, Any]:
+def binding(fp: FunctionalProblem, candidate: Candidate, opened: Opened) -> Binding:
     """What a candidate's worker is told of its arguments: their form, never the problem's source."""
     position = {a.name: i for i, a in enumerate(fp.tensors)}
-    arguments = [a.value if isinstance(a, ScalarArgument) else {"content": position[a.name]} for a in fp.arguments]
-    message = {
-        "arguments": arguments,
-        "constants": [v for _, v in fp.abi_constants],
-        "keywords": codec.encode(dict(fp.constants)),
-    }
+    told = Binding(
+        arguments=tuple(
+            a.value if isinstance(a, ScalarArgument) else InContent(position[a.name]) for a in fp.arguments
+        ),
+        constants=tuple(v for _, v in fp.abi_constants),
+        keywords=fp.constants,
+    )
     if candidate.tier != "module":
-        return message
-    by_leaf = {a.path: {"content": position[a.name]} for a in fp.tensors if a.role == "input"}
-    return message | {
-        "leaves": [by_leaf.get(str(i), leaf) for i, leaf in enumerate(reply["leaves"])],
-        "init_inputs": reply["init_inputs"],
-        "held": [
-            {"content": position[a.name], "path": a.path, "role": a.role} for a in fp.tensors if a.role != "input"
-        ],
-    }
+        return told
+    by_leaf = {a.path: InContent(position[a.name]) for a in fp.tensors if a.role == "input"}
+    return replace(
+        told,
+        leaves=tuple(by_leaf.get(str(i), leaf) for i, leaf in enumerate(opened.leaves)),
+        init_inputs=opened.init_inputs,
+        held=tuple(Held(position[a.name], a.path, a.role) for a in fp.tensors if a.role != "input"),
+    )
 
 
 def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:
@@ -386,12 +417,20 @@ def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:
     during = "while it was loaded" if stage == "load" else "during a call"
     if failure.kind == "timed_out":
         return TimedOut(stage, deadline_s, f"The candidate did not finish within {deadline_s:g} s {during}.")
-    if "SIGSYS" in failure.message:
-        return Rejected("sandbox_violation", f"The candidate made a system call that the sandbox forbids, {during}.")
     hint = ""
-    if "SIGSEGV" in failure.message or "SIGBUS" in failure.message:
-        hint = " (a read or write out of bounds, or a write to a read-only input)"
-    if "SIGILL" in failure.message:
-        hint = " (an instruction this CPU does not have)"
-    subject = "The candidate failed" if failure.kind == "raised" else "The candidate's process ended"
-    return Crashed(f"{subject} {during}: {failure.message}{hint}", failure.log)
+    match failure.signal:
+        case signal.SIGSYS:
+            why = f"The candidate made a system call that the sandbox forbids, {during}."
+            return Rejected("sandbox_violation", why)
+        case signal.SIGSEGV | signal.SIGBUS:
+            hint = " (a read or write out of bounds, or a write to a read-only input)"
+        case signal.SIGILL:
+            hint = " (an instruction this CPU does not have)"
+    raised = failure.kind == "raised"
+    subject = "The candidate failed" if raised else "The candidate's process ended"
+    return Crashed(f"{subject} {during}: {failure.message}{hint}", failure.log, raised=raised)
+
+
+def _shown(form: Form) -> list[list[object]]:
+    """As a reader knows it."""
+    return [[list(shape), dtype, device] for shape, dtype, device in form]

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Admission
@@ -19,15 +19,39 @@ from rag_kernels.eval.aten import operator
 from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random_recipe, whole_draw
 from rag_kernels.eval.buffers.output_snapshot import Taken
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
-from rag_kernels.eval.buffers.shared_arena import Arena, describe, tensor_bytes
-from rag_kernels.eval.input_kinds import NOT_SHARED, SPECIAL, STRICT
+from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
+from rag_kernels.eval.input_kinds import SPECIAL, STRICT
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.machine.device_lock import Turns
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
+from rag_kernels.eval.protocol import (
+    Answered,
+    AskForProbes,
+    BringDraw,
+    Checked,
+    CheckOutputs,
+    Comparison,
+    ComputeAnswer,
+    Done,
+    Drawn,
+    EmptyExchange,
+    Exchanged,
+    MakeDraw,
+    Opened,
+    OpenReference,
+    PrecisionShown,
+    Probes,
+    ReferenceRequest,
+    ShowPrecision,
+    TakeOutputs,
+    TookOutputs,
+    WriteContent,
+)
 from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, Measurement, ProblemError
 from rag_kernels.eval.timing.reference_times import ReferenceTimes
 
+T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
@@ -97,18 +121,18 @@ class Session:
         memory = None if self.on_gpu else 3 * self.memory_bytes
         role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
         worker = self.workers.spawn(role, memory_bytes=memory, limit_address_space=False)
-        message = {
-            "problem": codec.encode(self.fp),
-            "device": self.device.backend,
-            "threads": threads(),
-            "content": self.content.describe(),
-            "outputs": self.submitted.describe(),
-            "tf32": self.limits.precision != "strict",
-            "seed": self.rng.getrandbits(40),
-        }
+        message = OpenReference(
+            problem=self.fp,
+            device=self.device.backend,
+            threads=threads(),
+            content=self.content.describe(),
+            outputs=self.submitted.describe(),
+            tf32=self.limits.precision != "strict",
+            seed=self.rng.getrandbits(40),
+        )
         fds = [self.content.fd, self.submitted.fd]
         try:
-            self.reply = worker.request(message, deadline_s=self.limits.open_s, fds=fds)
+            self.opened, _ = _exchange(worker, message, Opened, deadline_s=self.limits.open_s, fds=fds)
         except WorkerFailed as failure:
             worker.close()
             raise self.problem_error("could not be set up", failure) from failure
@@ -119,20 +143,34 @@ class Session:
 
     def ask(
         self,
-        do: str,
+        request: ReferenceRequest,
+        kind: type[T],
         *,
         deadline_s: float | None = None,
-        fds: tuple[int, ...] = (),
+        fds: Sequence[int] = (),
         spin: bool = False,
-        **arguments: Any,
-    ) -> Any:
+    ) -> T:
         """One request to the reference worker; its failure is the problem's fault, not a candidate's."""
         self.turns.give_way()
         try:
-            message, deadline_s = {"do": do, **arguments}, deadline_s or self.limits.open_s
-            return self.worker.request(message, deadline_s=deadline_s, fds=fds, spin=spin)
+            return self.send(request, kind, deadline_s=deadline_s or self.limits.open_s, fds=fds, spin=spin)
         except WorkerFailed as failure:
-            raise self.problem_error(f"failed in `{do}`", failure) from failure
+            raise self.problem_error(f"failed in `{type(request).__name__}`", failure) from failure
+
+    def send(
+        self,
+        request: ReferenceRequest,
+        kind: type[T],
+        *,
+        deadline_s: float,
+        fds: Sequence[int] = (),
+        spin: bool = False,
+    ) -> T:
+        """The same at once, where a failure (`WorkerFailed`) is the caller's to judge."""
+        reply, unasked = _exchange(self.worker, request, kind, deadline_s=deadline_s, fds=fds, spin=spin)
+        for fd in unasked:
+            os.close(fd)
+        return reply
 
     # Content
 
@@ -155,9 +193,9 @@ class Session:
             self.draws.append(Arena(self.specs))
         fds = () if self.on_gpu else (self.draws[-1].fd,)
         seed = self.rng.getrandbits(40)
-        reply = self.ask("draw", seed=seed, kind=kind, layout=describe(self.specs), fds=fds)
+        reply = self.ask(MakeDraw(seed, kind, ArenaLayout(tuple(self.specs))), Drawn, fds=fds)
         self.drawn += 1
-        return list(reply["structured"])
+        return list(reply.structured)
 
     @contextmanager
     def first_draw(self) -> Iterator[Arena]:
@@ -165,7 +203,7 @@ class Session:
         arena = Arena(self.specs) if self.on_gpu else self.draws[0]
         try:
             if self.on_gpu:
-                self.ask("bring", draw=0, layout=arena.describe(), fds=(arena.fd,))
+                self.ask(BringDraw(0, arena.describe()), Done, fds=(arena.fd,))
             yield arena
         finally:
             if self.on_gpu:
@@ -175,7 +213,7 @@ class Session:
         """Zero-mean inputs are used only where the module stays finite on them (a logarithm would not)."""
         self._draw("normal")
         reply = self._try_answer(self.drawn - 1, noisy=False)
-        return reply is not None and bool(reply["finite"])
+        return reply is not None and reply.finite
 
     def special(self, kind: str) -> int | None:
         """Return the draw of a kind of `input_draws`, or None where the problem gives no sound answer to it."""
@@ -185,35 +223,27 @@ class Session:
 
     def _special(self, kind: str) -> int | None:
         indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
-        if (kind in INDEX_KINDS and indices) or (kind == "probe" and not self.ask("probes")["probes"]):
+        if (kind in INDEX_KINDS and indices) or (kind == "probe" and not self.ask(AskForProbes(), Probes).any):
             return None
         self._draw(kind)
         draw = self.drawn - 1
         reply = self._try_answer(draw, noisy=kind != "probe")
-        if reply is None or not reply["finite"] or reply["kind"] != "fp64" or reply["own_error"] > MAX_OWN_ERROR:
+        if reply is None or not reply.finite or reply.oracle != "fp64" or reply.own_error > MAX_OWN_ERROR:
             return None
-        return None if kind == "probe" and reply["worst_error"] > STRICT / 2 else draw
+        return None if kind == "probe" and reply.worst_error > STRICT / 2 else draw
 
-    def _try_answer(self, draw: int, *, noisy: bool) -> Any:
+    def _try_answer(self, draw: int, *, noisy: bool) -> Answered | None:
         """The answer to inputs that may be too much for the module; None if it raises."""
         self.write(plain(draw, len(self.specs)))
-        request = {"do": "answer", "key": draw, "noisy": noisy}
         try:
-            reply = self.worker.request(request, deadline_s=max(self.limits.open_s, self.call_limit_s))
+            limit_s = max(self.limits.open_s, self.call_limit_s)
+            reply = self.send(ComputeAnswer(draw, noisy), Answered, deadline_s=limit_s)
         except WorkerFailed as failure:
-            if failure.kind != "raised" or not self._is_well():
+            if not failure.alive:
                 self._restart()
             return None
         self.answered.add(draw)
         return reply
-
-    def _is_well(self) -> bool:
-        """Whether the reference worker can go on: after an assertion on a GPU nothing more works there."""
-        try:
-            self.worker.request({"do": "well"}, deadline_s=self.limits.open_s)
-        except WorkerFailed:
-            return False
-        return True
 
     def _restart(self) -> None:
         """After the module's process died on unusual inputs: a new reference worker, and own draws only."""
@@ -232,7 +262,7 @@ class Session:
     def write(self, recipe: Recipe, target: Arena | None = None) -> None:
         """CPU: lay out the content of the next call in memory that workers read. GPU: tell the reference worker."""
         if self.on_gpu:
-            self.ask("load", recipe=codec.encode(recipe))
+            self.ask(WriteContent(recipe), Done)
             return
         target = target or self.content
         for index, (spec, part) in enumerate(zip(self.specs, recipe, strict=True)):
@@ -257,9 +287,10 @@ class Session:
     def _answer(self, draw: int) -> None:
         """Have the answer for a whole draw computed and remembered."""
         self.write(plain(draw, len(self.specs)))
-        reply = self.ask("answer", key=draw, noisy=False, deadline_s=max(self.limits.open_s, self.call_limit_s))
+        limit_s = max(self.limits.open_s, self.call_limit_s)
+        reply = self.ask(ComputeAnswer(draw, noisy=False), Answered, deadline_s=limit_s)
         self.answered.add(draw)
-        self.oracle_kind = reply["kind"]
+        self.oracle_kind = reply.oracle
 
     def require_answer(self, recipe: Recipe) -> None:
         """Compute a whole draw's answer now, so that it is not computed between a call and its check."""
@@ -267,8 +298,8 @@ class Session:
         if draw is not None and draw not in self.answered:
             self._answer(draw)
 
-    def check(self, outputs: Taken, recipe: Recipe) -> list[dict[str, Any]]:
-        """Compare a call's outputs with the answer; a row `ok, ratio, where` for each."""
+    def check(self, outputs: Taken, recipe: Recipe) -> tuple[Comparison, ...]:
+        """Compare a call's outputs with the answer, one by one."""
         self.require_answer(recipe)
         draw = whole_draw(recipe)
         if draw is None:
@@ -278,8 +309,7 @@ class Session:
         ordinary = draw is None or draw not in self.kinds.values()  # on special ones the noise there sets the limit
         limits = a.limits(self.limits.precision) if a and ordinary else None
         limit_s = max(self.limits.open_s, self.call_limit_s)
-        reply = self.ask("check", key=draw, taken=outputs.number, limits=limits, deadline_s=limit_s)
-        return list(reply["results"])
+        return self.ask(CheckOutputs(draw, outputs.number, limits), Checked, deadline_s=limit_s).results
 
     def _submit(self, outputs: Taken) -> None:
         for index, raw in enumerate(outputs.copies):
@@ -290,21 +320,21 @@ class Session:
         next one, unless it is to be kept for one check."""
         if outputs is not None:
             return Taken(tuple(copied(outputs.bytes(index)) for index in range(len(self.fp.outputs))))
-        reply = self.ask("take", keep=keep)
-        return Taken(number=reply["number"], hash=reply["hash"])
+        reply = self.ask(TakeOutputs(keep), TookOutputs)
+        return Taken(number=reply.taken, hash=reply.hash)
 
     def share(self) -> tuple[int, int]:
         """GPU: the memory through which a new candidate gets draws and hands its outputs over, emptied of what an
         earlier one wrote: its descriptor, and its bytes."""
         self.turns.give_way()
         try:
-            reply, made = self.worker.exchange({"do": "share"}, deadline_s=self.limits.open_s)
+            reply, made = _exchange(self.worker, EmptyExchange(), Exchanged, deadline_s=self.limits.open_s)
         except WorkerFailed as failure:
-            if NOT_SHARED in failure.message:
+            if failure.kind == "not_shared":
                 raise MachineError(f"{failure.message}. Ask `rag-kernels doctor` what to do.") from failure
-            raise self.problem_error("failed in `share`", failure) from failure
+            raise self.problem_error("failed in `EmptyExchange`", failure) from failure
         if self._shared is None:
-            self._shared = made[0], reply["size"]
+            self._shared = made[0], reply.size_bytes
         return self._shared
 
     def _unshare(self) -> None:
@@ -315,8 +345,8 @@ class Session:
     def precision(self, outputs: Taken, draw: int) -> tuple[str, float]:
         """The precision class that the outputs on the probe's draw show, and their relative error."""
         self._submit(outputs)
-        reply = self.ask("precision", key=draw, taken=outputs.number)
-        return str(reply["class"]), float(reply["error"])
+        reply = self.ask(ShowPrecision(draw, outputs.number), PrecisionShown)
+        return reply.name, reply.error
 
     @property
     def reads_in_part(self) -> bool:
@@ -356,6 +386,25 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _exchange(
+    worker: Worker,
+    request: OpenReference | ReferenceRequest,
+    kind: type[T],
+    *,
+    deadline_s: float,
+    fds: Sequence[int] = (),
+    spin: bool = False,
+) -> tuple[T, list[int]]:
+    """Send and wait; the reply, and the descriptors that came with it. WorkerFailed also where the reply is another."""
+    reply, received = worker.exchange(codec.encode(request), deadline_s=deadline_s, fds=fds, spin=spin)
+    try:
+        return codec.decode_as(kind, reply), received
+    except codec.Malformed as malformed:
+        for fd in received:
+            os.close(fd)
+        raise WorkerFailed("crashed", f"its answer was not what was asked for ({malformed})", worker.log()) from None
 
 
 def bytes_of(fp: FunctionalProblem) -> int:

@@ -46,7 +46,7 @@ def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
     if not file.is_file():
         with open_session() as own:
             baseline = _measure(own)
-        if "OutOfMemoryError" in own.timed.compile_note:  # for other programs on the device, perhaps
+        if own.timed.out_of_memory:  # for other programs on the device, perhaps
             return baseline
         file.parent.mkdir(parents=True, exist_ok=True)
         staged = file.with_suffix(f".{os.getpid()}.tmp")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rag_kernels.eval.machine.device import cache_bytes, floor_us
 from rag_kernels.eval.process.workers import WorkerFailed
+from rag_kernels.eval.protocol import CallVariant, Done, PrepareVariant, ReadyVariant, Timed
 
 if TYPE_CHECKING:
     from rag_kernels.eval.sessions.problem_session import Session
@@ -40,6 +41,7 @@ class ReferenceTimes:
         self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
         self.host_s: dict[str, float] = {}  # GPU: seconds until a variant's call was launched, by the last burst
         self.compile_note = "torch.compile was not asked for"
+        self.out_of_memory = False  # when torch.compile was prepared
         self.variants: list[str] = []
 
     def call(self, variant: str, *, cold: bool = False, calls: int = 1, delay_s: float | None = None) -> float:
@@ -52,12 +54,12 @@ class ReferenceTimes:
         if cold and not session.on_gpu:
             self.empty_caches()
         # After it, as for a candidate: it wakes the worker.
-        session.ask("ready", cold=cold and session.on_gpu, calls=calls)
+        session.ask(ReadyVariant(cold and session.on_gpu, calls), Done)
         delay_s = self.delay_s(calls) if delay_s is None else delay_s
         if delay_s:
-            reply = self._ask(variant, calls, delay_s)
-            self.host_s[variant] = reply["host_s"] / calls
-            return float(reply["device_s"]) / calls
+            taken = self._ask(variant, calls, delay_s)
+            self.host_s[variant] = taken.host_s / calls
+            return taken.device_s / calls
         if calls > 1:
             self.ask_for_nothing()
         seconds = self._asked_s(variant, calls)
@@ -92,14 +94,11 @@ class ReferenceTimes:
         self._ask(variant, calls, delay_s)
         return time.perf_counter() - start
 
-    def _ask(self, variant: str, calls: int, delay_s: float) -> dict[str, float]:
+    def _ask(self, variant: str, calls: int, delay_s: float) -> Timed:
         session = self._session
         limit_s = max(session.limits.open_s, session.call_limit_s)
-        begin_s = time.monotonic() + delay_s if delay_s else 0.0
-        reply: dict[str, float] = session.ask(
-            "call", variant=variant, calls=calls, begin_s=begin_s, deadline_s=limit_s, spin=bool(delay_s)
-        )
-        return reply
+        request = CallVariant(variant, calls, time.monotonic() + delay_s if delay_s else 0.0)
+        return session.ask(request, Timed, deadline_s=limit_s, spin=bool(delay_s))
 
     def round_trip_s(self, burst_s: float) -> float:
         """Return what asking and answering took of a burst: the median of requests for no call at all."""
@@ -151,12 +150,12 @@ class ReferenceTimes:
 
     def _prepare(self, variant: str) -> str:
         """Make a variant callable; returns "" or why it is not."""
-        request, limit_s = {"do": "prepare", "variant": variant}, self._session.limits.compile_s
         try:
-            self._session.worker.request(request, deadline_s=limit_s)
+            self._session.send(PrepareVariant(variant), Done, deadline_s=self._session.limits.compile_s)
         except WorkerFailed as failure:
-            if failure.kind != "raised":
+            if not failure.alive:
                 raise self._session.problem_error(f"broke off under {VARIANTS[variant]}", failure) from failure
+            self.out_of_memory |= variant == "compile" and failure.kind == "memory"
             return f"{VARIANTS[variant]} failed: {failure.message}"[:300]
         self.variants.append(variant)
         return ""

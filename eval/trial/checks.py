@@ -56,18 +56,18 @@ class Checks:
         """Full comparison of one call's outputs; the class names the draw in the verdict."""
         wrong = self._compare(place.session, outputs, recipe, input_class)
         if wrong is not None:
-            raise Stopped(wrong)
+            raise Stopped(wrong, alive=True)
 
     def _compare(self, session: Session, outputs: Taken, recipe: Recipe, input_class: str) -> Wrong | None:
         results = session.check(outputs, recipe)
         for number, result in enumerate(results):
-            self.found.worst_ratio = max(self.found.worst_ratio, result["ratio"] if result["ok"] else 0.0)
-            if not result["ok"]:
-                self.relative = result["relative"]
-                where = (f"output {number}: " if len(results) > 1 else "") + result["where"]
-                if session.admission and (like := session.admission.explain(result["ratio"])):
+            self.found.worst_ratio = max(self.found.worst_ratio, result.ratio if result.ok else 0.0)
+            if not result.ok:
+                self.relative = result.relative
+                where = (f"output {number}: " if len(results) > 1 else "") + result.where
+                if session.admission and (like := session.admission.explain(result.ratio)):
                     where += f"; {like}"
-                return Wrong("The numbers are not the problem's.", input_class, result["ratio"], where)
+                return Wrong("The numbers are not the problem's.", input_class, result.ratio, where)
         return None
 
     def draws(self) -> None:
@@ -199,7 +199,7 @@ class Checks:
             self.subject.call(place)
             wrong = self._compare(place.session, self.subject.outputs(place), recipe, kind)
             if wrong is not None and self.relative > GROSS.get(kind, GROSS_ELSE) and kind not in SOFT:
-                raise Stopped(wrong)
+                raise Stopped(wrong, alive=True)
             if wrong is not None:
                 self.found.label(f"fragile: {kind}")
                 self.found.notes.append(f"less exact on inputs of the kind `{kind}`: {wrong.where}")

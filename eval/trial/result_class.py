@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from rag_kernels.eval.aten import operator
 from rag_kernels.eval.kernel_names import is_compiled, is_library
+from rag_kernels.eval.protocol import Profile
 from rag_kernels.eval.records import FunctionalProblem, Tier
-from rag_kernels.eval.sessions.candidate_session import Profile
 
 OWN_SHARE = 0.8  # of the time: more than this in own kernels is a custom kernel
 DECOY_SHARE = 0.02
@@ -38,6 +39,15 @@ NUMERICAL = (
 LOADERS = ("dlopen", "dlsym", "dlmopen")  # nvcc's own runtime imports them too: there the source has to name them
 
 
+@dataclass(frozen=True, slots=True)
+class ResultClass:
+    """The label, a note with the evidence, and the share of the time in its own code where it is known."""
+
+    label: str
+    note: str = ""
+    own_share: float | None = None
+
+
 def links_library(library: Path, source: str, *, on_gpu: bool) -> str:
     """Names of numerical library functions that a kernel-tier library imports, or of ways to find them; or ""."""
     done = subprocess.run(["nm", "-D", "--undefined-only", str(library)], capture_output=True, text=True, check=False)
@@ -59,12 +69,12 @@ def fuses_nothing(source: str, fp: FunctionalProblem) -> bool:
     return calls >= needed
 
 
-def classify(tier: Tier, profile: Profile | None, *, decoy: bool, on_gpu: bool) -> tuple[str, str]:
-    """The label and a note. `profile` is None where nothing was profiled; then the tier speaks."""
+def classify(tier: Tier, profile: Profile | None, *, decoy: bool, on_gpu: bool) -> ResultClass:
+    """The kind of result. `profile` is None where nothing was profiled; then the tier speaks."""
     if decoy:
-        return "library rewrite", "its own kernels are a decoy: without them the result is the same"
+        return ResultClass("library rewrite", "its own kernels are a decoy: without them the result is the same")
     if profile is None or not sum(profile.kernels.values()):
-        return {"kernel": "custom kernel", "composed": "fused + library", "module": "unclassified"}[tier], ""
+        return ResultClass({"kernel": "custom kernel", "composed": "fused + library", "module": "unclassified"}[tier])
     spent = profile.kernels
     whole = sum(spent.values())
     library = sum(us for name, us in spent.items() if is_library(name, on_gpu=on_gpu))
@@ -74,9 +84,11 @@ def classify(tier: Tier, profile: Profile | None, *, decoy: bool, on_gpu: bool) 
     note = f"{own_share:.0%} of the time in its own code; most time in {top}"
     native = profile.native
     if compiled > 0.5 * whole or (not on_gpu and native and all("inductor" in path for path in native)):
-        return "compile or graph only", note
+        return ResultClass("compile or graph only", note, own_share)
     if (not on_gpu and not native) or own_share < DECOY_SHARE:
         if profile.flags:
-            return "flags only", f"no code of its own, but other settings: {', '.join(profile.flags)}"
-        return "library rewrite", note if native or on_gpu else "no native code of its own"
-    return ("custom kernel" if own_share >= OWN_SHARE else "fused + library"), note
+            return ResultClass("flags only", f"no code of its own, but other settings: {', '.join(profile.flags)}")
+        if native or on_gpu:
+            return ResultClass("library rewrite", note, own_share)
+        return ResultClass("library rewrite", "no native code of its own")
+    return ResultClass("custom kernel" if own_share >= OWN_SHARE else "fused + library", note, own_share)

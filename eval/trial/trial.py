@@ -24,14 +24,14 @@ from rag_kernels.eval.instruments.sanitizers import (
 )
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict, Wrong
+from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict
 from rag_kernels.eval.sessions.candidate_session import Place, Stopped, Subject
 from rag_kernels.eval.sessions.problem_session import Session
 from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.timing.paired_ratio import median_us, product
 from rag_kernels.eval.timing.race import Race, Times, order_matters, self_check
 from rag_kernels.eval.trial.checks import Checks, Findings
-from rag_kernels.eval.trial.result_class import classify, fuses_nothing, links_library
+from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 
 T = TypeVar("T")
 
@@ -77,12 +77,12 @@ class Trial:
         if self.thorough:
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
             self._stage("sanitize", self._sanitize)
-        label = self._stage("classify", lambda: self._classify(subject, place, checks))
+        seen = self._stage("classify", lambda: self._classify(subject, place, checks))
         times, warm, host = self._stage("time", lambda: self._time(subject, place, checks, baseline))
         if self.thorough and self.session.odd is not None and "odd shapes" not in self.without:
             odd = self.session.odd
             self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
-        return self._passed(times, warm, host, baseline, label)
+        return self._passed(times, warm, host, baseline, seen)
 
     def _open(self) -> Subject:
         loaded, self.loaded = self.loaded, None
@@ -126,7 +126,7 @@ class Trial:
         except Stopped as stopped:
             if self.candidate.tier != "kernel":
                 self.found.label("contiguous-only")
-            return isinstance(stopped.verdict, Wrong) or "Error" in getattr(stopped.verdict, "reason", "")
+            return stopped.alive
         self.found.checks.append("strides")
         return True
 
@@ -142,7 +142,7 @@ class Trial:
             self.found.label("shape-specialised")
             reason = getattr(stopped.verdict, "reason", "")
             self.found.notes.append(f"at {sizes} ({session.fp.notice or 'scaled'}): {reason}"[:300])
-            return isinstance(stopped.verdict, Wrong) or "ValueError" in reason
+            return stopped.alive
         self.found.checks.append(sizes)
         return True
 
@@ -209,13 +209,13 @@ class Trial:
             self.found.notes.append(f"not run under sanitizers{self._sizes(session)}: {left_out}"[:300])
         return calls
 
-    def _classify(self, subject: Subject, place: Place, checks: Checks) -> str:
+    def _classify(self, subject: Subject, place: Place, checks: Checks) -> ResultClass:
         linked = ""
         if self.library is not None and self.candidate.tier == "kernel":
             linked = links_library(self.library.path, self.candidate.source, on_gpu=self.session.on_gpu)
         if linked:
             self.found.notes.append(f"calls library functions: {linked}")
-            return "library rewrite"
+            return ResultClass("library rewrite")
         profile = None
         if self.candidate.tier == "module" or (self.thorough and self.candidate.tier == "composed"):
             subject.prepare(place, self.session.random_recipe())
@@ -223,11 +223,11 @@ class Trial:
         decoy = self.thorough and self.candidate.tier == "composed" and checks.ghost()
         if not decoy and self.candidate.tier == "composed" and fuses_nothing(self.candidate.source, self.session.fp):
             self.found.notes.append("its library calls are as many as the problem's operators: nothing is fused")
-            return "library rewrite"
-        label, note = classify(self.candidate.tier, profile, decoy=decoy, on_gpu=self.session.on_gpu)
-        if note:
-            self.found.notes.append(note)
-        return label
+            return ResultClass("library rewrite")
+        seen = classify(self.candidate.tier, profile, decoy=decoy, on_gpu=self.session.on_gpu)
+        if seen.note:
+            self.found.notes.append(seen.note)
+        return seen
 
     # Timing
 
@@ -303,7 +303,7 @@ class Trial:
         return False
 
     def _passed(
-        self, times: Times, warm: Times | None, host: Times | None, baseline: Baseline | None, label: str
+        self, times: Times, warm: Times | None, host: Times | None, baseline: Baseline | None, seen: ResultClass
     ) -> Verdict:
         session, found = self.session, self.found
         candidate, eager = times.seconds["candidate"], times.seconds["eager"]
@@ -333,13 +333,14 @@ class Trial:
         for text in session.labels():
             found.label(text)
         passed = Passed(
-            label=label,
+            label=seen.label,
             precision=found.precision,
             error_ratio=found.worst_ratio,
             measurement=measurement,
             checks=tuple(dict.fromkeys(found.checks)),
             notes=tuple(found.notes),
             labels=tuple(found.labels),
+            own_share=seen.own_share,
         )
         if passed.claims_speed:  # what is under suspicion is no bar for others
             session.best_speedup = max(session.best_speedup, against_eager.low)

@@ -98,7 +98,8 @@ def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottle
     if measured.candidate_us < SHORT_US and measured.floor_fraction < FAR:
         return Bottleneck("overhead", f"a call of {measured.candidate_us:.0f} us {reached}", ridge)
     if verdict.label in ("library rewrite", "fused + library"):
-        seen = next((note for note in verdict.notes if "of the time in its own code" in note), verdict.label)
+        share = verdict.own_share
+        seen = f"{share:.0%} of the time in its own code" if share is not None else verdict.label
         return Bottleneck("library", f"{seen}, {reached}", ridge)
     if verdict.counters is not None:
         kind, figure, _ = counted(verdict.counters)

@@ -82,8 +82,9 @@ def explain(verdict: Verdict, *, device: Device, features: Features) -> str:
             )
         case Crashed():
             log = f"\n\n```\n{trim_log(verdict.log)}\n```" if verdict.log.strip() else ""
-            refused = "Error:" in verdict.reason  # raised by the call itself, not a signal
-            hint = "Compare it with the signature above." if refused else "Look for reads and writes out of bounds."
+            hint = (
+                "Compare it with the signature above." if verdict.raised else "Look for reads and writes out of bounds."
+            )
             return f"It crashed: {_sentence(verdict.reason)} {hint}{log}"
         case TimedOut():
             return (

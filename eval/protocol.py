@@ -1,0 +1,576 @@
+"""What the judge and its two workers say to each other: one record a request, and one for what comes back.
+
+A worker is opened with its first message; every later one is a member of `ReferenceRequest` or `CandidateRequest`, and
+the child matches them all. They travel as JSON by `eval.codec`; file descriptors go beside them. A candidate's worker
+may send anything: its replies are read as the one class that was asked for, with the number of the request. Where
+something fails comes a `Failed` (`eval.process.channel`). Knows nothing of processes, sockets and torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast, get_args
+
+from rag_kernels.eval import codec
+from rag_kernels.eval.buffers.call_content import Recipe, Splice
+from rag_kernels.eval.buffers.shared_arena import ArenaLayout
+from rag_kernels.eval.records import Backend, FunctionalProblem, Role, Scalar, TensorSpec, Tier
+
+T = TypeVar("T")
+
+
+class UnknownRequest(ValueError):
+    """A worker was sent what it has no answer for; the message is a sentence."""
+
+
+# To both workers
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It was done; nothing is to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """Stands for a value that JSON has no word for: no candidate can be given it. `what` describes it."""
+
+    what: str
+
+
+Leaf = Scalar | Unsupported
+
+
+# To the reference worker
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReference:
+    """Load the problem's module, on the arenas whose descriptors come along (content, submitted outputs): `Opened`."""
+
+    problem: FunctionalProblem
+    device: Backend
+    threads: int
+    content: ArenaLayout
+    outputs: ArenaLayout
+    tf32: bool  # allowed in timed calls
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a `ModelNew` is made with: constructor inputs as JSON (lists stay lists), and leaves of `get_inputs`."""
+
+    init_inputs: str
+    leaves: tuple[Leaf, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeDraw:
+    """Make one more draw of all tensor arguments: on a GPU there, else in the arena that comes along: `Drawn`."""
+
+    seed: int
+    kind: str  # of `eval.numerics.input_draws`
+    layout: ArenaLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Of each tensor, whether its arrangement means something."""
+
+    structured: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BringDraw:
+    """GPU only: write a draw into the arena that comes along: `Done`."""
+
+    draw: int
+    layout: ArenaLayout
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyExchange:
+    """GPU only: empty the memory that is shared with a new candidate: `Exchanged`, the first time with a descriptor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """How large the shared memory is."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfferDraw:
+    """GPU only: lay a draw out in the shared memory, for the candidate's worker to copy: `Done`."""
+
+    draw: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOutputs:
+    """GPU only: copy the outputs that the candidate's worker has handed over: `TookOutputs`.
+
+    The copy is good until the next one, unless it is to be kept for one check.
+    """
+
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TookOutputs:
+    """The number that the copy was taken under, and its fingerprint."""
+
+    taken: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContent:
+    """GPU only: make the content of the next call, from the draws held there: `Done`."""
+
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareVariant:
+    """Make a baseline callable (compile, autotune, graph) and run it once, on the current content: `Done`."""
+
+    variant: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyVariant:
+    """Before so many timed calls: put state back, empty the GPU's caches if they are to be cold: `Done`."""
+
+    cold: bool
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallVariant:
+    """The timed call of eager or of a baseline, or several with one wait at the end: `Timed`.
+
+    GPU: with a moment of `time.monotonic` to begin at they are queued behind a delay, and timed by events.
+    """
+
+    variant: str
+    calls: int
+    begin_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds that the device took, by events (0 where nothing was delayed), and until the host had made all calls."""
+
+    device_s: float
+    host_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAnswer:
+    """Compute what is right for the current content and remember it under the draw's number: `Answered`.
+
+    `noisy` also measures what honest rounding may do there.
+    """
+
+    draw: int
+    noisy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the answer is like: `own_error` is PyTorch's own error, relative; `worst_error` that of one element."""
+
+    oracle: Literal["fp64", "own dtype"]
+    finite: bool
+    own_error: float
+    worst_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutputs:
+    """Compare outputs with the answer for a draw, or (None) with one for the current content: `Checked`.
+
+    They are those that were taken under a number, or (None) those in the arena of submitted outputs. `limits`: R_rms
+    and R_max as calibrated for the problem.
+    """
+
+    draw: int | None
+    taken: int | None
+    limits: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`ratio` is the error over PyTorch's own (1.0 is as exact as PyTorch); `where` says what was wrong.
+
+    `relative` is the worst row's RMS error over its RMS (rows far smaller than the whole: over a hundredth of it).
+    """
+
+    ok: bool
+    ratio: float
+    where: str
+    relative: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One comparison an output."""
+
+    results: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowPrecision:
+    """Name the precision that outputs on the probe's draw show: `PrecisionShown`. `taken` as in `CheckOutputs`."""
+
+    draw: int
+    taken: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionShown:
+    """The class of precision, and the relative error that it was told from."""
+
+    name: str
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskForProbes:
+    """Whether the problem has products whose precision a probe can show: `Probes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Whether there are some."""
+
+    any: bool
+
+
+ReferenceRequest = (
+    CallVariant
+    | ReadyVariant
+    | WriteContent
+    | MakeDraw
+    | BringDraw
+    | EmptyExchange
+    | OfferDraw
+    | TakeOutputs
+    | PrepareVariant
+    | ComputeAnswer
+    | CheckOutputs
+    | ShowPrecision
+    | AskForProbes
+)
+ReferenceReply = Done | Timed | Drawn | Exchanged | TookOutputs | Answered | Checked | PrecisionShown | Probes
+
+
+# To a candidate's worker
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateCode:
+    """What there is to load: paths of what was built of it are empty where nothing was."""
+
+    tier: Tier
+    source: str
+    library: str
+    cubin: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCandidate:
+    """Load the candidate: `Done`."""
+
+    device: Backend
+    threads: int
+    code: CandidateCode
+
+
+@dataclass(frozen=True, slots=True)
+class InContent:
+    """An argument that is a tensor: the one at this place of the content."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter or a buffer of the problem's module: where it lies in the content, and in the module."""
+
+    place: int
+    path: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What code is told of its arguments: their form, never the problem's source. What has a default is a module's."""
+
+    arguments: tuple[InContent | Scalar, ...]
+    constants: tuple[bool | int | float, ...]
+    keywords: tuple[tuple[str, Scalar | tuple[Scalar, ...]], ...]
+    leaves: tuple[InContent | Leaf, ...] = ()
+    init_inputs: str = "[]"  # JSON, as in `Opened`
+    held: tuple[Held, ...] = ()
+    seed: int = 0
+    beside: int | None = None  # the place whose parameters it may use too, being called in one burst with it
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind the code to one more set of buffers: `Done`. Sets are numbered as they are bound.
+
+    Descriptors that come along: the content's, then the outputs' (CPU) or that of the shared memory (GPU, for the first
+    set of a problem), which has `shared_bytes`. `like` is an earlier set of the same problem, whose draws it shares.
+    """
+
+    binding: Binding
+    content: ArenaLayout
+    outputs: ArenaLayout
+    writable: bool
+    strided: bool
+    like: int | None
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldDraw:
+    """GPU only: keep the draw that lies in the shared memory now: `Done`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinExchange:
+    """GPU only: use the shared memory whose descriptor comes along, and forget the draws that are held: `Done`."""
+
+    at: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeContents:
+    """GPU only: make the contents of the next calls, poison the outputs, empty the caches if asked: `Done`."""
+
+    at: tuple[int, ...]
+    recipes: tuple[Recipe, ...]
+    poisons: tuple[int, ...]
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Before calls: leave no result of an earlier one, put state back: `Done`."""
+
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The timed call: `Done`. What it is for is never said."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Timed calls on several sets in this order, with one wait at the end: `Done`.
+
+    GPU: with a moment of `time.monotonic` to begin at they are queued behind a delay until then.
+    """
+
+    order: tuple[int, ...]
+    begin_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Copy the outputs into the judge's memory, where they are not already: `Pulled`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Of each output shape, dtype and device; whether all around the tensors is as it was, and the rounding too."""
+
+    form: tuple[tuple[tuple[int, ...], str, str], ...]
+    intact: bool
+    arithmetic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HashOutputs:
+    """A fingerprint of the outputs where they are: `Hashed`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class HashInputs:
+    """GPU only: a hash of the inputs as they are on the device now: `Hashed`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class UseThreads:
+    """Use another number of OpenMP threads: `Done`."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """Composed tier: let the own kernels do nothing, or (False) work again: `Done`."""
+
+    muted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCalls:
+    """Composed tier: make one call and record what its kernels are called with: `Recorded`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The calls as a checked program reads them, in base64, or why they are left out."""
+
+    calls: str
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCall:
+    """Make one call under a profiler: `Profile`."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Microseconds by kernel (GPU) or operator (CPU), and what the candidate changed.
+
+    `native`: native libraries that it loaded; `flags`: switches of torch that it moved.
+    """
+
+    kernels: dict[str, float]
+    native: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+CandidateRequest = (
+    Call
+    | Ready
+    | Burst
+    | Bind
+    | HoldDraw
+    | JoinExchange
+    | ComposeContents
+    | Pull
+    | HashOutputs
+    | HashInputs
+    | UseThreads
+    | Mute
+    | RecordCalls
+    | ProfileCall
+)
+CandidateReply = Done | Pulled | Hashed | Recorded | Profile
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTensor:
+    """A tensor's content in base64."""
+
+    spec: TensorSpec
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One call of a module in a program of its own, in a file (`eval.children.module_program`)."""
+
+    device: Backend
+    code: CandidateCode
+    binding: Binding
+    tensors: tuple[GivenTensor, ...]
+
+
+# To JSON and back
+
+
+def _names(*kinds: type) -> dict[str, type]:
+    return {kind.__name__: kind for kind in kinds}
+
+
+_REFERENCE, _CANDIDATE = _names(*get_args(ReferenceRequest)), _names(*get_args(CandidateRequest))
+_CANDIDATE_PARTS = _names(Binding, InContent, Unsupported, Held, CandidateCode, ArenaLayout, TensorSpec, Splice)
+_CALL_PARTS = _names(ModuleCall, GivenTensor) | _CANDIDATE_PARTS
+_PARTS: dict[str, Mapping[str, type]] = {
+    "the reference worker": {**codec.RECORDS, **_names(ArenaLayout, Splice, OpenReference), **_REFERENCE},
+    "a candidate's worker": {**_CANDIDATE_PARTS, **_names(OpenCandidate), **_CANDIDATE},
+}
+
+
+def reference_opening(message: Any) -> OpenReference:
+    """Read the first message to the reference worker."""
+    return cast(OpenReference, _request(message, "the reference worker", {"OpenReference"}))
+
+
+def reference_request(message: Any) -> ReferenceRequest:
+    """Read any later message to it."""
+    return cast(ReferenceRequest, _request(message, "the reference worker", _REFERENCE))
+
+
+def candidate_opening(message: Any) -> OpenCandidate:
+    """Read the first message to a candidate's worker; its number is 0."""
+    message.pop("number", None)
+    return cast(OpenCandidate, _request(message, "a candidate's worker", {"OpenCandidate"}))
+
+
+def candidate_request(message: Any) -> tuple[int, CandidateRequest]:
+    """Read any later message to it, with its number."""
+    number = message.pop("number", 0)
+    return number, cast(CandidateRequest, _request(message, "a candidate's worker", _CANDIDATE))
+
+
+def module_call(text: str) -> ModuleCall:
+    """Read a call that `codec.dumps` has written."""
+    return cast(ModuleCall, codec.decode(json.loads(text), _CALL_PARTS))
+
+
+def _request(message: Any, whose: str, known: Mapping[str, type] | set[str]) -> Any:
+    name = message.get("_")
+    if name not in known:
+        raise UnknownRequest(
+            f"`{name}` is no request to {whose}: the judge and its workers are of different versions, so start it again"
+        )
+    return codec.decode(message, _PARTS[whose])
+
+
+def numbered(message: OpenCandidate | CandidateRequest | CandidateReply, number: int) -> dict[str, Any]:
+    """As it goes to a candidate's worker and back: with the number of the request."""
+    encoded: dict[str, Any] = codec.encode(message)
+    encoded["number"] = number
+    return encoded
+
+
+def reply_to(number: int, kind: type[T], reply: Any) -> T:
+    """Read a candidate's answer to this request; raises `codec.Malformed` where it is another one's or none at all."""
+    if not isinstance(reply, dict) or reply.pop("number", None) != number:
+        raise codec.Malformed("another number than the request's")
+    return codec.decode_as(kind, reply)
