@@ -63,7 +63,7 @@ class Contraction:
         return self.right.lanes
 
     def phase_of(self, loop: Loop) -> tuple[int, Phase] | None:
-        """The number and the phase that a loop takes part in."""
+        """Return the number and the phase that a loop takes part in, or None."""
         for number, phase in enumerate(self.phases):
             if loop.leaves == (phase.output,) or loop.leaves == (phase.window,):
                 return number, phase

@@ -35,6 +35,8 @@ def one_pass(lowered: Lowered, length: int) -> Lowered:
 
 @dataclass(slots=True)
 class _OnePass:
+    """Replaces reductions of long rows by their one-pass forms; `collect` finds the rows first."""
+
     length: int
     counts: dict[Row, ir.Group] = field(default_factory=dict)  # rows with a variance, and what a mean divides by
     tops: set[Row] = field(default_factory=set)  # rows with a softmax's sum
@@ -54,7 +56,10 @@ class _OnePass:
                 self.counts[row] = second.args[1].group
 
     def inner(self, value: ir.Reduce) -> Row | None:
-        """The row that a sum of squares about the mean, or of exponentials below the maximum, depends on."""
+        """Return the row whose mean or maximum a reduction depends on.
+
+        These are sums of squares about the mean, and of exponentials below the maximum; None for any other.
+        """
         assert isinstance(value.arg, ir.Op)
         if value.arg.template not in (CENTRED, EXPONENTIAL):
             return None

@@ -75,12 +75,12 @@ class _Reader:
 
 
 def _is_whole(value: ir.Value) -> bool:
-    """Whether no dimension is expanded: a reader of the value itself has no loop over that."""
+    """Return whether no dimension is expanded: a reader of the value itself has no loop over such a one."""
     return {atom for group in value.dims for atom in ir.leaves(group)} <= ir.tree_atoms(value)
 
 
 def _as_one(group: ir.Group) -> ir.Group:
-    """A dimension of a tensor is one loop, though several may run over it."""
+    """Return a group as one loop: a dimension of a stored tensor is one, though several may run over it."""
 
     def joined(outer: ir.Atom, inner: ir.Atom) -> ir.Atom:
         return ir.Atom(outer.size * inner.size, parts=(outer, inner))
@@ -89,7 +89,10 @@ def _as_one(group: ir.Group) -> ir.Group:
 
 
 def _is_costly(value: ir.Value) -> bool:
-    """Whether it takes more to compute it again than to read it: a reduction, or several tensors of its size."""
+    """Return whether computing a value again costs more than reading it.
+
+    It does for a reduction, and for a value of several tensors of its size.
+    """
     inside = list(ir.walk(value))
     loads = {v.buffer for v in inside if isinstance(v, ir.Load) and prod(v.shape) >= prod(value.shape)}
     return len(loads) > 1 or any(isinstance(v, ir.Reduce | ir.Scan) for v in inside)

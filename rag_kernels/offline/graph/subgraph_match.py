@@ -115,7 +115,7 @@ def specs_of(fp: FunctionalProblem) -> dict[str, TensorSpec]:
 
 
 def _can_match(pattern: FunctionalProblem) -> bool:
-    """Every input is used, every output is computed, each once."""
+    """Return whether every input of the pattern is used, and every output is computed, each once."""
     names = {n.name for n in pattern.nodes}
     used = {name for n in pattern.nodes for name in refs_of(n)}
     outputs = set(pattern.results) <= names and len(set(pattern.results)) == len(pattern.results)
@@ -267,7 +267,7 @@ def alike(ours: TensorSpec, theirs: TensorSpec) -> bool:
 
 
 def _arguments(node: Node) -> dict[str | int, Value]:
-    """By position or name, with known defaults."""
+    """Return the arguments by position or name, with known defaults."""
     name = base_name(node.op)
     left_out: dict[str | int, Value] = dict(enumerate(*DEFAULTS[name])) if name in DEFAULTS else {}
     return {**left_out, **dict(enumerate(node.args)), **dict(node.kwargs)}
