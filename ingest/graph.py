@@ -355,7 +355,7 @@ class _Walk:
 
 
 def _canonical(name: str, variant: str) -> str:
-    """Return one name for operators that have several."""
+    """One name for operators that have several."""
     alias = getattr(torch.ops.aten, _ALIASES.get(name, name))
     return f"{_ALIASES.get(name, name)}.{variant}" if variant in alias.overloads() else f"{name}.{variant}"
 

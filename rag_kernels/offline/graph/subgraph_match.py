@@ -267,7 +267,7 @@ def alike(ours: TensorSpec, theirs: TensorSpec) -> bool:
 
 
 def _arguments(node: Node) -> dict[str | int, Value]:
-    """Return the arguments by position or name, with known defaults."""
+    """By position or name, with known defaults."""
     name = base_name(node.op)
     left_out: dict[str | int, Value] = dict(enumerate(*DEFAULTS[name])) if name in DEFAULTS else {}
     return {**left_out, **dict(enumerate(node.args)), **dict(node.kwargs)}
