@@ -76,7 +76,7 @@ def _layers(init: ast.FunctionDef | None) -> dict[str, str]:
 
 
 def _defaults(arguments: ast.arguments) -> dict[str, ast.expr]:
-    """The keyword constants of a functional form."""
+    """Return the keyword constants of a functional form."""
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     return {argument.arg: value for argument, value in pairs if value is not None}
 
@@ -194,12 +194,12 @@ class _Reader:
 
 
 def _above(graph: tuple[Step, ...], number: int | str, ops: set[str]) -> Step | None:
-    """The step of that number if it is one of these operators."""
+    """Return the step of that number if it is one of these operators."""
     return graph[number] if isinstance(number, int) and graph[number].op in ops else None
 
 
 def _ancestors(graph: tuple[Step, ...], number: int, depth: int = 6) -> Iterator[Step]:
-    """The steps that feed a step, itself first, up to a depth."""
+    """Yield the steps that feed a step, itself first, up to a depth."""
     yield graph[number]
     if depth:
         for source in graph[number].inputs:
@@ -208,7 +208,7 @@ def _ancestors(graph: tuple[Step, ...], number: int, depth: int = 6) -> Iterator
 
 
 def _idiom(graph: tuple[Step, ...], number: int) -> str | None:
-    """The operator that this step completes, if it does."""
+    """Return the operator that this step completes, if it does."""
     step = graph[number]
     if step.op in {"mul", "div"}:
         return _gate(graph, step) or _normalisation(graph, number)

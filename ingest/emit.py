@@ -138,7 +138,7 @@ class _Writer:
         return self._call(node, name, bound)
 
     def _arguments(self, node: Node) -> list[str]:
-        """The call as it was recorded, with nothing hoisted."""
+        """Return the call as it was recorded, with no constant made a keyword."""
         keywords = [f"{name}={self._plain(value)}" for name, value in node.kwargs]
         on_device = [self._on_device().removeprefix(", ")] if operator(node.op).names_device else []
         return [*map(self._plain, node.args), *keywords, *on_device]
@@ -177,7 +177,7 @@ class _Writer:
         return f", device={self.device}.device" if self.device else ""
 
     def _bound(self, node: Node, name: str) -> dict[str, str]:
-        """The arguments that differ from their defaults, as text, with constants hoisted to keywords."""
+        """Return the arguments that differ from their defaults, as text, with constants made keywords."""
         texts: dict[str, str] = {}
         given = bind(node)
         schema = overload(node.op)._schema.arguments
@@ -252,7 +252,7 @@ class _Writer:
 
 
 def _guards(arguments: tuple[Argument, ...]) -> list[str]:
-    """The graph was recorded for these values of the Python arguments, so others are refused."""
+    """Return statements that refuse other values of the Python arguments than those of the recording."""
     return [
         f'assert {a.name} == {_literal(a.value)}, "recorded for {a.name}={a.value}"'
         for a in arguments
@@ -277,7 +277,7 @@ def _values(node: Node) -> list[Value]:
 
 
 def _colons(dim: int) -> str:
-    """The part of a subscript before dimension `dim`."""
+    """Return the part of a subscript before dimension `dim`."""
     return ":, " * dim
 
 
@@ -316,7 +316,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _collapsed(argument: str, value: Value) -> Value:
-    """A tuple of equal sizes per axis is written as one number."""
+    """Return one number for a tuple of equal sizes per axis, and other values as they are."""
     if argument in PER_AXIS and isinstance(value, tuple) and len(set(value)) == 1:
         return value[0]
     if argument == "dim" and isinstance(value, tuple) and len(value) == 1:

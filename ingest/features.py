@@ -127,7 +127,7 @@ def _meta(value: Value, specs: dict[str, TensorSpec]) -> Any:
 
 
 def _recurrent_flops(node: Node, specs: dict[str, TensorSpec]) -> int:
-    """Every weight matrix is applied once to every row of every step."""
+    """Count every weight matrix once for every row of every step."""
     given = bind(node)
     x = specs[refs(given["input"])[0]]
     rows = math.prod(x.shape[:-1])

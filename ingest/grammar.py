@@ -39,7 +39,7 @@ class Graph:
 
 
 def _table(section: str) -> tuple[Operator, ...]:
-    """The operators of one section of `grammar.txt`, which explains its columns."""
+    """Return the operators of one section of `grammar.txt`, which explains its columns."""
     text = Path(__file__).with_suffix(".txt").read_text()
     rows: list[Operator] = []
     for line in text.partition(f"[{section}]\n")[2].partition("\n\n")[0].splitlines():

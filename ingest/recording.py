@@ -280,6 +280,7 @@ def unique(wanted: list[str]) -> list[str]:
 
 
 def spec_of(tensor: Tensor) -> TensorSpec:
+    """Return the shape and dtype of a tensor."""
     return TensorSpec(tuple(int(n) for n in tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 

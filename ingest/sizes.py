@@ -42,7 +42,7 @@ def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
 
 
 def _odd(fp: FunctionalProblem, small: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
-    """All sizes odd if the module allows it, else those of the inputs, else the batch."""
+    """Return the problem with all sizes odd if the module allows it, else those of the inputs, else the batch."""
     for reach in reversed(REACHES):
         changed = odd_sizes(small.problem, reach=reach)
         if changed is None:

@@ -216,7 +216,7 @@ def test_rows_shared_by_blocks_are_as_exact_as_pytorch(
     name: str, meets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
-    monkeypatch.setattr(multi_block_rows, "CLUSTER", 8 if meets == "Cluster" else 0)
+    monkeypatch.setattr(multi_block_rows, "MAX_CLUSTER_BLOCKS", 8 if meets == "Cluster" else 0)
     assert_shared(name, *SHARED[name], meets, tmp_path)
 
 

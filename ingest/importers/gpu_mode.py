@@ -158,7 +158,7 @@ def _submissions(folder: _Folder, problem: Imported, where: str) -> Iterator[Rea
 
 
 def _flat(file: Path, modules: Mapping[str, Path], seen: frozenset[str] = frozenset()) -> str:
-    """The text of a file with what it imports from its neighbours in place of the imports; never run here."""
+    """Return the text of a file with its neighbours' text in place of their imports; it is never run here."""
     source = read_text(file)
     try:
         tree = ast.parse(source)
@@ -173,7 +173,7 @@ def _flat(file: Path, modules: Mapping[str, Path], seen: frozenset[str] = frozen
 
 
 def _replacement(node: ast.stmt, modules: Mapping[str, Path], seen: frozenset[str], *, nested: bool) -> str | None:
-    """What stands for an import of a neighbour; None for everything else, which stays."""
+    """Return the text that replaces an import of a neighbour, or None for everything else, which stays."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.name in modules:
@@ -193,7 +193,7 @@ def _replacement(node: ast.stmt, modules: Mapping[str, Path], seen: frozenset[st
 
 
 def _leaderboards(path: Path) -> dict[Path, str]:
-    """Names of leaderboards by folder, from the files that list a set of problems."""
+    """Return names of leaderboards by folder, from the files that list a set of problems."""
     found: dict[Path, str] = {}
     for file in sorted({*path.rglob("*.yaml"), *path.parent.glob("*.yaml")}):
         try:

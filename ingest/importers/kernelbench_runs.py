@@ -152,7 +152,7 @@ def _sources(folder: Path) -> dict[tuple[int, int], Path]:
 
 
 def _results(run: Path) -> tuple[Results, list[Skipped]]:
-    """What a run says of its kernels, by problem and sample; older runs have one result instead of a list."""
+    """Return a run's results by problem and sample; older runs have one result instead of a list."""
     where = f"{run.name}/eval_results.json"
     try:
         text = json.loads((run / "eval_results.json").read_text())

@@ -171,7 +171,7 @@ def _baseline(file: Path) -> tuple[float | None, str]:
 
 
 def _task_kernels(task: _Task) -> Iterator[Read]:
-    """The task's problems, and its own kernel if it has one."""
+    """Yield the task's problems, and its own kernel if it has one."""
     file = task.folder / f"{task.direction}.cu"
     if not file.is_file():
         for problem in task.problems:
@@ -210,7 +210,7 @@ def _highlighted(folder: Path, tasks: dict[tuple[str, str], _Task]) -> Iterator[
 
 
 def _claim_of_row(task: _Task, row: dict[str, str]) -> Claim:
-    """A line of the table as a claim."""
+    """Return a row of the table as a claim."""
 
     def value(name: str) -> float | None:
         return number(float(row[name])) if row.get(name) else None

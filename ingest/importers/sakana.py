@@ -89,7 +89,7 @@ class Sakana:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a file with their numbers, from 0, a batch at a time."""
+    """Yield the rows of a file with their numbers, from 0, a batch at a time."""
     import duckdb
 
     con = duckdb.connect(config={"threads": 2})
@@ -113,7 +113,10 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _imported(row: dict[str, Any], flagged: dict[tuple[int, int], str]) -> Imported:
-    """One row; raises ValueError with the reason when it cannot be used."""
+    """Return one row as a kernel.
+
+    Raises ValueError with the reason when it cannot be used.
+    """
     for name in TEXTS:
         if not isinstance(row[name], str) or not row[name].strip():
             raise ValueError(f"{name} is empty")
@@ -161,7 +164,7 @@ def _claim(
 
 
 def _details(row: dict[str, Any], coordinates: re.Match[str] | None) -> dict[str, Any]:
-    """Where the row comes from and what its profilers said, without what names people."""
+    """Return where the row comes from and what its profilers said, without what names people."""
     found: dict[str, Any] = {"index": row.get("__index_level_0__"), "max_diff": number(row["Max_Diff"])}
     if coordinates is not None:
         sweep, batch, sample, edit = coordinates.groups()
@@ -177,7 +180,7 @@ def _details(row: dict[str, Any], coordinates: re.Match[str] | None) -> dict[str
 
 
 def _speedup(row: dict[str, Any], name: str, correct: bool) -> float | None:
-    """A wrong kernel has 0.0 there, which is no speed-up."""
+    """Return the row's speed-up, or None for a wrong kernel, which has 0.0 there."""
     value = number(row[name])
     return value if correct and value else None
 

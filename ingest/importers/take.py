@@ -36,7 +36,7 @@ class Report:
 
 
 def import_from(archive: DuckArchive, importer: Importer, path: Path, *, batch: int = BATCH) -> Report:
-    """Store everything that the importer finds; what is there already stays, so it can be repeated."""
+    """Take in everything that the importer finds; what is there already stays, so it can be repeated."""
     report = Report()
     waiting: list[Imported] = []
     for one in importer.read(path):
@@ -55,7 +55,7 @@ def import_from(archive: DuckArchive, importer: Importer, path: Path, *, batch: 
 def functionalize_imported(
     archive: DuckArchive, embedder: Embedder, *, workers: Workers, jobs: int = 2
 ) -> Iterator[Row]:
-    """Functionalize every imported problem that has no functional form, and embed its kernels by it.
+    """Work out the functional form of every imported problem that has none, and embed its kernels by it.
 
     A problem for which that fails keeps the text of its source, with the reason beside it.
     """

@@ -43,7 +43,10 @@ def advised(plans: Sequence[Plan], shown: Sequence[Shown], backend: Backend) -> 
 
 
 def _treatment(shown: Shown, backend: Backend) -> dict[str, bool]:
-    """Of a kernel of this writer's: the operators that it calls, or if it calls none all of its problem's."""
+    """Return by operator whether a kernel of this writer's computes it itself.
+
+    It names the operators that the kernel calls, or if it calls none all of its problem's.
+    """
     kernel = shown.kernel
     if kernel.backend != backend or kernel.retracted or parameters_in(kernel.source, backend) is None:
         return {}

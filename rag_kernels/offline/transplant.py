@@ -71,7 +71,7 @@ def _places(shown: Shown, fp: FunctionalProblem) -> Iterator[_Place]:
 
 
 def _same_sizes(pattern: FunctionalProblem, match: Match, fp: FunctionalProblem) -> bool:
-    """Whether the kernel would be called with tensors as large as those that it was made for."""
+    """Return whether the kernel would be called with tensors as large as those that it was made for."""
     specs = specs_of(fp)
     pairs = zip(pattern.arguments, match.arguments, strict=False)  # numbers follow
     bound = [(a.spec, v.name) for a, v in pairs if isinstance(a, TensorArgument) and isinstance(v, Ref)]
@@ -79,7 +79,7 @@ def _same_sizes(pattern: FunctionalProblem, match: Match, fp: FunctionalProblem)
 
 
 def _with_transplants(fp: FunctionalProblem, places: Sequence[_Place]) -> Transplant | None:
-    """Calls in all places that are still free, one after the other."""
+    """Return the problem with calls in all places that are still free, or None if there are none."""
     kernels: dict[str, tuple[Foreign, Shown]] = {}
     done: list[_Place] = []
     for place in places:
@@ -106,7 +106,7 @@ def _listed(place: _Place) -> str:
 
 
 def _with_call(fp: FunctionalProblem, match: Match, op: str) -> FunctionalProblem:
-    """The problem with one call in place of the matched operators; its outputs keep their names."""
+    """Return the problem with one call in place of the matched operators; its outputs keep their names."""
     made = {n.name: n for n in fp.nodes}
     specs = tuple(made[name].outputs[0] for name in match.outputs)
     if len(match.outputs) == 1:

@@ -99,7 +99,8 @@ class Variant:
 
 
 def _reused(brief: Brief) -> Iterator[tuple[bool, Draft]]:
-    """Archived kernels of the very same graph, as they are, and whether they were proven at these very sizes.
+    """Yield archived kernels of the very same graph as drafts, each with whether it was proven at these very
+    sizes.
 
     A claim is no proof. The judge proves them on this problem again; at other sizes a kernel may refuse to work, which
     costs its draft.
@@ -127,7 +128,7 @@ def _sizes(fp: FunctionalProblem) -> list[TensorSpec]:
 
 
 def _transplanted(brief: Brief, plain: Variant) -> Iterator[Variant]:
-    """Forms in which archived kernels compute parts of the problem."""
+    """Yield forms in which archived kernels compute parts of the problem."""
     for made in transplants(plain.problem, brief.exemplars, brief.device.backend):
         yield replace(plain, problem=made.problem, foreign=made.kernels, idea=made.idea, shown=made.shown)
 
@@ -139,7 +140,9 @@ def _rewrites(plain: Variant) -> Iterator[Variant]:
 
 
 def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) -> Iterator[Draft]:
-    """The fastest candidate so far, in the form of the graph that it was written for, with one parameter changed."""
+    """Yield the fastest candidate so far with one parameter changed, in the form of the graph that it was
+    written for.
+    """
     best, backend = _best(brief.attempts), brief.device.backend
     if best is None:
         return
@@ -159,7 +162,7 @@ def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) ->
 
 
 def _best(attempts: Sequence[Attempt]) -> Attempt | None:
-    """The fastest attempt that passed."""
+    """Return the fastest attempt that passed, or None."""
     passed = [(a.judged.verdict.measurement.candidate_us, a) for a in attempts if isinstance(a.judged.verdict, Passed)]
     return min(passed, key=lambda pair: pair[0])[1] if passed else None
 

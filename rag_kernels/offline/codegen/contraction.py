@@ -63,7 +63,7 @@ class Contraction:
         return self.right.lanes
 
     def phase_of(self, loop: Loop) -> tuple[int, Phase] | None:
-        """The number and the phase that a loop takes part in."""
+        """Return the number and the phase that a loop takes part in, or None."""
         for number, phase in enumerate(self.phases):
             if loop.leaves == (phase.output,) or loop.leaves == (phase.window,):
                 return number, phase
@@ -188,7 +188,7 @@ def arranged(
     `loops` has the atoms of rows, columns, batches and depth.
     """
     loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
-    accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}
+    accesses = {v: access_of(v.stored, v.index, names) for v in loads}
     stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
     every = [*stores.values(), *accesses.values()]
     rows, columns, batches, reduced = loops
@@ -201,7 +201,7 @@ def arranged(
         return [loop_over(g, f"{letter}{k}", names) for k, g in enumerate(merge(order, every, pinned, names))]
 
     across = {a: out.stride(a) for a in region.outer}
-    along = {a: max((accesses[id(v)].stride(a) for v in side[0]), default=0) for a in region.reduced}
+    along = {a: max((accesses[v].stride(a) for v in side[0]), default=0) for a in region.reduced}
     sides[0].lanes, sides[1].lanes = made(rows, across, "i"), made(columns, across, "j")
     sides[0].loads, sides[1].loads = side
     outer, depth = made(batches, across, "b"), made(reduced, along, "r")

@@ -133,7 +133,7 @@ class Nest:
     reduced: list[Loop]
     lane: Loop | None
     names: Names
-    accesses: dict[int, Access]
+    accesses: dict[ir.Load, Access]
     stores: dict[str, Access]
 
     def offset(self, access: Access, start: str = "") -> str:
@@ -185,7 +185,7 @@ class Nest:
 def build_nest(region: Region, names: Names) -> Nest:
     """Return the loops of a region in order, with its schedule and the address of every access."""
     loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
-    accesses = {id(v): access_of(v.stored, v.index, names) for v in loads}
+    accesses = {v: access_of(v.stored, v.index, names) for v in loads}
     stores = {buffer: store_access(region, buffer, names) for buffer in region.stores}
     every = [*stores.values(), *accesses.values()]
     order = loop_order(region, every)

@@ -77,12 +77,12 @@ def around(loops: list[Loop], body: list[str], *, unroll: bool = False) -> list[
     return body
 
 
-def levels(roots: Iterable[ir.Value]) -> dict[int, int]:
+def levels(roots: Iterable[ir.Value]) -> dict[ir.Value, int]:
     """Return by value how many reductions must be complete before it can be computed."""
-    out: dict[int, int] = {}
+    out: dict[ir.Value, int] = {}
     for value in ir.walk(*roots):
-        below = max((out[id(c)] for c in ir.children(value)), default=0)
-        out[id(value)] = below + 1 if isinstance(value, ir.Reduce) else below
+        below = max((out[c] for c in ir.children(value)), default=0)
+        out[value] = below + 1 if isinstance(value, ir.Reduce) else below
     return out
 
 
@@ -92,8 +92,8 @@ class RegionPrinter:
 
     nest: Nest
     printer: Printer
-    level: dict[int, int]
-    kept: dict[int, str] = field(default_factory=dict)  # values held in a row buffer: identity -> array
+    level: dict[ir.Value, int]
+    kept: dict[ir.Value, str] = field(default_factory=dict)  # value held in a row buffer -> array
 
     @property
     def stores(self) -> dict[str, ir.Value]:
@@ -121,7 +121,7 @@ class RegionPrinter:
 
     def reductions(self, level: int) -> list[ir.Reduce]:
         """Return the reductions that the pass of this level completes."""
-        return [v for v in ir.walk(*self.values) if isinstance(v, ir.Reduce) and self.level[id(v)] == level]
+        return [v for v in ir.walk(*self.values) if isinstance(v, ir.Reduce) and self.level[v] == level]
 
     def is_inner(self, value: ir.Value) -> bool:
         """Return whether the value depends on a reduced loop."""
@@ -130,12 +130,12 @@ class RegionPrinter:
     def frontier(self, roots: list[ir.Value]) -> list[ir.Value]:
         """Return the values without a reduced loop that the roots' inner expressions use directly."""
         out: list[ir.Value] = []
-        seen: set[int] = set()
+        seen: set[ir.Value] = set()
 
         def visit(v: ir.Value) -> None:
-            if id(v) in seen or id(v) in self.kept:
+            if v in seen or v in self.kept:
                 return
-            seen.add(id(v))
+            seen.add(v)
             if self.is_inner(v):
                 for child in ir.children(v):
                     visit(child)

@@ -60,10 +60,10 @@ class Printer:
 
     def emit(self, value: ir.Value, scope: Scope) -> str:
         """Return the C name or literal of the value; statements that compute it go to the scope."""
-        found = scope.find(id(value))
+        found = scope.find(value)
         if found is None:
             found = self.compute(value, scope)
-            scope.known[id(value)] = found
+            scope.known[value] = found
         return found
 
     def compute(self, value: ir.Value, scope: Scope) -> str:
@@ -101,7 +101,7 @@ class Printer:
 
     def place(self, value: ir.Load, scope: Scope) -> str:
         """Return the element offset of a load as C."""
-        access = self.nest.accesses[id(value)]
+        access = self.nest.accesses[value]
         terms = [self.nest.offset(access)] if self.nest.offset(access) else []
         for index, stride in access.values:
             step = text_of(stride)

@@ -234,7 +234,7 @@ def hoisted(contraction: Contraction, side: Side, inner: Loop, printer: Printer,
     found = contraction.phase_of(inner)
     lines: list[str] = []
     for load in side.loads:
-        for n, (value, _) in enumerate(contraction.nest.accesses[id(load)].values):
+        for n, (value, _) in enumerate(contraction.nest.accesses[load].values):
             if found and found[1].output in ir.tree_atoms(value) and value.dtype == "int64":
                 text = printer.emit(value, inside := Scope())
                 lines += [
@@ -243,7 +243,7 @@ def hoisted(contraction: Contraction, side: Side, inner: Loop, printer: Printer,
                     *indent(inside.lines),
                     f"  place{n} = {text}; }}",
                 ]
-                scope.known[id(value)] = f"(place{n} + done + u)"
+                scope.known[value] = f"(place{n} + done + u)"
     return lines
 
 
@@ -251,7 +251,7 @@ def along_depth(contraction: Contraction, side: Side) -> bool:
     """Return whether the factor is contiguous along the depth rather than along its lanes."""
     if len(contraction.depth) != 1 or side.guards or contraction.phases:
         return False
-    accesses = [contraction.nest.accesses[id(v)] for v in side.loads]
+    accesses = [contraction.nest.accesses[v] for v in side.loads]
     steps = [a.steps.get(contraction.depth[0].leaves[-1], {}) for a in accesses]
     return all(step == {(): 1} for step in steps) and not any(a.values for a in accesses)
 
@@ -281,7 +281,7 @@ def stored(contraction: Contraction, printer: Printer) -> list[str]:
     """Return the epilogue of one row, and its stores."""
     *_, inner = contraction.columns
     scope = Scope()
-    scope.known[id(contraction.total)] = "sums[s + u]"
+    scope.known[contraction.total] = "sums[s + u]"
     stores = []
     for buffer, value in contraction.nest.region.stores.items():
         text = printer.emit(value, scope)

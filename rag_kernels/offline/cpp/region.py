@@ -181,7 +181,7 @@ class CpuRegion(RegionPrinter):
             setup.append(f"std::unique_ptr<{ctype}[]> {array}_memory(new {ctype}[{length}]);")
             setup.append(f"{ctype}* const {array} = {array}_memory.get();")
             inner.lines.append(f"{array}[{self.row_position()}] = {self.printer.emit(v, inner)};")
-            self.kept[id(v)] = array
+            self.kept[v] = array
         simd = "" if scans else "#pragma omp simd" + "".join(f" {c}" for c in clauses)
         scope.lines += self.pass_loop(inner.lines, simd, before, after)
 
@@ -211,7 +211,7 @@ class CpuRegion(RegionPrinter):
             inner.lines.append(f"{name}_nan |= {text} != {text};")
             clauses.append(f"reduction(| : {name}_nan)")
             result = f"({name}_nan ? {ctype}(NAN) : {name}_all)"
-        scope.known[id(value)] = result
+        scope.known[value] = result
 
     def prepare_inner(self, inner: Scope) -> None:
         """Let the scope of a pass read kept values from their row buffers."""
@@ -232,17 +232,17 @@ class CpuRegion(RegionPrinter):
             length *= loop.count
         if not self.parameters.keep or length > KEEP_LIMIT:
             return []
-        now = {id(v) for root in roots for v in ir.walk(root, enter=lambda v: not isinstance(v, ir.Reduce))}
-        later: dict[int, ir.Value] = {}
+        now = {v for root in roots for v in ir.walk(root, enter=lambda v: not isinstance(v, ir.Reduce))}
+        later: dict[ir.Value, None] = {}
         for v in [*self.values, *(r.arg for n in range(level + 1, 9) for r in self.reductions(n))]:
             stop = ir.walk(v, enter=lambda v: not isinstance(v, ir.Reduce) and not self.costly(v, now))
-            later |= {id(x): x for x in stop if self.costly(x, now)}
-        return [v for v in later.values() if id(v) not in self.kept]
+            later |= dict.fromkeys(x for x in stop if self.costly(x, now))
+        return [v for v in later if v not in self.kept]
 
-    def costly(self, value: ir.Value, now: set[int]) -> bool:
+    def costly(self, value: ir.Value, now: set[ir.Value]) -> bool:
         """Return whether a value of this pass takes expensive operators."""
         here = isinstance(value, ir.Op) and any(word in value.template for word in EXPENSIVE)
-        return here and id(value) in now and self.is_inner(value)
+        return here and value in now and self.is_inner(value)
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope) -> list[ir.Scan]:
         """Add running totals to a pass: the accumulator lives outside the loop, the step inside."""
@@ -251,7 +251,7 @@ class CpuRegion(RegionPrinter):
             name = self.printer.name("s")
             scope.lines.append(f"{accumulator(v)} {name} = {START[v.kind]};")
             inner.lines.append(STEP[v.kind].format(a=name, v=self.printer.emit(v.arg, inner)))
-            inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
+            inner.known[v] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
         return found
 
     def pass_loop(self, body: list[str], simd: str, before: list[str], after: list[str]) -> list[str]:
@@ -334,7 +334,7 @@ class CpuRegion(RegionPrinter):
             cell = self.array(
                 accumulator(v) if long or accumulator(v) != "double" else ctype, name, start_of(v.kind, v.dtype), task
             )
-            task.known[id(v)] = f"{ctype}({cell})" if long else cell
+            task.known[v] = f"{ctype}({cell})" if long else cell
             if long:
                 total, cell = cell, self.array(ctype, f"{name}_part", "", task)
                 parts.append((cell, start_of(v.kind, v.dtype), STEP[v.kind].format(a=total, v=cell)))
@@ -381,7 +381,7 @@ class CpuRegion(RegionPrinter):
 
     def hoist(self, roots: list[ir.Value], task: Scope) -> None:
         """Store column values that rest on a reduction and do not change along the reduced loops in arrays."""
-        wanted = [v for v in self.frontier(roots) if self.level[id(v)] and not isinstance(v, ir.Reduce)]
+        wanted = [v for v in self.frontier(roots) if self.level[v] and not isinstance(v, ir.Reduce)]
         if not wanted:
             return
         cells = [(v, self.array(CTYPES[v.dtype], self.printer.name("c"), "", task)) for v in wanted]
@@ -389,7 +389,7 @@ class CpuRegion(RegionPrinter):
         for v, cell in cells:
             inner.lines.append(f"{cell} = {self.printer.emit(v, inner)};")
         task.lines += self.lane_loop(inner.lines)
-        task.known |= {id(v): cell for v, cell in cells}
+        task.known |= {v: cell for v, cell in cells}
 
     def lane_scans(self, roots: list[ir.Value], task: Scope, inner: Scope) -> None:
         """Add running totals of columns: an array of accumulators, and the step inside the loop."""
@@ -397,4 +397,4 @@ class CpuRegion(RegionPrinter):
         for v in found:
             cell = self.array(accumulator(v), self.printer.name("s"), START[v.kind], task)
             inner.lines.append(STEP[v.kind].format(a=cell, v=self.printer.emit(v.arg, inner)))
-            inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({cell})", inner)
+            inner.known[v] = self.printer.assign(v, f"{CTYPES[v.dtype]}({cell})", inner)

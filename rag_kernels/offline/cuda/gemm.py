@@ -188,7 +188,7 @@ class Kernel:
     def address(self, load: ir.Load) -> str:
         """Return the element that a load reads, as C."""
         nest = self.contraction.nest
-        return f"{self.printer.pointers[load.buffer]}[{nest.offset(nest.accesses[id(load)]) or '0'}]"
+        return f"{self.printer.pointers[load.buffer]}[{nest.offset(nest.accesses[load]) or '0'}]"
 
     def place(self, buffer: str) -> str:
         """Return the element that a store writes, as C.
@@ -211,7 +211,7 @@ class Kernel:
             value = value.args[0]
         if not isinstance(value, ir.Load) or side.guards:
             return None
-        access = self.contraction.nest.accesses[id(value)]
+        access = self.contraction.nest.accesses[value]
         return next(
             (loop for loop in (side.lanes[-1], *self.contraction.depth[-1:]) if self.aligned(access, loop)), None
         )
@@ -229,7 +229,7 @@ class Kernel:
 
     def deep(self, side: Side) -> bool:
         """Return whether neighbouring threads should load along the depth: where the factor is contiguous there."""
-        accesses = [self.contraction.nest.accesses[id(v)] for v in side.loads]
+        accesses = [self.contraction.nest.accesses[v] for v in side.loads]
         return bool(accesses) and all(
             a.stride(self.contraction.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1
             for a in accesses
@@ -242,7 +242,7 @@ class Kernel:
             loop = self.vector_loop(side)
             if loop:
                 (load,) = side.loads
-                found[name] = self.multiples(loop, [c.nest.accesses[id(load)]], [pointers[load.buffer]])
+                found[name] = self.multiples(loop, [c.nest.accesses[load]], [pointers[load.buffer]])
         if self.vector_store():
             stores = c.nest.stores
             found["wide_out"] = self.multiples(c.columns[-1], list(stores.values()), [pointers[b] for b in stores])
@@ -266,7 +266,7 @@ class Kernel:
         c, vector, kind = self.contraction, self.vector_store(), self.kind
         row, column = "ty * 4 + i % 4 + i / 4 * (ROWS / 2)", "tx * 4 + j / 4 * (COLUMNS / 2)"
         scope = Scope()
-        scope.known[id(c.total)] = "sums[i][j + u]"
+        scope.known[c.total] = "sums[i][j + u]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in values}
         places = {b: self.place(b) for b in values}

@@ -25,7 +25,7 @@ def can_step(kernel: Kernel, side: Side) -> bool:
     several = len(c.depth) > 1 or bool(side.guards)
     if kernel.kind != "int" or not several or len(side.loads) != 1:
         return False
-    access = c.nest.accesses[id(side.loads[0])]
+    access = c.nest.accesses[side.loads[0]]
     exact = not access.values or (bool(c.phases) and all(divided(v) for v, _ in access.values))
     loops = [depth_loop(kernel, g) for g in side.guards]
     return exact and None not in loops and sum(loop.count for loop in loops if loop) <= LANE
@@ -111,7 +111,7 @@ def steps_each(kernel: Kernel, side: Side, name: str, deep: bool) -> list[str]:
     (load,) = side.loads
     limit = "rows" if name == "left" else "columns"
     scope = Scope()
-    scope.known[id(load)] = f"{kernel.printer.pointers[load.buffer]}[base + step.x]"
+    scope.known[load] = f"{kernel.printer.pointers[load.buffer]}[base + step.x]"
     text = kernel.printer.emit(side.value, scope)
     here = [f"const int base = {name}_at(lane, 0), bits = lane < {limit} ? 1 << {LANE} : 0;"]
     return [

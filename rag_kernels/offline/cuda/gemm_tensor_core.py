@@ -153,7 +153,7 @@ class TensorKernel(Kernel):
         """Return the operators behind the sum, and the stores: each thread stays with one column."""
         c, kind = self.contraction, self.kind
         scope = Scope()
-        scope.known[id(c.total)] = "tile[i * (COLUMNS + 8) + threadIdx.x % COLUMNS]"
+        scope.known[c.total] = "tile[i * (COLUMNS + 8) + threadIdx.x % COLUMNS]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
         places = {b: self.place(b) for b in values}
         stores = [f"{places[b]} = {v};" for b, v in values.items()]

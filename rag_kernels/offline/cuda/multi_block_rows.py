@@ -197,9 +197,9 @@ class MultiBlockRegion(VectorizedRegion):
         VectorizedRegion.reduce_pass(self, level, kind, active, scope)
         for v in self.reductions(level):
             for power in self.powers(v):
-                factor, top = self.printer.name("factor"), scope.known[id(v.arg), "top"]
-                scope.lines.append(f"const float {factor} = expf({top}_finite - {scope.known[id(v)]}.top);")
-                self.known_powers[id(power)] = f"({self.element_of(v.arg)} * {factor})"
+                factor, top = self.printer.name("factor"), scope.known[v.arg, "top"]
+                scope.lines.append(f"const float {factor} = expf({top}_finite - {scope.known[v]}.top);")
+                self.known_powers[power] = f"({self.element_of(v.arg)} * {factor})"
 
     def powers(self, v: ir.Reduce) -> list[ir.Op]:
         """Return the operators exp(x - top) of a softmax that may replace a loaded x.
@@ -220,9 +220,7 @@ class MultiBlockRegion(VectorizedRegion):
         """Return the C name that a load which a thread keeps has inside a pass, or None."""
         if not isinstance(value, ir.Load):
             return None
-        name = self.loads.get(
-            f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[id(value)])}]"
-        )
+        name = self.loads.get(f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[value])}]")
         return f"(&{name}.x)[u]" if name else None
 
     def open_inner(self, scope: Scope) -> Scope:
@@ -241,7 +239,7 @@ class MultiBlockRegion(VectorizedRegion):
         scope.lines.append(f"float {name} = {start};")
         lines = [*inner.lines, step.format(a=name, v=text)]
         scope.lines += self.pass_loop(lines, [], "row", "true", scanning=False)
-        scope.known[id(x), word] = name
+        scope.known[x, word] = name
         return name
 
     def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
@@ -251,9 +249,7 @@ class MultiBlockRegion(VectorizedRegion):
         lost, and of exponentials below a maximum of its own.
         """
         template = value.arg.template if isinstance(value.arg, ir.Op) else ""
-        about = (
-            scope.find((id(value.arg.args[0]), "about")) if isinstance(value.arg, ir.Op) and value.arg.args else None
-        )
+        about = scope.find((value.arg.args[0], "about")) if isinstance(value.arg, ir.Op) and value.arg.args else None
         if value.kind == PAIR:
             return self.step_of_pair(value, name, scope, block)
         if about and value.kind == "sum" and isinstance(value.arg, ir.Op) and template in (IN_DOUBLE, SQUARE_IN_DOUBLE):
@@ -271,7 +267,7 @@ class MultiBlockRegion(VectorizedRegion):
 
     def step_of_pair(self, value: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
         """Return the statement that adds an exponential to a softmax's sum, below the thread's maximum."""
-        top = scope.find((id(value.arg), "top"))
+        top = scope.find((value.arg, "top"))
         scope.lines.append(f"float {name}_f = 0;")
         self.published[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
         text, power = self.printer.emit(value.arg, block), self.printer.name("power")

@@ -147,7 +147,7 @@ class ReduceLoops(RegionPrinter):
                 tail.known |= block.known
             if kind == "row" or not self.solo():
                 joined.append((name, f"{FUNCTORS[v.kind]}()", f"{acc_type}({start})"))
-            scope.known[id(v)] = name if acc_type == ctype else f"{ctype}({name})"
+            scope.known[v] = name if acc_type == ctype else f"{ctype}({name})"
         scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
         scope.lines += self.join(joined, kind) if joined else []
 
@@ -179,7 +179,7 @@ class ReduceLoops(RegionPrinter):
             text = self.printer.emit(v.arg, block)
             if kind == "column":
                 inner.lines += [*block.lines, STEP[v.kind].format(a=name, v=text)]
-                inner.known[id(v)] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
+                inner.known[v] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
                 continue
             functor, start = f"{FUNCTORS[v.kind]}()", f"{acc_type}({START[v.kind]})"
             step = f"{name}_last = {functor}({name}_last, {acc_type}({text}));"
@@ -190,7 +190,7 @@ class ReduceLoops(RegionPrinter):
                 f"{name}_base = {functor}({name}, {name}_base);",
                 f"{name} = {functor}({name}, {name}_total);",
             ]
-            inner.known[id(v)] = f"{CTYPES[v.dtype]}({functor}({name}_base, {name}_q[u]))"
+            inner.known[v] = f"{CTYPES[v.dtype]}({functor}({name}_base, {name}_q[u]))"
         if kind == "row":
             self.exchange_scans(found, inner)
         return bool(found)
@@ -205,10 +205,10 @@ class ReduceLoops(RegionPrinter):
             self.before += [
                 f"__shared__ {ctype} {name}[{SCANNED} * LONG_THREADS];",
                 "#pragma unroll",
-                f"for (int u = 0; u < {SCANNED}; ++u) {here} = {inner.known[id(v)]};",
+                f"for (int u = 0; u < {SCANNED}; ++u) {here} = {inner.known[v]};",
                 "__syncwarp();",
             ]
-            inner.known[id(v)] = f"{name}[{STRIPED}]"
+            inner.known[v] = f"{name}[{STRIPED}]"
 
     def each_scanned(self, lines: list[str], place: str = f"{SCANNED} * int64_t(threadIdx.x) + u") -> list[str]:
         """Return the lines for each of the neighbours that a thread takes of a stretch that is scanned."""

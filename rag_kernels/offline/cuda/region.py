@@ -236,7 +236,7 @@ class CudaRegion(ReduceLoops):
         loads = [v for v in ir.walk(*self.values) if isinstance(v, ir.Load) and self.is_inner(v)]
 
         def shares(loop: Loop) -> bool:
-            return any(not self.nest.accesses[id(v)].stride(leaf) for v in loads for leaf in loop.leaves)
+            return any(not self.nest.accesses[v].stride(leaf) for v in loads for leaf in loop.leaves)
 
         return sorted(self.nest.outer, key=shares)
 
@@ -272,7 +272,7 @@ class CudaRegion(ReduceLoops):
             place = loop.var if place == "0" else f"({place}) * {loop.size} + {loop.var}"
         declared, loads = [], []
         for v in ir.walk(*self.values):
-            access = self.nest.accesses.get(id(v))
+            access = self.nest.accesses.get(v) if isinstance(v, ir.Load) else None
             if isinstance(v, ir.Load) and access and v.dtype == "float32" and self.is_inner(v) and not access.values:
                 text, name = f"{self.printer.pointers[v.buffer]}[{self.nest.offset(access)}]", self.printer.name("kept")
                 if text not in self.known_loads:

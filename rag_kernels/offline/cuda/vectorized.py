@@ -292,10 +292,10 @@ def find_quads(found: VectorizedRegion) -> bool:
         if nest.region.stores[buffer].dtype == "float32" and neighbours(access, axis, nest, width):
             found.targets[buffer] = found.name_of(buffer, access)
     for v in ir.walk(*nest.region.stores.values()):
-        if isinstance(v, ir.Load) and v.dtype == "float32" and neighbours(nest.accesses[id(v)], axis, nest, width):
-            text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[id(v)])}]"
+        if isinstance(v, ir.Load) and v.dtype == "float32" and neighbours(nest.accesses[v], axis, nest, width):
+            text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
             if text not in found.loads:
-                found.loads[text] = found.name_of(v.buffer, nest.accesses[id(v)])
+                found.loads[text] = found.name_of(v.buffer, nest.accesses[v])
     return bool(found.loads or found.targets)
 
 

@@ -21,7 +21,7 @@ ABOUT_MEAN = "{T}({0} < {1} * {1} / {2} ? 0.0 : {0} - {1} * {1} / {2})"
 IN_DOUBLE, SQUARE_IN_DOUBLE = "double({0})", "double({0}) * double({0})"
 PAIR, PLACE = "maxsum", "place"
 
-Row = tuple[int, frozenset[ir.Atom]]  # what is reduced, by identity, and over which loops
+Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loops
 
 
 def one_pass(lowered: Lowered, length: int) -> Lowered:
@@ -35,6 +35,8 @@ def one_pass(lowered: Lowered, length: int) -> Lowered:
 
 @dataclass(slots=True)
 class _OnePass:
+    """Replaces reductions of long rows by their one-pass forms; `collect` finds the rows first."""
+
     length: int
     counts: dict[Row, ir.Group] = field(default_factory=dict)  # rows with a variance, and what a mean divides by
     tops: set[Row] = field(default_factory=set)  # rows with a softmax's sum
@@ -54,7 +56,10 @@ class _OnePass:
                 self.counts[row] = second.args[1].group
 
     def inner(self, value: ir.Reduce) -> Row | None:
-        """The row that a sum of squares about the mean, or of exponentials below the maximum, depends on."""
+        """Return the row whose mean or maximum a reduction depends on.
+
+        These are sums of squares about the mean, and of exponentials below the maximum; None for any other.
+        """
         assert isinstance(value.arg, ir.Op)
         if value.arg.template not in (CENTRED, EXPONENTIAL):
             return None
@@ -90,7 +95,7 @@ class _OnePass:
         return None
 
     def total(self, value: ir.Reduce, x: ir.Value, template: str) -> ir.Value:
-        key = ((id(x), frozenset(ir.leaves(value.over))), template)
+        key = ((x, frozenset(ir.leaves(value.over))), template)
         if key not in self.made:
             in_double = ir.Op(x.dims, "float64", template, (rewrite(x, self),))
             self.made[key] = ir.Reduce(value.dims, "float64", "sum", in_double, value.over)
@@ -109,7 +114,7 @@ class _OnePass:
         )
 
     def pair(self, value: ir.Reduce, x: ir.Value) -> ir.Value:
-        key = ((id(x), frozenset(ir.leaves(value.over))), PAIR)
+        key = ((x, frozenset(ir.leaves(value.over))), PAIR)
         if key not in self.made:
             self.made[key] = ir.Reduce(value.dims, PAIR, PAIR, rewrite(x, self), value.over)
         return self.made[key]
@@ -117,4 +122,4 @@ class _OnePass:
 
 def row_of(value: ir.Reduce) -> Row:
     """Return the row that a reduction runs over: its argument, and its loops."""
-    return id(value.arg), frozenset(ir.leaves(value.over))
+    return value.arg, frozenset(ir.leaves(value.over))

@@ -55,9 +55,8 @@ class Planner:
     split: Split
     buffers: dict[str, TensorSpec]
     regions: list[Region | Library] = field(default_factory=list)
-    stored: dict[int, ir.Value] = field(default_factory=dict)  # reductions already written, by identity
-    alive: list[ir.Value] = field(default_factory=list)  # identities stay unique while their objects live
-    halves: dict[int, ir.Reduce] = field(default_factory=dict)
+    stored: dict[ir.Value, ir.Value] = field(default_factory=dict)  # reductions already written -> loads of them
+    halves: dict[ir.Value, ir.Reduce] = field(default_factory=dict)
     stored_loops: set[ir.Atom] = field(default_factory=set)  # loops of what is being stored
 
     def run(self, lowered: Lowered) -> list[Region | Library]:
@@ -104,7 +103,7 @@ class Planner:
         """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
         if not isinstance(value, ir.Reduce | ir.Scan) or key_of(value) == main:
             return None
-        if id(value) not in self.stored:
+        if value not in self.stored:
             name = f"part{len(self.stored)}"
             while name in self.buffers:
                 name += "_"
@@ -113,16 +112,15 @@ class Planner:
             self.buffers[name] = TensorSpec(flat.shape, value.dtype)
             self.store(name, flat)
             forms = tuple(ir.Form(((a, 1),)) for a in atoms)
-            self.stored[id(value)] = ir.Load(value.dims, value.dtype, name, tuple((a,) for a in atoms), forms)
-            self.alive += [value, flat]
-        return self.stored[id(value)]
+            self.stored[value] = ir.Load(value.dims, value.dtype, name, tuple((a,) for a in atoms), forms)
+        return self.stored[value]
 
     def halve(self, value: ir.Value) -> ir.Value | None:
         """Return a reduction of few long rows as two: partial rows, and the reduction of these; None to keep it."""
         if not isinstance(value, ir.Reduce) or value.guards:
             return None
-        if id(value) in self.halves:
-            return self.halves[id(value)]
+        if value in self.halves:
+            return self.halves[value]
         wanted = self.parts_wanted(value)
         parts = self.parts_of(ir.leaves(value.over), wanted) if wanted > 1 else ()
         if not parts:
@@ -132,9 +130,8 @@ class Planner:
         dims: tuple[ir.Group, ...] = tuple((a,) for a in parts)
         dims = (*dims, *value.dims) if tile_of(value) else (*value.dims, *dims)  # partial products stay contiguous
         inner = ir.Reduce(dims, value.dtype, value.kind, arg, rest)
-        self.halves[id(value)] = ir.Reduce(value.dims, value.dtype, value.kind, inner, parts)
-        self.alive.append(value)
-        return self.halves[id(value)]
+        self.halves[value] = ir.Reduce(value.dims, value.dtype, value.kind, inner, parts)
+        return self.halves[value]
 
     def parts_wanted(self, value: ir.Reduce) -> int:
         """Return in how many parts a reduction should run so that it fills the device."""
@@ -173,12 +170,12 @@ def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> i
 
     `change` returns the replacement of a value, or None to keep it and visit its children.
     """
-    memo: dict[int, ir.Value] = {}
+    memo: dict[ir.Value, ir.Value] = {}
 
     def visit(v: ir.Value) -> ir.Value:
-        if id(v) not in memo:
-            memo[id(v)] = change(v) or rebuilt(v, visit)
-        return memo[id(v)]
+        if v not in memo:
+            memo[v] = change(v) or rebuilt(v, visit)
+        return memo[v]
 
     return visit(value)
 
@@ -240,9 +237,9 @@ def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
     return ir.size_of(left & right), sizes[0], sizes[1]
 
 
-def products(region: Region) -> set[int]:
+def products(region: Region) -> set[ir.Value]:
     """Return the products of a region that run in tiles: each wants a nest of its own."""
-    return {id(v) for v in ir.walk(*region.stores.values()) if tile_of(v)}
+    return {v for v in ir.walk(*region.stores.values()) if tile_of(v)}
 
 
 def key_of(value: ir.Value) -> Key:

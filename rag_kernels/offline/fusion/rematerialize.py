@@ -26,7 +26,7 @@ def without_rematerialization(lowered: Lowered) -> Lowered:
             steps.append(replace(step, value=reader.read(step.value)))
             reader.places[step.buffer] = place
             if step.slot is None and _is_whole(step.value) and _is_costly(step.value):
-                reader.stored[id(strip(step.value))] = step
+                reader.stored[strip(step.value)] = step
         else:
             steps.append(step)
             reader.places[step.node.name] = place
@@ -41,46 +41,46 @@ class _Reader:
     """
 
     places: dict[str, int] = field(default_factory=dict)  # of the step that makes a buffer
-    stored: dict[int, Stored] = field(default_factory=dict)  # costly values by identity
-    made: dict[tuple[int, frozenset[str]], ir.Value] = field(default_factory=dict)
+    stored: dict[ir.Value, Stored] = field(default_factory=dict)  # by costly value
+    made: dict[tuple[ir.Value, frozenset[str]], ir.Value] = field(default_factory=dict)
 
     def read(self, value: ir.Value) -> ir.Value:
         """Return the value with loads of what is stored, if it also needs what was made from then on."""
-        reads: dict[int, frozenset[str]] = {}
+        reads: dict[ir.Value, frozenset[str]] = {}
 
         def load(v: ir.Value) -> ir.Value | None:
             below = strip(v)
-            if id(below) not in self.stored or below is strip(value):
+            if below not in self.stored or below is strip(value):
                 return None
-            step = self.stored[id(below)]
-            reads[id(v)] = frozenset([step.buffer])
+            step = self.stored[below]
+            reads[v] = frozenset([step.buffer])
             dims = tuple(_as_one(group) for group in step.value.dims)
             forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
             return ir.Load(v.dims, v.dtype, step.buffer, dims, forms)
 
         def visit(v: ir.Value) -> ir.Value:
-            if id(v) not in seen:
+            if v not in seen:
                 new = load(v)
                 if new is None:
                     new = rebuilt(v, visit)
-                    reads[id(v)] = frozenset().union(*(reads[id(child)] for child in ir.children(v)))
-                seen[id(v)] = new if new is v else self.made.setdefault((id(v), reads[id(v)]), new)
-            return seen[id(v)]
+                    reads[v] = frozenset().union(*(reads[child] for child in ir.children(v)))
+                seen[v] = new if new is v else self.made.setdefault((v, reads[v]), new)
+            return seen[v]
 
-        seen: dict[int, ir.Value] = {}
+        seen: dict[ir.Value, ir.Value] = {}
         replaced = visit(value)
-        made = min((self.places[buffer] for buffer in reads[id(value)]), default=0)
+        made = min((self.places[buffer] for buffer in reads[value]), default=0)
         loads = {v.buffer for v in ir.walk(value) if isinstance(v, ir.Load)}
         return replaced if any(self.places.get(buffer, -1) >= made for buffer in loads) else value
 
 
 def _is_whole(value: ir.Value) -> bool:
-    """Whether no dimension is expanded: a reader of the value itself has no loop over that."""
+    """Return whether no dimension is expanded: a reader of the value itself has no loop over such a one."""
     return {atom for group in value.dims for atom in ir.leaves(group)} <= ir.tree_atoms(value)
 
 
 def _as_one(group: ir.Group) -> ir.Group:
-    """A dimension of a tensor is one loop, though several may run over it."""
+    """Return a group as one loop: a dimension of a stored tensor is one, though several may run over it."""
 
     def joined(outer: ir.Atom, inner: ir.Atom) -> ir.Atom:
         return ir.Atom(outer.size * inner.size, parts=(outer, inner))
@@ -89,7 +89,10 @@ def _as_one(group: ir.Group) -> ir.Group:
 
 
 def _is_costly(value: ir.Value) -> bool:
-    """Whether it takes more to compute it again than to read it: a reduction, or several tensors of its size."""
+    """Return whether computing a value again costs more than reading it.
+
+    It does for a reduction, and for a value of several tensors of its size.
+    """
     inside = list(ir.walk(value))
     loads = {v.buffer for v in inside if isinstance(v, ir.Load) and prod(v.shape) >= prod(value.shape)}
     return len(loads) > 1 or any(isinstance(v, ir.Reduce | ir.Scan) for v in inside)

@@ -27,7 +27,7 @@ def growing(fp: FunctionalProblem) -> dict[str, Node]:
 
 
 def _concatenations(fp: FunctionalProblem) -> Iterator[tuple[Node, list[str], int]]:
-    """With their operands and dimension: those of tensors of one kind."""
+    """Yield concatenations of tensors of one kind, with their operands and dimension."""
     specs: dict[str, TensorSpec] = {a.name: a.spec for a in fp.arguments if isinstance(a, TensorArgument)}
     for node in fp.nodes:
         if len(node.outputs) == 1:

@@ -77,7 +77,7 @@ def _renamed(node: Node, same: dict[str, Ref]) -> Node:
 
 
 def _used_once(fp: FunctionalProblem) -> set[str]:
-    """Names that one operator reads, once."""
+    """Return the names that one operator reads, once."""
     uses = [name for node in fp.nodes for name in refs_of(node)] + list(fp.results)
     return {name for name in uses if uses.count(name) == 1 and name not in fp.results}
 
@@ -98,9 +98,9 @@ class _Nodes:
 
 
 def _batch_norms_folded(fp: FunctionalProblem) -> Rewrite | None:
-    """Behind a convolution or a linear layer, weight and bias can do what a batch norm with running statistics does.
+    """Return the graph with batch norms by running statistics folded into the layers before them.
 
-    Parameters may change from call to call, so both are computed in each, by a small kernel of ours.
+    Parameters may change from call to call, so weight and bias are computed in each, by a small generated kernel.
     """
     nodes, once, specs = {n.name: n for n in fp.nodes}, _used_once(fp), specs_of(fp)
     new, around = _Nodes({a.name for a in fp.arguments} | nodes.keys()), list[str]()
@@ -123,7 +123,7 @@ def _uses_running_statistics(node: Node) -> bool:
 
 
 def _scale_shape(node: Node, specs: dict[str, TensorSpec]) -> tuple[int, ...] | None:
-    """The shape in which a factor for each channel multiplies the weight; None where it cannot."""
+    """Return the shape in which a factor for each channel multiplies the weight, or None where it cannot."""
     name, weight = base_name(node.op), given(node, 1)
     if not isinstance(weight, Ref) or specs[weight.name].dtype not in {"float32", "float64"}:
         return None
@@ -138,7 +138,7 @@ def _scale_shape(node: Node, specs: dict[str, TensorSpec]) -> tuple[int, ...] | 
 
 
 def _folded(new: _Nodes, source: Node, norm: Node, specs: dict[str, TensorSpec], shape: tuple[int, ...]) -> Node:
-    """The convolution with weight * s and (bias - mean) * s + shift, where s is gamma / sqrt(variance + eps)."""
+    """Return the layer with weight * s and (bias - mean) * s + shift, where s is gamma / sqrt(variance + eps)."""
     gamma, shift, mean, variance, eps = (*norm.args[1:5], norm.args[7])
     weight, bias = given(source, 1), given(source, 2, "bias")
     spec, like = specs[weight.name], norm.name
@@ -160,7 +160,7 @@ def _folded(new: _Nodes, source: Node, norm: Node, specs: dict[str, TensorSpec],
 
 
 def _attention_in_one(fp: FunctionalProblem) -> Rewrite | None:
-    """softmax(q k^T * scale + mask) v as scaled_dot_product_attention."""
+    """Return the graph with softmax(q k^T * scale + mask) v as scaled_dot_product_attention."""
     nodes, once, specs = {n.name: n for n in fp.nodes}, _used_once(fp), specs_of(fp)
     inner = {name: nodes[name] for name in once if name in nodes}
     new, count = _Nodes({a.name for a in fp.arguments} | nodes.keys()), 0
@@ -185,7 +185,8 @@ def _attention_in_one(fp: FunctionalProblem) -> Rewrite | None:
 def _scores(
     last: Node, inner: Mapping[str, Node], specs: Mapping[str, TensorSpec]
 ) -> tuple[Node, float, tuple[Ref, ...]] | None:
-    """The product of queries and keys behind the product with the values, its factor, and the mask that is added.
+    """Return the product of queries and keys before the product with the values, its factor, and the mask that
+    is added.
 
     `inner` are the operators whose result is read once.
     """
@@ -213,6 +214,6 @@ def _scores(
 
 
 def _made_by(value: Value, inner: Mapping[str, Node], names: AbstractSet[str]) -> Node | None:
-    """The operator behind a value, if it is one of these."""
+    """Return the operator behind a value, if it is one of these."""
     node = inner.get(value.name) if isinstance(value, Ref) else None
     return node if node and base_name(node.op) in names else None

@@ -105,7 +105,7 @@ def specs_of(fp: FunctionalProblem) -> dict[str, TensorSpec]:
 
 
 def _can_match(pattern: FunctionalProblem) -> bool:
-    """Every input is used, every output is computed, each once."""
+    """Return whether every input of the pattern is used, and every output is computed, each once."""
     names = {n.name for n in pattern.nodes}
     used = {name for n in pattern.nodes for name in refs_of(n)}
     outputs = set(pattern.results) <= names and len(set(pattern.results)) == len(pattern.results)

@@ -210,12 +210,12 @@ def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iter
 
     Values below one that `enter` refuses are not visited.
     """
-    seen: set[int] = set()
+    seen: set[Value] = set()
 
     def visit(v: Value) -> Iterator[Value]:
-        if id(v) in seen:
+        if v in seen:
             return
-        seen.add(id(v))
+        seen.add(v)
         if enter(v):
             for child in children(v):
                 yield from visit(child)
@@ -246,15 +246,15 @@ def own_atoms(value: Value) -> Iterator[Atom]:
 
 def tree_atoms(value: Value) -> set[Atom]:
     """Return the loops on which the value depends: free ones only, without those that a reduction inside consumes."""
-    known: dict[int, set[Atom]] = {}
+    known: dict[Value, set[Atom]] = {}
     for v in walk(value):
-        found = {leaf for child in children(v) for leaf in known[id(child)]}
+        found = {leaf for child in children(v) for leaf in known[child]}
         if isinstance(v, Reduce):
             found -= set(leaves(v.over))
         elif isinstance(v, Load | Index | Scan):
             found |= set(own_atoms(v))
-        known[id(v)] = found
-    return known[id(value)]
+        known[v] = found
+    return known[value]
 
 
 def tensor_dims(shape: Iterable[int]) -> tuple[Group, ...]:
@@ -273,11 +273,11 @@ def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) ->
 
     Raises Unfusable when a reduction or scan depends on one of these atoms.
     """
-    memo: dict[int, Value] = {}
+    memo: dict[Value, Value] = {}
 
     def visit(v: Value, new_dims: tuple[Group, ...] | None) -> Value:
-        if id(v) in memo:
-            return memo[id(v)]
+        if v in memo:
+            return memo[v]
         if isinstance(v, Reduce | Scan):
             if tree_atoms(v) & mapping.keys():
                 raise Unfusable("a reduction is indexed again")
@@ -294,7 +294,7 @@ def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) ->
             case _:
                 return v
         out.dims = new_dims if new_dims is not None else tuple(_renamed(group, mapping) for group in v.dims)
-        memo[id(v)] = out
+        memo[v] = out
         return out
 
     return visit(value, dims)
@@ -338,14 +338,14 @@ def regroup(group: Iterable[Atom], sizes: Iterable[int], *, fixed: Iterable[int]
 class Loops:
     """Unification of atoms, with the rule that no value may come to use one loop for two of its dimensions."""
 
-    values: dict[int, Value] = field(default_factory=dict)
+    values: set[Value] = field(default_factory=set)
     users: dict[Atom, list[Value]] = field(default_factory=dict)  # values that name an atom
 
     def track(self, value: Value) -> None:
         """Record a value and all below it as users of their atoms."""
-        for node in walk(value, enter=lambda v: id(v) not in self.values):
-            if id(node) not in self.values:
-                self.values[id(node)] = node
+        for node in walk(value, enter=lambda v: v not in self.values):
+            if node not in self.values:
+                self.values.add(node)
                 for atom in {*named(node), *(named(node.arg) if isinstance(node, Reduce | Scan) else ())}:
                     while atom.alias:
                         atom = atom.alias

@@ -76,7 +76,7 @@ class Lowering:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     numbers: list[tuple[Number, Scalar]] = field(default_factory=list)
     loaded: dict[str, ir.Load] = field(default_factory=dict)
-    kept: dict[int, tuple[str, ir.Value]] = field(default_factory=dict)  # stored values by identity
+    kept: dict[ir.Value, str] = field(default_factory=dict)  # stored value -> buffer
     growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
 
@@ -177,13 +177,13 @@ class Lowering:
 
     def store(self, value: ir.Value, name: str = "") -> str:
         """Write a value to a buffer of its own (once), and return the buffer's name."""
-        if id(value) not in self.kept:
+        if value not in self.kept:
             name = name or f"part{len(self.kept)}"
             spec = TensorSpec(value.shape, value.dtype)
             self.specs[name] = spec
             self.steps.append(Stored(name, value, spec))
-            self.kept[id(value)] = (name, value)
-        return self.kept[id(value)][0]
+            self.kept[value] = name
+        return self.kept[value]
 
     def joined(self, node: Node, values: list[ir.Value], dim: int) -> ir.Value:
         """Return values side by side along a dimension, each written to its slot of one buffer.
