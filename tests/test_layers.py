@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 
 import import_graph as graph
-import make_graph
 import pytest
 from import_graph import FILES, LINE, ROOT
 
@@ -151,10 +150,6 @@ def test_functions_that_are_started_by_name_exist() -> None:
         for text in strings(file):
             if re.fullmatch(r"rag_kernels(\.\w+)+", text):
                 assert text in graph.modules(), f"{graph.shown(file)}: there is no module {text}"
-
-
-def test_the_page_of_packages_is_current() -> None:
-    assert make_graph.PAGE.read_text() == make_graph.page(), "run `make docs`"
 
 
 def test_a_users_own_folders_do_no_harm(tmp_path: Path) -> None:
