@@ -1,4 +1,4 @@
-"""What the documents promise is there: commands, links, files, and a row for every example."""
+"""What documents promise is there (commands, links, files, a row for every example), and generated pages are current."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import make_cli
+import make_graph
+import make_python
 import pytest
+
+from rag_kernels.archive import docs as archive_docs
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -90,6 +96,24 @@ def test_links_resolve(document: Path) -> None:
 def test_files_named_in_text_exist(document: Path) -> None:
     for name in re.findall(rf"`((?:{FOLDERS})/[\w/.-]*)`", document.read_text()):
         assert (ROOT / name).exists(), f"{document.name} names {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("archive_schema", archive_docs.page),
+        ("cli", make_cli.page),
+        ("packages", make_graph.page),
+        ("python", make_python.page),
+    ],
+)
+def test_generated_pages_are_current(name: str, page: Callable[[], str]) -> None:
+    assert (ROOT / "docs" / "reference" / f"{name}.md").read_text() == page(), "run `make docs`"
+
+
+def test_every_generated_page_is_tested() -> None:
+    pages = {path.stem for path in (ROOT / "docs" / "reference").glob("*.md")}
+    assert pages == {"archive_schema", "cli", "packages", "python"}
 
 
 def test_every_example_has_a_row() -> None:
