@@ -25,8 +25,8 @@ from rag_kernels.long_runs.problem_queue import Entry, next_entry
 from rag_kernels.records import Brief, Draft, WriterError
 from rag_kernels.report.growth_report import html, markdown, report, write_report
 from rag_kernels.report.growth_view import growth_table
-from rag_kernels.run.generate import winner
 from rag_kernels.run.session import Session
+from rag_kernels.run.standings import winner
 
 Event = Attempt | Turn | Grown
 

@@ -77,7 +77,7 @@ def judge_one(
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
-    from rag_kernels.run.generate import winner
+    from rag_kernels.run.standings import winner
 
     loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
@@ -99,7 +99,7 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
     from rag_kernels.api import open_session
     from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_together, read_lines
     from rag_kernels.report.json_rows import result_row
-    from rag_kernels.run.generate import winner
+    from rag_kernels.run.standings import winner
 
     sampled = read_lines(batch)
     solved, finished = 0, True

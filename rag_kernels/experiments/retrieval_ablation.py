@@ -21,7 +21,7 @@ from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Passed, Problem, ProblemError
 from rag_kernels.experiments.bootstrap import Interval, mean_interval, ratio_interval
 from rag_kernels.options import Options, RetrievalMode
-from rag_kernels.run import generate
+from rag_kernels.run import standings
 from rag_kernels.run.session import Session
 from rag_kernels.text.likeness import NEAR_COPY, likeness
 
@@ -94,7 +94,7 @@ def _trial(problem: Problem, session: Session, source: Archive) -> Trial:
         except ProblemError as error:
             failure = str(error)
     attempts = session.archive.attempts(run.id)
-    best = generate.winner(attempts)
+    best = standings.winner(attempts)
     exemplars = list(dict.fromkeys(e.kernel_id for a in attempts for e in a.exemplars))
     likest = None
     if best is not None and exemplars:
@@ -119,7 +119,7 @@ def _run(problem: Problem, options: Options) -> Run:
     """The same trial has the same id, so that an ablation that was stopped goes on where it stood."""
     asked = json.dumps(asdict(replace(options, archive="", cache="")), sort_keys=True)
     settings = json.dumps(asdict(options) | {"problem_id": problem.id}, sort_keys=True)
-    return Run(content_id("r", "ablate", problem.id, asked), "ablate", problem.name, settings, generate.now())
+    return Run(content_id("r", "ablate", problem.id, asked), "ablate", problem.name, settings, standings.now())
 
 
 def _speedup(best: Attempt | None) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rag_kernels.archive.records import Attempt, LLMCall
 from rag_kernels.eval.records import Passed, Problem
-from rag_kernels.run.generate import winner
+from rag_kernels.run.standings import winner
 
 LEAD = 2  # turns that a problem may be ahead of another that still waits
 NEAR_FLOOR = 0.95  # nothing is left to gain from here on

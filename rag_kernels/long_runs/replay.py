@@ -21,10 +21,10 @@ from rag_kernels.llm.recorded import Recorded
 from rag_kernels.llm.request import Message
 from rag_kernels.options import Options
 from rag_kernels.records import Draft, Writer, WriterError
-from rag_kernels.run.generate import as_attempt
 from rag_kernels.run.history import History, new_drafts
 from rag_kernels.run.journal import Told, read_journal
 from rag_kernels.run.session import Session
+from rag_kernels.run.standings import as_attempt
 from rag_kernels.text.likeness import label_near_copy
 
 log = logging.getLogger(__name__)

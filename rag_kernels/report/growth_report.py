@@ -17,8 +17,8 @@ from rag_kernels.archive.records import Attempt, LLMCall
 from rag_kernels.eval.records import Passed, verdict_name
 from rag_kernels.long_runs.growth import Grown, Night, calls_of
 from rag_kernels.report.json_rows import verdict_row
-from rag_kernels.run.generate import winner
 from rag_kernels.run.session import Session
+from rag_kernels.run.standings import winner
 from rag_kernels.text.wording import count, money, percent, shorten, times
 
 EXAMPLE_CHARS = 100

@@ -26,7 +26,7 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
-from rag_kernels.run.generate import winner
+from rag_kernels.run.standings import winner
 
 if TYPE_CHECKING:
     from rag_kernels.eval.admission_records import Admission

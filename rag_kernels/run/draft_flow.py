@@ -44,7 +44,7 @@ class Done:
     error: BaseException | None
 
 
-class Flow:
+class DraftFlow:
     """Iterate over it; call `judged` after each verdict.
 
     `prepare` is called with each candidate in the writer's thread, `refresh` in the one that iterates, between what

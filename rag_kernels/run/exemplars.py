@@ -21,8 +21,8 @@ from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.options import Options
 from rag_kernels.records import Shown
 from rag_kernels.retrieval.retriever import Limits, Retriever
-from rag_kernels.run import generate
 from rag_kernels.run.reverify import reverify
+from rag_kernels.run.standings import merit, standing
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Exemplars:
 
 def holding_back(attempts: Sequence[Attempt], fp: FunctionalProblem) -> Bottleneck | None:
     """What the fastest kernel of the run so far is held back by; None as long as none passed."""
-    best = max(generate.standing(attempts), key=generate.merit, default=None)
+    best = max(standing(attempts), key=merit, default=None)
     if best is None or not isinstance(best.judged.verdict, Passed):
         return None
     return bottleneck_of(best.judged.verdict, fp.features, best.judged.device)

@@ -20,8 +20,8 @@ from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.records import Backend, FunctionalProblem, MachineError, Passed, Problem, ProblemError
 from rag_kernels.records import Draft
-from rag_kernels.run.generate import as_attempt, now
 from rag_kernels.run.history import History
+from rag_kernels.run.standings import as_attempt, now
 
 Functionalize = Callable[[Problem], FunctionalProblem]
 

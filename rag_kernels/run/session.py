@@ -21,6 +21,7 @@ from rag_kernels.records import Draft, Writer
 from rag_kernels.run import generate
 from rag_kernels.run.history import History
 from rag_kernels.run.journal import spent_before
+from rag_kernels.run.standings import as_attempt, now
 
 if TYPE_CHECKING:
     from rag_kernels.eval.judge import Judge
@@ -81,7 +82,7 @@ class Session:
         try:
             for _, judged in self.judge.judge(functional, [candidate]):
                 draft = Draft(candidate, idea="", note="judged as it was given")
-                attempt = generate.as_attempt(history, run, functional, draft, judged, "import", 1)
+                attempt = as_attempt(history, run, functional, draft, judged, "import", 1)
                 self.archive.record_attempt(attempt)
                 self.index(attempt)
                 history.add(attempt)
@@ -100,7 +101,7 @@ def new_run(options: Options, command: str, problem: Problem, **settings: Any) -
         command=command,
         problem_name=problem.name,
         settings=json.dumps(known, sort_keys=True),
-        started_at=generate.now(),
+        started_at=now(),
     )
 
 
