@@ -40,7 +40,7 @@ def ablate(
     Example: rag-kernels ablate examples/ --retrieval off,random,hybrid --exclude-family --seeds 3
     """
     from rag_kernels.api import open_arms
-    from rag_kernels.experiments.retrieval_ablation import Trial, summarise
+    from rag_kernels.experiments.retrieval_ablation import AblationTrial, summarise
     from rag_kernels.experiments.retrieval_ablation import ablate as run_all
     from rag_kernels.report.console import arms_text, trial_line
     from rag_kernels.report.json_rows import arm_row, trial_row
@@ -49,7 +49,7 @@ def ablate(
     options = replace(options, leave_out="family" if exclude_family else "problem")
     files = problem_files(paths)
     end_politely()
-    trials: list[Trial] = []
+    trials: list[AblationTrial] = []
     try:
         with open_arms(options, results) as (source, make_session):
             for trial in run_all(files, make_session, options, arms=arms, seeds=range(seeds), source=source):

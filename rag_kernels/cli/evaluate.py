@@ -97,7 +97,7 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
     """Problem after problem, or as many at once as there are judges. Each run is merged into the archive first, and
     what was judged before is not again."""
     from rag_kernels.api import open_session
-    from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_together, read_lines
+    from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_side_by_side, read_lines
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
 
@@ -106,7 +106,7 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
     end_politely()
     with open_session(options) as session, built_ahead(sampled, session.judge):
         if session.at_once > 1:
-            together = judge_together(sampled, session, confirm=confirm)
+            together = judge_side_by_side(sampled, session, confirm=confirm)
             _, finished = watch(together, f"{len(sampled)} problems", as_json=as_json)
         for one in sampled:
             if session.at_once == 1:

@@ -24,7 +24,7 @@ from typing import Any
 
 from rag_kernels.cluster.dispatcher import AHEAD, Dispatcher
 from rag_kernels.cluster.records import Job, LostError
-from rag_kernels.cluster.remote_judge import About, Fault, RemoteJudge, Wanted
+from rag_kernels.cluster.remote_judge import About, Fault, JudgeSpec, RemoteJudge
 from rag_kernels.eval.build.compile import COMPILER_ENV
 from rag_kernels.eval.judge import More, nothing_more
 from rag_kernels.eval.limits import Limits
@@ -107,10 +107,10 @@ def _bare_environment() -> Iterator[None]:
         os.environ.update(before)
 
 
-class RayCrew:
+class RayJudgePool:
     """Hires actors: one for each GPU of the cluster, or for each share of `cpus` cores. `most` of them at most."""
 
-    def __init__(self, ray: Any, wanted: Wanted, *, most: int | None = None) -> None:
+    def __init__(self, ray: Any, wanted: JudgeSpec, *, most: int | None = None) -> None:
         self._ray, self._most = ray, most
         self._gpus = 1 if wanted.backend == "cuda" else 0
         if wanted.cpus <= 0:  # an equal share for each GPU of a host, or a host's all
@@ -129,7 +129,7 @@ class RayCrew:
         room = sum(min(gpus, cpus // each) if self._gpus else cpus // each for cpus, gpus in self._hosts())
         return room if self._most is None else min(room, self._most)
 
-    def hire(self) -> RayHand:
+    def start(self) -> RayJudgeHandle:
         remote = self._ray.remote(RemoteJudge).options(
             num_cpus=self._wanted.cpus,
             num_gpus=self._gpus,
@@ -137,10 +137,10 @@ class RayCrew:
             max_restarts=0,
             scheduling_strategy="SPREAD",
         )
-        return RayHand(self._ray, remote.remote(self._wanted))
+        return RayJudgeHandle(self._ray, remote.remote(self._wanted))
 
 
-class RayHand:
+class RayJudgeHandle:
     """One actor, with its answers as futures of ours."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
@@ -269,12 +269,12 @@ def open_cluster(
             if not _named(address):
                 raise MachineError("There is no NVIDIA GPU here: name a cluster that has some, or use --device cpu.")
             log.warning("No host of the cluster has a GPU that Ray knows of (`ray status`): waiting for one.")
-        crew = RayCrew(ray, Wanted(chosen, limits or Limits(), cpus, cache), most=most)
-        dispatcher = Dispatcher(crew, build_ahead=chosen == "cuda")
+        pool = RayJudgePool(ray, JudgeSpec(chosen, limits or Limits(), cpus, cache), most=most)
+        dispatcher = Dispatcher(pool, build_ahead=chosen == "cuda")
         try:
-            log.info("Waiting for the first of %d judges.", crew.wanted())
+            log.info("Waiting for the first of %d judges.", pool.wanted())
             about = dispatcher.ready.result()
             with Workers() as workers:
-                yield ClusterJudge(dispatcher, about, workers, expected=max(1, crew.wanted()))
+                yield ClusterJudge(dispatcher, about, workers, expected=max(1, pool.wanted()))
         finally:
             dispatcher.close()

@@ -22,7 +22,7 @@ class LostError(Exception):
         self.host_too = host_too
 
 
-class Hand(Protocol):
+class JudgeHandle(Protocol):
     """A judge somewhere. Futures end in a LostError when it is gone, as it is after `end`; `close` ends it politely."""
 
     def open(self) -> Future[About | Fault]: ...
@@ -32,23 +32,23 @@ class Hand(Protocol):
     def close(self) -> None: ...
 
 
-class Crew(Protocol):
+class JudgePool(Protocol):
     """Where judges come from."""
 
     def wanted(self) -> int:
         """How many the cluster has room for now."""
         ...
 
-    def hire(self) -> Hand:
+    def start(self) -> JudgeHandle:
         """One more; it opens once there is a place for it."""
         ...
 
 
 @dataclass(eq=False, slots=True)
-class Seat:
+class JudgeSlot:
     """A hired judge; `about` is None until it is open."""
 
-    hand: Hand
+    handle: JudgeHandle
     about: About | None = None
     job: Job | None = None
     since: float = 0.0
@@ -61,7 +61,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class FailedTry:
     """A judgement that came to nothing, and where."""
 
     unit: str
@@ -78,8 +78,8 @@ class Job:
     number: int
     answer: Future[Judged] = field(default_factory=Future)
     asked_at: float = field(default_factory=time.monotonic)
-    built_by: Seat | None = None
-    tries: list[Try] = field(default_factory=list)  # in vain
+    built_by: JudgeSlot | None = None
+    tries: list[FailedTry] = field(default_factory=list)  # in vain
 
     @property
     def losses(self) -> list[str]:

@@ -43,7 +43,7 @@ VERSION = f"{__version__} (judge {JUDGE_VERSION})"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class JudgeSpec:
     """What every judge of a run is to be. `cpus` is how many cores one of them has for itself."""
 
     backend: Backend
@@ -86,7 +86,7 @@ class Fault:
 class RemoteJudge:
     """Open it first. One judgement at a time; builds may run beside it, from other threads."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: JudgeSpec) -> None:
         self._wanted = wanted
         self._cache = Path(wanted.cache) if wanted.cache else default_cache()
         self._judge: LocalJudge | None = None

@@ -24,7 +24,7 @@ from rag_kernels.text.wording import LINE_CHARS, count, money, percent, shorten,
 
 if TYPE_CHECKING:
     from rag_kernels.experiments.bootstrap import Interval
-    from rag_kernels.experiments.retrieval_ablation import Arm, Trial
+    from rag_kernels.experiments.retrieval_ablation import AblationTrial, Arm
     from rag_kernels.experiments.scores import Score, Solved
 
 VERDICT_STYLES = {"passed": "green", "compiled": "yellow"}
@@ -110,7 +110,7 @@ def print_table(rows: Sequence[Row], columns: dict[str, str]) -> None:
     console.print(made)
 
 
-def trial_line(trial: Trial) -> str:
+def trial_line(trial: AblationTrial) -> str:
     """One trial of an ablation on one line."""
     head = f"{trial.problem}  {trial.arm:<7} seed {trial.seed}  "
     if trial.failure:

@@ -30,7 +30,7 @@ from rag_kernels.run.standings import winner
 
 if TYPE_CHECKING:
     from rag_kernels.eval.admission_records import Admission
-    from rag_kernels.experiments.retrieval_ablation import Arm, Trial
+    from rag_kernels.experiments.retrieval_ablation import AblationTrial, Arm
     from rag_kernels.experiments.scores import Score, Solved
     from rag_kernels.long_runs.growth import Grown
     from rag_kernels.long_runs.replay import Replayed
@@ -212,7 +212,7 @@ def hit_row(hit: Hit) -> Row:
     )
 
 
-def trial_row(trial: Trial) -> Row:
+def trial_row(trial: AblationTrial) -> Row:
     return {"type": "trial", **asdict(trial)}
 
 

@@ -13,7 +13,7 @@ from rag_kernels.eval.records import FunctionalProblem, Passed
 from rag_kernels.feedback.bottleneck import Bottleneck, Kind, bottleneck_of
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.options import Options
-from rag_kernels.retrieval.retriever import Hit, Limits, Retriever
+from rag_kernels.retrieval.retriever import Hit, RetrievalLimits, Retriever
 from rag_kernels.retrieval.starter import stock
 
 
@@ -43,7 +43,7 @@ def find_remedies(kernel_id: str, *, count: int = 10, **options: Any) -> list[Hi
     if not isinstance(judged.verdict, Passed):
         raise ArchiveError(f"{kernel.id} was never timed, so nothing is known of what holds it back: judge it first.")
     held = bottleneck_of(judged.verdict, problem.features, judged.device)
-    limits = Limits(backend=kernel.backend, exclude_kernel_ids=(kernel.id,))
+    limits = RetrievalLimits(backend=kernel.backend, exclude_kernel_ids=(kernel.id,))
     return Retriever(archive, embedder).search(
         problem, mode=settings.retrieval, count=count, limits=limits, bottleneck=held
     )

@@ -37,7 +37,7 @@ AT_RANDOM = Reasons(("drawn at random, as a control",), (), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetrievalLimits:
     """What may be shown at all; empty means no limit."""
 
     backend: Backend | None = None
@@ -60,7 +60,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RankedRow:
     """A row of the catalogue on its way to become a hit; few get as far as being asked why."""
 
     row: int
@@ -88,7 +88,7 @@ class Retriever:
         *,
         mode: RetrievalMode,
         count: int,
-        limits: Limits,
+        limits: RetrievalLimits,
         bottleneck: Bottleneck | None = None,
         seed: int = 0,
         token_budget: int = 6000,
@@ -117,13 +117,13 @@ class Retriever:
         *,
         mode: RetrievalMode = "hybrid",
         count: int = 10,
-        limits: Limits | None = None,
+        limits: RetrievalLimits | None = None,
         bottleneck: Bottleneck | None = None,
     ) -> list[Hit]:
         """Kernels like a problem, or like what words say, best first. `off` and `random` rank as `hybrid` does."""
         corpus, query = self.corpus(), make_query(asked, self.embedder, bottleneck)
         ranking: RetrievalMode = mode if mode in ("bm25", "dense") else "hybrid"
-        return self._hits(corpus, self._ranked(corpus, query, limits or Limits(), ranking, most=count))
+        return self._hits(corpus, self._ranked(corpus, query, limits or RetrievalLimits(), ranking, most=count))
 
     def corpus(self) -> Corpus:
         """The archive as it is now, or was at the first query."""
@@ -141,7 +141,7 @@ class Retriever:
         """What is read now is out of date."""
         self._read_at = -math.inf
 
-    def _open(self, corpus: Corpus, query: Query, limits: Limits) -> NDArray[np.bool_]:
+    def _open(self, corpus: Corpus, query: Query, limits: RetrievalLimits) -> NDArray[np.bool_]:
         """Which functional problems have kernels that may be shown."""
         open_ = np.ones(len(corpus.family), dtype=np.bool_)
         if limits.backend is not None:
@@ -150,7 +150,7 @@ class Retriever:
             open_ &= (corpus.family != query.facts.family) & (corpus.graph_key != query.graph_key)
         return open_
 
-    def _allowed(self, corpus: Corpus, limits: Limits) -> Allowed:
+    def _allowed(self, corpus: Corpus, limits: RetrievalLimits) -> Allowed:
         """Which kernels may be shown."""
         known = corpus.catalogue
         hidden = np.array(limits.exclude_kernel_ids, dtype=np.bytes_)
@@ -163,22 +163,24 @@ class Retriever:
 
         return allowed
 
-    def _drawn(self, corpus: Corpus, query: Query, limits: Limits, rng: Random, count: int) -> list[_Place]:
+    def _drawn(
+        self, corpus: Corpus, query: Query, limits: RetrievalLimits, rng: Random, count: int
+    ) -> list[_RankedRow]:
         rows = np.flatnonzero(self._open(corpus, query, limits)[corpus.catalogue.functional])
         rows = rows[self._allowed(corpus, limits)(rows)]
         drawn = rng.sample(range(len(rows)), min(len(rows), KEPT + 2 * count))
-        return [_Place(int(rows[number]), 0.0, lambda: AT_RANDOM) for number in drawn]
+        return [_RankedRow(int(rows[number]), 0.0, lambda: AT_RANDOM) for number in drawn]
 
     def _ranked(
         self,
         corpus: Corpus,
         query: Query,
-        limits: Limits,
+        limits: RetrievalLimits,
         mode: RetrievalMode,
         *,
         most: int,
         of_graph: int | None = None,
-    ) -> list[_Place]:
+    ) -> list[_RankedRow]:
         """The best kernels that any signal speaks for; with `of_graph`, no more of one graph than that."""
         open_, allowed = self._open(corpus, query, limits), self._allowed(corpus, limits)
         found = candidates(corpus, query, names_of(mode, query), open_, allowed)
@@ -195,11 +197,13 @@ class Retriever:
             order = order[_among(corpus.graph_key[functional][order]) < of_graph]
         order = order[score[order] > 0][:most]
         return [
-            _Place(int(found.rows[at]), float(score[at]), partial(tell, corpus, query, found, shares, weights, int(at)))
+            _RankedRow(
+                int(found.rows[at]), float(score[at]), partial(tell, corpus, query, found, shares, weights, int(at))
+            )
             for at in order
         ]
 
-    def _affordable(self, corpus: Corpus, found: Sequence[_Place], count: int, token_budget: int) -> list[Hit]:
+    def _affordable(self, corpus: Corpus, found: Sequence[_RankedRow], count: int, token_budget: int) -> list[Hit]:
         """The first `count` that fit the budget together; one too long is passed over for a shorter one."""
         chosen: list[Hit] = []
         left = token_budget * CHARS_PER_TOKEN
@@ -213,7 +217,7 @@ class Retriever:
             found = found[missing:]
         return chosen
 
-    def _hits(self, corpus: Corpus, found: Sequence[_Place]) -> list[Hit]:
+    def _hits(self, corpus: Corpus, found: Sequence[_RankedRow]) -> list[Hit]:
         kernels = self.archive.chosen(corpus.catalogue, [place.row for place in found])
         return [Hit(kernel, place.score, place.why()) for kernel, place in zip(kernels, found, strict=True)]
 
@@ -227,12 +231,12 @@ def _among(keys: NDArray[np.str_]) -> NDArray[np.int64]:
     return before
 
 
-def _spread(corpus: Corpus, query: Query, ranked: Sequence[_Place], count: int) -> list[_Place]:
+def _spread(corpus: Corpus, query: Query, ranked: Sequence[_RankedRow], count: int) -> list[_RankedRow]:
     """The same graph first, then the rest by relevance and difference; of one graph more than half come last."""
     functional = {place.row: int(corpus.catalogue.functional[place.row]) for place in ranked}
     key = {row: str(corpus.graph_key[number]) for row, number in functional.items()}
     of_graph: dict[str, int] = {}
-    within: list[_Place] = []
+    within: list[_RankedRow] = []
     for place in ranked:
         of_graph[key[place.row]] = of_graph.get(key[place.row], 0) + 1
         if of_graph[key[place.row]] <= math.ceil(count / 2):

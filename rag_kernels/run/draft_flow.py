@@ -26,7 +26,7 @@ MakeBrief = Callable[[int, int, int], Brief]  # of the round, how many drafts ar
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ArrivedDraft:
     """A draft with the round that it was asked in."""
 
     draft: Draft
@@ -34,7 +34,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class RequestDone:
     """The end of one request: `lost` drafts did not come, `barren` of them because the writer had none."""
 
     told: Told
@@ -69,26 +69,26 @@ class DraftFlow:
         self._width, self._brief, self._refresh, self._prepare = width, brief, refresh, prepare
         self._stale_at = 0  # attempts after which what the writer is shown is looked for again
         self._streams = isinstance(writer, StreamingWriter)
-        self._came: queue.SimpleQueue[Arrived | Done] = queue.SimpleQueue()
+        self._came: queue.SimpleQueue[ArrivedDraft | RequestDone] = queue.SimpleQueue()
         self._asked = journal.asked or ledger.spent().rounds * width
         while ledger.spent().rounds * width < self._asked:  # the round that was under way goes on
             ledger.start_round()
         self._open = 0  # asked for, and neither judged nor lost
         self._requests = 0
         self._barren = self._lost_before() if journal.cut_short else 0  # drafts lost in a row
-        self._handed: dict[str, Arrived] = {}
+        self._handed: dict[str, ArrivedDraft] = {}
         self.stopped = ""
         if self._barren >= width:
             self._give_up(None)
         for told in journal.left():
-            self._go_on(told)
+            self._resume(told)
 
-    def __iter__(self) -> Iterator[dict[str, Arrived]]:
+    def __iter__(self) -> Iterator[dict[str, ArrivedDraft]]:
         while True:
-            self._tend()
+            self._refresh_and_ask()
             if not self._requests and self._came.empty():
                 return
-            self._handed = self._look()
+            self._handed = self._collect()
             if self._handed:
                 log.info("%d candidates to build and judge.", len(self._handed))
                 yield self._handed
@@ -96,14 +96,14 @@ class DraftFlow:
     def more(self) -> list[Candidate]:
         """What has come since, without waiting for it: added to the drafts that were handed out last."""
         if self._streams or not self._open:
-            self._tend()
+            self._refresh_and_ask()
         if self._came.empty():
             return []
-        new = self._look()
+        new = self._collect()
         self._handed |= new
         return [came.draft.candidate for came in new.values()]
 
-    def _tend(self) -> None:
+    def _refresh_and_ask(self) -> None:
         """Look for other exemplars when it is time, and ask for drafts."""
         if len(self._history.attempts) >= self._stale_at and not self.stopped:
             self._refresh()
@@ -122,7 +122,7 @@ class DraftFlow:
         self._requests = 0
         self._came = queue.SimpleQueue()
 
-    def _go_on(self, told: Told) -> None:
+    def _resume(self, told: Told) -> None:
         """Take up what was cut short: what was drafted waits for the judge, and what was not said is asked again."""
         if told.drafts is None:
             self._open += told.brief.width
@@ -132,7 +132,7 @@ class DraftFlow:
         for draft in told.drafts:
             if draft.candidate.id not in judged:
                 self._open += 1
-                self._came.put(Arrived(draft, told.brief.round))
+                self._came.put(ArrivedDraft(draft, told.brief.round))
 
     def _ask(self) -> None:
         """Ask for as many drafts as there are free places, one round at a time."""
@@ -176,12 +176,12 @@ class DraftFlow:
                     continue
                 self._prepare(draft.candidate)
                 came += 1
-                inbox.put(Arrived(draft, told.brief.round))
+                inbox.put(ArrivedDraft(draft, told.brief.round))
             self._answer(told, drafts)
         except BaseException as caught:  # raised again by the thread that iterates
             error = caught
         lost = told.brief.width - came
-        inbox.put(Done(told, tuple(drafts), lost, lost - repeated if self._streams or not drafts else 0, error))
+        inbox.put(RequestDone(told, tuple(drafts), lost, lost - repeated if self._streams or not drafts else 0, error))
 
     def _answer(self, told: Told, drafts: Sequence[Draft]) -> None:
         gained = self._writer.gained(told.brief) if isinstance(self._writer, StreamingWriter) else Gained()
@@ -194,26 +194,26 @@ class DraftFlow:
         else:
             yield from new_drafts(self._writer.propose(brief), brief)
 
-    def _look(self) -> dict[str, Arrived]:
+    def _collect(self) -> dict[str, ArrivedDraft]:
         """Wait for something to come, then take all that is there and new to this run."""
-        came: list[Arrived | Done] = [self._came.get()]
+        came: list[ArrivedDraft | RequestDone] = [self._came.get()]
         while not self._came.empty():
             came.append(self._came.get())
         known = {a.candidate.id for a in self._history.attempts} | self._handed.keys()
-        new: dict[str, Arrived] = {}
+        new: dict[str, ArrivedDraft] = {}
         for item in came:
-            if isinstance(item, Done):
-                self._end(item)
+            if isinstance(item, RequestDone):
+                self._end_request(item)
             elif item.draft.candidate.id in known or item.draft.candidate.id in new:
-                self._lose(1, barren=1)
+                self._count_lost(1, barren=1)
             else:
                 new[item.draft.candidate.id] = item
                 self._barren = 0
         return new
 
-    def _end(self, done: Done) -> None:
+    def _end_request(self, done: RequestDone) -> None:
         self._requests -= 1
-        self._lose(done.lost, barren=done.barren)
+        self._count_lost(done.lost, barren=done.barren)
         if done.error is not None and not isinstance(done.error, WriterError):
             raise done.error
         if isinstance(done.error, BudgetExhaustedError):
@@ -234,7 +234,7 @@ class DraftFlow:
                 break
         return lost
 
-    def _lose(self, count: int, *, barren: int) -> None:
+    def _count_lost(self, count: int, *, barren: int) -> None:
         self._open -= count
         self._barren += barren
 

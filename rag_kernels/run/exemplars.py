@@ -20,7 +20,7 @@ from rag_kernels.eval.records import Device, FunctionalProblem, Passed, Problem
 from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.options import Options
 from rag_kernels.records import Shown
-from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 from rag_kernels.run.reverify import reverify
 from rag_kernels.run.standings import merit, standing
 
@@ -65,7 +65,7 @@ class Exemplars:
 
     def _find(self, fp: FunctionalProblem, attempts: Sequence[Attempt], hidden: set[str]) -> list[Shown]:
         options = self.options
-        limits = Limits(
+        limits = RetrievalLimits(
             backend=self.device.backend,
             exclude_problem_ids=() if options.leave_out == "nothing" else (fp.problem.id,),
             exclude_kernel_ids=tuple(sorted(hidden)),

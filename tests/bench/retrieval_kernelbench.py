@@ -52,7 +52,7 @@ from rag_kernels.ingest.functionalize import functionalize_many
 from rag_kernels.ingest.pipeline import reindex
 from rag_kernels.options import RetrievalMode
 from rag_kernels.retrieval.bm25 import Postings
-from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 
 NEAREST = 5
 LEVEL_1 = (
@@ -137,7 +137,7 @@ def searcher(retriever: Retriever, mode: RetrievalMode) -> Nearest:
     """The ids of the nearest problems by the real search, the problem itself left out."""
 
     def nearest(fp: FunctionalProblem) -> list[str]:
-        limits = Limits(exclude_problem_ids=(fp.problem.id,))
+        limits = RetrievalLimits(exclude_problem_ids=(fp.problem.id,))
         hits = retriever.search(fp, mode=mode, count=NEAREST, limits=limits)
         return [hit.kernel.problem_id for hit in hits]
 
