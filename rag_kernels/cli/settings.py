@@ -1,7 +1,7 @@
 """The settings of the command line: environment variables `RAG_KERNELS_*` and their defaults.
 
-Comes in: the environment (only the CLI reads it). Goes out: a `Settings`. Flags override it; nothing else in the
-house looks at the environment.
+Comes in: the environment. Goes out: a `Settings`; flags override it. For Python callers that name no
+place, `open_archive` and `eval.places` read RAG_KERNELS_ARCHIVE, RAG_KERNELS_ARCHIVE_TOKEN and RAG_KERNELS_CACHE too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which judge gets which candidate, and what happens when one of them is lost.
+"""Assign candidates to judges, and handle the loss of a judge.
 
-Comes in: jobs from any thread, and a pool that hires judges. Goes out: a verdict for each job, in its future. All
+Comes in: jobs from any thread, and a pool that starts judges. Goes out: a verdict for each job, in its future. All
 decisions are made in one thread, on events. Knows nothing of Ray, archives or searches.
 
 A judge keeps the problem that it has open as long as there is work on it, and judges without work take over what waits
@@ -41,7 +41,7 @@ PATIENCE_S = 60.0  # after which age counts more than what a judge has open
 
 @dataclass(frozen=True, slots=True)
 class RetryRules:
-    """How often something is tried, and how long it is waited for."""
+    """Bound how often something is tried, and how many seconds it is waited for."""
 
     job_tries: int = 3
     problem_tries: int = 2
@@ -53,7 +53,7 @@ class RetryRules:
 
 
 class Dispatcher:
-    """Hires as soon as it is made; `ready` is done when the first judge is open. Close it when done."""
+    """Start judges at once and give them jobs; `ready` is done when the first judge is open. Close it when done."""
 
     def __init__(self, pool: JudgePool, *, build_ahead: bool, rules: RetryRules | None = None) -> None:
         self._pool, self._build_ahead, self._rules = pool, build_ahead, rules or RetryRules()
@@ -73,17 +73,18 @@ class Dispatcher:
         self._thread.start()
 
     def submit(self, problem: FunctionalProblem, candidate: Candidate, *, confirm: bool = False) -> Job:
-        """From any thread. Cancelling the answer takes the job back, unless it has begun."""
+        """Queue a job, from any thread. Cancelling its `answer` takes the job back, unless it has begun."""
         job = Job(problem, candidate, confirm, next(self._numbers))
         self._events.put(partial(self._add, job))
         return job
 
     @property
     def judges(self) -> int:
-        """How many are open now."""
+        """Return how many judges are open now."""
         return sum(slot.works for slot in list(self._slots))
 
     def close(self) -> None:
+        """End all judges; jobs that are left fail."""
         self._events.put(partial(setattr, self, "_closed", True))
         self._thread.join()
 
@@ -120,7 +121,7 @@ class Dispatcher:
             self._when(slot.handle.open(), partial(self._opened, slot))
 
     def _when(self, done: Future[Any], act: Callable[[Future[Any]], None]) -> None:
-        """Futures end in threads of Ray; what follows is done in ours."""
+        """Act on a future's end in the dispatcher's thread; futures end in threads of Ray."""
         done.add_done_callback(lambda future: self._events.put(partial(act, future)))
 
     def _opened(self, slot: JudgeSlot, opened: Future[About | Fault]) -> None:
@@ -205,7 +206,7 @@ class Dispatcher:
             self._build()
 
     def _build(self) -> None:
-        """Let compilers work on what comes next, where it is likely to be judged."""
+        """Let compilers work on the next jobs, where they are likely to be judged."""
         load = Counter(job.built_by for job in self._queue if job.built_by is not None)
         for slot in [s for s in self._slots if s.works]:
             left = [job for job in self._queue if job.built_by is None and not job.confirm and self._may(slot, job)]
@@ -214,13 +215,13 @@ class Dispatcher:
                 slot.handle.build(job.candidate)
 
     def _may(self, slot: JudgeSlot, job: Job) -> bool:
-        """A job goes back to where it was tried in vain only if there is no other place."""
+        """Return whether a judge may have a job: it goes back to where it failed only if there is no other place."""
         assert slot.about is not None
         tried = {one.unit for one in job.tries}
         return slot.about.where not in tried or all(s.about.where in tried for s in self._slots if s.works and s.about)
 
     def _reluctance(self, slot: JudgeSlot, job: Job) -> tuple[int, int, bool, int]:
-        """The least is taken: what waits for minutes, then what is open here, what is open nowhere, and the rest."""
+        """Return a sort key, least first: what waits for minutes, what is open here, what is open nowhere, the rest."""
         problem = job.problem.problem.id
         elsewhere = any(s.problem == problem for s in self._slots if s is not slot)
         place = 0 if slot.problem == problem else 2 if elsewhere else 1
@@ -253,7 +254,7 @@ class Dispatcher:
         self._once_more(job, slot.about)
 
     def _blame(self, job: Job) -> None:
-        """Another judge could: what looked like the problem's fault was that of a unit. A judge there starts anew."""
+        """Count what looked like the problem's fault against the units that said so, and start their judges anew."""
         for unit in [one.unit for one in job.tries if isinstance(one.why, Fault) and one.why.kind == "problem"]:
             self._failed[unit] += 1
             for slot in [s for s in self._slots if s.about and s.about.where == unit and s.job is None]:

@@ -1,6 +1,6 @@
-"""The nouns of dispatching: hired judges, what they are asked, and how one of them can be lost.
+"""The records of dispatching: running judges, what they are asked, and how one of them can be lost.
 
-Goes in and out of `cluster.dispatcher`; `cluster.ray_judge` hires on Ray. Knows nothing of either.
+Goes in and out of `cluster.dispatcher`; `cluster.ray_judge` starts judges on Ray. Knows nothing of either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged
 
 
 class LostError(Exception):
-    """A judge is gone. `host_too`: with the host that it ran on, which says nothing about what it was doing."""
+    """Report that a judge is gone. `host_too`: with its host, which says nothing about what it was doing."""
 
     def __init__(self, why: str, *, host_too: bool) -> None:
         super().__init__(why)
@@ -23,7 +23,9 @@ class LostError(Exception):
 
 
 class JudgeHandle(Protocol):
-    """A judge somewhere. Futures end in a LostError when it is gone, as it is after `end`; `close` ends it politely."""
+    """Control a judge somewhere. Its futures end in a LostError when it is gone; `end` kills it, `close` ends it in
+    order.
+    """
 
     def open(self) -> Future[About | Fault]: ...
     def build(self, candidate: Candidate) -> None: ...
@@ -33,20 +35,20 @@ class JudgeHandle(Protocol):
 
 
 class JudgePool(Protocol):
-    """Where judges come from."""
+    """Start judges."""
 
     def wanted(self) -> int:
-        """How many the cluster has room for now."""
+        """Return how many judges the cluster has room for now."""
         ...
 
     def start(self) -> JudgeHandle:
-        """One more; it opens once there is a place for it."""
+        """Start one more judge; it opens once there is a place for it."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class JudgeSlot:
-    """A hired judge; `about` is None until it is open."""
+    """Hold a judge that was started; `about` is None until it is open."""
 
     handle: JudgeHandle
     about: About | None = None
@@ -62,7 +64,7 @@ class JudgeSlot:
 
 @dataclass(frozen=True, slots=True)
 class FailedTry:
-    """A judgement that came to nothing, and where."""
+    """Hold a judgement that came to nothing, and where."""
 
     unit: str
     why: Fault | LostError
@@ -70,7 +72,7 @@ class FailedTry:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A candidate that is to be judged. `built_by` is the judge that builds it ahead."""
+    """Hold a candidate that is to be judged. `built_by` is the judge that builds it ahead."""
 
     problem: FunctionalProblem
     candidate: Candidate

@@ -1,4 +1,4 @@
-"""A growth while it runs: a live table of problems on a terminal, a line an event elsewhere.
+"""A live view of a growth: a table of problems on a terminal, a line for each event elsewhere.
 
 Comes in: events of `growth.grow`. Goes out: text on a rich console.
 """
@@ -28,7 +28,7 @@ SHOWN = 20  # problems in the live table: those that were worked on last
 
 @dataclass(slots=True)
 class Line:
-    """What is shown of one problem."""
+    """Hold what is shown of one problem."""
 
     state: str = ""
     turns: int = 0

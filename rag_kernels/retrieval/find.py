@@ -20,7 +20,7 @@ from rag_kernels.retrieval.starter import stock
 def find_kernels(
     query: str | FunctionalProblem, *, count: int = 10, bottleneck: Kind | None = None, **options: Any
 ) -> list[Hit]:
-    """Archived kernels like these words or like this problem, best first, with scores and reasons.
+    """Return archived kernels like these words or like this problem, best first, with scores and reasons.
 
     With a `bottleneck`, those that know a remedy for it come first.
     """
@@ -32,7 +32,10 @@ def find_kernels(
 
 
 def find_remedies(kernel_id: str, *, count: int = 10, **options: Any) -> list[Hit]:
-    """Archived kernels that may teach how to speed this one up, by what the judge found to hold it back."""
+    """Return kernels that may teach how to speed this one up, by what the judge found to hold it back.
+
+    Raises ArchiveError when the archive has no such kernel, or it was never timed.
+    """
     settings = Options(**options)
     archive, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
     stock(archive, embedder)

@@ -1,4 +1,4 @@
-"""Which archived kernels to show a writer, or a person who searches, and why each was chosen.
+"""The choice of archived kernels to show a writer, or a person who searches, with the reasons of each.
 
 Comes in: an archive, a functional problem (or words), a mode, and to optimise a bottleneck. Goes out: kernels, best
 first, each with its reasons. The same graph comes first; the rest are ranked by the signals, fused, weighted by what
@@ -38,7 +38,7 @@ AT_RANDOM = Reasons(("drawn at random, as a control",), (), ())
 
 @dataclass(frozen=True, slots=True)
 class RetrievalLimits:
-    """What may be shown at all; empty means no limit."""
+    """Limit which kernels may be shown; empty means no limit."""
 
     backend: Backend | None = None
     exclude_problem_ids: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class RetrievalLimits:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A kernel that was found, with its score (above 1 for the same graph) and how it came about."""
+    """Hold a kernel that was found, with its score (above 1 for the same graph) and how it came about."""
 
     kernel: ArchivedKernel
     score: float
@@ -61,7 +61,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class _RankedRow:
-    """A row of the catalogue on its way to become a hit; few get as far as being asked why."""
+    """Hold a row of the catalogue that may become a hit; reasons are worked out for few of them."""
 
     row: int
     score: float
@@ -69,8 +69,11 @@ class _RankedRow:
 
 
 class Retriever:
-    """Retrieval over one archive, seen from one device. What it reads is kept until the archive changes, or for good
-    when it is `fixed`: then kernels that come later are not found. With `stale_s` they are found so much later."""
+    """Retrieve from one archive, seen from one device.
+
+    What it reads is kept until the archive changes, or for good when it is `fixed`: then kernels that come later are
+    not found. With `stale_s` they are found after so many seconds at the latest.
+    """
 
     def __init__(
         self, archive: Archive, embedder: Embedder, *, device_key: str = "", fixed: bool = False, stale_s: float = 0.0
@@ -93,7 +96,8 @@ class Retriever:
         seed: int = 0,
         token_budget: int = 6000,
     ) -> list[Shown]:
-        """Exemplars for a writer, best first; at most half (rounded up) of one graph as long as there are others.
+        """Return exemplars for a writer, best first; at most half (rounded up) of one graph as long as there are
+        others.
 
         `off` shows none; `random` draws from all that may be shown and is the control of every ablation.
         """
@@ -120,13 +124,13 @@ class Retriever:
         limits: RetrievalLimits | None = None,
         bottleneck: Bottleneck | None = None,
     ) -> list[Hit]:
-        """Kernels like a problem, or like what words say, best first. `off` and `random` rank as `hybrid` does."""
+        """Return kernels like a problem, or like these words, best first. `off` and `random` rank as `hybrid` does."""
         corpus, query = self.corpus(), make_query(asked, self.embedder, bottleneck)
         ranking: RetrievalMode = mode if mode in ("bm25", "dense") else "hybrid"
         return self._hits(corpus, self._ranked(corpus, query, limits or RetrievalLimits(), ranking, most=count))
 
     def corpus(self) -> Corpus:
-        """The archive as it is now, or was at the first query."""
+        """Return the archive as it is now, or was at the first query."""
         if self._read is not None and time.monotonic() - self._read_at < self._stale_s:
             return self._read[1]
         version = "" if self._fixed else self.archive.version()
@@ -138,11 +142,11 @@ class Retriever:
         return self._read[1]
 
     def look_again(self) -> None:
-        """What is read now is out of date."""
+        """Read the archive again at the next query."""
         self._read_at = -math.inf
 
     def _open(self, corpus: Corpus, query: Query, limits: RetrievalLimits) -> NDArray[np.bool_]:
-        """Which functional problems have kernels that may be shown."""
+        """Return which functional problems have kernels that may be shown."""
         open_ = np.ones(len(corpus.family), dtype=np.bool_)
         if limits.backend is not None:
             open_ &= corpus.backends[limits.backend == "cuda"]
@@ -151,7 +155,7 @@ class Retriever:
         return open_
 
     def _allowed(self, corpus: Corpus, limits: RetrievalLimits) -> Allowed:
-        """Which kernels may be shown."""
+        """Return a test for which kernels may be shown."""
         known = corpus.catalogue
         hidden = np.array(limits.exclude_kernel_ids, dtype=np.bytes_)
         if limits.exclude_problem_ids:
@@ -181,7 +185,7 @@ class Retriever:
         most: int,
         of_graph: int | None = None,
     ) -> list[_RankedRow]:
-        """The best kernels that any signal speaks for; with `of_graph`, no more of one graph than that."""
+        """Return the best kernels that any signal speaks for; with `of_graph`, at most so many of one graph."""
         open_, allowed = self._open(corpus, query, limits), self._allowed(corpus, limits)
         found = candidates(corpus, query, names_of(mode, query), open_, allowed)
         if not len(found.rows):
@@ -204,7 +208,9 @@ class Retriever:
         ]
 
     def _affordable(self, corpus: Corpus, found: Sequence[_RankedRow], count: int, token_budget: int) -> list[Hit]:
-        """The first `count` that fit the budget together; one too long is passed over for a shorter one."""
+        """Return the first `count` that fit the token budget together; one too long is passed over for a shorter
+        one.
+        """
         chosen: list[Hit] = []
         left = token_budget * CHARS_PER_TOKEN
         while found and len(chosen) < count:
@@ -223,7 +229,7 @@ class Retriever:
 
 
 def _among(keys: NDArray[np.str_]) -> NDArray[np.int64]:
-    """For each key how many equal ones come before it."""
+    """Return for each key how many equal ones come before it."""
     order = np.argsort(keys, kind="stable")
     start = np.flatnonzero(np.concatenate(([True], keys[order][1:] != keys[order][:-1])))
     before = np.empty(len(keys), dtype=np.int64)
@@ -232,7 +238,7 @@ def _among(keys: NDArray[np.str_]) -> NDArray[np.int64]:
 
 
 def _spread(corpus: Corpus, query: Query, ranked: Sequence[_RankedRow], count: int) -> list[_RankedRow]:
-    """The same graph first, then the rest by relevance and difference; of one graph more than half come last."""
+    """Return the same graph first, then the rest by relevance and difference; of one graph more than half come last."""
     functional = {place.row: int(corpus.catalogue.functional[place.row]) for place in ranked}
     key = {row: str(corpus.graph_key[number]) for row, number in functional.items()}
     of_graph: dict[str, int] = {}

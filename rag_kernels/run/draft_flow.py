@@ -1,4 +1,4 @@
-"""The flow of drafts to the judge: what is asked of the writer, when, and what comes of it.
+"""The flow of drafts to the judge: asks the writer for drafts as places become free, and hands them out.
 
 Comes in: a writer, the ledger, a maker of briefs. Goes out: drafts by candidate id, all that came since the last
 look. A streaming writer is asked for more whenever one of `width` places is free, so that replies are under way while
@@ -27,7 +27,7 @@ MakeBrief = Callable[[int, int, int], Brief]  # of the round, how many drafts ar
 
 @dataclass(frozen=True, slots=True)
 class ArrivedDraft:
-    """A draft with the round that it was asked in."""
+    """Hold a draft with the round that it was asked in."""
 
     draft: Draft
     round: int
@@ -35,7 +35,7 @@ class ArrivedDraft:
 
 @dataclass(frozen=True, slots=True)
 class RequestDone:
-    """The end of one request: `lost` drafts did not come, `barren` of them because the writer had none."""
+    """Report the end of one request: `lost` drafts did not come, `barren` of them because the writer had none."""
 
     told: Told
     drafts: tuple[Draft, ...]
@@ -45,7 +45,7 @@ class RequestDone:
 
 
 class DraftFlow:
-    """Iterate over it; call `judged` after each verdict.
+    """Yield dicts of drafts, by candidate id, to whoever iterates over it and calls `judged` after each verdict.
 
     `prepare` is called with each candidate in the writer's thread, `refresh` in the one that iterates, between what
     it hands out, when it is time to look for other exemplars.
@@ -94,7 +94,9 @@ class DraftFlow:
                 yield self._handed
 
     def more(self) -> list[Candidate]:
-        """What has come since, without waiting for it: added to the drafts that were handed out last."""
+        """Return the candidates that arrived since, without waiting, and add them to the drafts that were handed out
+        last.
+        """
         if self._streams or not self._open:
             self._refresh_and_ask()
         if self._came.empty():
@@ -111,7 +113,7 @@ class DraftFlow:
         self._ask()
 
     def judged(self) -> None:
-        """A verdict is there: its place is free for another draft."""
+        """Note a verdict: its place is free for another draft."""
         self._open -= 1
         if self._streams:
             self._ask()
@@ -123,7 +125,7 @@ class DraftFlow:
         self._came = queue.SimpleQueue()
 
     def _resume(self, told: Told) -> None:
-        """Take up what was cut short: what was drafted waits for the judge, and what was not said is asked again."""
+        """Take up a brief that was cut short: its drafts go to the judge, and what did not come is asked for again."""
         if told.drafts is None:
             self._open += told.brief.width
             self._send(told, again=True)
@@ -164,7 +166,9 @@ class DraftFlow:
         return max(0, self._width - self._open) if self._streams or not self._open else 0
 
     def _run(self, told: Told, known: set[str]) -> None:
-        """One request; whatever happens ends up in the queue. Drafts that are `known` were judged before a kill."""
+        """Run one request and put all that comes of it into the queue, without drafts that are `known` (judged
+        already).
+        """
         inbox, came, repeated = self._came, 0, 0
         error, drafts = None, list[Draft]()
         try:
@@ -188,7 +192,7 @@ class DraftFlow:
         self._journal.answer(told, drafts, gained)
 
     def _drafts(self, brief: Brief) -> Iterator[Draft]:
-        """What the writer has that its brief does not know."""
+        """Yield the writer's drafts for a brief, without those that the brief's run has."""
         if isinstance(self._writer, StreamingWriter):
             yield from self._writer.stream(brief)
         else:
@@ -225,7 +229,7 @@ class DraftFlow:
             self._answer(done.told, done.drafts)
 
     def _lost_before(self) -> int:
-        """How many drafts in a row had not come when the run was cut short."""
+        """Return how many drafts in a row had not come when the run was cut short."""
         lost = 0
         for told in reversed([told for told in self._journal.told if told.drafts is not None]):
             drafts = told.drafts or ()
@@ -239,7 +243,7 @@ class DraftFlow:
         self._barren += barren
 
     def _give_up(self, error: WriterError | None) -> None:
-        """With nothing to show for it the run has failed; otherwise it ends with what there is."""
+        """End the run with what there is; raise the error when there is nothing."""
         if error is not None and not self._history.attempts and not self._open:
             raise error
         self.stopped = self.stopped or str(error or f"The {self._writer.name} writer has nothing more to try.")
