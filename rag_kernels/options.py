@@ -6,15 +6,9 @@ Knows nothing of where its values come from.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from rag_kernels.choices import DeviceChoice, LeaveOut, Precision, ReasoningEffort, RetrievalMode
 from rag_kernels.records import Budget
-
-RetrievalMode = Literal["off", "random", "bm25", "dense", "hybrid"]
-DeviceChoice = Literal["auto", "cpu", "cuda"]
-Precision = Literal["strict", "tf32", "any"]
-LeaveOut = Literal["nothing", "problem", "family"]
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from factories import attempt, candidate, linear_problem, passed, problem, run
 from scripted_judge import ScriptedJudge
 
 from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.cli.ablate import modes
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, ProblemError
@@ -19,7 +20,7 @@ from rag_kernels.experiments.bootstrap import mean_interval, ratio_interval
 from rag_kernels.experiments.retrieval_ablation import AblationTrial, ablate, summarise
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import reindex
-from rag_kernels.options import Options, RetrievalMode
+from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft
 from rag_kernels.report.console import arms_text, trial_line
 from rag_kernels.retrieval.retriever import Retriever

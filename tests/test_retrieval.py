@@ -13,10 +13,10 @@ from factories import attempt, candidate, compiled, linear_problem, passed, prob
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel, Exemplar
 from rag_kernels.archive.store import open_archive
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import Candidate, FunctionalProblem
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt, reindex
-from rag_kernels.options import RetrievalMode
 from rag_kernels.retrieval.bm25 import Postings
 from rag_kernels.retrieval.rank_fusion import diversify, foremost, fuse, jaccard, places
 from rag_kernels.retrieval.retriever import Hit, RetrievalLimits, Retriever

@@ -13,7 +13,8 @@ from rag_kernels.cli.common import Json, emit, end_politely, problem_files
 from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
-    from rag_kernels.options import Options, RetrievalMode
+    from rag_kernels.choices import RetrievalMode
+    from rag_kernels.options import Options
 
 
 @with_search_flags("retrieval", "leave_out", "seed", "cluster", "judge_cpus")
@@ -71,7 +72,7 @@ def ablate(
 
 def modes(text: str) -> list[RetrievalMode]:
     """The ways that a list with commas names, each once."""
-    from rag_kernels.options import RetrievalMode
+    from rag_kernels.choices import RetrievalMode
 
     known: tuple[RetrievalMode, ...] = get_args(RetrievalMode)
     asked = [name.strip() for name in text.split(",") if name.strip()]

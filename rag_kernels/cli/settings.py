@@ -6,10 +6,10 @@ place, `open_archive` and `eval.places` read RAG_KERNELS_ARCHIVE, RAG_KERNELS_AR
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rag_kernels.choices import DeviceChoice, RetrievalMode
 
 
 class Settings(BaseSettings):
@@ -23,8 +23,8 @@ class Settings(BaseSettings):
         "", description="Folder, quack://HOST:PORT, or :memory:; empty: ~/.local/share/rag-kernels/archive"
     )
     archive_token: SecretStr = Field(SecretStr(""), description="The secret of an archive server and its clients")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is a GPU")
+    device: DeviceChoice = Field("auto", description="auto: CUDA where there is a GPU")
     effort: int = Field(2, ge=1, le=9, description="One dial: rounds, width of a round and exemplars grow with it")
-    retrieval: Literal["off", "random", "bm25", "dense", "hybrid"] = Field("hybrid", description="Retrieval mode")
+    retrieval: RetrievalMode = Field("hybrid", description="Retrieval mode")
     embedder: str = Field("builtin", description="The model in the package, or a sentence-transformers model")
     cache: str = Field("", description="Folder for builds and baselines; empty: ~/.cache/rag-kernels")

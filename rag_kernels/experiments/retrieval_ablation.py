@@ -16,11 +16,12 @@ from random import Random
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt, Run
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Passed, Problem, ProblemError
 from rag_kernels.experiments.bootstrap import Interval, mean_interval, ratio_interval
-from rag_kernels.options import Options, RetrievalMode
+from rag_kernels.options import Options
 from rag_kernels.run import standings
 from rag_kernels.run.session import Session
 from rag_kernels.text.likeness import NEAR_COPY, likeness

@@ -33,6 +33,7 @@ import numpy as np
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval import codec
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
@@ -50,7 +51,6 @@ from rag_kernels.ingest.describe import description, functional_text
 from rag_kernels.ingest.embedder import Embedder, load_embedder
 from rag_kernels.ingest.functionalize import functionalize_many
 from rag_kernels.ingest.pipeline import reindex
-from rag_kernels.options import RetrievalMode
 from rag_kernels.retrieval.bm25 import Postings
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 
