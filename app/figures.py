@@ -19,7 +19,7 @@ from rag_kernels.archive.browse import Failure, Paid, SignalRecord
 from rag_kernels.archive.queries import AttemptRow, RunRow
 from rag_kernels.archive.records import Exemplar, Run
 from rag_kernels.eval.admission_records import Admission
-from rag_kernels.experiments.retrieval_ablation import Trial, summarise
+from rag_kernels.experiments.retrieval_ablation import AblationTrial, summarise
 from rag_kernels.text.likeness import likeness
 
 BASELINES = {"eager": "eager", "over_compile": "torch.compile"}
@@ -194,10 +194,10 @@ def ablation(trials: Sequence[tuple[Run, Sequence[AttemptRow]]]) -> pd.DataFrame
     return table(rows, columns)
 
 
-def _trial(run: Run, attempts: Sequence[AttemptRow]) -> Trial:
+def _trial(run: Run, attempts: Sequence[AttemptRow]) -> AblationTrial:
     settings = json.loads(run.settings)
     gains = [a.speedup for a in attempts if a.won and a.speedup is not None]
-    return Trial(
+    return AblationTrial(
         problem=run.problem_name,
         problem_id=settings["problem_id"],
         arm=settings["retrieval"],

@@ -40,7 +40,7 @@ STAY_S, LOOK_S = 1.0, 0.02  # how long a file stays attached for the next reader
 
 
 @dataclass(slots=True)
-class _Place:
+class _SharedFile:
     """A file in this process, which may hold it open in one mode only, whichever of its threads or archives asks."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -48,7 +48,7 @@ class _Place:
     watched: bool = False  # whether a thread looks after that
 
 
-_PLACES: dict[Path, _Place] = {}
+_PLACES: dict[Path, _SharedFile] = {}
 
 
 @atexit.register
@@ -111,7 +111,7 @@ class FileDatabase:
         self.path = path.absolute()
         self._deadline_s = deadline_s
         self._queue = self.path.with_suffix(".lock")
-        self._place = _PLACES.setdefault(self.path, _Place())
+        self._place = _PLACES.setdefault(self.path, _SharedFile())
         self._checked = False
         self._duckdb: DuckDBPyConnection | None = None
         self._last_read = 0.0
@@ -310,7 +310,7 @@ class FileDatabase:
             time.sleep(random.uniform(0.002, 0.006))
 
 
-def _watch(place: _Place) -> None:
+def _watch(place: _SharedFile) -> None:
     """Let go of a file when nobody has read for a while, or when another process waits."""
     while True:
         time.sleep(LOOK_S)

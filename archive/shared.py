@@ -36,7 +36,7 @@ BATCH = 1000  # rows of a file in one statement
 PREPARED = 200  # statements that a session keeps prepared
 
 
-class Session:
+class ServerSession:
     """A session with a server, with what an archive uses of a connection: `execute`, its cursor, `interrupt`."""
 
     def __init__(self, address: Address, token: str) -> None:
@@ -108,7 +108,7 @@ class SharedDatabase:
         self._token = token
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._session: ServerSession | None = None
         self._met = False
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class SharedDatabase:
         with self._lock:
             self._drop()
 
-    def _begun(self) -> Session:
+    def _begun(self) -> ServerSession:
         """A session in a new transaction; a new session if the old one has ended, as after a restart of the server."""
         import duckdb
 
@@ -147,7 +147,7 @@ class SharedDatabase:
         self._session.execute("BEGIN")
         return self._session
 
-    def _connect(self) -> Session:
+    def _connect(self) -> ServerSession:
         session = self._opened()
         steps = pending(cast("DuckDBPyConnection", session))
         if steps:
@@ -159,20 +159,20 @@ class SharedDatabase:
         self._met = True
         return session
 
-    def _opened(self) -> Session:
+    def _opened(self) -> ServerSession:
         """A new session; a server that was there before is given a while to come back."""
         import duckdb
 
         deadline = time.monotonic() + (AWAY_S if self._met else 0)
         while True:
             try:
-                return Session(self.address, self._token)
+                return ServerSession(self.address, self._token)
             except duckdb.Error as error:
                 if UNREACHABLE not in str(error) or time.monotonic() >= deadline:
                     raise
             time.sleep(0.5)
 
-    def _turn(self) -> Session:
+    def _turn(self) -> ServerSession:
         """A session in a transaction in which nobody else can write."""
         import duckdb
 
@@ -231,17 +231,17 @@ ADVICE = (
 )
 
 
-def write_parquet(con: DuckDBPyConnection | Session, select: str, file: Path) -> None:
+def write_parquet(con: DuckDBPyConnection | ServerSession, select: str, file: Path) -> None:
     """Write a result to a file of this machine, wherever the database is."""
-    if isinstance(con, Session):
+    if isinstance(con, ServerSession):
         con.write_parquet(select, file)
     else:
         con.execute(f"COPY ({select}) TO {literal(str(file))} (FORMAT parquet)")
 
 
-def parquet(con: DuckDBPyConnection | Session, file: Path, like: str) -> str:
+def parquet(con: DuckDBPyConnection | ServerSession, file: Path, like: str) -> str:
     """What FROM reads a file of this machine by, wherever the database is; it has the columns of a table."""
-    return con.upload(file, like) if isinstance(con, Session) else f"read_parquet({literal(str(file))})"
+    return con.upload(file, like) if isinstance(con, ServerSession) else f"read_parquet({literal(str(file))})"
 
 
 def arguments(parameters: Sequence[Any] | Mapping[str, Any]) -> str:

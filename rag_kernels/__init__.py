@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rag_kernels.options import Options
     from rag_kernels.records import Brief, Budget, Draft, Writer
     from rag_kernels.retrieval.find import find_kernels
-    from rag_kernels.run.generate import winner
     from rag_kernels.run.session import Session
+    from rag_kernels.run.standings import winner
 
 __all__ = [
     "Brief",
@@ -45,8 +45,8 @@ _HOMES = {
     "rag_kernels.long_runs.growth": ("Grown", "grow"),
     "rag_kernels.options": ("Options",),
     "rag_kernels.records": ("Brief", "Budget", "Draft", "Writer"),
-    "rag_kernels.run.generate": ("winner",),
     "rag_kernels.run.session": ("Session",),
+    "rag_kernels.run.standings": ("winner",),
 }
 
 

@@ -18,7 +18,7 @@ from rag_kernels.records import Budget, WriterError
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What has been used so far. `unpriced_calls` are calls whose cost nobody knows; `usd` leaves them out."""
+    """Hold what has been used so far. `unpriced_calls` are calls whose cost nobody knows; `usd` leaves them out."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -29,11 +29,11 @@ class Spent:
 
 
 class BudgetExhaustedError(WriterError):
-    """There is no room for another call; the message is the reason. A clean end, not a fault."""
+    """Report that there is no room for another call; the message is the reason. A clean end, not a fault."""
 
 
 class Hold:
-    """Room held for one call in flight. `charge` replaces the estimate by what the call really used."""
+    """Reserve room for one call in flight. `charge` replaces the estimate by what the call really used."""
 
     def __init__(self, tokens: int, usd: float) -> None:
         self.tokens = tokens
@@ -45,7 +45,7 @@ class Hold:
 
 
 class Ledger:
-    """Counts rounds, seconds, tokens and dollars against a budget.
+    """Count rounds, seconds, tokens and dollars against a budget.
 
     `spent` is what an interrupted run had used before it was resumed; the clock goes on from its seconds.
     """
@@ -76,16 +76,16 @@ class Ledger:
 
     @property
     def refused(self) -> bool:
-        """Whether a call was refused because the budget had no room for it."""
+        """Return whether a call was refused because the budget had no room for it."""
         with self._lock:
             return self._refused is not None
 
     def seconds_left(self) -> float | None:
-        """Wall time that the budget still has; `None` is no limit."""
+        """Return the wall time that the budget still has; `None` is no limit."""
         return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self._elapsed())
 
     def exhausted(self, *, within_round: bool = False) -> str | None:
-        """Why no further round may start (or why no more may be asked for within this one), or `None`."""
+        """Return why no further round may start (or no more be asked for within this one), or `None`."""
         with self._lock:
             if self._rounds >= self.budget.rounds and not within_round:
                 return f"The budget of {self.budget.rounds} rounds is used up."
@@ -93,7 +93,7 @@ class Ledger:
 
     @contextmanager
     def hold(self, tokens: int, usd: float | None) -> Iterator[Hold]:
-        """Hold room for one call; raises `BudgetExhaustedError` when the estimate no longer fits."""
+        """Reserve room for one call; raises `BudgetExhaustedError` when the estimate no longer fits."""
         hold = Hold(tokens, usd or 0.0)
         with self._lock:
             reason = self._reason(hold)
@@ -119,7 +119,7 @@ class Ledger:
         return self._before.seconds + self._clock() - self._started
 
     def _reason(self, hold: Hold) -> str | None:
-        """Why a call of this size does not fit beside what is spent and in flight, or `None`."""
+        """Return why a call of this size does not fit beside what is spent and in flight, or `None`."""
         budget = self.budget
         tokens = self._tokens + sum(h.tokens for h in self._holds)
         usd = self._usd + sum(h.usd for h in self._holds)

@@ -1,6 +1,6 @@
-"""What works on this machine, and what to do about what does not.
+"""Checks of what works on this machine, with the next step for what does not.
 
-Comes in: `Options`. Goes out: a `Check` after the other; each is tried, not guessed. Calls no model unless asked to.
+Comes in: `Options`. Goes out: one `Check` after another; each is tried, not guessed. Calls no model unless asked to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ CUDA_KERNEL = KERNEL.replace("(void)n", "k<<<n, 1>>>()").replace("void f", "__gl
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`required` is what CPU kernels cannot be made without. `next_step` is empty when there is nothing to do."""
+    """Hold one result. `required`: CPU kernels cannot be made without it. `next_step` is empty when there is nothing
+    to do.
+    """
 
     check: str
     ok: bool
@@ -46,7 +48,7 @@ class Check:
 
 
 def checks(options: Options, *, probe: bool = False) -> Iterator[Check]:
-    """Try everything, the quick things first."""
+    """Try everything, the quick things first; yield the results."""
     yield python()
     yield from packages()
     yield compiler()
@@ -75,7 +77,7 @@ def python() -> Check:
 
 
 def packages() -> Iterator[Check]:
-    """What is installed; versions are read without importing anything."""
+    """Check what is installed; versions are read without importing anything."""
     for name, required in (
         ("torch", True),
         ("apache-tvm-ffi", True),
@@ -112,7 +114,7 @@ def ninja() -> Check:
 
 
 def builds(check: str, source: str, backend: Backend, what: str, *, required: bool) -> Check:
-    """Really build a small kernel, without the cache."""
+    """Build a small kernel, without the cache."""
     try:
         with tempfile.TemporaryDirectory(prefix="rag-kernels-doctor-") as cache:
             [built] = build([(source, backend)], tools=tools(), cache=Path(cache))
@@ -135,7 +137,7 @@ def nvcc() -> Check:
 
 
 def gpu() -> Check:
-    """Is there one, and does its driver give memory away by a descriptor, as the judge's processes share it?"""
+    """Check for a GPU whose driver gives memory away by a descriptor, as the judge's processes share it."""
     name = gpu_name()
     if not name:
         return Check(
@@ -158,7 +160,7 @@ def gpu() -> Check:
 
 
 def workers() -> Check:
-    """The judge's child processes: does one start, import torch, and answer?"""
+    """Start one of the judge's child processes: it must import torch, and answer."""
     try:
         with Workers() as started:
             found = started.call("importlib.metadata:version", "torch", deadline_s=60)
@@ -168,7 +170,7 @@ def workers() -> Check:
 
 
 def sandbox() -> Check:
-    """The layers that were seen to hold for every candidate; see the docstring of `eval.process.warm_parent`."""
+    """Check which layers hold for every candidate; see the docstring of `eval.process.warm_parent`."""
     found = layers()
     detail = ", ".join(found)
     if any(name.startswith("bwrap") for name in found):
@@ -189,7 +191,7 @@ def embedder(options: Options) -> Check:
 
 
 def archive(options: Options) -> Check:
-    """Opened and counted, and its folder written to."""
+    """Open the archive, count what it holds, and write to its folder."""
     try:
         opened = open_archive(options.archive or None)
         stats = opened.stats()
@@ -217,7 +219,7 @@ def disk() -> Check:
 
 
 def llm(options: Options, *, probe: bool) -> Iterator[Check]:
-    """Whether models are named and have a key; with `probe` each is asked for one word."""
+    """Check that models are named and have a key; with `probe` each is asked for one word."""
     if not options.models:
         step = "Give --model NAME or set RAG_KERNELS_MODEL; without one the offline writer works."
         yield Check("llm", False, "no model is configured", step)

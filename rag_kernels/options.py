@@ -1,4 +1,4 @@
-"""How a session is to work: one record, made by the CLI from flags and environment, or by a Python caller.
+"""The options of a session: one record, made by the CLI from flags and environment, or by a Python caller.
 
 Knows nothing of where its values come from.
 """
@@ -6,20 +6,16 @@ Knows nothing of where its values come from.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from rag_kernels.choices import DeviceChoice, LeaveOut, Precision, ReasoningEffort, RetrievalMode
 from rag_kernels.records import Budget
-
-RetrievalMode = Literal["off", "random", "bm25", "dense", "hybrid"]
-DeviceChoice = Literal["auto", "cpu", "cuda"]
-Precision = Literal["strict", "tf32", "any"]
-LeaveOut = Literal["nothing", "problem", "family"]
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high"]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`effort` is the one dial; `rounds`, `drafts` and `examples` override what follows from it."""
+    """Configure a session. `effort` is the one dial; `rounds`, `drafts` and `examples` override what follows from
+    it.
+    """
 
     models: tuple[str, ...] = ()  # empty: the offline writer
     api_base: str = ""
@@ -51,12 +47,12 @@ class Options:
 
     @property
     def width(self) -> int:
-        """Drafts in a round at most, and with a model the requests under way at once."""
+        """Return the drafts in a round at most, and with a model the requests under way at once."""
         return self.drafts or 2 * self.effort
 
     @property
     def implementations(self) -> int:
-        """Of each new idea."""
+        """Return how many drafts are written of each new idea."""
         return 1 if self.width < 4 else 2
 
     @property

@@ -33,17 +33,17 @@ from rag_kernels.eval.judge import More, nothing_more
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Verdict, verdict_name
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt, reindex
-from rag_kernels.long_runs.growth import grow, open_night
+from rag_kernels.long_runs.growth import grow, open_growth_run
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft
-from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 from rag_kernels.run.session import Session
 
 log = logging.getLogger(__name__)
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["archive_trials"])
 OPERATORS = ("relu", "abs", "tanh", "sigmoid", "exp", "neg")
-LIMITS = Limits(backend="cpu")
+LIMITS = RetrievalLimits(backend="cpu")
 ANY = KernelFilter(include_retracted=True)
 WIDTH = 2  # candidates a round at effort 1
 
@@ -129,7 +129,7 @@ def growth_job(root: Path, folder: Path, told: Path, count: int, rounds: int = 2
     file = os.open(told, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     try:
         paths, work = write_problems(folder, made), session(root, made, rounds)
-        for event in grow(paths, work, open_night(paths, work, resume=True)):
+        for event in grow(paths, work, open_growth_run(paths, work, resume=True)):
             if isinstance(event, Attempt):
                 line = f"{event.id} {event.candidate.id} {verdict_name(event.judged.verdict)}\n"
                 os.write(file, line.encode())

@@ -12,14 +12,15 @@ from factories import attempt, candidate, linear_problem, passed, problem, run
 from scripted_judge import ScriptedJudge
 
 from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.cli.ablate import modes
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, ProblemError
 from rag_kernels.experiments.bootstrap import mean_interval, ratio_interval
-from rag_kernels.experiments.retrieval_ablation import Trial, ablate, summarise
+from rag_kernels.experiments.retrieval_ablation import AblationTrial, ablate, summarise
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import reindex
-from rag_kernels.options import Options, RetrievalMode
+from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft
 from rag_kernels.report.console import arms_text, trial_line
 from rag_kernels.retrieval.retriever import Retriever
@@ -92,7 +93,7 @@ class Bench:
             make_writer=lambda ledger: self.writer,
         )
 
-    def run(self, **options: object) -> list[Trial]:
+    def run(self, **options: object) -> list[AblationTrial]:
         asked = Options(effort=1, examples=1, leave_out="problem", **options)  # type: ignore[arg-type]
         return list(ablate(self.paths, self.session, asked, arms=ARMS, seeds=(0, 1), source=self.source))
 

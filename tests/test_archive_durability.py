@@ -20,7 +20,7 @@ from rag_kernels.archive.audit import verify
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.archive.store import FileArchive
-from rag_kernels.long_runs.growth import NIGHT
+from rag_kernels.long_runs.growth import GROWTH_RUN
 
 TESTS = Path(__file__).parent
 ENDLESS = "SELECT sum(hash(range)) FROM range(1000000000000)"
@@ -57,7 +57,7 @@ def test_a_growth_job_that_is_killed_loses_nothing_and_goes_on(tmp_path: Path) -
     losses = trials.kill_growth(tmp_path, 3, count=2, longest_s=1.5, to_the_end=True)
     assert whole(losses), losses
     archive = FileArchive(tmp_path / "archive")
-    runs = [run for run in archive.runs() if run.command != NIGHT]
+    runs = [run for run in archive.runs() if run.command != GROWTH_RUN]
     assert {run.status for run in runs} == {"finished"} and len(runs) == 2
     for run in runs:
         numbers = [attempt.number for attempt in archive.attempts(run.id)]
@@ -97,7 +97,7 @@ from pathlib import Path
 import factories as f
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.archive.store import FileArchive
-from rag_kernels.long_runs.growth import NIGHT
+from rag_kernels.long_runs.growth import GROWTH_RUN
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 archive = FileArchive(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from factories import candidate, device, environment, judged, passed, problem
 
-from rag_kernels.cluster.dispatcher import Dispatcher, Rules
+from rag_kernels.cluster.dispatcher import Dispatcher, RetryRules
 from rag_kernels.cluster.ray_judge import ClusterJudge
 from rag_kernels.cluster.records import Job, LostError
 from rag_kernels.cluster.remote_judge import VERSION, About, Fault
@@ -24,22 +24,22 @@ ABOUT = About("host", "gpu 0", VERSION, device(), environment(), True, (), 1 << 
 DIED = LostError("killed", host_too=False)
 
 
-class ObedientHand:
+class ObedientHandle:
     """Opens as it is told to, and hands each judgement to the test."""
 
-    def __init__(self, crew: ObedientCrew, about: About | Fault | LostError) -> None:
-        self._crew, self._about = crew, about
+    def __init__(self, pool: ObedientPool, about: About | Fault | LostError) -> None:
+        self._pool, self._about = pool, about
         self.ended = False
 
     def open(self) -> Future[Any]:
         return _done(self._about)
 
     def build(self, candidate: Candidate) -> None:
-        self._crew.built.append((self, candidate))
+        self._pool.built.append((self, candidate))
 
     def judge(self, problem: FunctionalProblem, candidate: Candidate, confirm: bool) -> Future[Any]:
         asked = Asked(self, problem, candidate)
-        self._crew.asked.put(asked)
+        self._pool.asked.put(asked)
         return asked.answer
 
     def end(self) -> None:
@@ -56,32 +56,32 @@ class ObedientHand:
 class Asked:
     """A judgement under way."""
 
-    def __init__(self, hand: ObedientHand, problem: FunctionalProblem, candidate: Candidate) -> None:
-        self.hand, self.problem, self.candidate = hand, problem, candidate
+    def __init__(self, handle: ObedientHandle, problem: FunctionalProblem, candidate: Candidate) -> None:
+        self.handle, self.problem, self.candidate = handle, problem, candidate
         self.answer: Future[Any] = Future()
 
     def say(self, what: Judged | Fault | LostError) -> None:
         _done(what, self.answer)
 
 
-class ObedientCrew:
+class ObedientPool:
     """`units` are the places; `opening` says how the next judges open, where that is not as usual."""
 
     def __init__(self, units: int, *opening: About | Fault | LostError) -> None:
         self.units, self.opening = units, list(opening)
-        self.hands: list[ObedientHand] = []
-        self.built: list[tuple[ObedientHand, Candidate]] = []
+        self.handles: list[ObedientHandle] = []
+        self.built: list[tuple[ObedientHandle, Candidate]] = []
         self.asked: SimpleQueue[Asked] = SimpleQueue()
 
     def wanted(self) -> int:
         return self.units
 
-    def hire(self) -> ObedientHand:
-        taken = {hand.unit for hand in self.hands if not hand.ended and isinstance(hand._about, About)}
+    def start(self) -> ObedientHandle:
+        taken = {handle.unit for handle in self.handles if not handle.ended and isinstance(handle._about, About)}
         free = next(f"gpu {n}" for n in range(self.units + 1) if f"gpu {n}" not in taken)
         about = self.opening.pop(0) if self.opening else replace(ABOUT, unit=free)
-        self.hands.append(ObedientHand(self, about))
-        return self.hands[-1]
+        self.handles.append(ObedientHandle(self, about))
+        return self.handles[-1]
 
     def next(self) -> Asked:
         return self.asked.get(timeout=LIMIT_S)
@@ -102,8 +102,8 @@ class Opened:
     def __init__(self) -> None:
         self.all: list[Dispatcher] = []
 
-    def __call__(self, crew: ObedientCrew, *, build_ahead: bool = False) -> Dispatcher:
-        self.all.append(Dispatcher(crew, build_ahead=build_ahead, rules=Rules(backoff_s=0.0)))
+    def __call__(self, pool: ObedientPool, *, build_ahead: bool = False) -> Dispatcher:
+        self.all.append(Dispatcher(pool, build_ahead=build_ahead, rules=RetryRules(backoff_s=0.0)))
         return self.all[-1]
 
 
@@ -120,92 +120,92 @@ def submit(dispatcher: Dispatcher, count: int = 1, fp: FunctionalProblem = RELU)
 
 
 def test_all_judges_work_at_once_and_keep_the_problem_that_they_have_open(opened: Opened) -> None:
-    crew = ObedientCrew(2)
-    dispatcher = opened(crew)
+    pool = ObedientPool(2)
+    dispatcher = opened(pool)
     submit(dispatcher, 3), submit(dispatcher, 3, TANH)
-    first, second = crew.next(), crew.next()
-    assert first.hand is not second.hand and first.problem != second.problem
+    first, second = pool.next(), pool.next()
+    assert first.handle is not second.handle and first.problem != second.problem
     for _ in range(2):
         first.say(RIGHT)
-        again = crew.next()
-        assert again.hand is first.hand and again.problem == first.problem
+        again = pool.next()
+        assert again.handle is first.handle and again.problem == first.problem
         first = again
     first.say(RIGHT)
-    over = crew.next()
-    assert over.hand is first.hand and over.problem == second.problem  # nothing else waits
+    over = pool.next()
+    assert over.handle is first.handle and over.problem == second.problem  # nothing else waits
 
 
 def test_candidates_are_built_where_they_will_be_judged(opened: Opened) -> None:
-    crew = ObedientCrew(1)
-    submit(opened(crew, build_ahead=True), 3)
-    first = crew.next()
+    pool = ObedientPool(1)
+    submit(opened(pool, build_ahead=True), 3)
+    first = pool.next()
     first.say(RIGHT)
-    crew.next().say(RIGHT)
-    last = crew.next()
-    assert (last.hand, last.candidate) in crew.built and (first.hand, first.candidate) not in crew.built[2:]
+    pool.next().say(RIGHT)
+    last = pool.next()
+    assert (last.handle, last.candidate) in pool.built and (first.handle, first.candidate) not in pool.built[2:]
 
 
 def test_a_lost_judge_costs_a_retry_on_another_one(opened: Opened) -> None:
-    crew = ObedientCrew(2)
-    [job] = submit(opened(crew))
-    lost = crew.next()
+    pool = ObedientPool(2)
+    [job] = submit(opened(pool))
+    lost = pool.next()
     lost.say(DIED)
-    retried = crew.next()
-    assert retried.hand.unit != lost.hand.unit and lost.hand.ended
+    retried = pool.next()
+    assert retried.handle.unit != lost.handle.unit and lost.handle.ended
     retried.say(RIGHT)
     assert job.answer.result(LIMIT_S) == RIGHT
 
 
 def test_a_lost_host_says_nothing_of_the_candidate(opened: Opened) -> None:
-    crew = ObedientCrew(1)
-    [job] = submit(opened(crew))
+    pool = ObedientPool(1)
+    [job] = submit(opened(pool))
     for _ in range(7):
-        crew.next().say(LostError("its node has died", host_too=True))
-    crew.next().say(RIGHT)
+        pool.next().say(LostError("its node has died", host_too=True))
+    pool.next().say(RIGHT)
     assert job.answer.result(LIMIT_S) == RIGHT
 
 
 def test_a_candidate_under_which_three_judges_died_has_crashed_and_the_next_one_is_judged(opened: Opened) -> None:
-    crew = ObedientCrew(1)
-    bad, good = submit(opened(crew), 2)
+    pool = ObedientPool(1)
+    bad, good = submit(opened(pool), 2)
     for _ in range(3):
-        asked = crew.next()
+        asked = pool.next()
         assert asked.candidate == bad.candidate
         asked.say(DIED)
     verdict = bad.answer.result(LIMIT_S).verdict
     assert isinstance(verdict, Crashed) and "3 judges" in verdict.reason and verdict.log.count("killed") == 3
-    crew.next().say(RIGHT)
+    pool.next().say(RIGHT)
     assert good.answer.result(LIMIT_S) == RIGHT
 
 
 def test_what_two_judges_say_of_the_problem_is_raised_as_a_local_one_would(opened: Opened) -> None:
-    crew = ObedientCrew(2)
-    [job] = submit(opened(crew))
-    first = crew.next()
+    pool = ObedientPool(2)
+    [job] = submit(opened(pool))
+    first = pool.next()
     first.say(Fault("problem", "it draws random numbers"))
-    second = crew.next()
-    assert second.hand is not first.hand
+    second = pool.next()
+    assert second.handle is not first.handle
     second.say(Fault("problem", "it draws random numbers"))
     with pytest.raises(ProblemError, match="random"):
         job.answer.result(LIMIT_S)
 
 
 def test_a_gpu_that_fails_every_time_gets_no_more_work(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    crew = ObedientCrew(2)
-    jobs = submit(opened(crew), 12)
+    pool = ObedientPool(2)
+    jobs = submit(opened(pool), 12)
     for _ in range(40):
         if all(job.answer.done() for job in jobs):
             break
-        asked = crew.next()
-        asked.say(Fault("other", "CUDA error: device lost") if asked.hand.unit == "gpu 0" else RIGHT)
-        if asked.hand.unit == "gpu 1":
+        asked = pool.next()
+        asked.say(Fault("other", "CUDA error: device lost") if asked.handle.unit == "gpu 0" else RIGHT)
+        if asked.handle.unit == "gpu 1":
             next(job for job in jobs if job.candidate == asked.candidate).answer.result(LIMIT_S)
     assert [job.answer.result(LIMIT_S) for job in jobs] == [RIGHT] * 12
     assert "The judge on host (gpu 0) gets no work: it failed 5 times in a row." in caplog.text
 
 
 def test_judges_that_cannot_be_opened_end_it_with_their_reason(opened: Opened) -> None:
-    dispatcher = opened(ObedientCrew(1, *[Fault("machine", "No C++ compiler was found.")] * 3))
+    dispatcher = opened(ObedientPool(1, *[Fault("machine", "No C++ compiler was found.")] * 3))
     [job] = submit(dispatcher)
     for failed in (dispatcher.ready, job.answer):
         with pytest.raises(MachineError, match="No judge could be opened on the cluster: No C\\+\\+ compiler"):
@@ -215,19 +215,19 @@ def test_judges_that_cannot_be_opened_end_it_with_their_reason(opened: Opened) -
 def test_judges_of_another_device_or_version_get_no_work(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
     other = replace(ABOUT, unit="gpu 1", device=replace(device(), name="another GPU"))
     old = replace(ABOUT, unit="gpu 2", version="0.0.1 (judge 1)")
-    crew = ObedientCrew(3, ABOUT, other, old)
-    jobs = submit(opened(crew), 4)
+    pool = ObedientPool(3, ABOUT, other, old)
+    jobs = submit(opened(pool), 4)
     for _ in jobs:
-        asked = crew.next()
-        assert asked.hand.unit == "gpu 0"
+        asked = pool.next()
+        assert asked.handle.unit == "gpu 0"
         asked.say(RIGHT)
     assert [job.answer.result(LIMIT_S) for job in jobs] == [RIGHT] * 4
     assert "another GPU" in caplog.text and "install the same" in caplog.text
 
 
 def test_what_comes_while_others_are_judged_is_judged_too_and_yielded_as_it_is_done(opened: Opened) -> None:
-    crew = ObedientCrew(2)
-    dispatcher = opened(crew)
+    pool = ObedientPool(2)
+    dispatcher = opened(pool)
     first, second, third = (candidate(RELU, variant=n) for n in range(3))
     come = [[second], [third]]
     judging = ClusterJudge(dispatcher, dispatcher.ready.result(LIMIT_S), None).judge(  # type: ignore[arg-type]
@@ -236,14 +236,14 @@ def test_what_comes_while_others_are_judged_is_judged_too_and_yielded_as_it_is_d
     results: SimpleQueue[Candidate] = SimpleQueue()
 
     def work() -> None:
-        slow = crew.next()
+        slow = pool.next()
         for _ in range(2):
-            crew.next().say(RIGHT)
+            pool.next().say(RIGHT)
         assert results.get(timeout=LIMIT_S) == second and results.get(timeout=LIMIT_S) == third
         slow.say(RIGHT)
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        done = pool.submit(work)
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        done = threads.submit(work)
         order = []
         for judged_candidate, _ in judging:
             order.append(judged_candidate)
@@ -253,14 +253,14 @@ def test_what_comes_while_others_are_judged_is_judged_too_and_yielded_as_it_is_d
 
 
 def test_what_nobody_waits_for_any_more_is_not_judged(opened: Opened) -> None:
-    crew = ObedientCrew(1)
-    dispatcher = opened(crew)
+    pool = ObedientPool(1)
+    dispatcher = opened(pool)
     jobs = submit(dispatcher, 3)
-    under_way = crew.next()
+    under_way = pool.next()
     assert all(job.answer.cancel() for job in jobs)
     [later] = submit(dispatcher, 1, TANH)
     under_way.say(RIGHT)
-    asked = crew.next()
+    asked = pool.next()
     assert asked.problem == TANH
     asked.say(RIGHT)
     assert later.answer.result(LIMIT_S) == RIGHT

@@ -18,7 +18,7 @@ from rag_kernels.options import Options
 from rag_kernels.records import Brief
 from rag_kernels.report.json_rows import hit_row
 from rag_kernels.report.search_hits import hit_text
-from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 from rag_kernels.run.exemplars import Exemplars, Prover, holding_back
 
 EMBEDDER = load_embedder()
@@ -185,6 +185,6 @@ def test_of_several_devices_the_measurement_made_here_counts(shop: Shop) -> None
     kernel = shop.add(problem("tanh"), on=ELSEWHERE, speedup=9.0)
     tried = attempt("run1", 50, problem("tanh"), candidate=Candidate("// kernel 1\nvoid f();\n", "kernel", "cpu"))
     shop.archive.record_attempt(tried)
-    [hit] = shop.retriever.search(problem("sigmoid"), limits=Limits())
+    [hit] = shop.retriever.search(problem("sigmoid"), limits=RetrievalLimits())
     assert hit.kernel.id == kernel and hit.kernel.speedup_eager == 2.0
     assert "won 1.6x on Test CPU (2 threads)" in hit.reasons

@@ -15,7 +15,7 @@ from test_search import RELU, draft, run_all, session
 from rag_kernels.budget import BudgetExhaustedError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, WriterError
-from rag_kernels.run.generate import winner
+from rag_kernels.run.standings import winner
 
 Reply = Draft | Exception
 

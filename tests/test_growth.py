@@ -20,15 +20,15 @@ from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.records import Problem
-from rag_kernels.long_runs.growth import Grown, Night, Turn, grow, next_time, open_night
-from rag_kernels.long_runs.problem_queue import Entry, next_entry
+from rag_kernels.long_runs.growth import Grown, GrowthRun, TurnEnded, grow, next_time, open_growth_run
+from rag_kernels.long_runs.problem_queue import QueueEntry, next_entry
 from rag_kernels.records import Brief, Draft, WriterError
 from rag_kernels.report.growth_report import html, markdown, report, write_report
 from rag_kernels.report.growth_view import growth_table
-from rag_kernels.run.generate import winner
 from rag_kernels.run.session import Session
+from rag_kernels.run.standings import winner
 
-Event = Attempt | Turn | Grown
+Event = Attempt | TurnEnded | Grown
 
 
 def write_problems(folder: Path, *names: str) -> list[Path]:
@@ -45,8 +45,8 @@ class Each(Rounds):
         return [draft(1), draft(2)] if brief.round == 1 else []
 
 
-def night(paths: list[Path], made: Session, *, resume: bool = False) -> tuple[Night, list[Event]]:
-    opened = open_night(paths, made, resume=resume)
+def night(paths: list[Path], made: Session, *, resume: bool = False) -> tuple[GrowthRun, list[Event]]:
+    opened = open_growth_run(paths, made, resume=resume)
     return opened, list(grow(paths, made, opened))
 
 
@@ -57,11 +57,11 @@ def grown(events: list[Event]) -> list[Grown]:
 # The queue
 
 
-def entry(name: str, **changes: object) -> Entry:
-    return replace(Entry(Path(name), Problem(name, name)), **changes)  # type: ignore[arg-type]
+def entry(name: str, **changes: object) -> QueueEntry:
+    return replace(QueueEntry(Path(name), Problem(name, name)), **changes)  # type: ignore[arg-type]
 
 
-def first(*entries: Entry, turns: int = 9) -> str:
+def first(*entries: QueueEntry, turns: int = 9) -> str:
     chosen = next_entry(entries, turns)
     return chosen.path.name if chosen else ""
 
@@ -100,7 +100,7 @@ def test_every_problem_gets_its_first_turn_before_any_gets_a_third(tmp_path: Pat
     writer = Rounds(*[[draft(n)] for n in range(5)])
     paths = write_problems(tmp_path, "a", "b", "c")
     _, events = night(paths, session(writer, ScriptedJudge(), effort=4))
-    turns = [event.entry.path.stem for event in events if isinstance(event, Turn)]
+    turns = [event.entry.path.stem for event in events if isinstance(event, TurnEnded)]
     assert sorted(turns) == sorted("abc" * 4) and len(grown(events)) == 3
     for end in range(len(turns)):
         had = [turns[: end + 1].count(name) for name in "abc"]
@@ -110,7 +110,7 @@ def test_every_problem_gets_its_first_turn_before_any_gets_a_third(tmp_path: Pat
 def test_a_killed_night_goes_on_and_nothing_is_judged_twice(tmp_path: Path) -> None:
     paths, archive = write_problems(tmp_path, "a", "b", "c"), MemoryArchive()
     made = session(Each(), archive=archive)
-    opened = open_night(paths, made, resume=False)
+    opened = open_growth_run(paths, made, resume=False)
     events = grow(paths, made, opened)
     for event in events:
         if isinstance(event, Attempt) and event.problem.problem.name == "b":
@@ -163,7 +163,7 @@ def test_the_night_ends_in_time_with_what_there_is(tmp_path: Path) -> None:
     paths, archive = write_problems(tmp_path, "a", "b"), MemoryArchive()
     judge = ScriptedJudge(before=lambda c: time.sleep(0.6))
     made = session(Each(), judge, archive=archive)
-    opened = open_night(paths, made, resume=False)
+    opened = open_growth_run(paths, made, resume=False)
     events = list(grow(paths, made, opened, until=datetime.now() + timedelta(seconds=0.5)))
     assert len(judge.asked) <= 1 and judge.confirmed == judge.asked and not grown(events)
     assert archive.run_status(opened.run.id) == "finished"
@@ -180,7 +180,7 @@ def test_money_is_for_the_whole_night_and_stays_spent_after_a_kill(tmp_path: Pat
 
     writer = Paid()
     made = session(writer, archive=archive, budget_usd=1.0, effort=3)
-    opened = open_night(paths, made, resume=False)
+    opened = open_growth_run(paths, made, resume=False)
     events = grow(paths, made, opened)
     next(iter(events))
     events.close()  # type: ignore[attr-defined]
@@ -225,7 +225,7 @@ def test_with_several_judges_as_many_problems_are_worked_on_side_by_side(tmp_pat
 def test_a_night_of_several_at_once_that_is_cut_short_goes_on(tmp_path: Path) -> None:
     paths, archive = write_problems(tmp_path, "a", "b", "c"), MemoryArchive()
     made = replace(session(Each(), archive=archive), at_once=2)
-    opened = open_night(paths, made, resume=False)
+    opened = open_growth_run(paths, made, resume=False)
     events = grow(paths, made, opened)
     next(iter(events))
     events.close()  # type: ignore[attr-defined]
@@ -257,7 +257,7 @@ def test_turns_that_run_at_once_share_what_is_left_and_the_last_ones_get_all_of_
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> tuple[Night, Session, list[Event]]:
+def told(tmp_path: Path) -> tuple[GrowthRun, Session, list[Event]]:
     paths = write_problems(tmp_path, "a", "b", "<c>")
     paths[2].write_text("class Model(:\n")
     judge = ScriptedJudge({candidate(RELU, variant=2).id: wrong()})
@@ -267,7 +267,7 @@ def told(tmp_path: Path) -> tuple[Night, Session, list[Event]]:
 
 
 def test_the_morning_report_says_what_was_won_spent_and_lost(
-    told: tuple[Night, Session, list[Event]], tmp_path: Path
+    told: tuple[GrowthRun, Session, list[Event]], tmp_path: Path
 ) -> None:
     opened, made, events = told
     won, spent, failed = report(opened, made, grown(events))
@@ -283,12 +283,12 @@ def test_the_morning_report_says_what_was_won_spent_and_lost(
 
 def test_a_report_of_nothing_is_a_report() -> None:
     made = session(Rounds())
-    sections = report(open_night([], made, resume=False), made, [])
+    sections = report(open_growth_run([], made, resume=False), made, [])
     assert "Nothing failed." in markdown("t", sections) and "<table" not in html("t", sections)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_view_of_a_growth(told: tuple[Night, Session, list[Event]], terminal: bool) -> None:
+def test_the_view_of_a_growth(told: tuple[GrowthRun, Session, list[Event]], terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=300)
     with growth_table(console, "3 problems") as show:
         for event in told[2]:

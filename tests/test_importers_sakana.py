@@ -27,7 +27,7 @@ from rag_kernels.ingest.importers.robust_kbench import RobustKbench
 from rag_kernels.ingest.importers.sakana import KNOWN, Sakana
 from rag_kernels.ingest.importers.take import import_from
 from rag_kernels.ingest.pipeline import reindex
-from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 from rag_kernels.run.exemplars import is_from
 
 
@@ -162,7 +162,7 @@ def test_claimed_kernels_are_found_without_a_speed_and_left_out_with_their_probl
     assert {signal.name for signal in graph_hit.why.signals if signal.place} >= {"dense"}
     assert next(factor.weight for factor in hit.why.factors if factor.name == "speed-up") == 1
     assert not is_from(hit.kernel, f.device("cuda"))  # so it is judged here before a writer sees it
-    left_out = Limits(exclude_problem_ids=(Problem("any", MODULE).id,))
+    left_out = RetrievalLimits(exclude_problem_ids=(Problem("any", MODULE).id,))
     assert retriever.search("relu", limits=left_out) == []
 
 

@@ -24,7 +24,7 @@ from prompted_model import SOURCE
 from rag_kernels.api import open_writer
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.eval import codec
-from rag_kernels.llm.request import Answer, Message, RequestError
+from rag_kernels.llm.request import Message, ModelAnswer, RequestError
 from rag_kernels.options import Options
 from rag_kernels.run.journal import read_journal
 from rag_kernels.run.session import Session
@@ -149,8 +149,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ask]]:
     """The function that answers prompts, to be put in."""
     script: list[Ask] = []
 
-    def ask(model: str, messages: Sequence[Message], **_: Any) -> Answer:
-        return Answer(script[-1](model, str(messages[-1]["content"])), 10, 10, 0.01, False, False)
+    def ask(model: str, messages: Sequence[Message], **_: Any) -> ModelAnswer:
+        return ModelAnswer(script[-1](model, str(messages[-1]["content"])), 10, 10, 0.01, False, False)
 
     monkeypatch.setattr("rag_kernels.llm.client.ask_once", ask)
     yield script

@@ -13,13 +13,13 @@ from factories import attempt, candidate, compiled, linear_problem, passed, prob
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel, Exemplar
 from rag_kernels.archive.store import open_archive
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import Candidate, FunctionalProblem
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt, reindex
-from rag_kernels.options import RetrievalMode
 from rag_kernels.retrieval.bm25 import Postings
 from rag_kernels.retrieval.rank_fusion import diversify, foremost, fuse, jaccard, places
-from rag_kernels.retrieval.retriever import Hit, Limits, Retriever
+from rag_kernels.retrieval.retriever import Hit, RetrievalLimits, Retriever
 
 EMBEDDER = load_embedder()
 SHAPE = (64, 1024)
@@ -51,14 +51,14 @@ class Shelf:
     ) -> list[str]:
         given = {"seed": 0, "token_budget": 6000, **options}
         asked = {name: given.pop(name) for name in ("seed", "token_budget")}
-        limits = Limits(backend="cpu", **given)  # type: ignore[arg-type]
+        limits = RetrievalLimits(backend="cpu", **given)  # type: ignore[arg-type]
         shown = self.retriever.exemplars(fp, mode=mode, count=count, limits=limits, **asked)  # type: ignore[arg-type]
         assert [s.exemplar.kernel_id for s in shown] == [s.kernel.id for s in shown]
         assert [s.exemplar.rank for s in shown] == list(range(1, len(shown) + 1))
         return [s.kernel.id for s in shown]
 
     def find(self, query: str | FunctionalProblem, mode: RetrievalMode = "hybrid", **limits: object) -> list[Hit]:
-        return self.retriever.search(query, mode=mode, limits=Limits(**limits))  # type: ignore[arg-type]
+        return self.retriever.search(query, mode=mode, limits=RetrievalLimits(**limits))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_same_graph_at_other_sizes_comes_first_and_says_so(shelf: Shelf) -> 
     shelf.add(problem("sigmoid"))
     shelf.add(linear_problem())
     same = shelf.add(problem("tanh", 0.5, (8, 16)), speedup=1.1)
-    shown = shelf.retriever.exemplars(problem("tanh", 3.0, SHAPE), mode="hybrid", count=3, limits=Limits())
+    shown = shelf.retriever.exemplars(problem("tanh", 3.0, SHAPE), mode="hybrid", count=3, limits=RetrievalLimits())
     assert shown[0].kernel.id == same and shown[0].exemplar.score > 1
     assert {"same graph", "bm25 rank 1", "dense 1.00", "same rank and dtype"} <= set(shown[0].exemplar.reasons)
     assert any(reason.startswith("lost, 0.9x on Test CPU") for reason in shown[0].exemplar.reasons)

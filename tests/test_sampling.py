@@ -26,7 +26,7 @@ from rag_kernels.long_runs.sampling import (
     Sampler,
     built_ahead,
     judge_sampled,
-    judge_together,
+    judge_side_by_side,
     mend,
     read_lines,
     write_line,
@@ -96,7 +96,7 @@ def test_several_runs_of_a_batch_are_judged_side_by_side(tmp_path: Path) -> None
     at_once = threading.Barrier(2)  # a candidate of each is under the judge before the next of any
     judge = ScriptedJudge(before=lambda c: len(judge.asked) < 2 and at_once.wait(60))
     elsewhere = replace(session(tmp_path, 0.0), archive=there, judge=judge, at_once=2)
-    judged = list(judge_together(sampled, elsewhere, confirm=False))
+    judged = list(judge_side_by_side(sampled, elsewhere, confirm=False))
     assert {a.run_id for a in judged} == {one.run.id for one in sampled} and len(judged) == 4
     assert {r.status for r in there.runs()} == {"finished"}
 

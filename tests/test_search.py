@@ -22,9 +22,9 @@ from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, Writer, WriterError
 from rag_kernels.report.json_rows import result_row
 from rag_kernels.retrieval.starter import stock
-from rag_kernels.run.generate import winner
 from rag_kernels.run.journal import spent_before
 from rag_kernels.run.session import Session
+from rag_kernels.run.standings import winner
 
 RELU = problem()
 

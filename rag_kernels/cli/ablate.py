@@ -13,7 +13,8 @@ from rag_kernels.cli.common import Json, emit, end_politely, problem_files
 from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
-    from rag_kernels.options import Options, RetrievalMode
+    from rag_kernels.choices import RetrievalMode
+    from rag_kernels.options import Options
 
 
 @with_search_flags("retrieval", "leave_out", "seed", "cluster", "judge_cpus")
@@ -40,7 +41,7 @@ def ablate(
     Example: rag-kernels ablate examples/ --retrieval off,random,hybrid --exclude-family --seeds 3
     """
     from rag_kernels.api import open_arms
-    from rag_kernels.experiments.retrieval_ablation import Trial, summarise
+    from rag_kernels.experiments.retrieval_ablation import AblationTrial, summarise
     from rag_kernels.experiments.retrieval_ablation import ablate as run_all
     from rag_kernels.report.console import arms_text, trial_line
     from rag_kernels.report.json_rows import arm_row, trial_row
@@ -49,7 +50,7 @@ def ablate(
     options = replace(options, leave_out="family" if exclude_family else "problem")
     files = problem_files(paths)
     end_politely()
-    trials: list[Trial] = []
+    trials: list[AblationTrial] = []
     try:
         with open_arms(options, results) as (source, make_session):
             for trial in run_all(files, make_session, options, arms=arms, seeds=range(seeds), source=source):
@@ -71,7 +72,7 @@ def ablate(
 
 def modes(text: str) -> list[RetrievalMode]:
     """The ways that a list with commas names, each once."""
-    from rag_kernels.options import RetrievalMode
+    from rag_kernels.choices import RetrievalMode
 
     known: tuple[RetrievalMode, ...] = get_args(RetrievalMode)
     asked = [name.strip() for name in text.split(",") if name.strip()]

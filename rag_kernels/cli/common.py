@@ -12,9 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from rag_kernels import choices
 
 if TYPE_CHECKING:
     from rag_kernels.cli.settings import Settings
@@ -28,7 +30,7 @@ ArchivePlace = Annotated[
     ),
 ]
 DeviceChoice = Annotated[
-    Literal["auto", "cpu", "cuda"] | None,
+    choices.DeviceChoice | None,
     typer.Option("--device", help="Where kernels are to run; auto takes CUDA if there is a GPU."),
 ]
 Model = Annotated[
@@ -52,15 +54,15 @@ Examples = Annotated[
     ),
 ]
 Retrieval = Annotated[
-    Literal["off", "random", "bm25", "dense", "hybrid"] | None,
+    choices.RetrievalMode | None,
     typer.Option("--retrieval", help="How exemplars are found. [hybrid]"),
 ]
 LeaveOut = Annotated[
-    Literal["nothing", "problem", "family"],
+    choices.LeaveOut,
     typer.Option("--leave-out", help="Hide kernels of this problem, or of its family, to measure what they are worth."),
 ]
 Precision = Annotated[
-    Literal["strict", "tf32", "any"],
+    choices.Precision,
     typer.Option("--precision", help="The lowest class that products may be computed in, baselines alike."),
 ]
 MaxAutotune = Annotated[
@@ -76,7 +78,7 @@ Temperature = Annotated[
     typer.Option("--temperature", min=0, max=2, metavar="T", help="Of the LLM; several go round the branches."),
 ]
 ReasoningEffort = Annotated[
-    Literal["none", "minimal", "low", "medium", "high"] | None,
+    choices.ReasoningEffort | None,
     typer.Option("--reasoning-effort", help="How long a reasoning LLM may think; by default the provider's choice."),
 ]
 BudgetUsd = Annotated[

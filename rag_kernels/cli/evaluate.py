@@ -77,7 +77,7 @@ def judge_one(
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
-    from rag_kernels.run.generate import winner
+    from rag_kernels.run.standings import winner
 
     loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
@@ -97,16 +97,16 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
     """Problem after problem, or as many at once as there are judges. Each run is merged into the archive first, and
     what was judged before is not again."""
     from rag_kernels.api import open_session
-    from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_together, read_lines
+    from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_side_by_side, read_lines
     from rag_kernels.report.json_rows import result_row
-    from rag_kernels.run.generate import winner
+    from rag_kernels.run.standings import winner
 
     sampled = read_lines(batch)
     solved, finished = 0, True
     end_politely()
     with open_session(options) as session, built_ahead(sampled, session.judge):
         if session.at_once > 1:
-            together = judge_together(sampled, session, confirm=confirm)
+            together = judge_side_by_side(sampled, session, confirm=confirm)
             _, finished = watch(together, f"{len(sampled)} problems", as_json=as_json)
         for one in sampled:
             if session.at_once == 1:

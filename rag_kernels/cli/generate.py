@@ -42,7 +42,7 @@ def generate(
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.export.module_file import write_kernel
     from rag_kernels.report.json_rows import result_row
-    from rag_kernels.run.generate import winner
+    from rag_kernels.run.standings import winner
 
     writable_out(out, (".py", *source_suffixes(options)))
     loaded = load_problem(problem)

@@ -17,7 +17,7 @@ from rag_kernels.cli.flags import with_search_flags
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rag_kernels.long_runs.growth import Grown, Night
+    from rag_kernels.long_runs.growth import Grown, GrowthRun
     from rag_kernels.options import Options
     from rag_kernels.run.session import Session
 
@@ -46,7 +46,7 @@ def grow(
     Example: rag-kernels grow problems/ --until 07:00 --budget-usd 50 --resume
     """
     from rag_kernels.api import open_session
-    from rag_kernels.long_runs.growth import next_time, open_night
+    from rag_kernels.long_runs.growth import next_time, open_growth_run
 
     try:
         deadline = next_time(until) if until else None
@@ -55,12 +55,12 @@ def grow(
     files = problem_files(paths)
     end_politely()
     with alone(files), open_session(options) as session:
-        night = open_night(files, session, resume=resume)
+        growth_run = open_growth_run(files, session, resume=resume)
         folder = report or reports_folder(session)
-        rows, finished = follow(files, session, night, deadline, folder, as_json=as_json)
+        rows, finished = follow(files, session, growth_run, deadline, folder, as_json=as_json)
     show_summary(rows, of=len(files), as_json=as_json)
     if folder is not None and not as_json:
-        print(f"The report is in {folder / night.run.id}.md and .html.")
+        print(f"The report is in {folder / growth_run.run.id}.md and .html.")
     if not finished:
         print("Interrupted; go on with the same command and --resume.", file=sys.stderr)
         raise typer.Exit(130)
@@ -92,13 +92,19 @@ def reports_folder(session: Session) -> Path | None:
 
 
 def follow(
-    files: list[Path], session: Session, night: Night, until: datetime | None, folder: Path | None, *, as_json: bool
+    files: list[Path],
+    session: Session,
+    growth_run: GrowthRun,
+    until: datetime | None,
+    folder: Path | None,
+    *,
+    as_json: bool,
 ) -> tuple[list[dict[str, Any]], bool]:
     """Show what happens, and keep the report up to date; return a row for each problem that was worked on."""
     from rich.console import Console
 
     from rag_kernels.archive.records import Attempt
-    from rag_kernels.long_runs.growth import Grown, Turn, grow
+    from rag_kernels.long_runs.growth import Grown, TurnEnded, grow
     from rag_kernels.report.growth_report import write_report
     from rag_kernels.report.growth_view import growth_table
     from rag_kernels.report.json_rows import attempt_row, grown_row
@@ -108,30 +114,30 @@ def follow(
     console, finished = Console(stderr=as_json), True
     try:
         with growth_table(console, f"{len(files)} problems") as show:
-            for event in grow(files, session, night, until=until):
+            for event in grow(files, session, growth_run, until=until):
                 if isinstance(event, Grown):
                     done.append(event)
                     rows[event.name] = grown_row(event)
-                if as_json and not isinstance(event, Turn):
+                if as_json and not isinstance(event, TurnEnded):
                     emit(attempt_row(event) if isinstance(event, Attempt) else grown_row(event))
                 if not as_json or console.is_terminal:
                     show(event)
                 if folder is not None and not isinstance(event, Attempt):
-                    write_report(night, session, done, folder)
+                    write_report(growth_run, session, done, folder)
     except KeyboardInterrupt:
         finished = False
-    for waiting in still_waiting(files, session, night, {grown.name for grown in done}):
+    for waiting in still_waiting(files, session, growth_run, {grown.name for grown in done}):
         rows[waiting.name] = grown_row(waiting) | {"state": "waiting"}
     if folder is not None:
-        write_report(night, session, done, folder)
+        write_report(growth_run, session, done, folder)
     return list(rows.values()), finished
 
 
-def still_waiting(files: list[Path], session: Session, night: Night, done: set[str]) -> Iterator[Grown]:
+def still_waiting(files: list[Path], session: Session, growth_run: GrowthRun, done: set[str]) -> Iterator[Grown]:
     """Problems that were begun, and that this night did not come to the end of."""
     from rag_kernels.long_runs.growth import Grown
 
-    by_name = {run.problem_name: run for run in night.runs.values()}
+    by_name = {run.problem_name: run for run in growth_run.runs.values()}
     for file in files:
         if file.stem not in done and file.stem in by_name:
             yield Grown(file, file.stem, tuple(session.archive.attempts(by_name[file.stem].id)))

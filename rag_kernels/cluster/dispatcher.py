@@ -1,6 +1,6 @@
-"""Which judge gets which candidate, and what happens when one of them is lost.
+"""Assign candidates to judges, and handle the loss of a judge.
 
-Comes in: jobs from any thread, and a crew that hires judges. Goes out: a verdict for each job, in its future. All
+Comes in: jobs from any thread, and a pool that starts judges. Goes out: a verdict for each job, in its future. All
 decisions are made in one thread, on events. Knows nothing of Ray, archives or searches.
 
 A judge keeps the problem that it has open as long as there is work on it, and judges without work take over what waits
@@ -28,7 +28,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from rag_kernels.cluster.records import Crew, Job, LostError, Seat, Try
+from rag_kernels.cluster.records import FailedTry, Job, JudgePool, JudgeSlot, LostError
 from rag_kernels.cluster.remote_judge import VERSION, About, Fault
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Judged, MachineError
 
@@ -40,8 +40,8 @@ PATIENCE_S = 60.0  # after which age counts more than what a judge has open
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How often something is tried, and how long it is waited for."""
+class RetryRules:
+    """Bound how often something is tried, and how many seconds it is waited for."""
 
     job_tries: int = 3
     problem_tries: int = 2
@@ -53,17 +53,17 @@ class Rules:
 
 
 class Dispatcher:
-    """Hires as soon as it is made; `ready` is done when the first judge is open. Close it when done."""
+    """Start judges at once and give them jobs; `ready` is done when the first judge is open. Close it when done."""
 
-    def __init__(self, crew: Crew, *, build_ahead: bool, rules: Rules | None = None) -> None:
-        self._crew, self._build_ahead, self._rules = crew, build_ahead, rules or Rules()
+    def __init__(self, pool: JudgePool, *, build_ahead: bool, rules: RetryRules | None = None) -> None:
+        self._pool, self._build_ahead, self._rules = pool, build_ahead, rules or RetryRules()
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._seats: list[Seat] = []
+        self._slots: list[JudgeSlot] = []
         self._queue: list[Job] = []
         self._numbers = itertools.count()
         self._failed: Counter[str] = Counter()  # by unit, in a row
         self._misses: list[str] = []  # why judges did not open, in a row
-        self._hire_at = 0.0  # not before
+        self._start_at = 0.0  # not before
         self._last_open = time.monotonic()  # when a judge was there
         self._closed = False
         self._broken: Exception | None = None
@@ -73,17 +73,18 @@ class Dispatcher:
         self._thread.start()
 
     def submit(self, problem: FunctionalProblem, candidate: Candidate, *, confirm: bool = False) -> Job:
-        """From any thread. Cancelling the answer takes the job back, unless it has begun."""
+        """Queue a job, from any thread. Cancelling its `answer` takes the job back, unless it has begun."""
         job = Job(problem, candidate, confirm, next(self._numbers))
         self._events.put(partial(self._add, job))
         return job
 
     @property
     def judges(self) -> int:
-        """How many are open now."""
-        return sum(seat.works for seat in list(self._seats))
+        """Return how many judges are open now."""
+        return sum(slot.works for slot in list(self._slots))
 
     def close(self) -> None:
+        """End all judges; jobs that are left fail."""
         self._events.put(partial(setattr, self, "_closed", True))
         self._thread.join()
 
@@ -92,16 +93,16 @@ class Dispatcher:
             try:
                 with suppress(Empty):
                     self._events.get(timeout=TICK_S)()
-                self._hire()
+                self._start_judges()
                 self._look_after()
                 self._hand_out()
             except Exception as error:
                 self._give_up(error)
         self._give_up(RuntimeError("The judges were closed."))
-        with ThreadPoolExecutor(max_workers=len(self._seats) or 1) as pool:
-            for seat in self._seats:
-                pool.submit(seat.hand.close)
-        self._seats.clear()
+        with ThreadPoolExecutor(max_workers=len(self._slots) or 1) as closing:
+            for slot in self._slots:
+                closing.submit(slot.handle.close)
+        self._slots.clear()
 
     def _add(self, job: Job) -> None:
         if self._broken is not None:
@@ -111,68 +112,68 @@ class Dispatcher:
 
     # Judges
 
-    def _hire(self) -> None:
-        if self._broken is not None or time.monotonic() < self._hire_at:
+    def _start_judges(self) -> None:
+        if self._broken is not None or time.monotonic() < self._start_at:
             return
-        while len(self._seats) < max(1, self._crew.wanted()):
-            seat = Seat(self._crew.hire())
-            self._seats.append(seat)
-            self._when(seat.hand.open(), partial(self._opened, seat))
+        while len(self._slots) < max(1, self._pool.wanted()):
+            slot = JudgeSlot(self._pool.start())
+            self._slots.append(slot)
+            self._when(slot.handle.open(), partial(self._opened, slot))
 
     def _when(self, done: Future[Any], act: Callable[[Future[Any]], None]) -> None:
-        """Futures end in threads of Ray; what follows is done in ours."""
+        """Act on a future's end in the dispatcher's thread; futures end in threads of Ray."""
         done.add_done_callback(lambda future: self._events.put(partial(act, future)))
 
-    def _opened(self, seat: Seat, opened: Future[About | Fault]) -> None:
+    def _opened(self, slot: JudgeSlot, opened: Future[About | Fault]) -> None:
         try:
             about = opened.result()
         except LostError as lost:
-            return self._missed(seat, str(lost))
+            return self._missed(slot, str(lost))
         if isinstance(about, Fault):
-            return self._missed(seat, about.text)
-        seat.about, self._last_open = about, time.monotonic()
+            return self._missed(slot, about.text)
+        slot.about, self._last_open = about, time.monotonic()
         self._misses.clear()
         if about.version != VERSION:
-            self._retire(seat, f"it has rag-kernels {about.version}, and this host {VERSION}: install the same")
+            self._retire(slot, f"it has rag-kernels {about.version}, and this host {VERSION}: install the same")
         elif self.about is not None and about.device.key != self.about.device.key:
             why = f"it has {about.device.name}, and times there do not compare with those on {self.about.device.name}"
-            self._retire(seat, why)
+            self._retire(slot, why)
         elif self._failed[about.where] >= self._rules.unit_tries:
-            self._retire(seat, f"it failed {self._rules.unit_tries} times in a row")
+            self._retire(slot, f"it failed {self._rules.unit_tries} times in a row")
         elif self.about is None:
             self.about = about
             self.ready.set_result(about)
-        if seat.works:
+        if slot.works:
             log.info("A judge is open on %s.", about.where)
 
-    def _retire(self, seat: Seat, why: str) -> None:
-        assert seat.about is not None
-        seat.retired = True
-        log.warning("The judge on %s gets no work: %s.", seat.about.where, why)
-        if all(s.retired for s in self._seats) and len(self._seats) >= self._crew.wanted():
-            self._give_up(MachineError(f"No judge is left: that on {seat.about.where} gets no work, since {why}."))
+    def _retire(self, slot: JudgeSlot, why: str) -> None:
+        assert slot.about is not None
+        slot.retired = True
+        log.warning("The judge on %s gets no work: %s.", slot.about.where, why)
+        if all(s.retired for s in self._slots) and len(self._slots) >= self._pool.wanted():
+            self._give_up(MachineError(f"No judge is left: that on {slot.about.where} gets no work, since {why}."))
 
-    def _missed(self, seat: Seat, why: str) -> None:
-        self._drop(seat)
+    def _missed(self, slot: JudgeSlot, why: str) -> None:
+        self._drop(slot)
         self._misses.append(why)
-        self._hire_at = time.monotonic() + self._rules.backoff_s * 2 ** (len(self._misses) - 1)
-        if len(self._misses) >= self._rules.open_tries and not any(s.works for s in self._seats):
+        self._start_at = time.monotonic() + self._rules.backoff_s * 2 ** (len(self._misses) - 1)
+        if len(self._misses) >= self._rules.open_tries and not any(s.works for s in self._slots):
             self._give_up(MachineError(f"No judge could be opened on the cluster: {why}"))
 
-    def _drop(self, seat: Seat) -> None:
-        seat.hand.end()
-        if seat in self._seats:
-            self._seats.remove(seat)
+    def _drop(self, slot: JudgeSlot) -> None:
+        slot.handle.end()
+        if slot in self._slots:
+            self._slots.remove(slot)
         for job in self._queue:
-            job.built_by = None if job.built_by is seat else job.built_by
+            job.built_by = None if job.built_by is slot else job.built_by
 
     def _look_after(self) -> None:
         """End judges that hang, and do not wait for ever for a cluster that has gone."""
         now = time.monotonic()
-        for seat in [s for s in self._seats if s.job is not None and now - s.since > self._rules.verdict_s]:
-            seat.hand.end()  # its answer is a LostError now
-            seat.since = now
-        if any(seat.works for seat in self._seats):
+        for slot in [s for s in self._slots if s.job is not None and now - s.since > self._rules.verdict_s]:
+            slot.handle.end()  # its answer is a LostError now
+            slot.since = now
+        if any(slot.works for slot in self._slots):
             self._last_open = now
         elif now - self._last_open > self._rules.absent_s and self._broken is None:
             minutes = round(self._rules.absent_s / 60)
@@ -184,7 +185,7 @@ class Dispatcher:
         self._broken = self._broken or error
         if not self.ready.done():
             self.ready.set_exception(self._broken)
-        for job in [*self._queue, *(s.job for s in self._seats if s.job)]:
+        for job in [*self._queue, *(s.job for s in self._slots if s.job)]:
             _fail(job, self._broken)
         self._queue.clear()
 
@@ -192,70 +193,72 @@ class Dispatcher:
 
     def _hand_out(self) -> None:
         self._queue = [job for job in self._queue if not job.answer.cancelled()]
-        for seat in [s for s in self._seats if s.works and s.job is None]:
-            fit = [job for job in self._queue if self._may(seat, job)]
+        for slot in [s for s in self._slots if s.works and s.job is None]:
+            fit = [job for job in self._queue if self._may(slot, job)]
             if fit:
-                job = min(fit, key=partial(self._reluctance, seat))
+                job = min(fit, key=partial(self._reluctance, slot))
                 self._queue.remove(job)
-                seat.job, seat.since, seat.problem = job, time.monotonic(), job.problem.problem.id
-                self._when(seat.hand.judge(job.problem, job.candidate, job.confirm), partial(self._said, seat, job))
+                slot.job, slot.since, slot.problem = job, time.monotonic(), job.problem.problem.id
+                self._when(
+                    slot.handle.judge(job.problem, job.candidate, job.confirm), partial(self._finished, slot, job)
+                )
         if self._build_ahead:
             self._build()
 
     def _build(self) -> None:
-        """Let compilers work on what comes next, where it is likely to be judged."""
+        """Let compilers work on the next jobs, where they are likely to be judged."""
         load = Counter(job.built_by for job in self._queue if job.built_by is not None)
-        for seat in [s for s in self._seats if s.works]:
-            left = [job for job in self._queue if job.built_by is None and not job.confirm and self._may(seat, job)]
-            for job in sorted(left, key=partial(self._reluctance, seat))[: AHEAD - load[seat]]:
-                job.built_by = seat
-                seat.hand.build(job.candidate)
+        for slot in [s for s in self._slots if s.works]:
+            left = [job for job in self._queue if job.built_by is None and not job.confirm and self._may(slot, job)]
+            for job in sorted(left, key=partial(self._reluctance, slot))[: AHEAD - load[slot]]:
+                job.built_by = slot
+                slot.handle.build(job.candidate)
 
-    def _may(self, seat: Seat, job: Job) -> bool:
-        """A job goes back to where it was tried in vain only if there is no other place."""
-        assert seat.about is not None
+    def _may(self, slot: JudgeSlot, job: Job) -> bool:
+        """Return whether a judge may have a job: it goes back to where it failed only if there is no other place."""
+        assert slot.about is not None
         tried = {one.unit for one in job.tries}
-        return seat.about.where not in tried or all(s.about.where in tried for s in self._seats if s.works and s.about)
+        return slot.about.where not in tried or all(s.about.where in tried for s in self._slots if s.works and s.about)
 
-    def _reluctance(self, seat: Seat, job: Job) -> tuple[int, int, bool, int]:
-        """The least is taken: what waits for minutes, then what is open here, what is open nowhere, and the rest."""
+    def _reluctance(self, slot: JudgeSlot, job: Job) -> tuple[int, int, bool, int]:
+        """Return a sort key, least first: what waits for minutes, what is open here, what is open nowhere, the rest."""
         problem = job.problem.problem.id
-        elsewhere = any(s.problem == problem for s in self._seats if s is not seat)
-        place = 0 if seat.problem == problem else 2 if elsewhere else 1
+        elsewhere = any(s.problem == problem for s in self._slots if s is not slot)
+        place = 0 if slot.problem == problem else 2 if elsewhere else 1
         waited = int((time.monotonic() - job.asked_at) / PATIENCE_S)
-        return -waited, place, job.built_by is not seat, job.number
+        return -waited, place, job.built_by is not slot, job.number
 
-    def _said(self, seat: Seat, job: Job, said: Future[Judged | Fault]) -> None:
-        assert seat.about is not None
-        seat.job = None
+    def _finished(self, slot: JudgeSlot, job: Job, said: Future[Judged | Fault]) -> None:
+        assert slot.about is not None
+        slot.job = None
         try:
             answer: Judged | Fault | LostError = said.result()
         except LostError as lost:
             answer = lost
-        unit = seat.about.where
+        unit = slot.about.where
         if isinstance(answer, Judged):
             self._failed[unit] = 0
             self._blame(job)
             _answer(job, answer)
             return
-        seat.problem = ""
+        slot.problem = ""
         if isinstance(answer, LostError):
             log.warning("The judge on %s is lost (%s): its candidate goes to another.", unit, answer)
-            self._drop(seat)
+            self._drop(slot)
         elif answer.kind != "problem":
             log.warning("The judge on %s failed (%s): it is started anew.", unit, answer.text)
-            self._drop(seat)
+            self._drop(slot)
         if isinstance(answer, Fault) or not answer.host_too:
-            job.tries.append(Try(unit, answer))
+            job.tries.append(FailedTry(unit, answer))
             self._failed[unit] += answer.kind != "problem" if isinstance(answer, Fault) else 1
-        self._once_more(job, seat.about)
+        self._once_more(job, slot.about)
 
     def _blame(self, job: Job) -> None:
-        """Another judge could: what looked like the problem's fault was that of a unit. A judge there starts anew."""
+        """Count what looked like the problem's fault against the units that said so, and start their judges anew."""
         for unit in [one.unit for one in job.tries if isinstance(one.why, Fault) and one.why.kind == "problem"]:
             self._failed[unit] += 1
-            for seat in [s for s in self._seats if s.about and s.about.where == unit and s.job is None]:
-                self._drop(seat)
+            for slot in [s for s in self._slots if s.about and s.about.where == unit and s.job is None]:
+                self._drop(slot)
 
     def _once_more(self, job: Job, about: About) -> None:
         losses, faults = job.losses, job.faults

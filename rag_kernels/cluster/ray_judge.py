@@ -24,7 +24,7 @@ from typing import Any
 
 from rag_kernels.cluster.dispatcher import AHEAD, Dispatcher
 from rag_kernels.cluster.records import Job, LostError
-from rag_kernels.cluster.remote_judge import About, Fault, RemoteJudge, Wanted
+from rag_kernels.cluster.remote_judge import About, Fault, JudgeSpec, RemoteJudge
 from rag_kernels.eval.build.compile import COMPILER_ENV
 from rag_kernels.eval.judge import More, nothing_more
 from rag_kernels.eval.limits import Limits
@@ -53,7 +53,11 @@ HOST_GONE = ("node has died", "node was")  # in Ray's words
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """The module `ray`, connected. Started here for `ray` without RAY_ADDRESS, and then stopped at the end."""
+    """Connect to Ray and return the module. For `ray` without RAY_ADDRESS a Ray is started here, and stopped at the
+    end.
+
+    Raises MachineError when Ray is not installed or cannot be reached.
+    """
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     try:
         ray = import_module("ray")
@@ -87,13 +91,13 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def _named(address: str) -> str:
-    """The cluster to join; empty for one that is to be started here."""
+    """Return the address of the cluster to join; empty for one that is to be started here."""
     return os.environ.get("RAY_ADDRESS", "") if address == "ray" else address
 
 
 @contextmanager
 def _bare_environment() -> Iterator[None]:
-    """What a Ray that is started here inherits: no keys, and the way to our packages."""
+    """Set what a Ray that is started here inherits: no keys, and the way to our packages."""
     before = dict(os.environ)
     kept = [name for name in before if name in COMPILER_ENV or name.startswith("RAY_") or name == "RAG_KERNELS_CACHE"]
     path = [str(ROOT), *filter(None, before.get("PYTHONPATH", "").split(os.pathsep))]
@@ -107,10 +111,10 @@ def _bare_environment() -> Iterator[None]:
         os.environ.update(before)
 
 
-class RayCrew:
-    """Hires actors: one for each GPU of the cluster, or for each share of `cpus` cores. `most` of them at most."""
+class RayJudgePool:
+    """Start actors: one for each GPU of the cluster, or for each share of `cpus` cores, `most` of them at most."""
 
-    def __init__(self, ray: Any, wanted: Wanted, *, most: int | None = None) -> None:
+    def __init__(self, ray: Any, wanted: JudgeSpec, *, most: int | None = None) -> None:
         self._ray, self._most = ray, most
         self._gpus = 1 if wanted.backend == "cuda" else 0
         if wanted.cpus <= 0:  # an equal share for each GPU of a host, or a host's all
@@ -119,7 +123,7 @@ class RayCrew:
         self._wanted = wanted
 
     def _hosts(self) -> list[tuple[int, int]]:
-        """Cores and GPUs of each host that can have a judge."""
+        """Return (cores, GPUs) of each host that can have a judge."""
         alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         counts = [(int(host.get("CPU", 0)), int(host.get("GPU", 0))) for host in alive]
         return [(cpus, gpus) for cpus, gpus in counts if gpus or not self._gpus]
@@ -129,7 +133,7 @@ class RayCrew:
         room = sum(min(gpus, cpus // each) if self._gpus else cpus // each for cpus, gpus in self._hosts())
         return room if self._most is None else min(room, self._most)
 
-    def hire(self) -> RayHand:
+    def start(self) -> RayJudgeHandle:
         remote = self._ray.remote(RemoteJudge).options(
             num_cpus=self._wanted.cpus,
             num_gpus=self._gpus,
@@ -137,11 +141,11 @@ class RayCrew:
             max_restarts=0,
             scheduling_strategy="SPREAD",
         )
-        return RayHand(self._ray, remote.remote(self._wanted))
+        return RayJudgeHandle(self._ray, remote.remote(self._wanted))
 
 
-class RayHand:
-    """One actor, with its answers as futures of ours."""
+class RayJudgeHandle:
+    """Control one actor, with its answers as futures of ours."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor = ray, actor
@@ -194,13 +198,13 @@ def _lost(error: BaseException) -> LostError:
 
 
 def _line(error: BaseException) -> str:
-    """What Ray says, without the numbers of its processes and its advice."""
+    """Return Ray's message on one line, without the numbers of its processes and its advice."""
     said = [line.strip() for line in str(error).splitlines() if not line.startswith("\t")]
     return " ".join(said).split(" Some common causes")[0][:LINE_CHARS]
 
 
 class ClusterJudge:
-    """Judges on all hosts. `workers` are of this host, for what a search does besides: functionalizing."""
+    """Judge on all hosts. `workers` are of this host, for what a search does besides: functionalizing."""
 
     def __init__(self, dispatcher: Dispatcher, about: About, workers: Workers, *, expected: int = 1) -> None:
         self._dispatcher = dispatcher
@@ -211,13 +215,13 @@ class ClusterJudge:
 
     @property
     def places(self) -> int:
-        """How many candidates are judged at once now."""
+        """Return how many candidates are judged at once now."""
         return max(1, self._dispatcher.judges)
 
     def judge(
         self, fp: FunctionalProblem, candidates: Sequence[Candidate], more: More = nothing_more
     ) -> Iterator[tuple[Candidate, Judged]]:
-        """All at once, yielded in the order in which they are done; `more` is asked for others ten times a second."""
+        """Judge all at once; yield each verdict when it is there. `more` is asked for others ten times a second."""
         finished: SimpleQueue[Job] = SimpleQueue()
         open_jobs: set[Job] = set()
 
@@ -243,10 +247,10 @@ class ClusterJudge:
                 job.answer.cancel()
 
     def build_ahead(self, candidate: Candidate) -> None:
-        """Nothing: what is to be judged is queued at once, and built where it is judged."""
+        """Do nothing: what is to be judged is queued at once, and built where it is judged."""
 
     def examine_ahead(self, fp: FunctionalProblem) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing, for the same reason."""
 
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         return self._dispatcher.submit(fp, candidate, confirm=True).answer.result()
@@ -262,19 +266,22 @@ def open_cluster(
     cpus: int = 0,
     most: int | None = None,
 ) -> Iterator[ClusterJudge]:
-    """Connect, hire, and wait for the first judge. `backend` None: CUDA if any host of the cluster has a GPU."""
+    """Connect, start judges, and wait for the first. `backend` None: CUDA if any host of the cluster has a GPU.
+
+    Raises MachineError when the cluster cannot be reached, or has no GPU for CUDA.
+    """
     with connected(address) as ray:
         chosen = backend or ("cuda" if ray.cluster_resources().get("GPU") else "cpu")
         if chosen == "cuda" and not ray.cluster_resources().get("GPU"):
             if not _named(address):
                 raise MachineError("There is no NVIDIA GPU here: name a cluster that has some, or use --device cpu.")
             log.warning("No host of the cluster has a GPU that Ray knows of (`ray status`): waiting for one.")
-        crew = RayCrew(ray, Wanted(chosen, limits or Limits(), cpus, cache), most=most)
-        dispatcher = Dispatcher(crew, build_ahead=chosen == "cuda")
+        pool = RayJudgePool(ray, JudgeSpec(chosen, limits or Limits(), cpus, cache), most=most)
+        dispatcher = Dispatcher(pool, build_ahead=chosen == "cuda")
         try:
-            log.info("Waiting for the first of %d judges.", crew.wanted())
+            log.info("Waiting for the first of %d judges.", pool.wanted())
             about = dispatcher.ready.result()
             with Workers() as workers:
-                yield ClusterJudge(dispatcher, about, workers, expected=max(1, crew.wanted()))
+                yield ClusterJudge(dispatcher, about, workers, expected=max(1, pool.wanted()))
         finally:
             dispatcher.close()

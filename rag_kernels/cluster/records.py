@@ -1,6 +1,6 @@
-"""The nouns of dispatching: hired judges, what they are asked, and how one of them can be lost.
+"""The records of dispatching: running judges, what they are asked, and how one of them can be lost.
 
-Goes in and out of `cluster.dispatcher`; `cluster.ray_judge` hires on Ray. Knows nothing of either.
+Goes in and out of `cluster.dispatcher`; `cluster.ray_judge` starts judges on Ray. Knows nothing of either.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged
 
 
 class LostError(Exception):
-    """A judge is gone. `host_too`: with the host that it ran on, which says nothing about what it was doing."""
+    """Report that a judge is gone. `host_too`: with its host, which says nothing about what it was doing."""
 
     def __init__(self, why: str, *, host_too: bool) -> None:
         super().__init__(why)
         self.host_too = host_too
 
 
-class Hand(Protocol):
-    """A judge somewhere. Futures end in a LostError when it is gone, as it is after `end`; `close` ends it politely."""
+class JudgeHandle(Protocol):
+    """Control a judge somewhere. Its futures end in a LostError when it is gone; `end` kills it, `close` ends it in
+    order.
+    """
 
     def open(self) -> Future[About | Fault]: ...
     def build(self, candidate: Candidate) -> None: ...
@@ -32,23 +34,23 @@ class Hand(Protocol):
     def close(self) -> None: ...
 
 
-class Crew(Protocol):
-    """Where judges come from."""
+class JudgePool(Protocol):
+    """Start judges."""
 
     def wanted(self) -> int:
-        """How many the cluster has room for now."""
+        """Return how many judges the cluster has room for now."""
         ...
 
-    def hire(self) -> Hand:
-        """One more; it opens once there is a place for it."""
+    def start(self) -> JudgeHandle:
+        """Start one more judge; it opens once there is a place for it."""
         ...
 
 
 @dataclass(eq=False, slots=True)
-class Seat:
-    """A hired judge; `about` is None until it is open."""
+class JudgeSlot:
+    """Hold a judge that was started; `about` is None until it is open."""
 
-    hand: Hand
+    handle: JudgeHandle
     about: About | None = None
     job: Job | None = None
     since: float = 0.0
@@ -61,8 +63,8 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """A judgement that came to nothing, and where."""
+class FailedTry:
+    """Hold a judgement that came to nothing, and where."""
 
     unit: str
     why: Fault | LostError
@@ -70,7 +72,7 @@ class Try:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A candidate that is to be judged. `built_by` is the judge that builds it ahead."""
+    """Hold a candidate that is to be judged. `built_by` is the judge that builds it ahead."""
 
     problem: FunctionalProblem
     candidate: Candidate
@@ -78,8 +80,8 @@ class Job:
     number: int
     answer: Future[Judged] = field(default_factory=Future)
     asked_at: float = field(default_factory=time.monotonic)
-    built_by: Seat | None = None
-    tries: list[Try] = field(default_factory=list)  # in vain
+    built_by: JudgeSlot | None = None
+    tries: list[FailedTry] = field(default_factory=list)  # in vain
 
     @property
     def losses(self) -> list[str]:

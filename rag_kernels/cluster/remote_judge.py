@@ -1,4 +1,4 @@
-"""A judge in a process of its own on some host: what a cluster's hosts run, and what they say.
+"""A judge in a process of its own on some host of a cluster.
 
 Comes in: problems and candidates. Goes out: an `About` once it is open, then a verdict for each candidate, or a `Fault`
 where it could give none. It opens a `LocalJudge` on the GPU that it was given, or on its share of the cores, with that
@@ -43,8 +43,8 @@ VERSION = f"{__version__} (judge {JUDGE_VERSION})"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What every judge of a run is to be. `cpus` is how many cores one of them has for itself."""
+class JudgeSpec:
+    """Describe every judge of a run. `cpus` is how many cores one of them has for itself."""
 
     backend: Backend
     limits: Limits
@@ -54,7 +54,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a judge says of itself when it is open. `unit` is its GPU or its cores, `facts` are of its device."""
+    """Describe an open judge. `unit` is its GPU or its cores, `facts` are of its device."""
 
     host: str
     unit: str
@@ -72,21 +72,21 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a judge gave no verdict: of the problem, as it says, of what its machine lacks, or anything else."""
+    """Say why a judge gave no verdict: the problem, what its machine lacks, or anything else."""
 
     kind: Literal["problem", "machine", "other"]
     text: str
 
     def raised(self) -> Exception:
-        """As a local judge would have raised it."""
+        """Return the exception that a local judge would have raised."""
         kinds: dict[str, type[Exception]] = {"problem": ProblemError, "machine": MachineError, "other": RuntimeError}
         return kinds[self.kind](self.text)
 
 
 class RemoteJudge:
-    """Open it first. One judgement at a time; builds may run beside it, from other threads."""
+    """Judge for another host. Open it first. One judgement at a time; builds may run beside it, from other threads."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: JudgeSpec) -> None:
         self._wanted = wanted
         self._cache = Path(wanted.cache) if wanted.cache else default_cache()
         self._judge: LocalJudge | None = None
@@ -118,7 +118,7 @@ class RemoteJudge:
             return _fault(error)
 
     def _take_share(self) -> None:
-        """The first share of this host's cores that no other judge holds; a lock says so as long as this one lives."""
+        """Lock and return the first share of this host's cores that no other judge holds."""
         cores, size = sorted(self._cores), self._wanted.cpus
         folder = self._cache / "locks"
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ class RemoteJudge:
         return f"core {cores[0]}" if len(cores) == 1 else f"cores {cores[0]} to {cores[-1]}"
 
     def build(self, candidate: Candidate) -> None:
-        """Build what this judge may get soon; a judgement that comes meanwhile waits for it."""
+        """Build a candidate that may be judged soon; a judgement that comes meanwhile waits for it."""
         done: Future[None] = Future()
         with self._lock:
             if self._judge is None or candidate.id in self._building:
@@ -150,7 +150,7 @@ class RemoteJudge:
             done.set_result(None)
 
     def judge(self, problem: FunctionalProblem, candidate: Candidate, confirm: bool) -> Judged | Fault:
-        """One verdict. Whatever goes wrong on our side is a Fault, so that the driver can ask another judge."""
+        """Return a verdict, or a Fault for whatever goes wrong on our side, so that another judge can be asked."""
         os.sched_setaffinity(0, self._cores)
         try:
             assert self._judge is not None, "the judge has not been opened"
@@ -166,7 +166,7 @@ class RemoteJudge:
             return _fault(error)
 
     def here(self) -> None:
-        """An answer says that this process lives and can be reached."""
+        """Return at once: an answer says that this process lives and can be reached."""
 
     def close(self) -> None:
         """End the judge's processes; without it they end when this process does."""

@@ -1,7 +1,7 @@
 """Means over problems with their intervals, by bootstrap.
 
-Comes in: values grouped by problem. Goes out: intervals of about 95 %. Problems are what is drawn again and again, not
-trials: more seeds of few problems say little about other problems.
+Comes in: values grouped by problem. Goes out: intervals of about 95 %. Problems are resampled, not trials: more seeds
+of few problems say little about other problems.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Interval:
 
 
 def mean_interval(groups: Sequence[Sequence[float]]) -> Interval:
-    """The mean over problems of the mean of each."""
+    """Return the mean over problems of each problem's mean, with its interval."""
     return _bootstrap(np.array([np.mean(group) for group in groups]))
 
 
 def ratio_interval(above: Mapping[str, Sequence[float]], below: Mapping[str, Sequence[float]] | None) -> Interval:
-    """The geometric mean of `above`, over that of `below` where it is given, on the problems that both have."""
+    """Return the geometric mean of `above`, over that of `below` where it is given, on the problems that both have."""
     logs = {name: float(np.mean(np.log(values))) for name, values in above.items()}
     if below is not None:
         logs = {name: log - float(np.mean(np.log(below[name]))) for name, log in logs.items() if name in below}

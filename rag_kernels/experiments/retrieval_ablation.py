@@ -1,8 +1,8 @@
-"""What is retrieval worth? The same writer on the same problems, shown exemplars by one way or another, or none.
+"""Measure what retrieval is worth: one writer on the same problems, shown exemplars found in several ways, or none.
 
 Comes in: problem files, ways of retrieval, and a maker of sessions that all retrieve from one archive as it was at the
-start and write into another. Goes out: a `Trial` for each problem, way and seed, then an `Arm` for each way, with
-intervals. A trial that the results hold already is not run again. Knows nothing of terminals.
+start and write into another. Goes out: an `AblationTrial` for each problem, way and seed, then an `Arm` for each way,
+with intervals. A trial that the results hold already is not run again. Knows nothing of terminals.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from random import Random
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt, Run
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Passed, Problem, ProblemError
 from rag_kernels.experiments.bootstrap import Interval, mean_interval, ratio_interval
-from rag_kernels.options import Options, RetrievalMode
-from rag_kernels.run import generate
+from rag_kernels.options import Options
+from rag_kernels.run import standings
 from rag_kernels.run.session import Session
 from rag_kernels.text.likeness import NEAR_COPY, likeness
 
@@ -31,9 +32,10 @@ MakeSession = Callable[[Options], Session]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """One problem with one way of retrieval. `speedup` is what a user gains: 1 where PyTorch stays the faster, or
-    where the winner may not claim a speed of its own (a library rewrite, a lower precision)."""
+class AblationTrial:
+    """Hold one problem with one way of retrieval. `speedup` is what a user gains: 1 where PyTorch stays the faster,
+    or where the winner may not claim a speed of its own (a library rewrite, a lower precision).
+    """
 
     problem: str
     problem_id: str
@@ -50,7 +52,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """All trials of one way. Ratios are of geometric means, problem by problem."""
+    """Hold the sums over all trials of one way of retrieval. Ratios are of geometric means, problem by problem."""
 
     arm: RetrievalMode
     problems: int
@@ -72,8 +74,8 @@ def ablate(
     arms: Sequence[RetrievalMode],
     seeds: Sequence[int],
     source: Archive,
-) -> Iterator[Trial]:
-    """Run every trial, the arms of a problem in an order of chance, so that no arm always has the warm machine."""
+) -> Iterator[AblationTrial]:
+    """Run every trial; the arms of a problem run in random order, so that no arm always has the warm machine."""
     for path in paths:
         problem = load_problem(path)
         for seed in seeds:
@@ -83,7 +85,7 @@ def ablate(
                 yield _trial(problem, make_session(replace(options, retrieval=arm, seed=seed)), source)
 
 
-def _trial(problem: Problem, session: Session, source: Archive) -> Trial:
+def _trial(problem: Problem, session: Session, source: Archive) -> AblationTrial:
     options = session.options
     run = _run(problem, options)
     failure = ""
@@ -94,13 +96,13 @@ def _trial(problem: Problem, session: Session, source: Archive) -> Trial:
         except ProblemError as error:
             failure = str(error)
     attempts = session.archive.attempts(run.id)
-    best = generate.winner(attempts)
+    best = standings.winner(attempts)
     exemplars = list(dict.fromkeys(e.kernel_id for a in attempts for e in a.exemplars))
     likest = None
     if best is not None and exemplars:
         kernels = [kernel for name in exemplars if (kernel := source.kernel(name)) is not None]
         likest = max((likeness(best.candidate.source, kernel.source) for kernel in kernels), default=None)
-    return Trial(
+    return AblationTrial(
         problem=problem.name,
         problem_id=problem.id,
         arm=options.retrieval,
@@ -116,10 +118,10 @@ def _trial(problem: Problem, session: Session, source: Archive) -> Trial:
 
 
 def _run(problem: Problem, options: Options) -> Run:
-    """The same trial has the same id, so that an ablation that was stopped goes on where it stood."""
+    """Return the record of a trial's run: the same trial has the same id, so that an ablation can be resumed."""
     asked = json.dumps(asdict(replace(options, archive="", cache="")), sort_keys=True)
     settings = json.dumps(asdict(options) | {"problem_id": problem.id}, sort_keys=True)
-    return Run(content_id("r", "ablate", problem.id, asked), "ablate", problem.name, settings, generate.now())
+    return Run(content_id("r", "ablate", problem.id, asked), "ablate", problem.name, settings, standings.now())
 
 
 def _speedup(best: Attempt | None) -> float:
@@ -128,17 +130,17 @@ def _speedup(best: Attempt | None) -> float:
     return best.judged.verdict.measurement.speedup
 
 
-def summarise(trials: Sequence[Trial]) -> list[Arm]:
-    """An arm each, in the order of arrival; problems that failed for any arm are left out of all."""
+def summarise(trials: Sequence[AblationTrial]) -> list[Arm]:
+    """Return an arm for each way of retrieval; a problem that failed for any arm is left out of all."""
     failed = {trial.problem_id for trial in trials if trial.failure}
     kept = [trial for trial in trials if trial.problem_id not in failed]
-    of_arm: dict[RetrievalMode, dict[str, list[Trial]]] = {}
+    of_arm: dict[RetrievalMode, dict[str, list[AblationTrial]]] = {}
     for trial in kept:
         of_arm.setdefault(trial.arm, {}).setdefault(trial.problem_id, []).append(trial)
     return [_arm(arm, of_arm) for arm in of_arm]
 
 
-def _arm(arm: RetrievalMode, of_arm: dict[RetrievalMode, dict[str, list[Trial]]]) -> Arm:
+def _arm(arm: RetrievalMode, of_arm: dict[RetrievalMode, dict[str, list[AblationTrial]]]) -> Arm:
     own = of_arm[arm]
     trials = [trial for group in own.values() for trial in group]
     likest = sorted(trial.likest for trial in trials if trial.likest is not None)

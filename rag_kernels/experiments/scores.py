@@ -29,7 +29,7 @@ GROUPS = ("growth", "batch")  # settings that runs of one command share
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """One problem: samples of the first round, how many were right, and the best of all rounds."""
+    """Hold one problem's samples of the first round, how many were right, and the best of all rounds."""
 
     problem_id: str
     problem: str
@@ -43,7 +43,7 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`k` is None for the best of all that was tried; `p` is None where speed does not count."""
+    """Hold one number. `k` is None for the best of all that was tried; `p` is None where speed does not count."""
 
     metric: Literal["pass@k", "fast_p", "fast_p@k"]
     p: float | None
@@ -53,7 +53,10 @@ class Score:
 
 
 def runs_of(archive: DuckArchive, names: Sequence[str]) -> list[Run]:
-    """Runs by their ids, all runs of a growth or a batch by its id, and for `latest` what was run last, whole."""
+    """Return runs by their ids, all runs of a growth or a batch by its id, or for `latest` what was run last, whole.
+
+    Raises ProblemError for an id that the archive does not have.
+    """
     known = [run for run in archive.runs(limit=100_000) if run.command in ("generate", "grow", "sample", "eval")]
     found: dict[str, Run] = {}
     for name in names:
@@ -67,7 +70,7 @@ def runs_of(archive: DuckArchive, names: Sequence[str]) -> list[Run]:
 
 
 def solved(archive: DuckArchive, runs: Sequence[Run]) -> list[Solved]:
-    """A row a problem, from all runs on it together, in the order of their names."""
+    """Return a row for each problem, from all runs on it, in the order of their names."""
     judged = sorted(last_judgements(archive, [run.id for run in runs]), key=lambda j: (j.problem_name, j.problem_id))
     without_code: dict[str, int] = {}
     for run in runs:
@@ -78,7 +81,7 @@ def solved(archive: DuckArchive, runs: Sequence[Run]) -> list[Solved]:
 
 
 def replies_without_code(archive: DuckArchive, run_id: str) -> int:
-    """Implementations of the first round that nothing could be judged of."""
+    """Return how many replies of the first round held nothing that could be judged."""
     told = read_journal(archive, run_id)
     if not told:
         return 0
@@ -107,7 +110,7 @@ def _solved(problem_id: str, name: str, judged: Sequence[Judgement], without_cod
 
 
 def scores(problems: Sequence[Solved], thresholds: Sequence[float] = THRESHOLDS) -> list[Score]:
-    """Everything that can be said of these problems."""
+    """Return every score that these problems allow."""
     most = max((p.samples for p in problems), default=0)
     ks = [2**n for n in range(most.bit_length()) if 2**n <= most]
     found = [_score("pass@k", problems, None, k) for k in ks]
@@ -128,5 +131,5 @@ def _score(
 
 
 def at_least_one(samples: int, good: int, k: int) -> float:
-    """The chance that k of the samples, drawn without putting back, hold a good one (Chen et al., 2021)."""
+    """Return the chance that k samples, drawn without replacement, hold a good one (Chen et al., 2021)."""
     return 1.0 - comb(samples - good, k) / comb(samples, k)

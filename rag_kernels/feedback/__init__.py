@@ -1,1 +1,1 @@
-"""Say what a verdict teaches the next draft."""
+"""Explain a verdict to the writer of the next draft."""

@@ -1,4 +1,4 @@
-"""What holds a right kernel back: what the judge measured and the profiler saw, in words that ideas use.
+"""The bottleneck of a right kernel: what the judge measured and the profiler saw, in words that ideas use.
 
 Comes in: a verdict with the problem and the device. Goes out: a `Bottleneck`, for retrieval's query and for the one
 recommendation that a writer gets. Knows nothing of archives and prompts.
@@ -78,7 +78,9 @@ WAITS: dict[str, tuple[str, Kind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """`ridge` is the device's floating-point operations per byte: problems above it are bound by arithmetic."""
+    """Hold what limits a kernel. `ridge` is the device's operations per byte: problems above it are bound by
+    arithmetic.
+    """
 
     kind: Kind
     told: str
@@ -90,8 +92,9 @@ class Bottleneck:
 
 
 def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottleneck:
-    """The first of: a call too short to matter, a library that does the work, what ncu counted, and the ceiling that
-    makes the floor."""
+    """Return the first that applies: a call too short to matter, a library that does the work, what ncu counted, or
+    the ceiling that makes the floor.
+    """
     measured = verdict.measurement
     ridge = device.fp32_gflops / device.bandwidth_gbs
     reached = f"at {measured.floor_fraction:.0%} of its floor"
@@ -110,13 +113,13 @@ def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottle
 
 
 def bound(features: Features, device: Device) -> str:
-    """Which ceiling of the machine makes the floor."""
+    """Return which ceiling of the machine makes the floor."""
     memory_us = features.bytes_moved / (device.bandwidth_gbs * 1e3)
     return "memory bandwidth" if memory_us >= floor_us(features, device) else "arithmetic"
 
 
 def recommendation(verdict: Passed, features: Features, device: Device) -> str:
-    """What to do about the bottleneck, and only that: one figure and one direction."""
+    """Return what to do about the bottleneck, and only that: one figure and one direction."""
     measured = verdict.measurement
     if measured.floor_fraction > NEAR:
         return "It is near the floor of this machine; little is left to gain."
@@ -144,7 +147,7 @@ def recommendation(verdict: Passed, features: Features, device: Device) -> str:
 
 
 def counted(c: Counters) -> tuple[Kind, str, str]:
-    """What the GPU's counters point at: its kind, the figure, and what to do."""
+    """Return what the GPU's counters point at: its kind, the figure, and what to do."""
     if c.dram >= BUSY and c.dram >= c.sm:
         again = f"; {c.l2_hits:.0%} of accesses hit the L2 cache" if c.l2_hits >= 0.1 else ""
         return (

@@ -1,4 +1,4 @@
-"""What a writer is told of a verdict: the cause, trimmed; never the whole log.
+"""The account of a verdict for the writer: the cause, trimmed; never the whole log.
 
 Comes in: an attempt. Goes out: a line for the history, or a paragraph for a repair. Knows nothing of prompts.
 """
@@ -37,7 +37,7 @@ _FOLDERS = re.compile(r"(?:/[\w.+-]+)+/(?=[\w.+-]+\.(?:cpp|cu|h|hpp|cuh|so|o)\b)
 
 
 def trim_log(log: str) -> str:
-    """The first errors of a compiler log with the lines that explain them, without folder names."""
+    """Return the first errors of a compiler log with the lines that explain them, without folder names."""
     lines = [_FOLDERS.sub("", line.rstrip()) for line in log.splitlines()]
     lines = [line for line in lines if line and not _NOISE.match(line)]
     starts = [i for i, line in enumerate(lines) if _ERROR_LINE.search(line)]
@@ -53,7 +53,7 @@ def trim_log(log: str) -> str:
 
 
 def timing(m: Measurement) -> str:
-    """One clause: time, speed-up over both baselines, share of the floor."""
+    """Return one clause: time, speed-up over both baselines, share of the floor."""
     compiled = f", {m.speedup_compile.median:.2f}x torch.compile" if m.speedup_compile else ""
     return (
         f"{m.candidate_us:.0f} us, {m.speedup_eager.median:.2f}x eager{compiled}, {m.floor_fraction:.0%} of the floor"
@@ -61,7 +61,7 @@ def timing(m: Measurement) -> str:
 
 
 def explain(verdict: Verdict, *, device: Device, features: Features) -> str:
-    """What happened to a candidate, as a paragraph that ends with what to look at."""
+    """Return a paragraph on what happened to a candidate, which ends with what to look at."""
     match verdict:
         case Passed():
             notes = f" Notes of the judge: {'; '.join(verdict.notes)}." if verdict.notes else ""
@@ -97,18 +97,18 @@ def explain(verdict: Verdict, *, device: Device, features: Features) -> str:
 
 
 def latest(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """One attempt a candidate, the last one: a confirmation replaces the first verdict."""
+    """Return one attempt for each candidate, the last one: a confirmation replaces the first verdict."""
     return sorted({a.candidate.id: a for a in attempts}.values(), key=lambda a: a.number)
 
 
 def speed(attempt: Attempt) -> float | None:
-    """Speed-up over the better baseline, or `None` when it did not pass."""
+    """Return the speed-up over the better baseline, or `None` when it did not pass."""
     verdict = attempt.judged.verdict
     return verdict.measurement.speedup if isinstance(verdict, Passed) else None
 
 
 def history(attempts: Sequence[Attempt]) -> list[str]:
-    """The run so far in a few lines: winners by speed, then the newest failures."""
+    """Return the run so far in a few lines: winners by speed, then the newest failures."""
     last = latest(attempts)
     won = sorted((a for a in last if speed(a) is not None), key=lambda a: -(speed(a) or 0.0))
     lost = [a for a in reversed(last) if speed(a) is None]

@@ -28,7 +28,7 @@ VERBS: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class NewIdea:
-    """An idea with its share of the call that brought it; implementation `number` of `of`."""
+    """Hold an idea with its share of the call that brought it; implementation `number` of `of`."""
 
     text: str
     call_ids: tuple[str, ...]
@@ -39,7 +39,7 @@ class NewIdea:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """One implementation call of a run: what to write, by which model, how freely, with which exemplars in view."""
+    """Describe one implementation call: what to write, by which model, at which temperature, with which exemplars."""
 
     number: int
     task: NewIdea | Rework
@@ -54,7 +54,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class NoCode:
-    """A reply that held no code block. It is on record; there is nothing to judge."""
+    """Report a reply that held no code block. It is on record; there is nothing to judge."""
 
     model: str
     truncated: bool
@@ -72,7 +72,7 @@ def prompt(brief: Brief, branch: Branch, hardware: Sequence[str]) -> str:
 
 
 def read(brief: Brief, branch: Branch, reply: Reply) -> Draft | NoCode:
-    """The draft that a reply holds."""
+    """Return the draft that a reply holds, or a `NoCode`."""
     found = llm_reply.candidate(reply.text, brief.device.backend)
     if found is None:
         return NoCode(branch.model, reply.truncated, reply.cost_usd)
@@ -115,7 +115,7 @@ def _parents(task: NewIdea | Rework) -> tuple[tuple[str, Relation], ...]:
 
 
 def _seen(brief: Brief, branch: Branch) -> tuple[Exemplar, ...]:
-    """The exemplars whose source this branch saw, and those of which the call for ideas told a line."""
+    """Return the exemplars whose source this branch saw, and those of which the call for ideas told a line."""
     sources = tuple(s.exemplar for s in branch.shown)
     if isinstance(branch.task, Rework):
         return sources

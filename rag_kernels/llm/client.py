@@ -19,7 +19,15 @@ from typing import Protocol
 
 from rag_kernels.archive.records import GIVEN_UP, LLMCall
 from rag_kernels.budget import Hold, Ledger
-from rag_kernels.llm.request import PROGRAM_PREFIX, Answer, Message, RequestError, estimate_tokens, price, prompt_text
+from rag_kernels.llm.request import (
+    PROGRAM_PREFIX,
+    Message,
+    ModelAnswer,
+    RequestError,
+    estimate_tokens,
+    price,
+    prompt_text,
+)
 from rag_kernels.llm.request import request as ask_once
 from rag_kernels.records import Budget, WriterError
 from rag_kernels.text.redact import redact
@@ -32,7 +40,7 @@ MAX_WAIT_S = 120.0  # a provider that asks for a longer pause is given up
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's whole answer with what it cost; `call_ids` are the recorded requests, failed tries included.
+    """Hold a model's whole answer with what it cost; `call_ids` are the recorded requests, failed tries included.
 
     `cost_usd` and the tokens cover those tries too; a cost of `None` means that the price is unknown.
     """
@@ -48,7 +56,7 @@ class Reply:
 
 
 class Completer(Protocol):
-    """What the LLM writer asks of a model. `LLM` is the real one, tests have a scripted one."""
+    """Define what the LLM writer asks of a model: `LLM` is the real one, tests have a scripted one."""
 
     def complete(
         self,
@@ -63,7 +71,7 @@ class Completer(Protocol):
 
 
 class LLM:
-    """Any model that litellm reaches, and any program (`cmd:PROGRAM ARGS`).
+    """Ask any model that litellm reaches, or any program (`cmd:PROGRAM ARGS`).
 
     `record_call` is called under a lock, so it need not be thread-safe. `retries` counts further tries after the
     first; the pause doubles from `backoff_s` unless the provider asks for another one.
@@ -92,7 +100,7 @@ class LLM:
         self._completions: list[int] = []
 
     def require_prices(self, models: Sequence[str]) -> None:
-        """Refuse a dollar budget that cannot be kept because a model's price is unknown."""
+        """Raise WriterError for a dollar budget that cannot be kept because a model's price is unknown."""
         if self._ledger.budget.usd is None:
             return
         unknown = [m for m in models if price(m, 1, 1) is None]
@@ -112,7 +120,10 @@ class LLM:
         temperature: float | None = None,
         timeout_s: float = 600.0,
     ) -> Reply:
-        """Ask until there is an answer, a fault that no retry mends, or no try left."""
+        """Ask until there is an answer, a fault that no retry mends, or no try left.
+
+        Raises WriterError in the last two cases, and BudgetExhaustedError when the budget has no room for the call.
+        """
         self.require_prices([model])
         safe = [{**m, "content": redact(m["content"])} for m in messages]
         prompt = prompt_text(safe, model)
@@ -134,7 +145,7 @@ class LLM:
                 )
                 self._settle(hold, call, outcome)
             calls.append(call)
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, ModelAnswer):
                 return _reply(outcome, calls, time.monotonic() - started)
             if pause_s is None:
                 times = f" after {len(calls)} tries" if len(calls) > 1 else ""
@@ -155,11 +166,11 @@ class LLM:
         temperature: float | None,
         timeout_s: float,
         tries: int,
-    ) -> tuple[Answer | RequestError, LLMCall, float | None]:
-        """Send one request and record it, whatever came of it; with the pause before the next try, if there is one."""
+    ) -> tuple[ModelAnswer | RequestError, LLMCall, float | None]:
+        """Send and record one request; return result, record, and the seconds to wait before the next try, if any."""
         created_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         started = time.monotonic()
-        outcome: Answer | RequestError
+        outcome: ModelAnswer | RequestError
         try:
             outcome = ask_once(
                 model,
@@ -171,7 +182,7 @@ class LLM:
             )
         except RequestError as error:
             outcome = error
-        answer = outcome if isinstance(outcome, Answer) else None
+        answer = outcome if isinstance(outcome, ModelAnswer) else None
         reason = ""
         pause_s: float | None = None
         if isinstance(outcome, RequestError):
@@ -195,9 +206,9 @@ class LLM:
             self._record_call(call)
         return outcome, call, pause_s
 
-    def _settle(self, hold: Hold, call: LLMCall, outcome: Answer | RequestError) -> None:
+    def _settle(self, hold: Hold, call: LLMCall, outcome: ModelAnswer | RequestError) -> None:
         hold.charge(call.prompt_tokens + call.completion_tokens, call.cost_usd)
-        if not isinstance(outcome, Answer):
+        if not isinstance(outcome, ModelAnswer):
             return
         with self._lock:
             self._completions.append(call.completion_tokens)
@@ -207,7 +218,7 @@ class LLM:
             log.warning("The price of %s is unknown: costs of this run are shown as unknown.", _shown(call.model))
 
     def _pause_s(self, error: RequestError, tries: int) -> float | None:
-        """How long to wait before the next try; None when there is to be none."""
+        """Return the seconds to wait before the next try; None when there is to be none."""
         wait_s = self._backoff_s * 2 ** (tries - 1) * random.uniform(0.75, 1.25)
         if error.retry_after_s is not None:
             wait_s = error.retry_after_s
@@ -218,7 +229,7 @@ class LLM:
         return wait_s if error.retry and tries <= self._retries and in_time else None
 
     def _estimate(self, model: str, prompt_tokens: int) -> tuple[int, float | None]:
-        """Tokens and dollars that the next call is expected to take."""
+        """Return the tokens and dollars that the next call is expected to take."""
         with self._lock:
             done = self._completions
             completion = sum(done) // len(done) if done else UNKNOWN_COMPLETION_TOKENS
@@ -230,14 +241,14 @@ class LLM:
         return otherwise if left_s is None else max(left_s, 0.001)
 
 
-def _cost(outcome: Answer | RequestError) -> float | None:
-    """A refused request costs nothing; what a broken one cost is unknown."""
-    if isinstance(outcome, Answer):
+def _cost(outcome: ModelAnswer | RequestError) -> float | None:
+    """Return the dollars of a request: nothing for a refused one, None (unknown) for a broken one."""
+    if isinstance(outcome, ModelAnswer):
         return outcome.cost_usd
     return None if outcome.billed else 0.0
 
 
-def _reply(answer: Answer, calls: Sequence[LLMCall], seconds: float) -> Reply:
+def _reply(answer: ModelAnswer, calls: Sequence[LLMCall], seconds: float) -> Reply:
     costs = [c.cost_usd for c in calls]
     known = [c for c in costs if c is not None]
     return Reply(
@@ -253,5 +264,5 @@ def _reply(answer: Answer, calls: Sequence[LLMCall], seconds: float) -> Reply:
 
 
 def _shown(model: str) -> str:
-    """The model's name in a message; a program's arguments may hold a key."""
+    """Return the model's name for messages, without a program's arguments, which may hold a key."""
     return redact(model.split()[0]) if model.startswith(PROGRAM_PREFIX) and model.split() else redact(model)

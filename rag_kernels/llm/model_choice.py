@@ -1,7 +1,7 @@
-"""Which of several models writes next: Thompson sampling over what each wins per dollar.
+"""The choice of the model that writes next: Thompson sampling over what each model wins per dollar.
 
-Comes in: the attempts of a run, and what was paid for nothing. Goes out: the name of a model. With a seed the same
-history gives the same choice, in any process. Knows nothing of prompts and prices.
+Comes in: the attempts of a run, and the drafts that were paid for and came to nothing. Goes out: the name of a model.
+With a seed the same history gives the same choice, in any process. Knows nothing of prompts and prices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FREE = 20.0  # a model that costs nothing counts as this much cheaper than the d
 
 
 def trials(attempts: Sequence[Attempt]) -> list[Trial]:
-    """A pass is rewarded by the share of the run's earlier passes that it beats (a new best by 1), a failure by 0."""
+    """Return the trials of a run. A pass is rewarded by the share of earlier passes that it beats, a failure by 0."""
     earlier: list[float] = []
     found = []
     for attempt in latest(attempts):
@@ -32,7 +32,7 @@ def trials(attempts: Sequence[Attempt]) -> list[Trial]:
 
 
 def choose(models: Sequence[str], known: Sequence[Trial], *, number: int, seed: int = 0) -> str:
-    """The model for branch `number` of a run. The first branches go round the models; then the best draw decides.
+    """Return the model for branch `number` of a run. The first try each model, then the best draw decides.
 
     Beta-Bernoulli Thompson sampling (graded rewards, as Agrawal and Goyal treat them), divided by the mean cost.
     """
@@ -50,7 +50,7 @@ def _draw(model: str, known: Sequence[Trial], random: Random) -> float:
 
 
 def mean_costs(models: Sequence[str], known: Sequence[Trial]) -> dict[str, float]:
-    """Dollars a trial; all alike when the price of one that was tried is unknown, for then wins alone can be compared.
+    """Return dollars per trial and model; all alike when the price of a model that was tried is unknown.
 
     A model of which nothing is known yet is taken to cost as much as the others do.
     """

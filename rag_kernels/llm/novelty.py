@@ -1,4 +1,4 @@
-"""Is an idea, or a source, one that this run has had already? Asked before tokens or a build are paid for it.
+"""Tests whether an idea, or a source, repeats one of this run, before tokens or a build are paid for it.
 
 Comes in: a text and the earlier ones by name. Goes out: a sentence for the writer that says which one it repeats, or
 nothing. Ideas are compared by the cosine of their embeddings, with the same numbers in them. Sources are compared by
@@ -26,7 +26,7 @@ _NO_TYPE = frozenset("return else case goto new delete throw and or not in if wh
 
 
 def repeated_idea(idea: str, earlier: Mapping[str, str], embed: Embed) -> str:
-    """Which of the `earlier` ideas (by what the writer knows them as) this one repeats, as a sentence; or nothing."""
+    """Return a sentence that names which of the `earlier` ideas this one repeats; empty for a new idea."""
     if not earlier:
         return ""
     names, texts = list(earlier), list(earlier.values())
@@ -42,7 +42,7 @@ def repeated_idea(idea: str, earlier: Mapping[str, str], embed: Embed) -> str:
 
 
 def repeated_source(source: str, earlier: Mapping[str, str], idea: str) -> str:
-    """Which of the `earlier` sources this one is but for names, comments and spacing, as a sentence; or nothing."""
+    """Return a sentence that names the `earlier` source with this form; empty for a new source."""
     own = form(source)
     name = next((name for name, other in earlier.items() if form(other) == own), None)
     if name is None:
@@ -52,7 +52,9 @@ def repeated_source(source: str, earlier: Mapping[str, str], idea: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def form(source: str) -> tuple[str, ...]:
-    """The tokens of a source without comments, and with the names that it declares itself numbered as they come."""
+    """Return the tokens of a source without comments, with the names that it declares numbered in order of
+    appearance.
+    """
     text = _COMMENT.sub(" ", source)
     declared = {m["name"] for m in _DECLARED.finditer(text) if m["type"] not in _NO_TYPE}
     numbers: dict[str, str] = {}

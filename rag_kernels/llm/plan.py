@@ -1,4 +1,4 @@
-"""What the LLM writer works on next: new ideas, repairs, improvements, recombinations, and second looks at losers.
+"""The plan of the LLM writer: new ideas, repairs, improvements, recombinations, and second looks at losers.
 
 Comes in: the attempts so far, and how many tasks are wanted and were wanted before. Goes out: tasks in order of
 promise. A pure function of these.
@@ -37,24 +37,24 @@ class Rework:
 
 
 Task = Explore | Rework
-TURNS: tuple[Kind | Literal["explore"], ...] = ("improve", "repair", "recombine", "explore", "improve", "revisit")
-assert set(get_args(Kind)) < set(TURNS)
+ROTATION: tuple[Kind | Literal["explore"], ...] = ("improve", "repair", "recombine", "explore", "improve", "revisit")
+assert set(get_args(Kind)) < set(ROTATION)
 
 
 def plan(attempts: Sequence[Attempt], count: int, asked: int = 0) -> list[Task]:
-    """The next `count` tasks after the `asked` ones before: the kinds in turn. One that has nothing to work on passes.
+    """Return `count` tasks after the `asked` ones before: the kinds in rotation, but those without a parent.
 
     A round that is asked for in parts gets other parents from one part to the next.
     """
     found = reworks(attempts)
     if not any(found.values()):
         return [Explore()] * count
-    offset = asked // len(TURNS)
+    offset = asked // len(ROTATION)
     queues = {kind: deque(tasks[offset % len(tasks) :] if tasks else ()) for kind, tasks in found.items()}
     chosen: list[Task] = []
     turn = asked
     while len(chosen) < count:
-        kind = TURNS[turn % len(TURNS)]
+        kind = ROTATION[turn % len(ROTATION)]
         turn += 1
         if kind == "explore":
             chosen.append(Explore())
@@ -64,7 +64,7 @@ def plan(attempts: Sequence[Attempt], count: int, asked: int = 0) -> list[Task]:
 
 
 def reworks(attempts: Sequence[Attempt]) -> dict[Kind, list[Rework]]:
-    """All that could be done with earlier attempts, best first."""
+    """Return, by kind, every task that starts from earlier attempts, the most promising first."""
     children = _children(attempts)
     best = _best(attempts, children)
     return {
@@ -76,7 +76,7 @@ def reworks(attempts: Sequence[Attempt]) -> dict[Kind, list[Rework]]:
 
 
 def repairs(attempts: Sequence[Attempt], children: Counter[str]) -> list[Rework]:
-    """Failures that nobody has worked on yet, newest first. What only lacked a GPU has nothing to repair."""
+    """Return failures that nobody has worked on yet, newest first, without those that only lacked a GPU."""
     return [
         Rework("repair", (a,))
         for a in reversed(latest(attempts))
@@ -85,7 +85,7 @@ def repairs(attempts: Sequence[Attempt], children: Counter[str]) -> list[Rework]
 
 
 def crossings(attempts: Sequence[Attempt], best: Sequence[Attempt]) -> list[Rework]:
-    """Pairs of good attempts that have other ideas and were not crossed before."""
+    """Return pairs of good attempts that have other ideas and were not crossed before."""
     crossed = [{e.source for e in a.parents} for a in attempts]
     return [
         Rework("recombine", (a, b))
@@ -95,7 +95,7 @@ def crossings(attempts: Sequence[Attempt], best: Sequence[Attempt]) -> list[Rewo
 
 
 def regressions(attempts: Sequence[Attempt], children: Counter[str]) -> list[Rework]:
-    """Instructive losers: right, but slower than what they came from, and untouched since; each with its parent."""
+    """Return right but slower attempts, untouched since, each with the parent that it is slower than."""
     known = {a.candidate.id: a for a in latest(attempts)}
     found = []
     for child in reversed(known.values()):
@@ -114,6 +114,6 @@ def _best(attempts: Sequence[Attempt], children: Counter[str]) -> list[Attempt]:
 
 
 def _children(attempts: Sequence[Attempt]) -> Counter[str]:
-    """How many candidates of the run came from each candidate."""
+    """Return how many candidates of the run came from each candidate."""
     lines = {(e.child, e.source) for a in attempts for e in a.parents if e.relation in ("parent", "crossover")}
     return Counter(source for _, source in lines)

@@ -1,4 +1,4 @@
-"""What prompts say of a problem, a machine and exemplars, as values for the templates.
+"""The values that prompt templates are rendered with: of a problem, a machine and exemplars.
 
 Comes in: a `Brief`'s records. Goes out: plain values. Knows nothing of models and of how a round is planned.
 """
@@ -34,7 +34,7 @@ Row = dict[str, str]
 
 
 def arguments(problem: FunctionalProblem, backend: Backend) -> list[Row]:
-    """One row for each argument of the kernel, in the order of the call: arguments, constants, outputs."""
+    """Return a row for each argument of the kernel, in the order of the call: arguments, constants, outputs."""
     rows: list[Row] = []
     for a in problem.arguments:
         if isinstance(a, ScalarArgument):
@@ -55,19 +55,19 @@ def output_names(problem: FunctionalProblem) -> list[str]:
 
 
 def signature(problem: FunctionalProblem, backend: Backend) -> str:
-    """The C++ declaration that a kernel must have, with the export line."""
+    """Return the C++ declaration that a kernel must have, with the export line."""
     parameters = ",\n            ".join(f"{row['cpp']} {row['name']}" for row in arguments(problem, backend))
     return f"void kernel({parameters});\nRK_EXPORT(forward, kernel)"
 
 
 def composed_signature(problem: FunctionalProblem) -> str:
-    """The line that begins the `forward` of a composed source; constants come as keywords."""
+    """Return the line that begins the `forward` of a composed source; constants are keyword arguments."""
     keywords = ["*", *(name for name, _ in problem.constants)] if problem.constants else []
     return f"def forward({', '.join([*(a.name for a in problem.arguments), *keywords])}):"
 
 
 def problem_values(brief: Brief, hardware: Sequence[str] = ()) -> dict[str, Any]:
-    """All that `problem.jinja` asks for."""
+    """Return all values that `problem.jinja` needs."""
     problem, device = brief.problem, brief.device
     features = problem.features
     return {
@@ -91,7 +91,7 @@ def problem_values(brief: Brief, hardware: Sequence[str] = ()) -> dict[str, Any]
 
 
 def baselines(attempts: Sequence[Attempt]) -> str:
-    """Baseline times as measured beside the newest candidate that passed, or nothing yet."""
+    """Return baseline times as measured beside the newest candidate that passed; empty before one has."""
     for attempt in reversed(attempts):
         verdict = attempt.judged.verdict
         if isinstance(verdict, Passed):
@@ -102,7 +102,7 @@ def baselines(attempts: Sequence[Attempt]) -> str:
 
 
 def exemplar_values(shown: Sequence[Shown]) -> list[Row]:
-    """All that `exemplars.jinja` asks for."""
+    """Return all values that `exemplars.jinja` needs."""
     return [
         {
             "problem_name": s.kernel.problem_name,
@@ -117,7 +117,9 @@ def exemplar_values(shown: Sequence[Shown]) -> list[Row]:
 
 
 def within(shown: Sequence[Shown], tokens: int) -> tuple[Shown, ...]:
-    """The exemplars, in order, whose sources fit into the budget; one that does not fit is left out whole."""
+    """Return the exemplars, in order, whose sources fit into the token budget; one that does not fit is left out
+    whole.
+    """
     kept: list[Shown] = []
     for s in shown:
         need = estimate_tokens(s.kernel.source)
@@ -128,7 +130,7 @@ def within(shown: Sequence[Shown], tokens: int) -> tuple[Shown, ...]:
 
 
 def parent_values(attempt: Attempt, brief: Brief) -> Row:
-    """A parent of a repair, an improvement or a recombination."""
+    """Return the values of a parent of a repair, an improvement or a recombination."""
     return {
         "title": f"Attempt {attempt.number}",
         "idea": " ".join(attempt.idea.split()),

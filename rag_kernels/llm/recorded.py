@@ -1,4 +1,4 @@
-"""Replies that are paid for already: recorded calls, in the place of a model.
+"""Replies that are paid for already: recorded calls answer in the place of a model.
 
 Comes in: the calls that an archive recorded. Goes out: their replies, each once, to the very prompt that they answered.
 Knows nothing of rounds and kernels.
@@ -17,19 +17,21 @@ from rag_kernels.text.redact import redact
 
 
 class Recorded:
-    """Recorded calls in the order in which they came, each handed out once. Thread-safe."""
+    """Hand out recorded calls in the order in which they came, each once. Thread-safe."""
 
     def __init__(self, calls: Iterable[LLMCall] = ()) -> None:
         self._left = dict(enumerate(calls))
         self._lock = threading.Lock()
 
     def place(self, model: str, messages: Sequence[Message]) -> int | None:
-        """Where in the order the answer to this prompt stands (or word that it was given up); None without one."""
+        """Return the position of the recorded answer to this prompt (also of one that was given up); None without
+        one.
+        """
         with self._lock:
             return max(self._asked(model, messages), default=None)
 
     def take(self, model: str, messages: Sequence[Message]) -> Reply | None:
-        """The oldest reply to this prompt by this model that is left, with the tries that failed before it.
+        """Return the oldest reply to this prompt that is left, with the tries that failed before it.
 
         Raises WriterError when the request was given up.
         """
@@ -40,7 +42,7 @@ class Recorded:
         return _reply(used) if used else None
 
     def take_next(self, model: str, purpose: str) -> Reply | None:
-        """The oldest reply of this model for a purpose that is left, whatever its prompt was."""
+        """Return the oldest reply of this model for a purpose that is left, whatever its prompt was."""
         with self._lock:
             for place, call in self._left.items():
                 if (call.model, call.purpose, call.error) == (redact(model), purpose, ""):
@@ -48,13 +50,13 @@ class Recorded:
         return None
 
     def failed(self, model: str, messages: Sequence[Message]) -> bool:
-        """Whether this prompt was asked, and what is left of its tries all failed."""
+        """Return whether this prompt was asked, and every try of it that is left failed."""
         with self._lock:
             prompt = _sent(model, messages)
             return any((call.model, call.prompt) == prompt for call in self._left.values())
 
     def _asked(self, model: str, messages: Sequence[Message]) -> list[int]:
-        """The tries of one request, up to the one that ended it; none when it has not ended."""
+        """Return the tries of one request, up to the one that ended it; none when it has not ended."""
         tries: list[int] = []
         prompt = _sent(model, messages) if self._left else None
         for place, call in self._left.items():
@@ -66,13 +68,13 @@ class Recorded:
 
 
 def _sent(model: str, messages: Sequence[Message]) -> tuple[str, str]:
-    """Model and prompt as they are recorded."""
+    """Return model and prompt as they are recorded."""
     safe = [{**message, "content": redact(message["content"])} for message in messages]
     return redact(model), prompt_text(safe, model)
 
 
 def _reply(calls: Sequence[LLMCall]) -> Reply:
-    """The reply with what it cost when it was asked for; no ledger is charged again."""
+    """Return the reply with what it cost when it was asked for; no ledger is charged again."""
     costs = [call.cost_usd for call in calls]
     known = [cost for cost in costs if cost is not None]
     return Reply(

@@ -1,4 +1,4 @@
-"""Reads replies: the ideas of a numbered list, the code of a fenced block.
+"""Parse replies: the ideas of a numbered list, the code of a fenced block.
 
 Comes in: a reply's text. Goes out: ideas, lessons, or a candidate; nothing where there is none. Knows nothing of
 models.
@@ -28,7 +28,7 @@ _WHOLE = re.compile(r"RK_EXPORT\s*\(|^def forward\b|class ModelNew|PYBIND11_MODU
 
 
 def ideas(text: str, count: int) -> list[str]:
-    """The items of the first numbered list, at most `count`; a reply without one is one idea."""
+    """Return the items of the first numbered list, at most `count`; a reply without a list is one idea."""
     text = _LESSONS.sub("", _FENCE.sub("", _THOUGHT.sub("", text))).strip()
     starts = list(_ITEM.finditer(text))
     if not starts:
@@ -39,19 +39,19 @@ def ideas(text: str, count: int) -> list[str]:
 
 
 def lessons(text: str) -> str:
-    """The paragraph that begins with `Lessons:`, or nothing."""
+    """Return the paragraph that begins with `Lessons:`; empty without one."""
     found = _LESSONS.search(_THOUGHT.sub("", text))
     return _flat(found.group(1))[:LESSONS_CHARS] if found else ""
 
 
 def stated_idea(text: str) -> str:
-    """What follows `Idea:` before the code, or nothing."""
+    """Return the text after `Idea:` before the code; empty without one."""
     found = _STATED.search(_FENCE.split(_THOUGHT.sub("", text), maxsplit=1)[0])
     return _flat(found.group(1)) if found else ""
 
 
 def candidate(text: str, backend: Backend) -> Candidate | None:
-    """The first fenced block that is a whole source, else the first block; `None` when there is no block."""
+    """Return the first fenced block that is a whole source, else the first block; `None` when there is no block."""
     blocks = [m for m in _FENCE.finditer(_THOUGHT.sub("", text)) if m.group("code").strip()]
     if not blocks:
         return None
@@ -61,7 +61,7 @@ def candidate(text: str, backend: Backend) -> Candidate | None:
 
 
 def _suffix(language: str, source: str, backend: Backend) -> str:
-    """The suffix that the block would have as a file; models often leave the language out."""
+    """Return the suffix that the block would have as a file; models often leave the language out."""
     python = language.lower() in ("python", "py", "python3")
     if python or (not language and re.search(r"^def forward\b|class ModelNew", source, re.MULTILINE)):
         return ".py"
@@ -69,5 +69,5 @@ def _suffix(language: str, source: str, backend: Backend) -> str:
 
 
 def _flat(text: str) -> str:
-    """One line without Markdown emphasis."""
+    """Return a text on one line without Markdown emphasis."""
     return " ".join(text.replace("**", "").replace("__", "").split()).strip()

@@ -1,8 +1,8 @@
 """One request to one model, tried once: through litellm, or through a program's standard input and output.
 
-Comes in: a model name, messages, a temperature and a deadline. Goes out: an `Answer`, or a `RequestError` that says
-whether another try makes sense. Knows nothing of retries, budgets and records. litellm takes seconds to import and
-is loaded by the first request.
+Comes in: a model name, messages, a temperature and a deadline. Goes out: a `ModelAnswer`, or a `RequestError` that
+says whether another try makes sense. Knows nothing of retries, budgets and records. litellm takes seconds to import
+and is loaded by the first request.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ KEY_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole reply. `estimated` says that the tokens are counted by us, not reported by the provider."""
+class ModelAnswer:
+    """Hold a whole reply. `estimated` says that the tokens are counted by us, not reported by the provider."""
 
     text: str
     prompt_tokens: int
@@ -53,7 +53,7 @@ class Answer:
 
 
 class RequestError(Exception):
-    """A request that gave no usable answer; `advice` is the next step for the user.
+    """Report a request that gave no usable answer; `advice` is the next step for the user.
 
     `billed` says whether the provider may have charged for it: a refusal costs nothing, a broken reply may.
     """
@@ -74,14 +74,14 @@ def estimate_tokens(text: str) -> int:
 
 
 def prompt_text(messages: Sequence[Message], model: str) -> str:
-    """The prompt exactly as it leaves: JSON of the messages, or the plain text that a program reads."""
+    """Return the prompt exactly as it is sent: JSON of the messages, or the plain text that a program reads."""
     if model.startswith(PROGRAM_PREFIX):
         return "\n\n".join(m["content"] for m in messages) + "\n"
     return json.dumps(list(messages), ensure_ascii=False)
 
 
 def price(model: str, prompt_tokens: int, completion_tokens: int) -> float | None:
-    """Dollars for these tokens by litellm's price data; `None` when it does not know the model."""
+    """Return dollars for these tokens by litellm's price data; `None` when it does not know the model."""
     if model.startswith(PROGRAM_PREFIX):
         return None
     litellm = load_litellm()
@@ -113,8 +113,10 @@ def request(
     timeout_s: float,
     api_base: str | None,
     reasoning_effort: str | None = None,
-) -> Answer:
-    """Ask once. `timeout_s` is a deadline for the whole reply, however steadily it trickles."""
+) -> ModelAnswer:
+    """Ask a model once. `timeout_s` is a deadline for the whole reply, also for one that trickles. Raises
+    RequestError.
+    """
     if model.startswith(PROGRAM_PREFIX):
         return _ask_program(model, messages, timeout_s=timeout_s)
     options: dict[str, Any] = {"temperature": temperature, "reasoning_effort": reasoning_effort}
@@ -123,7 +125,7 @@ def request(
 
 
 def with_cache_marks(messages: Sequence[Message], model: str) -> list[Any]:
-    """The messages as they are, or with a mark after the system prompt where the provider wants one for its cache.
+    """Return the messages, with a mark after the system prompt where the provider wants one for its cache.
 
     Claude's API does. The others that cache do so by themselves: what is the same in every prompt comes first.
     """
@@ -140,7 +142,7 @@ def with_cache_marks(messages: Sequence[Message], model: str) -> list[Any]:
 
 def _ask_litellm(
     model: str, messages: Sequence[Message], options: dict[str, Any], *, timeout_s: float, api_base: str | None
-) -> Answer:
+) -> ModelAnswer:
     litellm = load_litellm()
     errors = (importlib.import_module("openai").OpenAIError, importlib.import_module("httpx").HTTPError)
     if api_base is not None:
@@ -177,7 +179,7 @@ def _collect(stream: Any, *, deadline: float, timeout_s: float) -> list[Any]:
     return chunks
 
 
-def _answer(litellm: Any, model: str, messages: Sequence[Message], stream: Any, chunks: list[Any]) -> Answer:
+def _answer(litellm: Any, model: str, messages: Sequence[Message], stream: Any, chunks: list[Any]) -> ModelAnswer:
     reported = any(getattr(chunk, "usage", None) for chunk in stream.chunks)
     finish = stream.received_finish_reason
     if finish is None and not reported:
@@ -187,7 +189,7 @@ def _answer(litellm: Any, model: str, messages: Sequence[Message], stream: Any, 
     usage = whole.usage
     truncated = finish in ("length", "max_tokens", "MAX_TOKENS")
     cost = _cost(litellm, whole, model)
-    return Answer(redact(text), usage.prompt_tokens, usage.completion_tokens, cost, not reported, truncated)
+    return ModelAnswer(redact(text), usage.prompt_tokens, usage.completion_tokens, cost, not reported, truncated)
 
 
 def _cost(litellm: Any, whole: Any, model: str) -> float | None:
@@ -242,14 +244,14 @@ def _key_advice(model: str) -> str:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Retry-After in seconds; the date form is rare with these providers and counts as absent."""
+    """Return Retry-After in seconds; the date form is rare with these providers and counts as absent."""
     try:
         return max(0.0, float(header)) if header else None
     except ValueError:
         return None
 
 
-def _ask_program(model: str, messages: Sequence[Message], *, timeout_s: float) -> Answer:
+def _ask_program(model: str, messages: Sequence[Message], *, timeout_s: float) -> ModelAnswer:
     command = shlex.split(model.removeprefix(PROGRAM_PREFIX))
     prompt = prompt_text(messages, model)
     advice = f"Run it by hand to see what it says: {model.removeprefix(PROGRAM_PREFIX)}"
@@ -274,7 +276,7 @@ def _ask_program(model: str, messages: Sequence[Message], *, timeout_s: float) -
         reason = f"the program ended with code {process.returncode}: {tail}"
         raise RequestError(reason, advice, retry=False, billed=True)
     text = redact(out.decode(errors="replace"))
-    return Answer(text, estimate_tokens(prompt), estimate_tokens(text), None, estimated=True, truncated=False)
+    return ModelAnswer(text, estimate_tokens(prompt), estimate_tokens(text), None, estimated=True, truncated=False)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

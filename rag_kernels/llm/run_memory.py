@@ -1,8 +1,8 @@
-"""What the LLM writer keeps in mind of a run: what would be a repeat, its lessons, and what brought nothing.
+"""The memory of one LLM writer over a run: what would be a repeat, its lessons, and drafts that came to nothing.
 
-Comes in: ideas, drafts and losses, each with the brief that it belongs to, and at the start of a run that goes on its
-past. Goes out: whether something is new, what the next brief passes on, and what each brief brought, which the journal
-keeps. Knows nothing of models and prompts.
+Comes in: ideas, drafts and losses, each with the brief that it belongs to, and for a resumed run its past. Goes out:
+whether something is new, what the next brief passes on, and what each brief brought, which the journal keeps. Knows
+nothing of models and prompts.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, Trial
 log = logging.getLogger(__name__)
 
 
-class Memory:
-    """Of one run. Thread-safe. `embed` compares ideas; without it only sources are compared."""
+class RunMemory:
+    """Remember one run. Thread-safe. `embed` compares ideas; without it only sources are compared."""
 
     def __init__(self, embed: Embed | None = None) -> None:
         self._embed = embed
@@ -37,7 +37,7 @@ class Memory:
             return self._by_brief[brief.asked]
 
     def go_on(self, past: Past) -> None:
-        """What was judged has won against its repeats, whichever reply is read first this time."""
+        """Take over a resumed run's past: what was judged wins against its repeats, whichever reply is read first."""
         with self._lock:
             self._all = past.gained
             self._sources = {_name(draft.idea): draft.candidate.source for draft in past.drafts}
@@ -45,17 +45,17 @@ class Memory:
             self._expected = {attempt.candidate.id for attempt in past.judged}
 
     def hear(self, brief: Brief, calls: tuple[str, ...], lessons: str = "") -> None:
-        """A reply was read."""
+        """Note a reply: its lessons, and the calls that it took."""
         with self._lock:
             self._add(brief, Gained(Learnt(lessons), calls=calls))
 
     def lose(self, brief: Brief, trial: Trial) -> None:
-        """A branch that brought nothing counts against its model."""
+        """Count a branch that brought nothing against its model."""
         with self._lock:
             self._add(brief, Gained(Learnt(lost=(trial,))))
 
     def takes_idea(self, brief: Brief, idea: str) -> bool:
-        """Whether nothing like this idea was taken up before; it counts as taken up from now on."""
+        """Return whether an idea is new to the run, and note it; False for one like an earlier one."""
         told = ""
         with self._lock:
             if self._embed is not None:
@@ -66,7 +66,7 @@ class Memory:
         return not told
 
     def takes_draft(self, brief: Brief, draft: Draft) -> bool:
-        """Whether this run has not had that kernel yet, under other names or the same."""
+        """Return whether the run does not have this kernel yet, under these names or others."""
         with self._lock:
             if draft.candidate.id in self._expected:
                 self._expected.remove(draft.candidate.id)

@@ -27,7 +27,7 @@ from rag_kernels.llm.novelty import Embed
 from rag_kernels.llm.plan import Rework, plan
 from rag_kernels.llm.recorded import Recorded
 from rag_kernels.llm.request import Message
-from rag_kernels.llm.run_memory import Memory
+from rag_kernels.llm.run_memory import RunMemory
 from rag_kernels.llm.templates import render
 from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, Shown, Trial, WriterError
 
@@ -36,9 +36,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How an LLM writes. `temperatures` go round the branches; none leaves it to the provider. `implementations` are
-    written of each new idea. `exemplar_tokens` bounds the sources of exemplars in one prompt. `hardware` are facts of
-    the device for the prompt. `embed` compares ideas; without it only sources are compared."""
+    """Configure how an LLM writes.
+
+    `temperatures` are taken in turn by the branches; none leaves it to the provider. `implementations` are written of
+    each new idea. `exemplar_tokens` bounds the sources of exemplars in one prompt. `hardware` are facts of the device
+    for the prompt. `embed` compares ideas; without it only sources are compared.
+    """
 
     temperatures: tuple[float, ...] = ()
     timeout_s: float = 600.0
@@ -50,15 +53,15 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a branch."""
+class BranchOutcome:
+    """Hold the result of one branch: a draft, no code, or an error."""
 
     branch: Branch
     result: Draft | NoCode | BaseException
 
 
 class LLMWriter:
-    """Writes with one or several models, chosen by what they win per dollar.
+    """Write kernels with one or several models, chosen by what they win per dollar.
 
     What it asks follows from the brief alone. A run that goes on gets the replies that are there first, in the order
     in which they came, so that what is dropped as a repeat is what was dropped before.
@@ -70,7 +73,7 @@ class LLMWriter:
         if not models:
             raise WriterError("The LLM writer needs a model: name one with --model, or use the offline writer.")
         self._llm, self._models, self._style = llm, tuple(models), style or Style()
-        self._memory, self._recorded = Memory(self._style.embed), Recorded()
+        self._memory, self._recorded = RunMemory(self._style.embed), Recorded()
 
     @property
     def learnt(self) -> Learnt:
@@ -84,17 +87,19 @@ class LLMWriter:
         self._recorded = Recorded(past.calls)
 
     def propose(self, brief: Brief) -> list[Draft]:
-        """All drafts of a round at once, in the order of their tasks, whichever reply came first."""
+        """Return all drafts of a round, in the order of their tasks, whichever reply came first. Raises WriterError."""
         return [draft for _, draft in sorted(self._drafts(brief), key=lambda pair: pair[0])]
 
     def stream(self, brief: Brief) -> Iterator[Draft]:
-        """Yield drafts as they come."""
+        """Yield drafts as their replies arrive. Raises WriterError when nothing came but faults."""
         for _, draft in self._drafts(brief):
             yield draft
 
     def _drafts(self, brief: Brief) -> Iterator[tuple[int, Draft]]:
-        """Drafts with their numbers. One branch that fails costs that branch; no code at all is a `WriterError`."""
-        outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        """Yield drafts with their numbers. One branch that fails costs that branch; no code at all is a
+        `WriterError`.
+        """
+        outcomes: queue.SimpleQueue[BranchOutcome] = queue.SimpleQueue()
         tasks = plan(brief.attempts, brief.width, brief.asked)
         reworks = [task for task in tasks if isinstance(task, Rework)]
         there = self._start(brief, reworks, brief.asked, outcomes)
@@ -126,7 +131,7 @@ class LLMWriter:
         self._account(drafted, errors, empty)
 
     def _account(self, drafted: int, errors: Sequence[WriterError], empty: Sequence[NoCode]) -> None:
-        """Say what was lost; raise when nothing but faults came."""
+        """Note what was lost; raise when nothing but faults came."""
         if not drafted and errors:
             raise next((e for e in errors if not isinstance(e, BudgetExhaustedError)), errors[0])
         if not drafted and empty:
@@ -135,10 +140,11 @@ class LLMWriter:
             log.warning("%s", message)
 
     def _start(
-        self, brief: Brief, tasks: Sequence[NewIdea | Rework], first: int, outcomes: queue.SimpleQueue[Outcome]
-    ) -> list[tuple[int, Outcome]]:
-        """Begin a branch for each task, as numbers `first` and following of the run. Returns what came of those that
-        were answered before a kill, each with its place in the order of answers."""
+        self, brief: Brief, tasks: Sequence[NewIdea | Rework], first: int, outcomes: queue.SimpleQueue[BranchOutcome]
+    ) -> list[tuple[int, BranchOutcome]]:
+        """Begin a branch for each task, as numbers `first` and following of the run. Return the outcomes of those
+        that were answered before a kill, each with its position in the order of answers.
+        """
         temperatures = self._style.temperatures or (None,)
         there = []
         for number, task in enumerate(tasks, start=first):
@@ -154,26 +160,28 @@ class LLMWriter:
             threading.Thread(target=self._run, args=asked, daemon=True, name="llm-branch").start()
         return there
 
-    def _run(self, brief: Brief, branch: Branch, messages: list[Message], outcomes: queue.SimpleQueue[Outcome]) -> None:
+    def _run(
+        self, brief: Brief, branch: Branch, messages: list[Message], outcomes: queue.SimpleQueue[BranchOutcome]
+    ) -> None:
         outcomes.put(self._outcome(brief, branch, messages))
 
-    def _outcome(self, brief: Brief, branch: Branch, messages: list[Message]) -> Outcome:
+    def _outcome(self, brief: Brief, branch: Branch, messages: list[Message]) -> BranchOutcome:
         try:
             reply = self._ask(brief, branch.model, messages, branch.purpose, branch.temperature)
-            return Outcome(branch, llm_branch.read(brief, branch, reply))
+            return BranchOutcome(branch, llm_branch.read(brief, branch, reply))
         except BaseException as error:  # raised again by the thread that asked
-            return Outcome(branch, error)
+            return BranchOutcome(branch, error)
 
     def _model(self, brief: Brief, number: int) -> str:
         known = [*trials(brief.attempts), *self._so_far(brief).learnt.lost]
         return choose(self._models, known, number=number, seed=self._style.seed)
 
     def _so_far(self, brief: Brief) -> Brief:
-        """The brief with what has come of its call for ideas."""
+        """Return the brief with what has come of its call for ideas."""
         return replace(brief, learnt=brief.learnt.plus(self._memory.gained(brief).learnt))
 
     def _exemplars(self, brief: Brief, number: int) -> tuple[Shown, ...]:
-        """A branch sees half of the exemplars (at least one), another half than its neighbours."""
+        """Return half of the exemplars (at least one), another half for each neighbouring branch."""
         shown = brief.exemplars
         if not shown:
             return ()
@@ -188,7 +196,7 @@ class LLMWriter:
         ]
 
     def _ask(self, brief: Brief, model: str, messages: list[Message], purpose: str, temperature: float | None) -> Reply:
-        """The reply on record, if nothing was made of it yet, or the model's."""
+        """Return the recorded reply, if nothing was made of it yet, else the model's."""
         reply = self._recorded.take(model, messages) or self._llm.complete(
             model,
             messages,
@@ -201,7 +209,7 @@ class LLMWriter:
         return reply
 
     def _new_ideas(self, brief: Brief, branches: int) -> list[NewIdea]:
-        """Ideas dealt out to so many branches. When all were heard before, they are asked for once more."""
+        """Return new ideas for so many branches. When all were heard before, they are asked for once more."""
         each = min(self._style.implementations, branches)
         count = -(-branches // each)
         for _ in range(2):
@@ -223,7 +231,7 @@ class LLMWriter:
         return texts, reply
 
     def _first_reply(self, brief: Brief, messages: list[Message]) -> Reply:
-        """A model that cannot answer hands over to the next."""
+        """Return the reply of the first model that answers."""
         first = self._model(brief, brief.asked)
         errors: list[WriterError] = []
         for model in [first, *(m for m in self._models if m != first)]:

@@ -1,4 +1,4 @@
-"""Which problem a growth works on next: the most expected gain for the money, and nobody far ahead of the others.
+"""The order in which a growth works on problems: most expected gain for the money, nobody far ahead of the others.
 
 Comes in: what each problem has had and won so far. Goes out: an order. Pure functions; knows nothing of archives.
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rag_kernels.archive.records import Attempt, LLMCall
 from rag_kernels.eval.records import Passed, Problem
-from rag_kernels.run.generate import winner
+from rag_kernels.run.standings import winner
 
 LEAD = 2  # turns that a problem may be ahead of another that still waits
 NEAR_FLOOR = 0.95  # nothing is left to gain from here on
@@ -24,8 +24,8 @@ UNKNOWN_GAIN = 2.0  # factors of two, where no problem has been measured yet
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One problem in the queue. `floor_fraction` is that of the best kernel known for it, on this device."""
+class QueueEntry:
+    """Hold one problem of the queue. `floor_fraction` is that of the best kernel known for it, on this device."""
 
     path: Path
     problem: Problem
@@ -38,12 +38,12 @@ class Entry:
     barren: bool = False  # its writer has nothing more to try
 
     def is_open(self, turns: int) -> bool:
-        """Whether there is something left to do, with so many turns a problem."""
+        """Return whether there is something left to do, with so many turns per problem."""
         near = self.floor_fraction is not None and self.floor_fraction >= NEAR_FLOOR
         return self.turns < turns and not self.barren and not (near and self.turns)
 
 
-def history(
+def queue_entry(
     path: Path,
     problem: Problem,
     known: float | None,
@@ -53,13 +53,13 @@ def history(
     turns: int,
     barren: bool,
     failures: int = 0,
-) -> Entry:
-    """An entry from what a run left on disk. `known` is the floor fraction that the archive had before."""
+) -> QueueEntry:
+    """Return the entry of a problem from what its run left on disk. `known`: its floor fraction before."""
     best = winner(attempts)
     verdict = best.judged.verdict if best else None
     reached = verdict.measurement.floor_fraction if isinstance(verdict, Passed) else None
     fractions = [fraction for fraction in (known, reached) if fraction is not None]
-    return Entry(
+    return QueueEntry(
         path,
         problem,
         floor_fraction=max(fractions, default=None),
@@ -73,7 +73,7 @@ def history(
 
 
 def gains(attempts: Sequence[Attempt]) -> int:
-    """In how many rounds the best speed-up rose."""
+    """Return in how many rounds the best speed-up rose."""
     found, best = set(), 0.0
     for attempt in attempts:
         verdict = attempt.judged.verdict
@@ -83,8 +83,8 @@ def gains(attempts: Sequence[Attempt]) -> int:
     return len(found)
 
 
-def next_entry(entries: Sequence[Entry], turns: int) -> Entry | None:
-    """The most promising one of those that wait and are not too far ahead."""
+def next_entry(entries: Sequence[QueueEntry], turns: int) -> QueueEntry | None:
+    """Return the most promising entry of those that wait and are not too far ahead; None without one."""
     waiting = [entry for entry in entries if entry.is_open(turns)]
     if not waiting:
         return None
@@ -93,8 +93,8 @@ def next_entry(entries: Sequence[Entry], turns: int) -> Entry | None:
     return max(fair, key=lambda entry: (promise(entry, entries), -entry.turns))
 
 
-def promise(entry: Entry, among: Sequence[Entry]) -> float:
-    """Expected gain for the money of the next turn; what is not known of an entry is taken from the others."""
+def promise(entry: QueueEntry, among: Sequence[QueueEntry]) -> float:
+    """Return the expected gain per cost of the next turn; what is not known of an entry is taken from the others."""
     known = [_gain(other.floor_fraction) for other in among if other.floor_fraction is not None]
     typical = sum(known) / len(known) if known else UNKNOWN_GAIN
     gain = typical if entry.floor_fraction is None else _gain(entry.floor_fraction)
@@ -107,8 +107,8 @@ def _gain(floor_fraction: float) -> float:
     return max(0.0, -math.log2(max(floor_fraction, 1e-6)))
 
 
-def _cost(entry: Entry, among: Sequence[Entry]) -> float:
-    """Of one turn: dollars if any were spent, else seconds."""
+def _cost(entry: QueueEntry, among: Sequence[QueueEntry]) -> float:
+    """Return the mean cost of one turn: dollars if any were spent, else seconds."""
     paid = any(other.usd for other in among)
     spent = [(other.usd if paid else other.seconds, other.turns) for other in (entry, *among) if other.turns]
     if not spent:

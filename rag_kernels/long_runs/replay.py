@@ -1,8 +1,9 @@
-"""Repeats a recorded run without a model: the writer is told what it was told, and hears what it heard.
+"""Repeat a recorded run without a model: the writer gets its recorded briefs, and the recorded replies.
 
 Comes in: a run, an archive that recorded it, a judge. Goes out: a `Replayed` for each candidate and each confirmation,
-and what else came out another way. Every step starts from what was recorded, so that one difference does not make the
-next. The judgements are attempts of a run of their own. Knows nothing of terminals, and reaches no network.
+and a `Differs` for everything else that came out another way. Every step starts from what was recorded, so that one
+difference does not make the next. The judgements are attempts of a run of their own. Knows nothing of terminals, and
+reaches no network.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from rag_kernels.llm.recorded import Recorded
 from rag_kernels.llm.request import Message
 from rag_kernels.options import Options
 from rag_kernels.records import Draft, Writer, WriterError
-from rag_kernels.run.generate import as_attempt
 from rag_kernels.run.history import History, new_drafts
 from rag_kernels.run.journal import Told, read_journal
 from rag_kernels.run.session import Session
+from rag_kernels.run.standings import as_attempt
 from rag_kernels.text.likeness import label_near_copy
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A recorded judgement beside what came of it this time. `difference` is empty when it came out the same."""
+    """Hold a recorded judgement beside the repeated one. `difference` is empty when it came out the same."""
 
     recorded: Attempt
     again: Attempt | None  # None: the writer did not draft this candidate
@@ -41,13 +42,13 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Differs:
-    """Something that is no judgement came out another way."""
+    """Report that something other than a judgement came out another way."""
 
     what: str
 
 
 class RecordedModel:
-    """Answers as the run was answered. A prompt that was not asked then gets the next reply of its kind."""
+    """Answer as the run was answered. A prompt that was not asked then gets the next reply of its kind."""
 
     def __init__(self, calls: Sequence[LLMCall]) -> None:
         self._recorded = Recorded(calls)
@@ -64,6 +65,7 @@ class RecordedModel:
         temperature: float | None,
         timeout_s: float,
     ) -> Reply:
+        """Return the recorded reply; raises WriterError when the run has none."""
         reply = self._recorded.take(model, messages)
         if reply is not None:
             return reply
@@ -78,14 +80,16 @@ class RecordedModel:
 
 
 def recorded_options(run: Run) -> Options:
-    """What the run was asked to do; fields that this version does not know are left out."""
+    """Return the options that the run was started with; fields that this version does not know are left out."""
     known = {field.name for field in fields(Options)}
     asked: dict[str, Any] = {name: value for name, value in json.loads(run.settings).items() if name in known}
     return Options(**asked | {name: tuple(value) for name, value in asked.items() if isinstance(value, list)})
 
 
 def find_run(runs: Sequence[Run], name: str) -> Run:
-    """The run with this id, or the newest one of `generate` or `grow` for `latest`."""
+    """Return the run with this id, or for `latest` the newest one of `generate` or `grow`; raises ProblemError
+    without one.
+    """
     for run in runs:
         if run.id == name or (name == "latest" and run.command in ("generate", "grow")):
             return run
@@ -93,7 +97,10 @@ def find_run(runs: Sequence[Run], name: str) -> Run:
 
 
 def replay(run: Run, session: Session, *, writer: Writer, model: RecordedModel) -> Iterator[Replayed | Differs]:
-    """Draft and judge again what the run drafted and judged. `writer` asks `model`, when it asks any."""
+    """Draft and judge again what the run drafted and judged. `writer` asks `model`, when it asks any.
+
+    Raises ProblemError when the archive lacks what a replay needs.
+    """
     archive, told = session.archive, read_journal(session.archive, run.id)
     recorded = archive.attempts(run.id)
     if not told or not recorded:
@@ -124,7 +131,7 @@ def _named(differences: Sequence[str], told: Told) -> list[str]:
 
 
 def _repeat(told: Told, recorded: Sequence[Attempt], steps: _Steps, writer: Writer) -> Iterator[Replayed | Differs]:
-    """One brief: what the writer makes of it now, and the judgements of those candidates that were judged then."""
+    """Repeat one brief: yield what the writer makes of it now, and the new judgements of its candidates."""
     wanted = {a.candidate.id: a for a in reversed(recorded) if a.round == told.brief.round}
     before = {a.candidate.id for a in told.brief.attempts}
     try:
@@ -141,7 +148,7 @@ def _repeat(told: Told, recorded: Sequence[Attempt], steps: _Steps, writer: Writ
 
 
 class _Steps:
-    """Judges, records and compares."""
+    """Judge, record and compare."""
 
     def __init__(self, run: Run, functional: FunctionalProblem, session: Session, writer: str) -> None:
         self._run, self._functional, self._session, self._writer = run, functional, session, writer
@@ -159,7 +166,7 @@ class _Steps:
             yield self._record(attempt, wanted[candidate.id])
 
     def confirm(self, recorded: Sequence[Attempt]) -> Iterator[Replayed]:
-        """The second and later judgements of a candidate were confirmations."""
+        """Repeat the second and later judgements of a candidate, which were confirmations."""
         seen: set[str] = set()
         for then in recorded:
             if then.candidate.id in seen:
@@ -179,7 +186,7 @@ class _Steps:
 
 
 def difference(then: Attempt, now: Attempt) -> str:
-    """How two judgements of a candidate differ; times may."""
+    """Return how two judgements of a candidate differ; empty when they agree. Times may differ."""
     before, after = then.judged.verdict, now.judged.verdict
     if type(before) is not type(after):
         reason = "" if isinstance(after, Passed) else f": {after.reason}"

@@ -22,7 +22,7 @@ from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.records import Candidate, Device, Problem, ProblemError
-from rag_kernels.long_runs.side_by_side import Ended, together
+from rag_kernels.long_runs.side_by_side import Ended, run_side_by_side
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
 from rag_kernels.run import generate
@@ -37,7 +37,7 @@ BUILDS = 4  # at once
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What was asked and said for one problem. `exemplars` are the kernels that the writer was shown."""
+    """Hold what was asked and said for one problem. `exemplars` are the kernels that the writer was shown."""
 
     run: Run
     told: tuple[Told, ...]
@@ -58,7 +58,7 @@ codec.register(Told, Sampled, Imported, Problem)
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """What writing candidates takes. `device` is the one that they are for, which need not be here."""
+    """Hold what writing candidates takes. `device` is the one that they are for, which need not be here."""
 
     options: Options
     archive: DuckArchive
@@ -68,7 +68,7 @@ class Sampler:
     make_writer: Callable[[Ledger], Writer]
 
     def sample(self, problem: Problem, count: int, ledger: Ledger, *, batch: str = "") -> Sampled:
-        """Up to `count` candidates; raises WriterError when none came. A killed run goes on with what it has."""
+        """Write up to `count` candidates; raises WriterError when none came. A killed run keeps what it has."""
         functional = self.functionalize(problem)
         generate.require_verifiable(functional)
         run = self._cut_short(problem, count) or new_run(self.options, COMMAND, problem, samples=count, batch=batch)
@@ -106,7 +106,7 @@ class Sampler:
 
 
 def carried(archive: DuckArchive, shown: Shown) -> Imported:
-    """An exemplar as another archive may take it in: a claim, until it is judged there."""
+    """Return an exemplar as another archive may take it in: a claim, until it is judged there."""
     kernel = shown.kernel
     claim = Claim(
         importer=IMPORTER,
@@ -127,14 +127,17 @@ def carried(archive: DuckArchive, shown: Shown) -> Imported:
 
 
 def write_line(path: Path, sampled: Sampled) -> None:
-    """Append a line, whole or not at all as far as a reader can tell."""
+    """Append a line so that a reader sees it whole or not at all."""
     head = {"problem": sampled.problem.name, "candidates": len(sampled.drafts)}
     with path.open("a") as file:
         file.write(json.dumps({**head, "sampled": codec.encode(sampled)}) + "\n")
 
 
 def read_lines(path: Path) -> list[Sampled]:
-    """What `write_line` wrote. A last line that a kill cut short is left out."""
+    """Return what `write_line` wrote, without a last line that a kill cut short.
+
+    Raises ProblemError when the file cannot be read, or a line is not one of `rag-kernels sample`.
+    """
     try:
         lines = path.read_text().split("\n")
     except OSError as error:
@@ -151,7 +154,7 @@ def read_lines(path: Path) -> list[Sampled]:
 
 
 def mend(path: Path) -> list[Sampled]:
-    """The lines of a file that is to be gone on with, without what a kill left of a last one."""
+    """Return the lines of a file that is to be resumed, and cut off what a kill left of a last one."""
     if not path.is_file():
         return []
     found, text = read_lines(path), path.read_text()
@@ -160,12 +163,12 @@ def mend(path: Path) -> list[Sampled]:
 
 
 def batch_id(found: Sequence[Sampled]) -> str:
-    """The id that all runs of a file share, so that they can be reported together."""
+    """Return the id that all runs of a file share, so that they can be reported together."""
     return str(run_setting(found[0].run, "batch")) if found else f"b_{secrets.token_hex(6)}"
 
 
-class Silent:
-    """A writer that has said all."""
+class SilentWriter:
+    """A writer that has no drafts left."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -175,7 +178,7 @@ class Silent:
 
 
 def merge(sampled: Sampled, archive: DuckArchive) -> None:
-    """Take in the run with its prompts, replies, drafts and exemplars; what is there stays as it is."""
+    """Store a run with its prompts, replies, drafts and exemplars; what is there stays as it is."""
     take(archive, [e for e in sampled.exemplars if e.candidate and archive.kernel(e.candidate.id) is None])
     archive.start_run(sampled.run)
     for call in sampled.calls:
@@ -187,7 +190,7 @@ def merge(sampled: Sampled, archive: DuckArchive) -> None:
 
 
 def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
-    """Merge a run and judge what it drafted; what was judged before is not judged again."""
+    """Merge a run and judge its drafts; what was judged before is not judged again."""
     archive = session.archive
     assert isinstance(archive, DuckArchive)
     merge(sampled, archive)
@@ -198,7 +201,7 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
         run=sampled.run,
         functionalize=session.functionalize,
         retrieve=session.retrieve,
-        writer=Silent("llm" if run_setting(sampled.run, "models") else "offline"),
+        writer=SilentWriter("llm" if run_setting(sampled.run, "models") else "offline"),
         judge=session.judge,
         archive=archive,
         index=session.index,
@@ -210,8 +213,7 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
 
 @contextmanager
 def built_ahead(sampled: Sequence[Sampled], judge: Judge) -> Iterator[None]:
-    """Meanwhile later problems are examined, and what was drafted for them is built, a few at a time, where that
-    disturbs no measurement."""
+    """Examine later problems and build their drafts meanwhile, a few at a time, where that disturbs no measurement."""
     with ThreadPoolExecutor(BUILDS, "building") as pool:
         for one in sampled[1:]:
             for told in one.told[:1]:
@@ -224,8 +226,8 @@ def built_ahead(sampled: Sequence[Sampled], judge: Judge) -> Iterator[None]:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def judge_together(sampled: Sequence[Sampled], session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
-    """The same for several runs side by side."""
+def judge_side_by_side(sampled: Sequence[Sampled], session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
+    """Judge several sampled runs, as many at once as the session has judges."""
     waiting = list(sampled)
 
     def begin() -> tuple[str, Generator[Attempt, None, None]] | None:
@@ -234,7 +236,7 @@ def judge_together(sampled: Sequence[Sampled], session: Session, *, confirm: boo
         one = waiting.pop(0)
         return one.run.id, _judging(one, session, confirm=confirm)
 
-    for event in together(begin, lambda: session.at_once):
+    for event in run_side_by_side(begin, lambda: session.at_once):
         if not isinstance(event, Ended):
             yield event
 

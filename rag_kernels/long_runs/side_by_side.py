@@ -1,4 +1,4 @@
-"""Several problems at once: generators that are run side by side, for a judge that judges several candidates at once.
+"""Run several generators side by side, for a judge that judges several candidates at once.
 
 Comes in: a function that begins the next piece of work. Goes out: what all of them yield, as it comes, and an `Ended`
 for each. One at a time runs in the caller's thread, several each in their own. Knows nothing of problems.
@@ -22,7 +22,7 @@ GRACE_S = 10.0  # for what is under way when the caller wants no more
 
 @dataclass(frozen=True, slots=True)
 class Ended(Generic[Key, Result]):
-    """One piece of work is done."""
+    """Report that one piece of work is done, with its result."""
 
     key: Key
     result: Result
@@ -36,18 +36,24 @@ class _Yielded(Generic[Event]):
 Begin = Callable[[], tuple[Key, Generator[Event, None, Result]] | None]
 
 
-def together(begin: Begin[Key, Event, Result], at_once: Callable[[], int]) -> Iterator[Event | Ended[Key, Result]]:
-    """`begin` says what to do next, or None while there is nothing; it is asked again whenever something has ended."""
+def run_side_by_side(
+    begin: Begin[Key, Event, Result], at_once: Callable[[], int]
+) -> Iterator[Event | Ended[Key, Result]]:
+    """Yield what up to `at_once()` generators yield, and an `Ended` for each.
+
+    `begin` returns the next one, or None while there is nothing; it is asked again whenever one has ended. Raises what
+    any of them raises.
+    """
     while at_once() == 1:
         begun = begin()
         if begun is None:
             return
         result = yield from begun[1]
         yield Ended(begun[0], result)
-    yield from _side_by_side(begin, at_once)
+    yield from _in_threads(begin, at_once)
 
 
-def _side_by_side(begin: Begin[Key, Event, Result], at_once: Callable[[], int]) -> Iterator[Event | Ended[Key, Result]]:
+def _in_threads(begin: Begin[Key, Event, Result], at_once: Callable[[], int]) -> Iterator[Event | Ended[Key, Result]]:
     came: SimpleQueue[_Yielded[Event] | Ended[Key, Result] | BaseException] = SimpleQueue()
     over = threading.Event()
     threads: list[threading.Thread] = []
@@ -81,7 +87,7 @@ def _work(
     came: SimpleQueue[_Yielded[Event] | Ended[Key, Result] | BaseException],
     over: threading.Event,
 ) -> None:
-    """Whatever happens ends up in the queue. Work is closed in the thread that it runs in."""
+    """Run one generator in this thread and close it here; everything that it yields or raises is put into the queue."""
     try:
         while not over.is_set():
             try:

@@ -1,1 +1,1 @@
-"""Everything that a person or `--json` gets to see."""
+"""Print results for people, and as JSON rows."""

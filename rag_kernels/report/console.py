@@ -24,7 +24,7 @@ from rag_kernels.text.wording import LINE_CHARS, count, money, percent, shorten,
 
 if TYPE_CHECKING:
     from rag_kernels.experiments.bootstrap import Interval
-    from rag_kernels.experiments.retrieval_ablation import Arm, Trial
+    from rag_kernels.experiments.retrieval_ablation import AblationTrial, Arm
     from rag_kernels.experiments.scores import Score, Solved
 
 VERDICT_STYLES = {"passed": "green", "compiled": "yellow"}
@@ -64,7 +64,7 @@ def attempts_table(console: Console, title: str) -> Iterator[Callable[[Attempt],
 
 
 def attempt_line(row: Row) -> str:
-    """One attempt on one line."""
+    """Return one attempt on one line."""
     head = f"{row['attempt']:>3}  {row['verdict']:<12}"
     if row["verdict"] == "passed":
         head += f"  {times(row['speedup_eager'])} eager  {times(row['speedup_compile'])} compile"
@@ -73,12 +73,12 @@ def attempt_line(row: Row) -> str:
 
 
 def detail(row: Row) -> str:
-    """Who wrote it and why, or what is wrong with it."""
+    """Return who wrote an attempt and why, or what is wrong with it."""
     return f"{row['model'] or row['writer']}: {row['reason'] or row['note'] or row['idea']}"
 
 
 def summary(row: Row) -> str:
-    """The end of a run in a few lines; `row` is `rows.result_row`'s."""
+    """Return the end of a run in a few lines; `row` is `json_rows.result_row`'s."""
     spent = f"{count(row['attempts'], 'candidate')} in {row['seconds']:.1f} s, {money(row['cost_usd'])}"
     if row["kernel_id"] is None:
         last = f" The last one: {row['verdict']}. {row['reason']}" if row["verdict"] else f" {row['reason']}"
@@ -100,7 +100,7 @@ def summary(row: Row) -> str:
 
 
 def print_table(rows: Sequence[Row], columns: dict[str, str]) -> None:
-    """A table of rows on stdout; `columns` maps headings to keys. Nothing is cut where there is no terminal."""
+    """Print rows as a table; `columns` maps headings to keys. Nothing is cut where there is no terminal."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDE_CHARS)
@@ -110,8 +110,8 @@ def print_table(rows: Sequence[Row], columns: dict[str, str]) -> None:
     console.print(made)
 
 
-def trial_line(trial: Trial) -> str:
-    """One trial of an ablation on one line."""
+def trial_line(trial: AblationTrial) -> str:
+    """Return one trial of an ablation on one line."""
     head = f"{trial.problem}  {trial.arm:<7} seed {trial.seed}  "
     if trial.failure:
         return f"{head}cannot be used. {trial.failure}"
@@ -121,7 +121,7 @@ def trial_line(trial: Trial) -> str:
 
 
 def replayed_line(row: Row) -> str:
-    """One step of a replay on one line."""
+    """Return one step of a replay on one line."""
     if row["type"] == "differs":
         return f"differs  {row['difference']}"
     head = f"{row['attempt']:>3}  {row['kernel_id']}"
@@ -132,7 +132,7 @@ def replayed_line(row: Row) -> str:
 
 
 def scores_text(problems: Sequence[Solved], scores: Sequence[Score]) -> str:
-    """Markdown tables: a line a problem, and a line a number."""
+    """Return Markdown tables: a line for each problem, and a line for each number."""
     lines = ["| problem | candidates | first round | of it right | best speed-up | cost |", "|---|---|---|---|---|---|"]
     for one in problems:
         lines.append(
@@ -149,7 +149,7 @@ def scores_text(problems: Sequence[Solved], scores: Sequence[Score]) -> str:
 
 
 def arms_text(arms: Sequence[Arm]) -> str:
-    """A Markdown table, a line each way of retrieval, with intervals of about 95 %."""
+    """Return a Markdown table, a line for each way of retrieval, with intervals of about 95 %."""
 
     def told(value: Interval | None) -> str:
         return "-" if value is None else f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
@@ -186,7 +186,7 @@ def cell(value: Any, key: str) -> str:
 
 
 def admission_line(row: Row) -> str:
-    """One problem's admission on one line."""
+    """Return one problem's admission on one line."""
     if not row["ok"]:
         return f"{row['problem']}: cannot be used. {row['reason']}"
     if row["degenerate"]:
@@ -200,7 +200,7 @@ def admission_line(row: Row) -> str:
 
 
 def print_admission(row: Row) -> None:
-    """All that was found about one problem, for a person who is about to spend tokens on it."""
+    """Print all that was found about one problem, for a person who is about to spend tokens on it."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=LINE_CHARS, highlight=False)
@@ -255,7 +255,7 @@ def _null_kernels(rows: Sequence[Row]) -> Table:
 
 
 def _precisions(found: Row) -> Table:
-    """Where the limit lies between honest rounding and lower precision."""
+    """Return where the limit lies between honest rounding and lower precision."""
     table = Table("precision", "error", "this judge", box=SIMPLE_HEAD)
     table.add_row("honest rounding, 16 times as bad", error(found["noise_rms"]), "")
     table.add_row("limit", Text(error(found["limit_rms"]), "bold"), f"gap {found['gap']:.3g}")
@@ -267,14 +267,14 @@ def _precisions(found: Row) -> Table:
 
 
 def error(ratio: float | None) -> str:
-    """An error as a multiple of PyTorch's own."""
+    """Return an error as a multiple of PyTorch's own."""
     if ratio is None or ratio > 1e12:
         return "beyond measure"
     return f"{ratio:,.0f}x PyTorch's" if 100 <= ratio < 1e5 else f"{ratio:.2g}x PyTorch's"
 
 
 def facts(rows: Iterable[tuple[str, Any]]) -> str:
-    """Names and values, one a line, aligned."""
+    """Return names and values, one on a line, aligned."""
     known = [(name, cell(value, name)) for name, value in rows]
     width = max((len(name) for name, _ in known), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in known)

@@ -1,7 +1,7 @@
-"""The morning report of a night: what was won, where the money went, what failed and why.
+"""The report of a growth: what was won, where the money went, what failed and why.
 
-Comes in: a `Night` and its archive. Goes out: Markdown and HTML of the same tables. Everything in it is read from the
-archive, so that a report can be made of a night that was killed.
+Comes in: a `GrowthRun` and its archive. Goes out: Markdown and HTML of the same tables. Everything in it is read from
+the archive, so that a report can be made of a growth that was killed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from rag_kernels.archive.records import Attempt, LLMCall
 from rag_kernels.eval.records import Passed, verdict_name
-from rag_kernels.long_runs.growth import Grown, Night, calls_of
+from rag_kernels.long_runs.growth import Grown, GrowthRun, calls_of
 from rag_kernels.report.json_rows import verdict_row
-from rag_kernels.run.generate import winner
 from rag_kernels.run.session import Session
+from rag_kernels.run.standings import winner
 from rag_kernels.text.wording import count, money, percent, shorten, times
 
 EXAMPLE_CHARS = 100
@@ -30,7 +30,7 @@ STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence, and a table (none when there are no rows)."""
+    """Hold a heading, a sentence, and a table (none when there are no rows)."""
 
     title: str
     text: str
@@ -40,21 +40,24 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """What the night made of one problem."""
+    """Hold what the growth made of one problem."""
 
     name: str
     before: float | None  # the best speed-up of earlier nights of the growth
     best: Attempt | None
-    tonight: tuple[Attempt, ...]
+    of_this_run: tuple[Attempt, ...]
     calls: tuple[LLMCall, ...]
 
 
-def write_report(night: Night, session: Session, done: Sequence[Grown], folder: Path) -> list[Path]:
-    """Write `<night>.md` and `<night>.html` into the folder, over those of an earlier moment of the night."""
+def write_report(growth_run: GrowthRun, session: Session, done: Sequence[Grown], folder: Path) -> list[Path]:
+    """Write `<growth run>.md` and `<growth run>.html` into the folder, over those of an earlier moment."""
     folder.mkdir(parents=True, exist_ok=True)
-    title, sections = f"Growth of {night.run.started_at[:16].replace('T', ' ')} UTC", report(night, session, done)
+    title, sections = (
+        f"Growth of {growth_run.run.started_at[:16].replace('T', ' ')} UTC",
+        report(growth_run, session, done),
+    )
     texts = {".md": markdown(title, sections), ".html": html(title, sections)}
-    paths = [folder / f"{night.run.id}{suffix}" for suffix in texts]
+    paths = [folder / f"{growth_run.run.id}{suffix}" for suffix in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         staged = path.with_name(f".{path.name}.tmp")
         staged.write_text(text)
@@ -62,24 +65,25 @@ def write_report(night: Night, session: Session, done: Sequence[Grown], folder: 
     return paths
 
 
-def report(night: Night, session: Session, done: Sequence[Grown]) -> list[Section]:
-    worked = [_worked(run_id, night, session) for run_id in (run.id for run in night.runs.values())]
-    worked = [one for one in worked if one.tonight or one.calls]
-    return [_won(worked), _spent(worked, calls_of(night, session)), _failed(worked, done)]
+def report(growth_run: GrowthRun, session: Session, done: Sequence[Grown]) -> list[Section]:
+    """Return the sections of a report: what was won, what was spent, what failed."""
+    worked = [_worked(run_id, growth_run, session) for run_id in (run.id for run in growth_run.runs.values())]
+    worked = [one for one in worked if one.of_this_run or one.calls]
+    return [_won(worked), _spent(worked, calls_of(growth_run, session)), _failed(worked, done)]
 
 
-def _worked(run_id: str, night: Night, session: Session) -> Worked:
+def _worked(run_id: str, growth_run: GrowthRun, session: Session) -> Worked:
     attempts = session.archive.attempts(run_id)
-    tonight = tuple(a for a in attempts if night.is_of(a.created_at))
-    before = winner([a for a in attempts if not night.is_of(a.created_at)])
-    calls = tuple(c for c in session.archive.calls(run_id) if night.is_of(c.created_at))
-    name = next((run.problem_name for run in night.runs.values() if run.id == run_id), run_id)
-    return Worked(name, _speedup(before), winner(attempts), tonight, calls)
+    of_this_run = tuple(a for a in attempts if growth_run.is_of(a.created_at))
+    before = winner([a for a in attempts if not growth_run.is_of(a.created_at)])
+    calls = tuple(c for c in session.archive.calls(run_id) if growth_run.is_of(c.created_at))
+    name = next((run.problem_name for run in growth_run.runs.values() if run.id == run_id), run_id)
+    return Worked(name, _speedup(before), winner(attempts), of_this_run, calls)
 
 
 def _won(worked: Sequence[Worked]) -> Section:
-    """Those whose best kernel is of this night."""
-    ids = {one.name: {a.id for a in one.tonight} for one in worked}
+    """Return the section of problems whose best kernel was found in this growth run."""
+    ids = {one.name: {a.id for a in one.of_this_run} for one in worked}
     won = [one for one in worked if one.best is not None and one.best.id in ids[one.name]]
     won.sort(key=lambda one: -(_speedup(one.best) or 0.0))
     columns = ("problem", "kernel", "before", "vs eager", "vs compile", "of floor", "kind", "confirmed", "cost")
@@ -105,13 +109,15 @@ def _won_row(one: Worked) -> tuple[str, ...]:
 
 
 def _spent(worked: Sequence[Worked], calls: Sequence[LLMCall]) -> Section:
-    """By problem and by model."""
-    seconds = sum(a.seconds for one in worked for a in one.tonight)
+    """Return the section of costs, by problem and by model."""
+    seconds = sum(a.seconds for one in worked for a in one.of_this_run)
     tokens = sum(c.prompt_tokens + c.completion_tokens for c in calls)
     text = f"{count(len(calls), 'call')}, {tokens} tokens, {money(_usd(calls))}; {seconds / 3600:.1f} h of work."
-    rows = [_cost_row(one.name, one.calls, one.tonight) for one in sorted(worked, key=lambda one: -_known(one.calls))]
+    rows = [
+        _cost_row(one.name, one.calls, one.of_this_run) for one in sorted(worked, key=lambda one: -_known(one.calls))
+    ]
     for model in sorted({call.model for call in calls}):
-        attempts = [a for one in worked for a in one.tonight if a.model == model]
+        attempts = [a for one in worked for a in one.of_this_run if a.model == model]
         rows.append(_cost_row(f"all by {shorten(model, 60)}", [c for c in calls if c.model == model], attempts))
     columns = ("what", "calls", "failed calls", "tokens", "cost", "candidates", "passed", "hours")
     return Section("Where the money went", text, columns, tuple(rows))
@@ -132,12 +138,12 @@ def _cost_row(name: str, calls: Sequence[LLMCall], attempts: Sequence[Attempt]) 
 
 
 def _failed(worked: Sequence[Worked], done: Sequence[Grown]) -> Section:
-    """Problems that could not be worked on, and why candidates and calls failed, most frequent first."""
+    """Return the section of problems that could not be worked on, and of causes, the most frequent first."""
     rows = [(grown.name, "problem", "1", shorten(grown.failure, EXAMPLE_CHARS)) for grown in done if grown.failure]
     kinds: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for one in worked:
-        for attempt in one.tonight:
+        for attempt in one.of_this_run:
             verdict = attempt.judged.verdict
             if not isinstance(verdict, Passed):
                 kinds[verdict_name(verdict)] += 1
@@ -166,6 +172,7 @@ def _speedup(attempt: Attempt | None) -> float | None:
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
+    """Return a report as Markdown."""
     lines = [f"# {title}", ""]
     for section in sections:
         lines += [f"## {section.title}", "", section.text, ""]
@@ -177,7 +184,7 @@ def markdown(title: str, sections: Sequence[Section]) -> str:
 
 
 def html(title: str, sections: Sequence[Section]) -> str:
-    """One file without scripts or links, to be mailed or opened anywhere."""
+    """Return a report as one HTML file without scripts or links, to be mailed or opened anywhere."""
     parts = [f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>"]
     parts.append(f"<h1>{escape(title)}</h1>")
     for section in sections:

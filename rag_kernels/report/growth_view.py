@@ -1,4 +1,4 @@
-"""A growth while it runs: a live table of problems on a terminal, a line an event elsewhere.
+"""A live view of a growth: a table of problems on a terminal, a line for each event elsewhere.
 
 Comes in: events of `growth.grow`. Goes out: text on a rich console.
 """
@@ -17,18 +17,18 @@ from rich.table import Column, Table
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.records import Passed, verdict_name
-from rag_kernels.long_runs.growth import Grown, Turn
+from rag_kernels.long_runs.growth import Grown, TurnEnded
 from rag_kernels.report.console import attempt_line, summary
 from rag_kernels.report.json_rows import attempt_row, grown_row
 from rag_kernels.text.wording import shorten, times
 
-Event = Attempt | Turn | Grown
+Event = Attempt | TurnEnded | Grown
 SHOWN = 20  # problems in the live table: those that were worked on last
 
 
 @dataclass(slots=True)
 class Line:
-    """What is shown of one problem."""
+    """Hold what is shown of one problem."""
 
     state: str = ""
     turns: int = 0
@@ -56,7 +56,7 @@ def growth_table(console: Console, title: str) -> Iterator[Callable[[Event], Non
 
 
 def _print(console: Console, event: Event) -> None:
-    if isinstance(event, Turn):
+    if isinstance(event, TurnEnded):
         return
     if isinstance(event, Attempt):
         text = f"{_name(event)}: {attempt_line(attempt_row(event))}"
@@ -69,7 +69,7 @@ def _print(console: Console, event: Event) -> None:
 def _name(event: Event) -> str:
     if isinstance(event, Attempt):
         return event.problem.problem.name
-    return event.entry.problem.name if isinstance(event, Turn) else event.name
+    return event.entry.problem.name if isinstance(event, TurnEnded) else event.name
 
 
 def _after(line: Line, event: Event) -> Line:
@@ -78,7 +78,7 @@ def _after(line: Line, event: Event) -> Line:
         speedup = verdict.measurement.speedup if isinstance(verdict, Passed) else None
         best = max((s for s in (line.best, speedup) if s is not None), default=None)
         return Line("working", line.turns, line.candidates + 1, best, f"{verdict_name(verdict)}: {event.idea}")
-    if isinstance(event, Turn):
+    if isinstance(event, TurnEnded):
         return Line("waiting", event.entry.turns, line.candidates, line.best, event.failure or line.last)
     state = "failed" if event.failure else "skipped" if event.skipped else "done"
     return Line(state, line.turns, line.candidates, line.best, event.failure or line.last)

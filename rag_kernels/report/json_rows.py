@@ -26,11 +26,11 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
-from rag_kernels.run.generate import winner
+from rag_kernels.run.standings import winner
 
 if TYPE_CHECKING:
     from rag_kernels.eval.admission_records import Admission
-    from rag_kernels.experiments.retrieval_ablation import Arm, Trial
+    from rag_kernels.experiments.retrieval_ablation import AblationTrial, Arm
     from rag_kernels.experiments.scores import Score, Solved
     from rag_kernels.long_runs.growth import Grown
     from rag_kernels.long_runs.replay import Replayed
@@ -59,7 +59,7 @@ UNMEASURED: Row = dict.fromkeys(
 
 
 def verdict_row(verdict: Verdict) -> Row:
-    """What the verdict says, with the measurement's keys always there (null when nothing was measured)."""
+    """Return what the verdict says, with the measurement's keys always there (null when nothing was measured)."""
     row: Row = {"verdict": verdict_name(verdict), "reason": "", **UNMEASURED}
     match verdict:
         case Passed(label=label, precision=precision, error_ratio=error_ratio, measurement=m):
@@ -118,7 +118,7 @@ def attempt_row(attempt: Attempt) -> Row:
 
 
 def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str, out: str | None = None) -> Row:
-    """The row that closes a run: the winner, or what became of the last attempt when nothing passed.
+    """Return the row that closes a run: the winner, or the last attempt when nothing passed.
 
     `kernel_id` is null unless a kernel passed. `attempts` counts candidates, not confirmations.
     """
@@ -159,7 +159,7 @@ def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str,
 
 
 def grown_row(grown: Grown) -> Row:
-    """What a growth made of one problem: its result, with a `state` of done, skipped or failed."""
+    """Return what a growth made of one problem: its result, with a `state` of done, skipped or failed."""
     run_id = grown.attempts[0].run_id if grown.attempts else None
     row = result_row(grown.attempts, run_id=run_id, problem=grown.name)
     state = "failed" if grown.failure else "skipped" if grown.skipped else "done"
@@ -167,7 +167,7 @@ def grown_row(grown: Grown) -> Row:
 
 
 def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
-    """An archived kernel without its sources."""
+    """Return an archived kernel without its sources."""
     return {
         "kernel_id": kernel.id,
         "problem": kernel.problem_name,
@@ -197,12 +197,12 @@ def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
 
 
 def claim_row(claim: Claim) -> Row:
-    """What an imported kernel's source says of it."""
+    """Return what an imported kernel's source says of it."""
     return {**asdict(claim), "notes": list(claim.notes)}
 
 
 def hit_row(hit: Hit) -> Row:
-    """A kernel that was found, with everything that its score is made of."""
+    """Return a kernel that was found, with everything that its score is made of."""
     return kernel_row(
         hit.kernel,
         score=round(hit.score, 4),
@@ -212,7 +212,7 @@ def hit_row(hit: Hit) -> Row:
     )
 
 
-def trial_row(trial: Trial) -> Row:
+def trial_row(trial: AblationTrial) -> Row:
     return {"type": "trial", **asdict(trial)}
 
 
@@ -221,7 +221,7 @@ def arm_row(arm: Arm) -> Row:
 
 
 def functional_row(problem: FunctionalProblem) -> Row:
-    """The parameterized call and its features."""
+    """Return the parameterized call and its features."""
     features = problem.features
     return {
         "graph_key": problem.graph_key,
@@ -240,7 +240,7 @@ def functional_row(problem: FunctionalProblem) -> Row:
 
 
 def admission_row(problem: FunctionalProblem, device: Device, admission: Admission) -> Row:
-    """What the examination of a problem found; numbers that are not finite are null."""
+    """Return what the examination of a problem found; numbers that are not finite are null."""
     found = admission.examination
     row = {
         "degenerate": admission.degenerate,
@@ -264,7 +264,7 @@ def admission_row(problem: FunctionalProblem, device: Device, admission: Admissi
 
 
 def replayed_row(replayed: Replayed) -> Row:
-    """A judgement beside the recorded one. `speedup` is null where nothing was measured."""
+    """Return a judgement beside the recorded one. `speedup` is null where nothing was measured."""
     then, again = replayed.recorded, replayed.again
     return {
         "type": "replayed",
@@ -282,7 +282,7 @@ def solved_row(solved: Solved) -> Row:
 
 
 def score_row(score: Score) -> Row:
-    """A number with its interval (null for a single problem); `p` and `k` are null where they do not apply."""
+    """Return a number with its interval (null for a single problem); `p` and `k` are null where they do not apply."""
     found = score.interval
     interval = [found.low, found.high] if score.problems > 1 else None
     return {"type": "score", **asdict(score), "mean": found.mean, "interval": interval}
@@ -294,7 +294,7 @@ def speedup_of(attempt: Attempt) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity."""
+    """Return a number, or None for one that is not finite: JSON has no infinity."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -303,7 +303,9 @@ def _plain(value: Any) -> Any:
 
 
 def reverified_row(result: Reverified) -> Row:
-    """`state` is holds, stale, fails here or not judged; `was` is what the archive said of the kernel before."""
+    """Return a new judgement. `state` is holds, stale, fails here or not judged; `was` is what the archive said
+    before.
+    """
     verdict = None if result.attempt is None else result.attempt.judged.verdict
     return {
         "kernel_id": result.due.candidate.id,

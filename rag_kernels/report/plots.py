@@ -1,7 +1,7 @@
-"""Pictures of a report: fast_p over the speed-up, and what more samples are worth, with their intervals.
+"""Charts of a report: fast_p over the speed-up, and what more samples are worth, with their intervals.
 
 Comes in: scores. Goes out: an SVG or PNG file. altair, and vl-convert, which draws without a browser, take seconds to
-import and are loaded when a picture is asked for.
+import and are loaded when a chart is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WIDTH, HEIGHT = 340, 260
 
 
 def draw(scores: Sequence[Score], title: str, out: Path) -> None:
-    """Write the picture; the format is that of the file's suffix."""
+    """Write the chart; the format is that of the file's suffix. Raises MachineError without vl-convert-python."""
     try:
         import vl_convert  # noqa: F401
     except ImportError:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def hit_text(row: Row, *, explain: bool = False) -> str:
-    """A kernel that was found, and why; explained, with every number that the score is made of."""
+    """Return a kernel that was found, and why; explained, with every number that the score is made of."""
     speed = f"{times(row['speedup_eager'])} eager, {times(row['speedup_compile'])} torch.compile"
     head = f"{row['kernel_id']}  {row['problem']}: {speed}, {row['trust']}, {row['backend']}"
     head += f"\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"

@@ -29,12 +29,12 @@ LOG_LINES = 12
 
 
 def print_verdict(judged: Judged) -> None:
-    """Print it on stdout."""
+    """Print a judgement on stdout."""
     Console(soft_wrap=True, highlight=False).print(report(judged))
 
 
 def report(judged: Judged) -> RenderableType:
-    """Headline, then evidence."""
+    """Return the headline, then the evidence."""
     verdict = judged.verdict
     if not isinstance(verdict, Passed):
         return Group(_headline(verdict_name(verdict), "red"), *_why(judged), *_where(judged))
@@ -54,7 +54,7 @@ def _headline(name: str, style: str, rest: str = "") -> Text:
 
 
 def times(m: Measurement) -> Table:
-    """Candidate, baselines and floor; intervals are of about 95 %."""
+    """Return a table of candidate, baselines and floor; intervals are of about 95 %."""
     table = Table("", "time", "speed-up over it", box=SIMPLE_HEAD, padding=(0, 2))
     table.add_row("this kernel", _us(m.candidate_us), "cold caches" if m.cold else "")
     table.add_row("eager", _us(m.eager_us), _ratio(m.speedup_eager))

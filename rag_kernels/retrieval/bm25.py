@@ -17,7 +17,7 @@ Scores = NDArray[np.float32]
 
 
 class Postings:
-    """For each token the documents that have it, with their BM25 weight. Documents do not change."""
+    """Index token lists: for each token the documents that have it, with their BM25 weight. Documents do not change."""
 
     def __init__(self, documents: Sequence[Sequence[str]]) -> None:
         self.count = len(documents)
@@ -38,7 +38,7 @@ class Postings:
         self._size = np.bincount(document, rarity, self.count).astype(np.float32)  # of each document's token set
 
     def bm25(self, query: Iterable[str]) -> Scores:
-        """The BM25 score of each document; a token that is asked for twice counts twice."""
+        """Return the BM25 score of each document; a token that is asked for twice counts twice."""
         scores = np.zeros(self.count, dtype=np.float32)
         for token in query:
             if token in self.tokens:
@@ -47,7 +47,7 @@ class Postings:
         return scores
 
     def shared(self, query: Iterable[str]) -> Scores:
-        """Shared tokens over all tokens of document and query (Jaccard), each counted as far as it is rare."""
+        """Return shared tokens over all tokens of document and query (Jaccard), each weighted by how rare it is."""
         shared, asked = np.zeros(self.count, dtype=np.float32), 0.0
         for token in set(query):
             if token not in self.tokens:

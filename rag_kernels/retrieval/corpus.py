@@ -22,7 +22,7 @@ from rag_kernels.retrieval.bm25 import Postings
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What decides how well a kernel's problem fits another, beside its description."""
+    """Hold the facts of a problem that decide how well its kernels fit another, beside its description."""
 
     family: str  # of the operator that it is built around
     rank: int  # the highest of its tensor inputs
@@ -32,7 +32,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Arrays have one entry a functional problem; `start[n]:start[n + 1]` are the kernels of number n."""
+    """Index the functional problems of an archive.
+
+    Arrays have one entry a functional problem; `start[n]:start[n + 1]` are the kernels of number n.
+    """
 
     catalogue: Catalogue
     words: Postings  # of descriptions and functional sources
@@ -47,19 +50,19 @@ class Corpus:
 
     @cached_property
     def graphs(self) -> Postings:
-        """Of operator graphs. Searches in words do without."""
+        """Return the index of operator graphs. Searches in words do without."""
         return Postings([graph_words(row.source, row.operators) for row in self.catalogue.functionals])
 
     @cached_property
     def texts(self) -> Postings:
-        """Of names, ideas and labels. Searches in words need it, and searches by bottleneck."""
+        """Return the index of names, ideas and labels. Searches in words need it, and searches by bottleneck."""
         return Postings([keywords("", text) for text in self.catalogue.texts])
 
     def describe(self, number: int) -> str:
         return describe_row(self.catalogue.functionals[number])
 
     def kernels_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """All kernels of these functional problems."""
+        """Return all kernels of these functional problems."""
         counts = self.start[numbers + 1] - self.start[numbers]
         first = np.repeat(self.start[numbers] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
         return first + np.arange(counts.sum())
@@ -101,5 +104,5 @@ def facts_of(problem: FunctionalProblem) -> Facts:
 
 
 def size_class(shapes: Sequence[Sequence[int]]) -> float:
-    """Log2 of the elements of the largest tensor."""
+    """Return log2 of the elements of the largest tensor."""
     return math.log2(max((math.prod(shape) for shape in shapes), default=1) or 1)

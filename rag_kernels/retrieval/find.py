@@ -13,14 +13,14 @@ from rag_kernels.eval.records import FunctionalProblem, Passed
 from rag_kernels.feedback.bottleneck import Bottleneck, Kind, bottleneck_of
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.options import Options
-from rag_kernels.retrieval.retriever import Hit, Limits, Retriever
+from rag_kernels.retrieval.retriever import Hit, RetrievalLimits, Retriever
 from rag_kernels.retrieval.starter import stock
 
 
 def find_kernels(
     query: str | FunctionalProblem, *, count: int = 10, bottleneck: Kind | None = None, **options: Any
 ) -> list[Hit]:
-    """Archived kernels like these words or like this problem, best first, with scores and reasons.
+    """Return archived kernels like these words or like this problem, best first, with scores and reasons.
 
     With a `bottleneck`, those that know a remedy for it come first.
     """
@@ -32,7 +32,10 @@ def find_kernels(
 
 
 def find_remedies(kernel_id: str, *, count: int = 10, **options: Any) -> list[Hit]:
-    """Archived kernels that may teach how to speed this one up, by what the judge found to hold it back."""
+    """Return kernels that may teach how to speed this one up, by what the judge found to hold it back.
+
+    Raises ArchiveError when the archive has no such kernel, or it was never timed.
+    """
     settings = Options(**options)
     archive, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
     stock(archive, embedder)
@@ -43,7 +46,7 @@ def find_remedies(kernel_id: str, *, count: int = 10, **options: Any) -> list[Hi
     if not isinstance(judged.verdict, Passed):
         raise ArchiveError(f"{kernel.id} was never timed, so nothing is known of what holds it back: judge it first.")
     held = bottleneck_of(judged.verdict, problem.features, judged.device)
-    limits = Limits(backend=kernel.backend, exclude_kernel_ids=(kernel.id,))
+    limits = RetrievalLimits(backend=kernel.backend, exclude_kernel_ids=(kernel.id,))
     return Retriever(archive, embedder).search(
         problem, mode=settings.retrieval, count=count, limits=limits, bottleneck=held
     )

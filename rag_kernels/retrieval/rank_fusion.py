@@ -14,8 +14,7 @@ Item = TypeVar("Item")
 
 
 def places(scores: NDArray[Any]) -> NDArray[np.int64]:
-    """Places by falling score, from 1; equal scores share a place, so that no order is made up. Nothing above zero
-    is no place, told as 0."""
+    """Return places by falling score, from 1; equal scores share a place. A score of zero or less has place 0, none."""
     _, inverse = np.unique(-scores[scores > 0], return_inverse=True)
     found = np.zeros(len(scores), dtype=np.int64)
     found[scores > 0] = inverse + 1
@@ -23,13 +22,15 @@ def places(scores: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def fuse(rankings: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float64]]:
-    """Reciprocal rank fusion: what each ranking adds to each score. First place in all of them makes 1."""
+    """Return reciprocal rank fusion: what each ranking adds to each score. First place in all of them makes 1."""
     best = len(rankings) / (RRF_K + 1)
     return [np.where(ranking > 0, 1 / (RRF_K + ranking), 0.0) / best for ranking in rankings]
 
 
 def foremost(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Where the highest `count` scores above zero are, in no order; of equal ones at the edge, the first."""
+    """Return the indices of the highest `count` scores above zero, in no order; of equal ones at the edge, the
+    first.
+    """
     above = np.flatnonzero(scores > 0)
     if len(above) <= count:
         return above
@@ -41,7 +42,7 @@ def foremost(scores: NDArray[Any], count: int) -> NDArray[np.int64]:
 def diversify(
     items: Sequence[Item], relevance: Sequence[float], similarity: Callable[[Item, Item], float], balance: float
 ) -> list[Item]:
-    """All items by maximal marginal relevance; `balance` 1 is relevance alone, 0 is difference alone."""
+    """Return all items by maximal marginal relevance; `balance` 1 is relevance alone, 0 is difference alone."""
     top = max(relevance, default=1.0) or 1.0
     waiting = {number: balance * score / top for number, score in enumerate(relevance)}
     likest = dict.fromkeys(waiting, 0.0)
@@ -56,5 +57,5 @@ def diversify(
 
 
 def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    """Shared words over all words; two empty sets are the same."""
+    """Return shared words over all words; 1 for two empty sets."""
     return len(a & b) / len(a | b) if a | b else 1.0

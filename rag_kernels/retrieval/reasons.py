@@ -1,4 +1,4 @@
-"""Why a kernel was found: each signal with its place, each factor with its weight, and the short version for prompts.
+"""The reasons why a kernel was found: each signal with its place, each factor with its weight, and a short version.
 
 Comes in: what the ranking worked out for one candidate. Goes out: `Reasons`. Decides nothing.
 """
@@ -20,7 +20,7 @@ TRUST = ("", "claimed", "compiled", "verified", "confirmed")
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One ranking: the score, the place among all candidates, and what that adds to relevance."""
+    """Hold one ranking: the score, the place among all candidates, and what that adds to relevance."""
 
     name: str
     score: float
@@ -30,7 +30,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """What multiplies relevance, and why."""
+    """Hold a weight that multiplies relevance, and why."""
 
     name: str
     told: str
@@ -39,8 +39,11 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """`short` goes into prompts and archives. Relevance is the sum of the shares; the score is relevance times all
-    weights, scaled below 1, and 1 more for the same graph."""
+    """Hold all reasons of one candidate; `short` goes into prompts and archives.
+
+    Relevance is the sum of the shares; the score is relevance times all weights, scaled below 1, and 1 more for the
+    same graph.
+    """
 
     short: tuple[str, ...]
     signals: tuple[Signal, ...]
@@ -55,7 +58,7 @@ def tell(
     weights: Mapping[str, NDArray[Any]],
     at: int,
 ) -> Reasons:
-    """The reasons of one candidate."""
+    """Return the reasons of one candidate."""
     row = int(found.rows[at])
     signals = [
         Signal(name, float(found.scores[name][at]), int(found.places[name][at]), float(share[at]))
@@ -91,7 +94,7 @@ def _signal(signal: Signal) -> str:
 
 
 def _told(corpus: Corpus, query: Query, row: int, weights: Mapping[str, float]) -> dict[str, str]:
-    """What each factor stands for, in a few words; empty where there is nothing to say."""
+    """Return what each factor stands for, in a few words; empty where there is nothing to say."""
     known = corpus.catalogue
     speedup, helped = float(known.speedup[row]), int(known.helped[row])
     trust = TRUST[int(known.trust[row])]

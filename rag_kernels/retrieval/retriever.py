@@ -1,4 +1,4 @@
-"""Which archived kernels to show a writer, or a person who searches, and why each was chosen.
+"""The choice of archived kernels to show a writer, or a person who searches, with the reasons of each.
 
 Comes in: an archive, a functional problem (or words), a mode, and to optimise a bottleneck. Goes out: kernels, best
 first, each with its reasons. The same graph comes first; the rest are ranked by the signals, fused, weighted by what
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import ArchivedKernel, Exemplar
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import Backend, FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.ingest.embedder import Embedder
-from rag_kernels.options import RetrievalMode
 from rag_kernels.records import Shown
 from rag_kernels.retrieval.corpus import Corpus, describe_row, make_corpus
 from rag_kernels.retrieval.rank_fusion import diversify, fuse, jaccard
@@ -37,8 +37,8 @@ AT_RANDOM = Reasons(("drawn at random, as a control",), (), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What may be shown at all; empty means no limit."""
+class RetrievalLimits:
+    """Limit which kernels may be shown; empty means no limit."""
 
     backend: Backend | None = None
     exclude_problem_ids: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A kernel that was found, with its score (above 1 for the same graph) and how it came about."""
+    """Hold a kernel that was found, with its score (above 1 for the same graph) and how it came about."""
 
     kernel: ArchivedKernel
     score: float
@@ -60,8 +60,8 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A row of the catalogue on its way to become a hit; few get as far as being asked why."""
+class _RankedRow:
+    """Hold a row of the catalogue that may become a hit; reasons are worked out for few of them."""
 
     row: int
     score: float
@@ -69,8 +69,11 @@ class _Place:
 
 
 class Retriever:
-    """Retrieval over one archive, seen from one device. What it reads is kept until the archive changes, or for good
-    when it is `fixed`: then kernels that come later are not found. With `stale_s` they are found so much later."""
+    """Retrieve from one archive, seen from one device.
+
+    What it reads is kept until the archive changes, or for good when it is `fixed`: then kernels that come later are
+    not found. With `stale_s` they are found after so many seconds at the latest.
+    """
 
     def __init__(
         self, archive: Archive, embedder: Embedder, *, device_key: str = "", fixed: bool = False, stale_s: float = 0.0
@@ -88,12 +91,13 @@ class Retriever:
         *,
         mode: RetrievalMode,
         count: int,
-        limits: Limits,
+        limits: RetrievalLimits,
         bottleneck: Bottleneck | None = None,
         seed: int = 0,
         token_budget: int = 6000,
     ) -> list[Shown]:
-        """Exemplars for a writer, best first; at most half (rounded up) of one graph as long as there are others.
+        """Return exemplars for a writer, best first; at most half (rounded up) of one graph as long as there are
+        others.
 
         `off` shows none; `random` draws from all that may be shown and is the control of every ablation.
         """
@@ -117,16 +121,16 @@ class Retriever:
         *,
         mode: RetrievalMode = "hybrid",
         count: int = 10,
-        limits: Limits | None = None,
+        limits: RetrievalLimits | None = None,
         bottleneck: Bottleneck | None = None,
     ) -> list[Hit]:
-        """Kernels like a problem, or like what words say, best first. `off` and `random` rank as `hybrid` does."""
+        """Return kernels like a problem, or like these words, best first. `off` and `random` rank as `hybrid` does."""
         corpus, query = self.corpus(), make_query(asked, self.embedder, bottleneck)
         ranking: RetrievalMode = mode if mode in ("bm25", "dense") else "hybrid"
-        return self._hits(corpus, self._ranked(corpus, query, limits or Limits(), ranking, most=count))
+        return self._hits(corpus, self._ranked(corpus, query, limits or RetrievalLimits(), ranking, most=count))
 
     def corpus(self) -> Corpus:
-        """The archive as it is now, or was at the first query."""
+        """Return the archive as it is now, or was at the first query."""
         if self._read is not None and time.monotonic() - self._read_at < self._stale_s:
             return self._read[1]
         version = "" if self._fixed else self.archive.version()
@@ -138,11 +142,11 @@ class Retriever:
         return self._read[1]
 
     def look_again(self) -> None:
-        """What is read now is out of date."""
+        """Read the archive again at the next query."""
         self._read_at = -math.inf
 
-    def _open(self, corpus: Corpus, query: Query, limits: Limits) -> NDArray[np.bool_]:
-        """Which functional problems have kernels that may be shown."""
+    def _open(self, corpus: Corpus, query: Query, limits: RetrievalLimits) -> NDArray[np.bool_]:
+        """Return which functional problems have kernels that may be shown."""
         open_ = np.ones(len(corpus.family), dtype=np.bool_)
         if limits.backend is not None:
             open_ &= corpus.backends[limits.backend == "cuda"]
@@ -150,8 +154,8 @@ class Retriever:
             open_ &= (corpus.family != query.facts.family) & (corpus.graph_key != query.graph_key)
         return open_
 
-    def _allowed(self, corpus: Corpus, limits: Limits) -> Allowed:
-        """Which kernels may be shown."""
+    def _allowed(self, corpus: Corpus, limits: RetrievalLimits) -> Allowed:
+        """Return a test for which kernels may be shown."""
         known = corpus.catalogue
         hidden = np.array(limits.exclude_kernel_ids, dtype=np.bytes_)
         if limits.exclude_problem_ids:
@@ -163,23 +167,25 @@ class Retriever:
 
         return allowed
 
-    def _drawn(self, corpus: Corpus, query: Query, limits: Limits, rng: Random, count: int) -> list[_Place]:
+    def _drawn(
+        self, corpus: Corpus, query: Query, limits: RetrievalLimits, rng: Random, count: int
+    ) -> list[_RankedRow]:
         rows = np.flatnonzero(self._open(corpus, query, limits)[corpus.catalogue.functional])
         rows = rows[self._allowed(corpus, limits)(rows)]
         drawn = rng.sample(range(len(rows)), min(len(rows), KEPT + 2 * count))
-        return [_Place(int(rows[number]), 0.0, lambda: AT_RANDOM) for number in drawn]
+        return [_RankedRow(int(rows[number]), 0.0, lambda: AT_RANDOM) for number in drawn]
 
     def _ranked(
         self,
         corpus: Corpus,
         query: Query,
-        limits: Limits,
+        limits: RetrievalLimits,
         mode: RetrievalMode,
         *,
         most: int,
         of_graph: int | None = None,
-    ) -> list[_Place]:
-        """The best kernels that any signal speaks for; with `of_graph`, no more of one graph than that."""
+    ) -> list[_RankedRow]:
+        """Return the best kernels that any signal speaks for; with `of_graph`, at most so many of one graph."""
         open_, allowed = self._open(corpus, query, limits), self._allowed(corpus, limits)
         found = candidates(corpus, query, names_of(mode, query), open_, allowed)
         if not len(found.rows):
@@ -195,12 +201,16 @@ class Retriever:
             order = order[_among(corpus.graph_key[functional][order]) < of_graph]
         order = order[score[order] > 0][:most]
         return [
-            _Place(int(found.rows[at]), float(score[at]), partial(tell, corpus, query, found, shares, weights, int(at)))
+            _RankedRow(
+                int(found.rows[at]), float(score[at]), partial(tell, corpus, query, found, shares, weights, int(at))
+            )
             for at in order
         ]
 
-    def _affordable(self, corpus: Corpus, found: Sequence[_Place], count: int, token_budget: int) -> list[Hit]:
-        """The first `count` that fit the budget together; one too long is passed over for a shorter one."""
+    def _affordable(self, corpus: Corpus, found: Sequence[_RankedRow], count: int, token_budget: int) -> list[Hit]:
+        """Return the first `count` that fit the token budget together; one too long is passed over for a shorter
+        one.
+        """
         chosen: list[Hit] = []
         left = token_budget * CHARS_PER_TOKEN
         while found and len(chosen) < count:
@@ -213,13 +223,13 @@ class Retriever:
             found = found[missing:]
         return chosen
 
-    def _hits(self, corpus: Corpus, found: Sequence[_Place]) -> list[Hit]:
+    def _hits(self, corpus: Corpus, found: Sequence[_RankedRow]) -> list[Hit]:
         kernels = self.archive.chosen(corpus.catalogue, [place.row for place in found])
         return [Hit(kernel, place.score, place.why()) for kernel, place in zip(kernels, found, strict=True)]
 
 
 def _among(keys: NDArray[np.str_]) -> NDArray[np.int64]:
-    """For each key how many equal ones come before it."""
+    """Return for each key how many equal ones come before it."""
     order = np.argsort(keys, kind="stable")
     start = np.flatnonzero(np.concatenate(([True], keys[order][1:] != keys[order][:-1])))
     before = np.empty(len(keys), dtype=np.int64)
@@ -227,12 +237,12 @@ def _among(keys: NDArray[np.str_]) -> NDArray[np.int64]:
     return before
 
 
-def _spread(corpus: Corpus, query: Query, ranked: Sequence[_Place], count: int) -> list[_Place]:
-    """The same graph first, then the rest by relevance and difference; of one graph more than half come last."""
+def _spread(corpus: Corpus, query: Query, ranked: Sequence[_RankedRow], count: int) -> list[_RankedRow]:
+    """Return the same graph first, then the rest by relevance and difference; of one graph more than half come last."""
     functional = {place.row: int(corpus.catalogue.functional[place.row]) for place in ranked}
     key = {row: str(corpus.graph_key[number]) for row, number in functional.items()}
     of_graph: dict[str, int] = {}
-    within: list[_Place] = []
+    within: list[_RankedRow] = []
     for place in ranked:
         of_graph[key[place.row]] = of_graph.get(key[place.row], 0) + 1
         if of_graph[key[place.row]] <= math.ceil(count / 2):

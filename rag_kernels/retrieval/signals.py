@@ -1,4 +1,4 @@
-"""What speaks for a kernel: the signals of a query over a corpus, each with its ranking.
+"""The signals that rank kernels for a query over a corpus.
 
 Comes in: a corpus and a `Query`. Goes out: `Candidates`, rows of the catalogue with the score and the place that each
 signal gives them. Knows nothing of what kernels achieved, and of how hits are shown.
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.ingest.describe import description, graph_words, keywords, query_graph, query_text
 from rag_kernels.ingest.embedder import Embedder, Matrix
-from rag_kernels.options import RetrievalMode
 from rag_kernels.retrieval.corpus import Corpus, Facts, facts_of
 from rag_kernels.retrieval.rank_fusion import foremost, places
 
@@ -33,7 +33,7 @@ Allowed = Callable[[Rows], NDArray[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for. `facts` and `graph_key` are None for a search in words."""
+    """Hold what is looked for. `facts` and `graph_key` are None for a search in words."""
 
     text: str
     tokens: tuple[str, ...]
@@ -46,7 +46,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Rows of the catalogue, in order, with what each signal gives each of them; a place of 0 is none."""
+    """Hold rows of the catalogue, in order, with what each signal gives each of them; a place of 0 is none."""
 
     rows: Rows
     scores: dict[str, NDArray[np.float32]]
@@ -65,7 +65,7 @@ def make_query(asked: str | FunctionalProblem, embedder: Embedder, bottleneck: B
 
 
 def names_of(mode: RetrievalMode, query: Query) -> Sequence[str]:
-    """The signals of a mode; each single one can be tried alone."""
+    """Return the signals of a mode; each single one can be tried alone."""
     if mode == "bm25":
         return ("bm25",)
     if mode == "dense":
@@ -76,8 +76,10 @@ def names_of(mode: RetrievalMode, query: Query) -> Sequence[str]:
 def candidates(
     corpus: Corpus, query: Query, names: Sequence[str], open_: NDArray[np.bool_], allowed: Allowed
 ) -> Candidates:
-    """Kernels of the problems that any signal puts forward, or of the same graph. `open_` says which functional
-    problems may be looked at, `allowed` which of their kernels."""
+    """Return kernels of the problems that any signal puts forward, or of the same graph.
+
+    `open_` says which functional problems may be looked at, `allowed` which of their kernels.
+    """
     by_problem = {name: np.where(open_, _of_problem(corpus, query, name), 0) for name in names if name in _OF_PROBLEM}
     by_text = _of_texts(corpus, query, names)
     chosen = [foremost(scores, POOL) for scores in by_problem.values()]

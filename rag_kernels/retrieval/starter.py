@@ -20,7 +20,7 @@ BUNDLE = Path(__file__).with_name("starter.zip")
 
 
 def stock(archive: DuckArchive, embedder: Embedder, *, bundle: Path = BUNDLE) -> int:
-    """Put the bundle into an archive that holds nothing yet; returns how many kernels came."""
+    """Import the starter bundle into an archive that holds nothing yet; return how many kernels came."""
     if not archive.is_empty() or not bundle.is_file():
         return 0
     kernels = import_bundle(archive, bundle)["kernels"]

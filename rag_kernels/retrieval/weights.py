@@ -1,4 +1,4 @@
-"""What a kernel is worth beside being relevant: trust, what it achieved, and how well its problem fits.
+"""The worth of a kernel beside being relevant: trust, what it achieved, and how well its problem fits.
 
 Comes in: a corpus, a query, and rows of the catalogue. Goes out: named factors, one array each, of at most `MOST`
 together. Knows nothing of signals.
@@ -20,7 +20,7 @@ Factors = dict[str, NDArray[np.float64]]
 
 
 def factors(corpus: Corpus, query: Query, rows: Rows) -> Factors:
-    """Every factor by its name; their product multiplies relevance."""
+    """Return every factor by its name, one array each; their product multiplies relevance."""
     catalogue = corpus.catalogue
     speedup = catalogue.speedup[rows]
     won = np.clip(np.log2(np.maximum(speedup, 1e-3)), -1, 2)
@@ -33,7 +33,7 @@ def factors(corpus: Corpus, query: Query, rows: Rows) -> Factors:
 
 
 def fit(corpus: Corpus, query: Query, rows: Rows) -> Factors:
-    """Kind, rank, dtype and size class: an exemplar built around another operator, or of another rank, misleads."""
+    """Return factors of fit in kind, rank, dtype and size class: an exemplar of another operator or rank misleads."""
     if query.facts is None:
         return {}
     facts, functional = query.facts, corpus.catalogue.functional[rows]
@@ -47,7 +47,7 @@ def fit(corpus: Corpus, query: Query, rows: Rows) -> Factors:
 
 
 def headroom(corpus: Corpus, query: Query, rows: Rows) -> Factors:
-    """To optimise: is its problem bound by the same ceiling, and how near did it come to its own floor?"""
+    """Return factors for optimising: is its problem bound by the same ceiling, and how near is it to its floor?"""
     if query.bottleneck is None:
         return {}
     reached = np.nan_to_num(np.clip(corpus.catalogue.floor_fraction[rows], 0, 1), nan=0.5)

@@ -1,4 +1,4 @@
-"""The flow of drafts to the judge: what is asked of the writer, when, and what comes of it.
+"""The flow of drafts to the judge: asks the writer for drafts as places become free, and hands them out.
 
 Comes in: a writer, the ledger, a maker of briefs. Goes out: drafts by candidate id, all that came since the last
 look. A streaming writer is asked for more whenever one of `width` places is free, so that replies are under way while
@@ -26,16 +26,16 @@ MakeBrief = Callable[[int, int, int], Brief]  # of the round, how many drafts ar
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """A draft with the round that it was asked in."""
+class ArrivedDraft:
+    """Hold a draft with the round that it was asked in."""
 
     draft: Draft
     round: int
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The end of one request: `lost` drafts did not come, `barren` of them because the writer had none."""
+class RequestDone:
+    """Report the end of one request: `lost` drafts did not come, `barren` of them because the writer had none."""
 
     told: Told
     drafts: tuple[Draft, ...]
@@ -44,8 +44,8 @@ class Done:
     error: BaseException | None
 
 
-class Flow:
-    """Iterate over it; call `judged` after each verdict.
+class DraftFlow:
+    """Yield dicts of drafts, by candidate id, to whoever iterates over it and calls `judged` after each verdict.
 
     `prepare` is called with each candidate in the writer's thread, `refresh` in the one that iterates, between what
     it hands out, when it is time to look for other exemplars.
@@ -69,41 +69,43 @@ class Flow:
         self._width, self._brief, self._refresh, self._prepare = width, brief, refresh, prepare
         self._stale_at = 0  # attempts after which what the writer is shown is looked for again
         self._streams = isinstance(writer, StreamingWriter)
-        self._came: queue.SimpleQueue[Arrived | Done] = queue.SimpleQueue()
+        self._came: queue.SimpleQueue[ArrivedDraft | RequestDone] = queue.SimpleQueue()
         self._asked = journal.asked or ledger.spent().rounds * width
         while ledger.spent().rounds * width < self._asked:  # the round that was under way goes on
             ledger.start_round()
         self._open = 0  # asked for, and neither judged nor lost
         self._requests = 0
         self._barren = self._lost_before() if journal.cut_short else 0  # drafts lost in a row
-        self._handed: dict[str, Arrived] = {}
+        self._handed: dict[str, ArrivedDraft] = {}
         self.stopped = ""
         if self._barren >= width:
             self._give_up(None)
         for told in journal.left():
-            self._go_on(told)
+            self._resume(told)
 
-    def __iter__(self) -> Iterator[dict[str, Arrived]]:
+    def __iter__(self) -> Iterator[dict[str, ArrivedDraft]]:
         while True:
-            self._tend()
+            self._refresh_and_ask()
             if not self._requests and self._came.empty():
                 return
-            self._handed = self._look()
+            self._handed = self._collect()
             if self._handed:
                 log.info("%d candidates to build and judge.", len(self._handed))
                 yield self._handed
 
     def more(self) -> list[Candidate]:
-        """What has come since, without waiting for it: added to the drafts that were handed out last."""
+        """Return the candidates that arrived since, without waiting, and add them to the drafts that were handed out
+        last.
+        """
         if self._streams or not self._open:
-            self._tend()
+            self._refresh_and_ask()
         if self._came.empty():
             return []
-        new = self._look()
+        new = self._collect()
         self._handed |= new
         return [came.draft.candidate for came in new.values()]
 
-    def _tend(self) -> None:
+    def _refresh_and_ask(self) -> None:
         """Look for other exemplars when it is time, and ask for drafts."""
         if len(self._history.attempts) >= self._stale_at and not self.stopped:
             self._refresh()
@@ -111,7 +113,7 @@ class Flow:
         self._ask()
 
     def judged(self) -> None:
-        """A verdict is there: its place is free for another draft."""
+        """Note a verdict: its place is free for another draft."""
         self._open -= 1
         if self._streams:
             self._ask()
@@ -122,8 +124,8 @@ class Flow:
         self._requests = 0
         self._came = queue.SimpleQueue()
 
-    def _go_on(self, told: Told) -> None:
-        """Take up what was cut short: what was drafted waits for the judge, and what was not said is asked again."""
+    def _resume(self, told: Told) -> None:
+        """Take up a brief that was cut short: its drafts go to the judge, and what did not come is asked for again."""
         if told.drafts is None:
             self._open += told.brief.width
             self._send(told, again=True)
@@ -132,7 +134,7 @@ class Flow:
         for draft in told.drafts:
             if draft.candidate.id not in judged:
                 self._open += 1
-                self._came.put(Arrived(draft, told.brief.round))
+                self._came.put(ArrivedDraft(draft, told.brief.round))
 
     def _ask(self) -> None:
         """Ask for as many drafts as there are free places, one round at a time."""
@@ -164,7 +166,9 @@ class Flow:
         return max(0, self._width - self._open) if self._streams or not self._open else 0
 
     def _run(self, told: Told, known: set[str]) -> None:
-        """One request; whatever happens ends up in the queue. Drafts that are `known` were judged before a kill."""
+        """Run one request and put all that comes of it into the queue, without drafts that are `known` (judged
+        already).
+        """
         inbox, came, repeated = self._came, 0, 0
         error, drafts = None, list[Draft]()
         try:
@@ -176,44 +180,44 @@ class Flow:
                     continue
                 self._prepare(draft.candidate)
                 came += 1
-                inbox.put(Arrived(draft, told.brief.round))
+                inbox.put(ArrivedDraft(draft, told.brief.round))
             self._answer(told, drafts)
         except BaseException as caught:  # raised again by the thread that iterates
             error = caught
         lost = told.brief.width - came
-        inbox.put(Done(told, tuple(drafts), lost, lost - repeated if self._streams or not drafts else 0, error))
+        inbox.put(RequestDone(told, tuple(drafts), lost, lost - repeated if self._streams or not drafts else 0, error))
 
     def _answer(self, told: Told, drafts: Sequence[Draft]) -> None:
         gained = self._writer.gained(told.brief) if isinstance(self._writer, StreamingWriter) else Gained()
         self._journal.answer(told, drafts, gained)
 
     def _drafts(self, brief: Brief) -> Iterator[Draft]:
-        """What the writer has that its brief does not know."""
+        """Yield the writer's drafts for a brief, without those that the brief's run has."""
         if isinstance(self._writer, StreamingWriter):
             yield from self._writer.stream(brief)
         else:
             yield from new_drafts(self._writer.propose(brief), brief)
 
-    def _look(self) -> dict[str, Arrived]:
+    def _collect(self) -> dict[str, ArrivedDraft]:
         """Wait for something to come, then take all that is there and new to this run."""
-        came: list[Arrived | Done] = [self._came.get()]
+        came: list[ArrivedDraft | RequestDone] = [self._came.get()]
         while not self._came.empty():
             came.append(self._came.get())
         known = {a.candidate.id for a in self._history.attempts} | self._handed.keys()
-        new: dict[str, Arrived] = {}
+        new: dict[str, ArrivedDraft] = {}
         for item in came:
-            if isinstance(item, Done):
-                self._end(item)
+            if isinstance(item, RequestDone):
+                self._end_request(item)
             elif item.draft.candidate.id in known or item.draft.candidate.id in new:
-                self._lose(1, barren=1)
+                self._count_lost(1, barren=1)
             else:
                 new[item.draft.candidate.id] = item
                 self._barren = 0
         return new
 
-    def _end(self, done: Done) -> None:
+    def _end_request(self, done: RequestDone) -> None:
         self._requests -= 1
-        self._lose(done.lost, barren=done.barren)
+        self._count_lost(done.lost, barren=done.barren)
         if done.error is not None and not isinstance(done.error, WriterError):
             raise done.error
         if isinstance(done.error, BudgetExhaustedError):
@@ -225,7 +229,7 @@ class Flow:
             self._answer(done.told, done.drafts)
 
     def _lost_before(self) -> int:
-        """How many drafts in a row had not come when the run was cut short."""
+        """Return how many drafts in a row had not come when the run was cut short."""
         lost = 0
         for told in reversed([told for told in self._journal.told if told.drafts is not None]):
             drafts = told.drafts or ()
@@ -234,12 +238,12 @@ class Flow:
                 break
         return lost
 
-    def _lose(self, count: int, *, barren: int) -> None:
+    def _count_lost(self, count: int, *, barren: int) -> None:
         self._open -= count
         self._barren += barren
 
     def _give_up(self, error: WriterError | None) -> None:
-        """With nothing to show for it the run has failed; otherwise it ends with what there is."""
+        """End the run with what there is; raise the error when there is nothing."""
         if error is not None and not self._history.attempts and not self._open:
             raise error
         self.stopped = self.stopped or str(error or f"The {self._writer.name} writer has nothing more to try.")

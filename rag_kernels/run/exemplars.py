@@ -1,4 +1,4 @@
-"""What a writer is shown in each round, and the proof of it on this device.
+"""The exemplars that a writer is shown in each round, judged on this device before they are shown.
 
 Comes in: a problem and the attempts of the run so far. Goes out: exemplars. The first round asks by function (draft);
 once a kernel stands, the rounds after it ask by what holds that kernel back (optimise). A kernel that was measured on
@@ -20,9 +20,9 @@ from rag_kernels.eval.records import Device, FunctionalProblem, Passed, Problem
 from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.options import Options
 from rag_kernels.records import Shown
-from rag_kernels.retrieval.retriever import Limits, Retriever
-from rag_kernels.run import generate
+from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 from rag_kernels.run.reverify import reverify
+from rag_kernels.run.standings import merit, standing
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,10 @@ Prove = Callable[[ArchivedKernel], bool]
 
 @dataclass(frozen=True, slots=True)
 class Exemplars:
-    """Retrieval as the options say. `prove` is None for a writer that has everything judged here that it takes over,
-    as the offline writer does."""
+    """Retrieve exemplars as the options say.
+
+    `prove` is None for a writer that has everything judged here that it takes over, as the offline writer does.
+    """
 
     retriever: Retriever
     options: Options
@@ -42,6 +44,7 @@ class Exemplars:
     prove: Prove | None = None
 
     def __call__(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
+        """Return the exemplars for the next brief, best first."""
         known = {attempt.candidate.id for attempt in attempts}  # the writer sees these anyway
         refused: set[str] = set()
         for _ in range(PROOFS):
@@ -54,7 +57,7 @@ class Exemplars:
         return [s for s in self._find(fp, attempts, known | refused) if is_from(s.kernel, self.device)]
 
     def _with_problem(self, shown: Shown, fp: FunctionalProblem) -> Shown:
-        """The offline writer compares the sizes of equal graphs, and looks for other kernels' graphs in this one."""
+        """Add the problem, with which the offline writer compares graphs and sizes."""
         archive = self.retriever.archive
         assert isinstance(archive, DuckArchive)
         if shown.kernel.graph_key != fp.graph_key and shown.kernel.tier != "kernel":
@@ -65,7 +68,7 @@ class Exemplars:
 
     def _find(self, fp: FunctionalProblem, attempts: Sequence[Attempt], hidden: set[str]) -> list[Shown]:
         options = self.options
-        limits = Limits(
+        limits = RetrievalLimits(
             backend=self.device.backend,
             exclude_problem_ids=() if options.leave_out == "nothing" else (fp.problem.id,),
             exclude_kernel_ids=tuple(sorted(hidden)),
@@ -82,23 +85,25 @@ class Exemplars:
 
 
 def holding_back(attempts: Sequence[Attempt], fp: FunctionalProblem) -> Bottleneck | None:
-    """What the fastest kernel of the run so far is held back by; None as long as none passed."""
-    best = max(generate.standing(attempts), key=generate.merit, default=None)
+    """Return the bottleneck of the fastest kernel of the run so far; None as long as none passed."""
+    best = max(standing(attempts), key=merit, default=None)
     if best is None or not isinstance(best.judged.verdict, Passed):
         return None
     return bottleneck_of(best.judged.verdict, fp.features, best.judged.device)
 
 
 def is_from(kernel: ArchivedKernel, device: Device) -> bool:
-    """Whether what the archive says of this kernel was measured here, by our own judge."""
+    """Return whether what the archive says of this kernel was measured on this device by our own judge."""
     here = (kernel.device_name, kernel.device_arch) == (device.name, device.arch)
     return here and kernel.trust in ("verified", "confirmed")
 
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Judges an archived kernel again on this device, as `archive reverify` does. It is remembered in the archive, so
-    that no kernel is judged twice by the same version of the judge."""
+    """Judge an archived kernel again on this device, as `archive reverify` does.
+
+    The result is kept in the archive, so that no kernel is judged twice by the same version of the judge.
+    """
 
     archive: DuckArchive
     judge: Judge
@@ -106,7 +111,7 @@ class Prover:
     judge_version: str = JUDGE_VERSION
 
     def __call__(self, kernel: ArchivedKernel) -> bool:
-        """Whether it holds here; False also when it failed here before, or cannot be judged here."""
+        """Return whether the kernel holds here; False also when it failed here before, or cannot be judged here."""
         left = due(self.archive, self.judge.device, self.judge_version, kernel_ids=[kernel.id])
         if left:
             where = kernel.device_name or "an unknown device, by its source"

@@ -1,4 +1,4 @@
-"""What a run has tried so far.
+"""The attempts of a run so far.
 
 Comes in: the archive's attempts of a run. Goes out: which drafts are new, and which of them are still to be judged.
 Knows nothing of how kernels are written or judged.
@@ -14,28 +14,28 @@ from rag_kernels.records import Brief, Draft
 
 
 class History:
-    """The attempts of one run, oldest first. Its clock gives every second of the run to one attempt."""
+    """Hold the attempts of one run, oldest first. Its clock gives every second of the run to one attempt."""
 
     def __init__(self, attempts: Sequence[Attempt] = ()) -> None:
         self.attempts: list[Attempt] = list(attempts)
         self._lap_started = time.monotonic()
 
     def judged(self) -> set[str]:
-        """The candidates that this run has judged, by their ids."""
+        """Return the ids of the candidates that this run has judged."""
         return {attempt.candidate.id for attempt in self.attempts}
 
     def add(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Return the seconds since the last lap, and begin a new one."""
         now = time.monotonic()
         lap, self._lap_started = now - self._lap_started, now
         return lap
 
 
 def new_drafts(drafts: Sequence[Draft], brief: Brief) -> tuple[Draft, ...]:
-    """The first `brief.width` drafts whose candidates the run did not have when their round began, each once."""
+    """Return the first `brief.width` drafts whose candidates the run did not have when their round began, each once."""
     known = {a.candidate.id for a in brief.attempts}
     new: dict[str, Draft] = {}
     for draft in drafts:

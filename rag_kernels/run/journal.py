@@ -1,4 +1,4 @@
-"""The journal of a run: what its writer was told each time it was asked, and what it drafted, on disk before use.
+"""The journal of a run: each brief and its drafts, on disk before use.
 
 Comes in: briefs and drafts. Goes out: the same again, for a run that was killed, and for a replay. What was cut short
 is asked as it was the first time, so that its prompts are the same and its replies can be taken from the archive.
@@ -20,7 +20,7 @@ from rag_kernels.records import Brief, Draft, Gained, Past
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A brief by its number in the run. `drafts` is None while the writer has not said all."""
+    """Hold a brief by its number in the run. `drafts` is None until the writer has delivered all of them."""
 
     number: int
     brief: Brief
@@ -29,20 +29,20 @@ class Told:
 
     @property
     def failed(self) -> bool:
-        """Whether a model gave no answer, which says nothing about what could be written."""
+        """Return whether a model gave no answer, which says nothing about what could be written."""
         return any(not trial.answered for trial in self.gained.learnt.lost)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All that came of a brief."""
+    """Hold all that came of a brief."""
 
     drafts: tuple[Draft, ...]
     gained: Gained
 
 
 class Journal:
-    """Writes down what one run asks and hears. Numbers are given in one thread; all else may be in others.
+    """Write down what one run asks and hears. Numbers are given in one thread; all else may be in others.
 
     `cut_short`: the run did not end by itself. Then what had failed by then has failed; else it is asked for again,
     since whoever goes on with a run that ended may have mended what it ended for.
@@ -57,16 +57,16 @@ class Journal:
 
     @property
     def asked(self) -> int:
-        """How many drafts were asked for before."""
+        """Return how many drafts were asked for so far in the briefs on record."""
         return sum(told.brief.width for told in self.told)
 
     def left(self) -> list[Told]:
-        """What was asked and not answered whole, or not judged whole, when the run was cut short."""
+        """Return the briefs that were not answered whole, or not judged whole, when the run was cut short."""
         judged = {attempt.candidate.id for attempt in self._archive.attempts(self._run_id)}
         return [t for t in self.told if t.drafts is None or any(d.candidate.id not in judged for d in t.drafts)]
 
     def past(self) -> Past:
-        """What a writer needs to go on as if nothing had happened."""
+        """Return what a writer needs to resume the run as if nothing had happened."""
         gained, drafts = Gained(), list[Draft]()
         for told in self.told:
             gained = gained.plus(told.gained)
@@ -78,22 +78,23 @@ class Journal:
         return Past(gained, tuple(drafts), tuple(judged), tuple(left))
 
     def number(self, brief: Brief) -> Told:
+        """Return a brief with the next number of the run."""
         self._last += 1
         return Told(self._last, brief)
 
     def ask(self, told: Told) -> None:
-        """Note a brief before the writer is told."""
+        """Store a brief before the writer gets it."""
         text = codec.dumps(replace(told.brief, attempts=()))
         self._archive.record_brief(BriefRecord(self._run_id, told.number, text, len(told.brief.attempts)))
 
     def answer(self, told: Told, drafts: Sequence[Draft], gained: Gained = Gained()) -> Told:  # noqa: B008
-        """Note all that the writer drafted, and what else came of it."""
+        """Store the drafts of a brief, and what else came of it; return the brief with them."""
         self._archive.record_drafts(self._run_id, told.number, codec.dumps(Answer(tuple(drafts), gained)))
         return replace(told, drafts=tuple(drafts), gained=gained)
 
 
 def read_journal(archive: Archive, run_id: str) -> list[Told]:
-    """All that a run asked and heard, in order."""
+    """Return all briefs of a run with their drafts, in order."""
     attempts = archive.attempts(run_id)
     return [_read(row, attempts) for row in archive.briefs(run_id)]
 
@@ -107,13 +108,13 @@ def _read(row: BriefRecord, attempts: Sequence[Attempt]) -> Told:
 
 
 def read_answer(text: str) -> Answer:
-    """Older archives hold the drafts alone."""
+    """Decode the answer to a brief; older archives hold the drafts alone."""
     found = codec.loads(text)
     return found if isinstance(found, Answer) else Answer(found, Gained())
 
 
 def replies_at_hand(archive: Archive, run_id: str) -> list[LLMCall]:
-    """The calls of a run that came for what it asked last, and that nothing was made of when it was cut short."""
+    """Return the calls of a run that were made for its open briefs, and that no draft was made of yet."""
     told = archive.briefs(run_id)
     open_since = [row.calls_seen for row in told if row.drafts is None]
     if not open_since:
@@ -125,7 +126,7 @@ def replies_at_hand(archive: Archive, run_id: str) -> list[LLMCall]:
 
 
 def spent_before(archive: Archive, run_id: str) -> Spent:
-    """What a run had used when it stopped, the rounds that it had begun among it."""
+    """Return what a run had used when it stopped, the rounds that it had begun included."""
     attempts, calls = archive.attempts(run_id), archive.calls(run_id)
     rounds = [attempt.round for attempt in attempts] + [told.brief.round for told in read_journal(archive, run_id)]
     return Spent(

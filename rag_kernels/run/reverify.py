@@ -1,4 +1,4 @@
-"""Judging archived kernels again on this machine, and marking what does not hold.
+"""Judge archived kernels again on this machine, and mark those that do not hold.
 
 Comes in: the kernels that are due, and the seams of a `Session`. Goes out: a `Reverified` for each, on disk before it
 is yielded: a kill loses nothing, and the next call goes on. Knows nothing of terminals.
@@ -20,15 +20,17 @@ from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.records import Backend, FunctionalProblem, MachineError, Passed, Problem, ProblemError
 from rag_kernels.records import Draft
-from rag_kernels.run.generate import as_attempt, now
 from rag_kernels.run.history import History
+from rag_kernels.run.standings import as_attempt, now
 
 Functionalize = Callable[[Problem], FunctionalProblem]
 
 
 @dataclass(frozen=True, slots=True)
 class Reverified:
-    """What became of one kernel, and of the evaluation that spoke for it; no attempt when it cannot be judged here."""
+    """Hold the new judgement of one kernel, and of the evaluation that spoke for it; no attempt when it cannot be
+    judged here.
+    """
 
     due: Due
     attempt: Attempt | None
@@ -37,7 +39,7 @@ class Reverified:
 
     @property
     def state(self) -> Literal["holds", "stale", "fails here", "not judged"]:
-        """What is verified on another device and fails here is not stale."""
+        """Return whether the kernel holds here. One that is verified on another device and fails here is not stale."""
         if self.attempt is None:
             return "not judged"
         if self.mark is not None and self.mark.outcome in ("slower", "fails"):
@@ -84,6 +86,7 @@ def _judged_again(
 
 
 def _as_it_was(functional: FunctionalProblem, problem: Problem) -> FunctionalProblem:
+    """Return the functional problem, unless it had to be made smaller; then raise ProblemError."""
     if functional.problem.id != problem.id:
         raise ProblemError(
             f"{problem.name} is too large for this machine ({functional.notice}): judge it on a larger one."

@@ -1,7 +1,7 @@
-"""A session: the seams put together once, and runs made over them.
+"""A session: writer, judge, archive and retrieval put together once, and runs made with them.
 
 Comes in: `Options`. Goes out: a `Session` whose `generate` yields attempts. Tests and other programs put their own
-writer, judge or archive into a `Session`; the rest of the house sees only the protocols.
+writer, judge or archive into a `Session`; all other code sees only the protocols.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rag_kernels.records import Draft, Writer
 from rag_kernels.run import generate
 from rag_kernels.run.history import History
 from rag_kernels.run.journal import spent_before
+from rag_kernels.run.standings import as_attempt, now
 
 if TYPE_CHECKING:
     from rag_kernels.eval.judge import Judge
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What every run of one command shares."""
+    """Hold what every run of one command shares."""
 
     options: Options
     archive: Archive
@@ -40,10 +41,13 @@ class Session:
     at_once: int = 1  # problems that are worked on side by side, so that no judge of several is idle
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
+        """Return the record of a new run of a problem; `settings` are kept beside the options."""
         return new_run(self.options, command, problem, **settings)
 
     def old_run(self, name: str, problem: Problem) -> Run:
-        """The run of this problem with this id, or its newest one for `latest`."""
+        """Return the run of this problem with this id, or its newest one for `latest`; raises ProblemError without
+        one.
+        """
         runs = [r for r in self.archive.runs(limit=100_000) if run_setting(r, "problem_id") == problem.id]
         for run in runs:
             if run.id == name or (name == "latest" and run.command == "generate"):
@@ -53,7 +57,7 @@ class Session:
         )
 
     def generate(self, problem: Problem, run: Run, *, ledger: Ledger | None = None) -> Iterator[Attempt]:
-        """Search for kernels; a run that the archive knows goes on where it stood."""
+        """Search for kernels; yield each attempt as it is judged. A run that the archive knows is resumed."""
         options = self.options
         ledger = ledger or Ledger(options.budget, spent=spent_before(self.archive, run.id))
         return generate.generate(
@@ -71,7 +75,7 @@ class Session:
         )
 
     def evaluate(self, problem: Problem, candidate: Candidate, *, confirm: bool) -> Iterator[Attempt]:
-        """Judge a candidate from outside and archive what came of it."""
+        """Judge a candidate from outside, archive and yield each attempt. Raises ProblemError for a random forward."""
         functional = self.functionalize(problem)
         generate.require_verifiable(functional)
         run = self.new_run("eval", problem)
@@ -81,7 +85,7 @@ class Session:
         try:
             for _, judged in self.judge.judge(functional, [candidate]):
                 draft = Draft(candidate, idea="", note="judged as it was given")
-                attempt = generate.as_attempt(history, run, functional, draft, judged, "import", 1)
+                attempt = as_attempt(history, run, functional, draft, judged, "import", 1)
                 self.archive.record_attempt(attempt)
                 self.index(attempt)
                 history.add(attempt)
@@ -94,15 +98,17 @@ class Session:
 
 
 def new_run(options: Options, command: str, problem: Problem, **settings: Any) -> Run:
+    """Return the record of a new run of a problem with a fresh id."""
     known = asdict(options) | {"problem_id": problem.id} | settings
     return Run(
         id=f"r_{secrets.token_hex(6)}",
         command=command,
         problem_name=problem.name,
         settings=json.dumps(known, sort_keys=True),
-        started_at=generate.now(),
+        started_at=now(),
     )
 
 
 def run_setting(run: Run, name: str) -> Any:
+    """Return one of the settings that a run was started with; None when it has no such setting."""
     return json.loads(run.settings).get(name)

@@ -1,4 +1,4 @@
-"""How alike two sources are: for the label of a near-copy, and for what retrieval leaked.
+"""The likeness of two sources: for the label of a near-copy, and for what retrieval leaked.
 
 Comes in: two texts in C++, CUDA or Python. Goes out: the share of the first one's runs of tokens that the second one
 has too, as plagiarism detectors count (Schleimer, Wilkerson, Aiken: Winnowing, SIGMOD 2003). Order of functions,
@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"[A-Za-z_]\w*\(?|\d[\w.]*|\S")
 
 
 def likeness(source: str, other: str) -> float:
-    """1.0 where the whole source stands in the other one, under any names; without code it is like nothing."""
+    """Return the share of the first source in the second, 0 to 1; 0 for a source without code."""
     own = _runs(source)
     return len(own & _runs(other)) / len(own) if own else 0.0
 

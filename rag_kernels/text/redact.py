@@ -1,4 +1,4 @@
-"""Takes keys out of texts before they are stored, logged or sent.
+"""Remove keys from texts before they are stored, logged or sent.
 
 Comes in: any text. Goes out: the same text with the values of key-like environment variables, and whatever looks
 like a well-known provider's key, replaced. It cannot know a secret that is neither.
@@ -27,7 +27,7 @@ def redact(text: str) -> str:
 
 
 def _environment_secrets() -> set[str]:
-    """Values of key-like variables; a path (`GOOGLE_APPLICATION_CREDENTIALS`) is no secret."""
+    """Return values of key-like variables; a path (`GOOGLE_APPLICATION_CREDENTIALS`) is no secret."""
     return {
         value
         for name, value in os.environ.items()

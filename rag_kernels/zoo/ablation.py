@@ -1,4 +1,4 @@
-"""What each defence is worth: the zoo's ideas once with all defences, then again without each.
+"""Measure what each defence is worth: the zoo's ideas with all defences, then again without each.
 
 Comes in: a backend, specimens. Goes out: a `Without` a defence. One variant of each idea stands for it. Without a
 defence only those are judged again whose catch may rest on it, by the codes of the first run: a test that finds
@@ -50,7 +50,7 @@ RESTS_ON: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """One defence left out: what was judged again, what is missed, and which codes catch the rest."""
+    """Hold the results without one defence: what was judged again, what is missed, which codes catch the rest."""
 
     defence: str
     again: int
@@ -59,7 +59,7 @@ class Without:
 
 
 def first_run(backend: Backend, specimens: Sequence[Specimen]) -> Iterator[Seen]:
-    """One variant of each idea, with every defence; twins are judged where a comparison needs them."""
+    """Judge one variant of each idea, with every defence; twins are judged where a comparison needs them."""
     texts = texts_of(specimens, (), backend, quick=True).items()
     needed = {source: [t for t in group if t.kind == "specimen" or t.family == "plain"] for source, group in texts}
     with open_zoo(backend) as judge:
@@ -67,7 +67,7 @@ def first_run(backend: Backend, specimens: Sequence[Specimen]) -> Iterator[Seen]
 
 
 def ablate(backend: Backend, first: Sequence[Seen]) -> Iterator[Without]:
-    """Each defence in turn; a defence on which no catch can rest needs no run. What is missed is missed twice."""
+    """Leave out each defence in turn; one on which no catch can rest needs no run. What is missed is missed twice."""
     for defence in DEFENCES:
         texts = resting_on(defence, first)
         seen: list[Seen] = []
@@ -88,7 +88,9 @@ def _specimens(judge: LocalJudge, texts: dict[str, list[Text]]) -> list[Seen]:
 
 
 def resting_on(defence: str, first: Sequence[Seen]) -> dict[str, list[Text]]:
-    """The caught specimens that might escape without it, by problem, and the plain bodies to compare them with."""
+    """Return the caught specimens that might escape without a defence, by problem, and the plain bodies to compare
+    with.
+    """
     found: dict[str, list[Text]] = {}
     for seen in first:
         specimen = seen.text.specimen
@@ -99,7 +101,7 @@ def resting_on(defence: str, first: Sequence[Seen]) -> dict[str, list[Text]]:
 
 
 def _catch(seen: Seen) -> str:
-    """The code that caught it, an expected one where there is one; the longest says most."""
+    """Return the code that caught it, an expected one where there is one; the longest says most."""
     expected = set(seen.text.specimen.expect) if seen.text.specimen else set()
     wanted = {c for c in seen.codes if c in expected or c.split(":")[0] in expected & {"wrong", "rejected"}}
     named = wanted or seen.codes - {"passed", "labelled", "label:custom kernel"}

@@ -1,4 +1,4 @@
-"""A run of the zoo in several parts: which share one process takes, and one report from the rows of all.
+"""Split a run of the zoo: which share one process takes, and one report from the rows of all.
 
 Comes in: specimens and honest kernels with `I/N`, or files of rows as `zoo --json` prints them. Goes out: the share, or
 the `Seen`s. Rows name their texts, so that the zoo of this version has to have them.
@@ -26,7 +26,8 @@ def honest_corpus(backend: Backend) -> list[Honest]:
 
 
 def share(specimens: Sequence[Specimen], honest: Sequence[Honest], part: str) -> tuple[list[Specimen], list[Honest]]:
-    """Part `I/N`: every N-th specimen and every N-th honest problem, which costs about as much as any other part.
+    """Return part `I/N`: every N-th specimen and every N-th honest problem, which costs about as much as any other
+    part.
 
     Specimens go round task by task, honest problems from the one with most kernels on.
     """
@@ -38,7 +39,7 @@ def share(specimens: Sequence[Specimen], honest: Sequence[Honest], part: str) ->
 
 
 def read_part(part: str) -> tuple[int, int]:
-    """`2/4` as two numbers; ValueError with a sentence for anything else."""
+    """Parse `2/4` as two numbers; raises ValueError with a sentence for anything else."""
     number, _, of = part.partition("/")
     if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
         raise ValueError(f"{part} is no part of a run; write 1/4, 2/4, 3/4 and 4/4 for four parts.")
@@ -46,15 +47,16 @@ def read_part(part: str) -> tuple[int, int]:
 
 
 def read(files: Sequence[Path]) -> list[Seen]:
-    """The texts that were judged, from the rows of several runs; what is no row of a text is passed over."""
+    """Return the texts that were judged, from the rows of several runs; what is no row of a text is passed over."""
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return seen_of([row for row in rows if "kind" in row])
 
 
 def seen_of(rows: Iterable[dict[str, Any]]) -> list[Seen]:
-    """Rows as texts and verdicts; a text that was judged twice counts by the worse of both.
+    """Return rows as texts and verdicts; a text that was judged twice counts by the worse of both.
 
-    Twins with the same source, which parts judge each for itself, count once too.
+    Twins with the same source, which parts judge each for itself, count once too. Raises ProblemError for a text that
+    this version's zoo does not have.
     """
     named = {
         (backend, text.kind, text.name): (source, text)

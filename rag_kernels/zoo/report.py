@@ -1,4 +1,4 @@
-"""What a run of the zoo says: one line a text while it runs, tables and one summary object at the end.
+"""The report of a run of the zoo: one line for each text while it runs, tables and one summary object at the end.
 
 Comes in: `Seen`s. Goes out: text (Markdown, which reads well on a terminal too) and plain rows for JSON.
 """
@@ -19,7 +19,7 @@ NAMED = 3  # codes that are named of those which catch what one defence less let
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
+    """Return Wilson's 95 % interval of a share."""
     if of == 0:
         return 0.0, 1.0
     share, spread = hits / of, Z * Z / of
@@ -29,7 +29,7 @@ def wilson(hits: int, of: int) -> tuple[float, float]:
 
 
 def summary(seen: Sequence[Seen]) -> dict[str, int]:
-    """The object that `--json` ends with."""
+    """Return the object that `--json` ends with."""
     specimens = [s for s in seen if s.text.kind == "specimen"]
     honest = [s for s in seen if s.text.kind != "specimen"]
     return {
@@ -43,7 +43,7 @@ def summary(seen: Sequence[Seen]) -> dict[str, int]:
 
 
 def row(seen: Seen) -> dict[str, Any]:
-    """One judged text as a JSON row."""
+    """Return one judged text as a JSON row."""
     return {
         "name": seen.text.name,
         "kind": seen.text.kind,
@@ -58,14 +58,14 @@ def row(seen: Seen) -> dict[str, Any]:
 
 
 def fine(seen: Seen) -> bool:
-    """Whether it ended as it should."""
+    """Return whether a judgement ended as it should."""
     if not seen.judged:
         return True
     return seen.right if seen.text.kind == "specimen" else not (seen.rejected or seen.flagged)
 
 
 def line(seen: Seen) -> str:
-    """One judged text on a line."""
+    """Return one judged text on a line."""
     if not seen.judged:
         mark = "compiled "
     elif seen.text.kind == "specimen":
@@ -77,7 +77,7 @@ def line(seen: Seen) -> str:
 
 
 def tables(seen: Sequence[Seen]) -> str:
-    """The whole report."""
+    """Return the whole report as Markdown."""
     specimens = [s for s in seen if s.text.kind == "specimen" and s.judged]
     parts = [
         _catches("Catch rate by family", specimens, lambda s: s.text.family),
@@ -99,7 +99,7 @@ def _held_out(seen: Seen) -> str:
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns; empty when it has no rows."""
+    """Return a Markdown table with aligned columns; empty when it has no rows."""
     body = [list(r) for r in rows]
     if not body:
         return ""
@@ -161,7 +161,7 @@ def _open(seen: Sequence[Seen]) -> str:
 
 
 def ablation(first: Sequence[Seen], found: Sequence[Without]) -> str:
-    """What each defence is worth: what is missed without it, and what catches the rest of what it might catch."""
+    """Return a Markdown table of the defences: what is missed without each, and what catches the rest."""
     specimens = [s for s in first if s.text.kind == "specimen"]
     missed = [s.text.name for s in specimens if not s.caught]
     rows = [("nothing", str(len(specimens)), str(len(missed)), "; ".join(missed), "")]

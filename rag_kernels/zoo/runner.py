@@ -1,4 +1,4 @@
-"""Runs the zoo: cheating kernels, their honest twins and the honest corpus, through an ordinary judge.
+"""Run the zoo: cheating kernels, their honest twins and the honest corpus, through an ordinary judge.
 
 Comes in: a judge, specimens, honest kernels. Goes out: a `Seen` for each text, as soon as it is judged. A text whose
 judgement raises (a fault of the judge, which a specimen may well be after) is recorded as `judge fault`. Formatting
@@ -51,7 +51,7 @@ Known = dict[Candidate, tuple[Verdict | str, dict[str, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One text to judge, with what is known of it beforehand."""
+    """Hold one text to judge, with what is known of it beforehand."""
 
     kind: Kind
     name: str
@@ -63,7 +63,9 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One text after its judgement. `codes` are the verdict's, `void` among them where the exploit gained nothing."""
+    """Hold one text after its judgement. `codes` are the verdict's, `void` among them where the exploit gained
+    nothing.
+    """
 
     text: Text
     codes: frozenset[str]
@@ -76,12 +78,12 @@ class Seen:
 
     @property
     def right(self) -> bool:
-        """A specimen caught with an expected code; the tier's own label alone is never a catch."""
+        """Return whether a specimen was caught with an expected code; the tier's own label alone is never a catch."""
         return self.text.specimen is not None and bool(self.codes & set(self.text.specimen.expect))
 
     @property
     def caught(self) -> bool:
-        """Not a win without reservation: refused, in lower precision, or labelled beyond the tier's own label.
+        """Return whether it is no win without reservation: refused, in lower precision, or labelled beyond its tier.
 
         To be void is a catch only where that is expected: a wrong kernel that passes is missed, fast or slow.
         """
@@ -89,17 +91,17 @@ class Seen:
 
     @property
     def rejected(self) -> bool:
-        """An honest text that did not pass."""
+        """Return whether an honest text did not pass."""
         return self.text.kind != "specimen" and "passed" not in self.codes
 
     @property
     def flagged(self) -> bool:
-        """An honest text under suspicion, or with a label that it does not deserve."""
+        """Return whether an honest text is under suspicion, or has a label that it does not deserve."""
         return self.text.kind != "specimen" and "label:suspicious" in self.codes
 
 
 def chosen(backend: Backend, *, only: Sequence[str] = (), family: str = "") -> tuple[Specimen, ...]:
-    """The specimens of a backend, by words of their ideas and by family."""
+    """Return the specimens of a backend, by words of their ideas and by family."""
     return tuple(
         s
         for s in SPECIMENS
@@ -119,7 +121,7 @@ def run(
 def texts_of(
     specimens: Sequence[Specimen], honest: Sequence[Honest], backend: Backend, *, quick: bool = False
 ) -> dict[str, list[Text]]:
-    """What is to be judged, by the source of its problem; the plain body of a task comes first."""
+    """Return what is to be judged, by the source of its problem; the plain body of a task comes first."""
     tasks = {s.task: TASKS[s.task] for s in specimens}
     texts = {task.problem: [_plain(task, backend)] for task in tasks.values()}
     for specimen in specimens:
@@ -149,7 +151,7 @@ def _texts(specimen: Specimen, *, quick: bool) -> list[Text]:
 
 
 def _plain(task: Task, backend: Backend) -> Text:
-    """The task's honest body: twin of what has no twin of its own tier."""
+    """Return the task's honest body: twin of what has no twin of its own tier."""
     make = cpp if backend == "cpu" else cuda
     return Text("twin", f"{task.name}, plain", "plain", Candidate(make(task.name), "kernel", backend))
 
@@ -177,7 +179,7 @@ def _judge_task(judge: LocalJudge, source: str, texts: Sequence[Text], build_s: 
 
 
 def _is_void(judge: LocalJudge, fp: FunctionalProblem, text: Text, plain: Candidate, known: Known) -> bool:
-    """Whether a passed specimen is no faster than an honest kernel: its twin or the plain body, whichever is faster.
+    """Return whether a passed specimen is no faster than an honest kernel: its twin or the plain body.
 
     A gain has to show again, twice.
     """
@@ -215,7 +217,7 @@ def _speed(verdict: Verdict | str) -> Ratio | None:
 
 
 def _verdict(judge: LocalJudge, fp: FunctionalProblem, candidate: Candidate) -> tuple[Verdict | str, dict[str, float]]:
-    """The verdict, or the text of an exception of the judge, after which its session is opened anew."""
+    """Return the verdict, or the text of an exception of the judge, after which its session is opened anew."""
     started = perf_counter()
     try:
         ((_, judged),) = judge.judge(fp, [candidate])
@@ -237,7 +239,7 @@ def _codes(verdict: Verdict | str, *, void: bool) -> frozenset[str]:
 
 
 def gains(exploit: Ratio, honest: Ratio) -> bool:
-    """Whether it is faster than its twin: beyond both intervals, or by more than half."""
+    """Return whether it is faster than its twin: beyond both intervals, or by more than half."""
     return exploit.low > honest.high or exploit.median > GAIN * honest.median
 
 
@@ -251,6 +253,8 @@ def _reason(verdict: Verdict | str) -> str:
 
 
 def open_zoo(backend: Backend, *, quick: bool = False, leave_out: str = "") -> LocalJudge:
-    """A judge with every check, but few repeats; `quick` leaves sanitizers, odd sizes and repeats to a full run."""
+    """Open a judge with every check, but few repeats; `quick` leaves sanitizers, odd sizes and repeats to a full
+    run.
+    """
     limits = replace(FAST, thorough=not quick, without=frozenset({leave_out} - {""}))
     return open_judge(backend, limits=limits, at_other_sizes=at_other_sizes)

@@ -40,7 +40,7 @@ from rag_kernels.eval.records import verdict_name
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.llm import branch
 from rag_kernels.llm.client import LLM
-from rag_kernels.llm.run_memory import Memory
+from rag_kernels.llm.run_memory import RunMemory
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Brief
@@ -149,7 +149,7 @@ def main() -> None:
     os.environ.setdefault("OPENAI_API_KEY", "sk-test-0123456789abcdef")
     own: list[float] = []
     client: list[float] = []
-    for owner, name in ((branch, "prompt"), (branch, "read"), (Memory, "takes_draft")):
+    for owner, name in ((branch, "prompt"), (branch, "read"), (RunMemory, "takes_draft")):
         stopwatch(owner, name, own)
     stopwatch(LLM, "complete", client)
     rows: list[float] = []

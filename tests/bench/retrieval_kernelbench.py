@@ -33,6 +33,7 @@ import numpy as np
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt
+from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval import codec
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
@@ -50,9 +51,8 @@ from rag_kernels.ingest.describe import description, functional_text
 from rag_kernels.ingest.embedder import Embedder, load_embedder
 from rag_kernels.ingest.functionalize import functionalize_many
 from rag_kernels.ingest.pipeline import reindex
-from rag_kernels.options import RetrievalMode
 from rag_kernels.retrieval.bm25 import Postings
-from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 
 NEAREST = 5
 LEVEL_1 = (
@@ -137,7 +137,7 @@ def searcher(retriever: Retriever, mode: RetrievalMode) -> Nearest:
     """The ids of the nearest problems by the real search, the problem itself left out."""
 
     def nearest(fp: FunctionalProblem) -> list[str]:
-        limits = Limits(exclude_problem_ids=(fp.problem.id,))
+        limits = RetrievalLimits(exclude_problem_ids=(fp.problem.id,))
         hits = retriever.search(fp, mode=mode, count=NEAREST, limits=limits)
         return [hit.kernel.problem_id for hit in hits]
 

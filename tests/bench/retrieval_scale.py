@@ -36,7 +36,7 @@ from rag_kernels.ingest import grammar
 from rag_kernels.ingest.callgraph import steps
 from rag_kernels.ingest.describe import description
 from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.retrieval.retriever import Limits, Retriever
+from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 
 PROBLEMS_SEED, QUERIES_SEED, EMBEDDED_SEED = 1, 2, 3
 EMBEDDED = 4000  # problems, described and embedded at once
@@ -154,7 +154,7 @@ def measure(folder: Path, queries: int) -> dict[str, Any]:
     asked = [made_up(graph, rng) for graph in graphs]
     words = [grammar.english(graph, rng) for graph in graphs]
     limits = [
-        Limits("cuda" if i % 2 else "cpu", exclude_problem_ids=(old[i % len(old)],), exclude_family=i % 4 == 3)
+        RetrievalLimits("cuda" if i % 2 else "cpu", exclude_problem_ids=(old[i % len(old)],), exclude_family=i % 4 == 3)
         for i in range(queries)
     ]
     held = Bottleneck("memory", "memory bandwidth")
