@@ -1,0 +1,1 @@
+"""Remember: the DuckDB store, its vector index, and bundles to exchange kernels."""

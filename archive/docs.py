@@ -1,4 +1,4 @@
-"""docs/archive.md, from the database itself: `python -m rag_kernels.archive.docs > docs/archive.md`.
+"""The reference page of the archive's tables: `python -m rag_kernels.archive.docs > docs/reference/archive_schema.md`.
 
 Comes in: nothing but the schema of a fresh archive, whose tables, views and columns carry their comments. Goes out:
 Markdown. A test fails when the file is not what this prints.
@@ -7,7 +7,6 @@ Markdown. A test fails when the file is not what this prints.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_kernels.archive.memory import MemoryArchive
@@ -17,16 +16,14 @@ from rag_kernels.archive.rows import KEYS
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-EXCHANGE = Path(__file__).with_name("exchange.md")  # bundles and importers, written by hand
-SHARING = Path(__file__).with_name("sharing.md")  # likewise
-TRIALS = Path(__file__).with_name("trials.md")  # likewise, what it withstands and how quick it is
+PREFACE = """# The archive: tables, views and macros
 
-PREFACE = """# The archive
+What to ask an archive in SQL, column by column.
 
 An archive is a folder: `archive.duckdb` holds everything, `chroma/` is an index over its vectors that is rebuilt
 whenever it is missing, behind or damaged. It is at `$RAG_KERNELS_ARCHIVE`, else at
 `~/.local/share/rag-kernels/archive`. Several processes may use it at once: each transaction opens the file, and waits
-while another process has it open. [A server](#sharing-an-archive) shares it with other machines.
+while another process has it open.
 
 Look into it with DuckDB 1.4 or newer:
 
@@ -40,7 +37,7 @@ evaluation may rise. Times are ISO 8601 in UTC, as text (`created_at::TIMESTAMPT
 How far a kernel is trusted: *claimed* (imported, not judged here), *compiled* (built, but the device it is for was
 not there), *verified* (right on every check, and timed), *confirmed* (passed again in a fresh process).
 
-This page is made by `python -m rag_kernels.archive.docs > docs/archive.md`.
+This page is made by `python -m rag_kernels.archive.docs > docs/reference/archive_schema.md`.
 """
 
 
@@ -56,9 +53,6 @@ def page() -> str:
         ).fetchall()
         parts = [
             PREFACE,
-            EXCHANGE.read_text(),
-            SHARING.read_text(),
-            TRIALS.read_text(),
             "## Tables\n",
             *(_table(con, name, comment) for name, comment in tables),
             "## Views\n",

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the help texts and the settings: `python docs/make_cli.py`. A test compares them."""
+"""Writes docs/reference/cli.md from the help texts and the settings: `python docs/make_cli.py`."""
 
 import subprocess
 import sys
@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rag_kernels.cli.settings import Settings
 
-PAGE = Path(__file__).with_name("cli.md")
+PAGE = Path(__file__).with_name("reference") / "cli.md"
 
 
-def cli_page() -> str:
+def page() -> str:
     """The whole page: typer's own documentation of the commands, then the settings."""
     command = [sys.executable, "-P", "-m", "typer", "rag_kernels.cli", "utils", "docs", "--name", "rag-kernels"]
     commands = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip()
@@ -39,4 +39,4 @@ Flags come before these environment variables, and these before the defaults.
 
 
 if __name__ == "__main__":
-    PAGE.write_text(cli_page())
+    PAGE.write_text(page())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Kinds that go beyond what the problem's own inputs look like (`eval.draws` makes them).
+# Kinds that go beyond what the problem's own inputs look like (`eval.numerics.input_draws` makes them).
 SPECIAL = ("spread", "shifted", "far", "spikes", "rare spikes", "constant rows", "ties", "large", "tiny")
 # Relative errors of an exactness probe: fp32 in any order of summation stays below the first; TF32, fp16 and bf16 are
 # above the second, bf16 above the third.

@@ -1,8 +1,9 @@
 """The judge: candidates in, verdicts out. It never imports candidate code and never lets it near an answer.
 
 Three roles in separate processes: the judge (here: seeds, clock, expected outputs, verdicts), a reference worker
-(`eval.reference`) and a candidate worker (`eval.candidate`), both forked from warm parents. Builds of a round run
-together in one ninja graph. Judges of other processes may use the device meanwhile, but not while one of them times.
+(`children.reference`) and a candidate worker (`children.candidate`), both forked from warm parents. Builds of a round
+run together in one ninja graph. Judges of other processes may use the device meanwhile, but not while one of them
+times.
 """
 
 from __future__ import annotations
@@ -41,9 +42,18 @@ from rag_kernels.eval.records import (
 from rag_kernels.eval.sessions.candidate_session import Subject
 from rag_kernels.eval.sessions.session_pool import AtOtherSizes, Sessions
 from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.trial import Trial
 
-JUDGE_VERSION = "2"
+CHECKS_VERSION = "3"  # of what is checked and how; raise it with every change of a check
+
+
+def judge_version(rule: TimingRule) -> str:
+    """Return the version of judgements by this rule: results of two versions are not compared with each other."""
+    return f"{CHECKS_VERSION}-{rule.version}"
+
+
+JUDGE_VERSION = judge_version(TimingRule())
 
 
 More = Callable[[], Sequence[Candidate]]
@@ -114,7 +124,7 @@ class LocalJudge:
             compiler=tools.version,
             threads=threads(),
             sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()),
-            judge_version=JUDGE_VERSION,
+            judge_version=judge_version(limits.timing),
         )
 
     @property
@@ -224,11 +234,11 @@ class LocalJudge:
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
         limits = self.limits
-        asked = f"{limits.measure_compile} {limits.pairs}"
+        asked = f"{limits.measure_compile}"
         asked += f" {limits.precision}" if limits.precision != "strict" else ""
         asked += " autotune" if limits.max_autotune else ""
         environment = f"{self.environment.torch} {threads()} {asked}"
-        return baseline_file(fp, self.device, environment=environment, cache=self.cache)
+        return baseline_file(fp, self.device, environment=environment, rule=limits.timing, cache=self.cache)
 
     def _compile_workers(self) -> Workers:
         """A warm parent that has imported torch.compile's machinery too (seconds), started when first needed.

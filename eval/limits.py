@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from rag_kernels.eval.timing_rule import TimingRule
 
 # What may be left out of a judgement, to measure what it is worth (`Limits.without`).
 DEFENCES = (
@@ -40,19 +42,11 @@ class Limits:
     compile_s: float = 240.0  # torch.compile of the baseline
     memory_bytes: int = 4 << 30  # of a worker's own, beside the shared inputs and outputs
     draws: int = 2  # whole draws of inputs and parameters, beside one of zero-mean inputs
-    pairs: int = 30  # timed pairs at least, and no more where intervals are narrow then
-    max_pairs: int = 60
-    timed_s: float = 0.5  # aim for this much time in pairs
-    max_timed_s: float = 20.0
-    rechecked: int = 2  # timed calls whose whole output the oracle checks, chosen in secret
-    slow_factor: float = 4.0  # a candidate this much slower than eager is timed with few pairs
-    few_pairs: int = 7
+    timing: TimingRule = field(default_factory=TimingRule)  # all numbers of the clock
     measure_compile: bool = True
     max_autotune: bool = False  # also race torch.compile(mode="max-autotune"): minutes on a CPU
     precision: str = "strict"  # the lowest class that products may be computed in: strict, tf32, any
     thorough: bool = False  # every check also outside confirmations
     repeats: int = 10  # thorough: calls on the same content
-    warm_pairs: int = 11  # thorough: pairs with inputs left in the cache
-    self_pairs: int = 30  # thorough: pairs of eager against itself
     ncu: bool = False  # ask Nsight Compute about the kernels that lead
     without: frozenset[str] = frozenset()  # defences left out, to see what each is worth (`rag-kernels zoo --ablate`)

@@ -1,0 +1,1 @@
+"""Fill the archive: functional forms, features and embeddings of problems, and kernels from elsewhere."""

@@ -168,7 +168,7 @@ def workers() -> Check:
 
 
 def sandbox() -> Check:
-    """The layers that were seen to hold for every candidate; see the docstring of `eval.zygote`."""
+    """The layers that were seen to hold for every candidate; see the docstring of `eval.process.warm_parent`."""
     found = layers()
     detail = ", ".join(found)
     if any(name.startswith("bwrap") for name in found):

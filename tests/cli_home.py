@@ -23,8 +23,9 @@ PROGRAM = [str(Path(sys.executable).with_name("rag-kernels"))]
 QUICK = """
 from dataclasses import replace
 from rag_kernels import api, cli
+from rag_kernels.eval.timing_rule import TimingRule
 asked = api.Limits
-api.Limits = lambda **given: replace(asked(**given), measure_compile=False, timed_s=0.1)
+api.Limits = lambda **given: replace(asked(**given), measure_compile=False, timing=TimingRule(timed_s=0.1))
 cli.main()
 """
 QUICK_PROGRAM = [sys.executable, "-c", QUICK]

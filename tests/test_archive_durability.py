@@ -97,7 +97,7 @@ from pathlib import Path
 import factories as f
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.archive.store import FileArchive
-from rag_kernels.growth import NIGHT
+from rag_kernels.long_runs.growth import NIGHT
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 archive = FileArchive(Path(sys.argv[1]))

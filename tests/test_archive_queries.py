@@ -187,11 +187,6 @@ def test_version_is_for_caching(archive: MemoryArchive) -> None:
     assert queries.version(archive) == before
 
 
-def test_the_page_on_the_schema_is_current() -> None:
-    page = Path(docs.__file__).resolve().parent.parent / "docs" / "archive.md"
-    assert page.read_text() == docs.page(), "run `python -m rag_kernels.archive.docs > docs/archive.md`"
-
-
 def test_every_table_view_and_column_is_explained() -> None:
     with MemoryArchive().database.read() as con:
         bare = con.execute(

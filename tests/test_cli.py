@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_home import QUICK_PROGRAM, RIGHT, ROOT, Done, environment, run, starter_kernels
+from cli_home import QUICK_PROGRAM, RIGHT, Done, environment, run, starter_kernels
 from factories import linear_problem
 from typer.testing import CliRunner
 
@@ -55,14 +54,6 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     assert done.exit_code == 0 and f"Example: rag-kernels {command[0]}" in done.output
     if command != ["archive"]:
         assert "--json" in done.output
-
-
-def test_the_documentation_is_what_the_help_says() -> None:
-    spec = importlib.util.spec_from_file_location("make_cli", ROOT / "docs" / "make_cli.py")
-    assert spec and spec.loader
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    assert made.PAGE.read_text() == made.cli_page(), "run `python docs/make_cli.py`"
 
 
 def test_settings_are_few() -> None:

@@ -21,11 +21,12 @@ from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import gpu_count, units
 from rag_kernels.eval.records import Candidate, Passed, verdict_name
+from rag_kernels.eval.timing_rule import TimingRule
 
 pytest.importorskip("ray")
 
 LEFT_OUT = frozenset({"admission", "special values", "sanitizers", "repeats", "odd shapes"})
-QUICK = Limits(measure_compile=False, timed_s=0.1, without=LEFT_OUT)
+QUICK = Limits(measure_compile=False, without=LEFT_OUT, timing=TimingRule(timed_s=0.1))
 SOURCES = {
     "passed": RIGHT,
     "wrong": WRONG,

@@ -21,6 +21,7 @@ from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict, Wrong
 from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.offline.compose import write
@@ -98,7 +99,7 @@ KERNEL_ERRORS = {  # none changes a number
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    limits = Limits(measure_compile=False, pairs=7, few_pairs=3)
+    limits = Limits(measure_compile=False, timing=TimingRule(pairs=7, few_pairs=3))
     with open_judge("cuda", limits=limits, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
         yield opened
 
@@ -179,7 +180,7 @@ def test_memory_is_given_away_and_opened_again(judge: LocalJudge) -> None:
 
 @pytest.mark.parametrize("tool", KERNEL_ERRORS)
 def test_the_kernels_of_a_module_run_under_sanitizers(tmp_path: Path, tool: str) -> None:
-    limits = Limits(measure_compile=False, pairs=7, few_pairs=3, thorough=True)
+    limits = Limits(measure_compile=False, thorough=True, timing=TimingRule(pairs=7, few_pairs=3))
     source = OWN_KERNEL.replace("BEFORE", KERNEL_ERRORS[tool])
     with open_judge("cuda", limits=limits, cache_dir=tmp_path, at_other_sizes=at_other_sizes) as judge:
         fp = functionalize(problem_from_source("softmax", SOFTMAX.replace("ROWS", "512")), workers=judge.workers)

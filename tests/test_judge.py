@@ -23,6 +23,7 @@ from rag_kernels.eval.records import (
     TimedOut,
     Wrong,
 )
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functionalize import functionalize
 
 PROBLEM = """
@@ -88,7 +89,13 @@ class ModelNew(nn.Module):
     def forward(self, x):
         return F.relu(torch.addcmul(self.bias, x, self.weight))
 """
-QUICK = Limits(load_s=30, call_s=8, pairs=8, max_pairs=8, timed_s=0.05, memory_bytes=1 << 30, measure_compile=False)
+QUICK = Limits(
+    load_s=30,
+    call_s=8,
+    memory_bytes=1 << 30,
+    measure_compile=False,
+    timing=TimingRule(pairs=8, max_pairs=8, timed_s=0.05),
+)
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.candidate_session import Subject
 from rag_kernels.eval.sessions.problem_session import Session
-from rag_kernels.eval.timing.race import MOST_CALLS, Race, Times
+from rag_kernels.eval.timing.race import Race, Times
 from rag_kernels.eval.timing.reference_times import ReferenceTimes
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
@@ -290,7 +291,7 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
     candidate = Candidate(altered(), "kernel", "cpu")
     (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
     assert isinstance(built, Built)
-    limits = replace(judge.limits, pairs=30, max_pairs=60, few_pairs=7)
+    limits = replace(judge.limits, timing=TimingRule())
     with (
         Session(
             softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=limits
@@ -303,7 +304,7 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
         subject.round_trips = [1e-9] * 9
         assert race._missing() < 0
         subject.round_trips = [1.0] * 9
-        assert race._missing() == MOST_CALLS - 4
+        assert race._missing() == session.limits.timing.most_burst - 4
         monkeypatch.setattr(session.timed, "calls_for", lambda seconds: 16)
         monkeypatch.setattr(Race, "_first_s", lambda race: 0.1)
         slow = Race(subject, race.place, ["eager"])  # 16 calls of it would take 1.6 s
@@ -319,7 +320,7 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
             assert len(race._chosen(7)) == 2
         times = race.run()
         assert times.kept  # one of the few pairs is always checked
-        assert times.stopped_early and len(times.seconds["eager"]) == session.limits.few_pairs
+        assert times.stopped_early and len(times.seconds["eager"]) == session.limits.timing.few_pairs
 
 
 def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(

@@ -1,21 +1,21 @@
-"""The line of folders and the weight of imports, read from the source and tried in fresh interpreters."""
+"""The line of folders and of packages, and the weight of imports: read from the source, tried in fresh interpreters."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import import_graph as graph
 import pytest
+from import_graph import FILES, LINE, ROOT
 
 import rag_kernels
 
-ROOT = Path(__file__).resolve().parent.parent
-LINE = ("eval", "archive", "ingest", "rag_kernels", "app")
-FILES = sorted(p for folder in LINE for p in (ROOT / folder).rglob("*.py"))  # rglob follows no links
 HEAVY = (
     "torch",
     "litellm",
@@ -30,38 +30,39 @@ HEAVY = (
 
 # Where our own packages may be imported inside functions: commands start fast by loading their work when they run,
 # and the workers' side of `eval` (which imports torch at the top) is loaded in child processes only.
-LATE_IMPORTS = ("rag_kernels/cli/", "rag_kernels/export/runtime.py", "eval/")
+LATE_IMPORTS = ("rag_kernels/cli/", "eval/")
 
+# Runs in child processes only. The judge starts it by name and never imports it: the wall inside `eval`.
+CHILDREN = ("eval/numerics/", "eval/children/")
+MAY_IMPORT_CHILDREN = (*CHILDREN, "eval/zoo/")
 
-def imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    return []
+# Imports against the order of packages that are on their way out. Delete the constant with its last line.
+AGAINST_THE_ORDER = {("eval/sessions/problem_session.py", "eval/timing/reference_times.py")}
 
-
-def own(names: list[str]) -> list[str]:
-    return [name for name in names if name.split(".")[0] in (*LINE, "tests")]
+every_file = pytest.mark.parametrize("file", FILES, ids=graph.shown)
 
 
 def folder_of(name: str) -> str:
-    """The folder in which a module lies, of its full name."""
+    """Return the folder in which a module of ours lies, by its full name."""
     second = f"{name}.".split(".")[1]
     return second if second in LINE else "rag_kernels"
 
 
-def module_of(file: Path) -> str:
-    parts = list(file.relative_to(ROOT).with_suffix("").parts)
-    return ".".join(parts if parts[0] == "rag_kernels" else ["rag_kernels", *parts]).removesuffix(".__init__")
+def own(file: Path) -> list[graph.Import]:
+    """Return a file's imports of ours, also by names that would only work in a checkout."""
+    return [i for i in graph.imports(file) if i.module.split(".")[0] in (*LINE, "tests", "docs")]
 
 
-def late_imports(tree: ast.Module) -> Iterator[str]:
-    """Our own packages, imported inside a function."""
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
-                yield from own(imported(node))
+def strings(file: Path) -> Iterator[str]:
+    """Yield every string that stands in a file by itself."""
+    for node in ast.walk(graph.tree_of(file)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def defined(file: Path) -> set[str]:
+    """Return the names of the functions and classes that a module defines."""
+    return {node.name for node in graph.tree_of(file).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def loaded_by(code: str) -> set[str]:
@@ -71,47 +72,84 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split("\n")[-2].split())
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@every_file
 def test_imports_point_left(file: Path) -> None:
-    place = LINE.index(file.relative_to(ROOT).parts[0])
-    for node in ast.walk(ast.parse(file.read_text())):
-        for name in own(imported(node)):
-            assert name.split(".")[0] == "rag_kernels", f"{file}: imports {name}, a name that a user may have"
-            assert LINE.index(folder_of(name)) <= place, f"{file}: imports {name}, which lies to the right"
+    place = LINE.index(graph.shown(file).split("/")[0])
+    for found in own(file):
+        name = found.module
+        assert name.split(".")[0] == "rag_kernels", f"{file}: imports {name}, a name that a user may have"
+        assert LINE.index(folder_of(name)) <= place, f"{file}: imports {name}, which lies to the right"
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@every_file
 def test_imports_are_absolute_and_none_hides_in_a_function(file: Path) -> None:
-    tree = ast.parse(file.read_text())
-    assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level], f"{file}: relative import"
-    if not str(file.relative_to(ROOT)).startswith(LATE_IMPORTS):
-        assert list(late_imports(tree)) == [], f"{file}: imports our own packages inside a function"
+    relative = [n for n, _ in graph.statements(graph.tree_of(file)) if isinstance(n, ast.ImportFrom) and n.level]
+    assert not relative, f"{file}: relative import"
+    if not graph.shown(file).startswith(LATE_IMPORTS):
+        assert [i for i in own(file) if i.when == "late"] == [], f"{file}: imports our own packages inside a function"
 
 
 def test_there_are_no_rings() -> None:
     """Between modules, counting only what is imported when a module is loaded."""
-    modules = {module_of(f): f for f in FILES}
-    edges = {name: set(module_imports(ast.parse(file.read_text()), set(modules))) for name, file in modules.items()}
+    edges: dict[str, list[str]] = {}
+    for source, target, when in graph.edges():
+        if when == "load" and target != "rag_kernels/__init__.py":
+            edges.setdefault(source, []).append(target)
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> None:
         assert name not in path, f"a ring: {' -> '.join((*path, name))}"
         if name not in done:
-            for other in edges[name]:
+            for other in edges.get(name, ()):
                 visit(other, (*path, name))
             done.add(name)
 
-    for name in modules:
+    for name in edges:
         visit(name, ())
 
 
-def module_imports(tree: ast.Module, known: set[str]) -> Iterator[str]:
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from (n for n in own(imported(node)) if n in known)
-        elif isinstance(node, ast.ImportFrom) and own([node.module or ""]):
-            children = {f"{node.module}.{alias.name}" for alias in node.names}
-            yield from (children & known) or ({node.module or ""} & known - {"rag_kernels"})
+@pytest.mark.parametrize("folder", graph.ORDERS)
+def test_packages_stand_in_a_line(folder: str) -> None:
+    """Every import counts: late ones too, and those for type checkers."""
+    rank = {name: place for place, name in enumerate(graph.ORDERS[folder])}
+    for (source, target), found in graph.package_edges(folder).items():
+        assert source in rank and target in rank, f"give {source} and {target} a place in docs/import_graph.py"
+        against = [edge for edge in found if rank[target] > rank[source] and edge not in AGAINST_THE_ORDER]
+        assert against == [], f"{folder}: {source} may not import {target}"
+
+
+@pytest.mark.parametrize("folder", graph.ORDERS)
+def test_every_package_of_the_order_is_a_folder_with_files(folder: str) -> None:
+    packages = [p for p in graph.ORDERS[folder] if p not in (graph.ROOT_FILES, graph.TOP_FILES)]
+    there = {p.parent.name for p in (ROOT / folder).glob("*/__init__.py") if not p.parent.is_symlink()}
+    assert set(packages) == there
+
+
+def test_the_judges_side_imports_nothing_of_the_childrens() -> None:
+    edges = [(a, b) for a, b, _ in graph.edges() if b.startswith(CHILDREN) and not a.startswith(MAY_IMPORT_CHILDREN)]
+    assert edges == [], "start it by its name in a child process"
+
+
+def test_only_children_import_torch_when_they_are_loaded() -> None:
+    found = {i.path for f in FILES for i in graph.imports(f) if i.when == "load" and i.module.split(".")[0] == "torch"}
+    assert {path for path in found if path.startswith("eval/") and not path.startswith(CHILDREN)} == set()
+    assert any(path.startswith(CHILDREN) for path in found)  # the reading itself works
+
+
+def test_functions_that_are_started_by_name_exist() -> None:
+    """Worker roles and targets are strings, `module:function`; programs and children name modules alone."""
+    asked = [
+        (graph.shown(f), text) for f in FILES for text in strings(f) if re.fullmatch(r"rag_kernels[\w.]*:\w+", text)
+    ]
+    assert len(asked) > 10
+    for path, text in asked:
+        module, _, function = text.partition(":")
+        assert module in graph.modules(), f"{path}: there is no module {module}"
+        assert function in defined(ROOT / graph.modules()[module]), f"{path}: {module} defines no {function}"
+    for file in FILES:
+        for text in strings(file):
+            if re.fullmatch(r"rag_kernels(\.\w+)+", text):
+                assert text in graph.modules(), f"{graph.shown(file)}: there is no module {text}"
 
 
 def test_a_users_own_folders_do_no_harm(tmp_path: Path) -> None:
@@ -119,7 +157,9 @@ def test_a_users_own_folders_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "eval").mkdir()
     for name in ("eval/__init__.py", "archive.py", "app.py", "ingest.py"):
         (tmp_path / name).write_text("raise RuntimeError('this is the file of the user')")
-    modules = " ".join(module_of(f) for f in FILES if not f.stem.startswith("_") and not {"app", "zoo"} & {*f.parts})
+    modules = " ".join(
+        graph.module_of(f) for f in FILES if not f.stem.startswith("_") and not {"app", "zoo"} & {*f.parts}
+    )
     code = (
         "import sys; sys.path.insert(0, ''); from importlib import import_module\n"
         f"for name in {modules!r}.split(): import_module(name)"
@@ -134,7 +174,7 @@ def test_a_users_own_folders_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_no_file_is_named_like_a_stdlib_module() -> None:
-    assert [str(f.relative_to(ROOT)) for f in FILES if f.stem in sys.stdlib_module_names] == []
+    assert [graph.shown(f) for f in FILES if f.stem in sys.stdlib_module_names] == []
 
 
 def test_the_public_names_are_these() -> None:

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rag_kernels.eval.buffers.call_content import Splice, compose, random_recipe, rows_of
-from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.numerics.compare import Comparison, compare
 from rag_kernels.eval.numerics.input_draws import is_structured
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for, ratio_of
+from rag_kernels.eval.timing_rule import TimingRule
 
 RNG = np.random.default_rng(0)
 GEN = torch.Generator().manual_seed(0)
@@ -155,7 +155,7 @@ def test_who_runs_first_does_not_decide(pairs: int) -> None:
 
 def test_pairs_end_when_the_interval_is_narrow_and_that_makes_no_wins() -> None:
     """Two alike, with noise of each size: stopped by the width alone, they claim a win as seldom as at full length."""
-    rng, least = Random(5), Limits().pairs
+    rng, least = Random(5), TimingRule().pairs
     for noise in (0.002, 0.01, 0.05):
         lengths, wins = [], 0
         for _ in range(200):
@@ -174,6 +174,6 @@ def test_pairs_end_when_the_interval_is_narrow_and_that_makes_no_wins() -> None:
 
 
 def test_slow_pairs_are_fewer() -> None:
-    assert pairs_for(0.01, least=30, most=60, target_s=0.5, limit_s=20) == 50
-    assert pairs_for(1e-5, least=30, most=60, target_s=0.5, limit_s=20) == 60
-    assert pairs_for(4.0, least=30, most=60, target_s=0.5, limit_s=20) == 5
+    assert pairs_for(0.01, TimingRule()) == 50
+    assert pairs_for(1e-5, TimingRule()) == 60
+    assert pairs_for(4.0, TimingRule()) == 5

@@ -15,6 +15,7 @@ from test_offline_writer import brief
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import FunctionalProblem, Node, Passed, Ref
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.graph.nodes import base_name
@@ -151,7 +152,7 @@ def test_constants_become_numbers_in_the_loops() -> None:
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    quick = Limits(load_s=30, call_s=8, pairs=8, max_pairs=8, timed_s=0.05, measure_compile=False)
+    quick = Limits(load_s=30, call_s=8, measure_compile=False, timing=TimingRule(pairs=8, max_pairs=8, timed_s=0.05))
     with open_judge("cpu", limits=quick, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
         yield opened
 

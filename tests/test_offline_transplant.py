@@ -20,6 +20,7 @@ from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.pipeline import index_attempt
@@ -329,7 +330,7 @@ def test_cuda_compiles_with_a_split_source_beside_ours(rms: FunctionalProblem, t
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    quick = Limits(load_s=30, call_s=8, pairs=8, max_pairs=8, timed_s=0.05, measure_compile=False)
+    quick = Limits(load_s=30, call_s=8, measure_compile=False, timing=TimingRule(pairs=8, max_pairs=8, timed_s=0.05))
     with open_judge("cpu", limits=quick, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
         yield opened
 

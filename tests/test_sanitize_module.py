@@ -12,6 +12,7 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 
@@ -60,7 +61,7 @@ rag-kernels: call 0
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    limits = Limits(pairs=7, max_pairs=7, timed_s=0.02, measure_compile=False, thorough=True)
+    limits = Limits(measure_compile=False, thorough=True, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.02))
     with open_judge("cpu", limits=limits, cache_dir=tmp_path_factory.mktemp("c"), at_other_sizes=at_other_sizes) as one:
         yield one
 

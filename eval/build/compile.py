@@ -46,7 +46,7 @@ COMMON_HEADERS = """\
 """
 # `-checked` builds are programs of their own, for sanitizers: the source and `rag_driver.h` around it; `cpu-raced` is
 # one for ThreadSanitizer, on an OpenMP runtime of our own (`rag_openmp.cpp`).
-# `cuda-host` is the host part of a split CUDA source (`eval.nvrtc`).
+# `cuda-host` is the host part of a split CUDA source (`eval.build.nvrtc`).
 Flavour = Literal["cpu", "cuda", "cpu-checked", "cpu-raced", "cuda-checked", "cuda-host"]
 SUFFIX: dict[Flavour, str] = {
     "cpu": ".cpp",

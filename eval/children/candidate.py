@@ -4,9 +4,9 @@ Role of a forked child (`serve`). It holds the inputs of the current call and bu
 problem's source, a reference output, a tolerance, or word of what a call is for: every call is the same request.
 All that it says is "done" (or the text of an exception); outputs are bytes that the judge reads and compares.
 
-Covered by `eval.zygote`: process tree, memory, processes, files, environment, and the sandbox where there is one.
-Covered here: on a CPU inputs are mapped read-only and every tensor lies between guard pages; on a GPU between bands
-of a known pattern; a composed forward runs without builtins.
+Covered by `process.warm_parent`: process tree, memory, processes, files, environment, and the sandbox where there is
+one. Covered here: on a CPU inputs are mapped read-only and every tensor lies between guard pages; on a GPU between
+bands of a known pattern; a composed forward runs without builtins.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class Loaded:
 
 
 class Recorder:
-    """Calls as `eval.driver_file` has them. `left_out` says why they are not of use."""
+    """Calls as `eval.build.call_file` has them. `left_out` says why they are not of use."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []

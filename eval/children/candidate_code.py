@@ -14,21 +14,9 @@ from typing import Any, Protocol
 import torch
 
 from rag_kernels.eval.build.candidate_form import kernels_text
+from rag_kernels.eval.build.composed_forward import Kernels, composed_forward
 from rag_kernels.eval.build.nvrtc import SplitKernels, kernel_names
 from rag_kernels.eval.build.torch_extension import lighten
-
-# What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
-# builtins; the forward cannot name it (eval.tiers refuses underscores).
-SAFE_BUILTINS = {
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "len": len,
-    "max": max,
-    "min": min,
-    "tuple": tuple,
-    "__import__": __import__,
-}
 
 
 class Buffers(Protocol):
@@ -89,45 +77,6 @@ class ComposedCode:
         arguments = _arguments(buffers, message)
         keywords = {name: tuple(v) if isinstance(v, list) else v for name, v in message["keywords"].items()}
         return keeping(buffers, lambda: self._forward(*arguments, **keywords))
-
-
-def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
-    """The `forward` of a composed source, which `eval.tiers.check_composed` has passed."""
-    names: dict[str, Any] = {
-        "torch": torch,
-        "F": torch.nn.functional,
-        "kernels": kernels,
-        "__builtins__": SAFE_BUILTINS,
-    }
-    exec(compile(source.replace(kernels_text(source), ""), "<candidate>", "exec"), names)
-    forward: Callable[..., Any] = names["forward"]
-    return forward
-
-
-class Kernels:
-    """`kernels.<name>(...)` in a composed forward: the exported functions of its library.
-
-    `_muted` turns every one into a call that does nothing, to see whether the result needs them; a `_recorder` hears of
-    every call before it is made. A forward can name neither (`eval.tiers`).
-    """
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-        self._muted = False
-        self._recorder: Callable[[str, Sequence[Any]], None] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        function = self._library.get_function(name)
-        if function is None:
-            raise AttributeError(f"the kernels export no function `{name}`")
-
-        def call(*arguments: Any) -> Any:
-            if self._recorder is not None:
-                self._recorder(name, arguments)
-            return None if self._muted else function(*arguments)
-
-        setattr(self, name, call)
-        return call
 
 
 class ModuleCode:

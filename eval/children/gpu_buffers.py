@@ -38,7 +38,10 @@ class Banded:
 
 
 def compose_all(jobs: Iterable[Job]) -> None:
-    """`eval.content.compose` of many tensors. Small copies go together: asking for one takes longer than making it."""
+    """`buffers.call_content.compose` of many tensors.
+
+    Small copies go together: asking for one takes longer than making it.
+    """
     for together in itertools.zip_longest(*(copies(*job) for job in jobs), fillvalue=()):
         pairs = [pair for step in together for pair in step]
         small = [(to, source) for to, source in pairs if to.numel() <= SMALL]
@@ -64,7 +67,7 @@ def dirty_shared_memory() -> None:
 
 
 def digest(tensors: Sequence[Any]) -> str:
-    """As `eval.fingerprint.digest` makes it of the bytes, where the tensors are."""
+    """As `eval.buffers.output_snapshot.digest` makes it of the bytes, where the tensors are."""
     made = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():

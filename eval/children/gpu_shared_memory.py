@@ -79,7 +79,7 @@ def shared(size: int) -> int:
 
 
 def views(raw: torch.Tensor, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-    """Tensors that lie one after the other in flat bytes, where `eval.arena.layout` has them."""
+    """Tensors that lie one after the other in flat bytes, where `eval.buffers.shared_arena.layout` has them."""
     offsets, _ = layout(specs)
     parts = [raw[start : start + tensor_bytes(spec)] for spec, start in zip(specs, offsets, strict=True)]
     return [p.view(getattr(torch, s.dtype)).reshape(s.shape) for p, s in zip(parts, specs, strict=True)]

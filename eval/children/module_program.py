@@ -1,6 +1,6 @@
 """A module candidate in a program of its own, for a sanitizer: `python -m ...children.module_program CALL ...`.
 
-Comes in: files with a call each, as `eval.sanitize_module` writes them. Goes out: a line before each call, and
+Comes in: files with a call each, as `instruments.module_sanitizers` writes them. Goes out: a line before each call, and
 whatever the sanitizer has to say that the program runs under. Code that fails ends it with REFUSED: that it does is for
 other checks to find. Runs in a candidate's sandbox only.
 """
@@ -22,7 +22,7 @@ from rag_kernels.eval.children.candidate_code import load
 
 
 class Given:
-    """The tensors of one call (`eval.loading.Buffers`)."""
+    """The tensors of one call (`eval.children.candidate_code.Buffers`)."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.tensors = tensors

@@ -164,7 +164,8 @@ class Reference:
             self._attribute(path).copy_(content.get(path, initial))
 
     def draw(self, *, seed: int, kind: str, layout: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
-        """Make one draw of all tensor arguments, in the arena or, on a GPU, there; for the kinds see `eval.draws`.
+        """Make one draw of all tensor arguments, in the arena or, on a GPU, there; for the kinds see
+        `numerics.input_draws`.
 
         `structured` says of each whether its arrangement means something.
         """

@@ -1,11 +1,11 @@
 """What a module builds for itself under sanitizers: its extension built anew with checks on a CPU, compute-sanitizer on
 a GPU.
 
-Comes in: a module's source and calls at small or odd sizes. Goes out: reports as `eval.sanitize` makes them. The module
-runs in a Python of its own (`eval.module_program`), in a candidate's worker. Python, torch and the libraries are in
-there too and not ours to judge, so that only what is found within the module's own code counts: on a CPU an error with
-a file that was built here in its trace, on a GPU one in a kernel that the source names. A module is arbitrary code and
-can tell that it is looked at: this finds mistakes, not intent.
+Comes in: a module's source and calls at small or odd sizes. Goes out: reports as `instruments.sanitizers` makes them.
+The module runs in a Python of its own (`children.module_program`), in a candidate's worker. Python, torch and the
+libraries are in there too and not ours to judge, so that only what is found within the module's own code counts: on a
+CPU an error with a file that was built here in its trace, on a GPU one in a kernel that the source names. A module is
+arbitrary code and can tell that it is looked at: this finds mistakes, not intent.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ def compare(
 ) -> Comparison:
     """Judge one output: `got` and `reference` in the problem's dtype, `oracle` in fp64 (or the exact integers).
 
-    `noise` is the error of runs with amplified rounding (`eval.noise`), element by element: where inputs are unusual
-    it says how ill-conditioned the problem is there, and a candidate is allowed as much. `limits` are R_rms and R_max
-    as calibrated for the problem (`eval.admission`); by default those of the dtype.
+    `noise` is the error of runs with amplified rounding (`numerics.rounding_noise`), element by element: where inputs
+    are unusual it says how ill-conditioned the problem is there, and a candidate is allowed as much. `limits` are
+    R_rms and R_max as calibrated for the problem (`eval.sessions.admission`); by default those of the dtype.
     """
     if got.numel() == 0:
         return Comparison(True, 0.0, "")

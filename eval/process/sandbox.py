@@ -1,7 +1,7 @@
 """The box around code that is not trusted: a bubblewrap command line, and what of it works on this machine.
 
 Comes in: the folders to be seen and the one to be written. Goes out: the start of a command line (empty where
-bubblewrap cannot work), the confinement of the workers inside (`eval.lockdown`), and the names of the layers that
+bubblewrap cannot work), the confinement of the workers inside (`process.lockdown`), and the names of the layers that
 hold. Nothing is guessed: each layer is tried once per process. Knows nothing of kernels or verdicts.
 """
 

@@ -10,7 +10,7 @@ What holds for every worker (tests/test_workers.py):
 - RLIMIT_FSIZE and a watchdog on the scratch folder:                    test_a_scratch_folder_may_not_fill_the_disk
 - the whole tree dies with it, also what left its session:              test_grandchildren_that_left_the_session_...
 - an environment from an allow-list:                                    test_keys_are_not_in_the_environment
-What holds for a candidate's, as far as `eval.sandbox.layers()` names it (tests/test_sandbox.py attacks each layer
+What holds for a candidate's, as far as `process.sandbox.layers()` names it (tests/test_sandbox.py attacks each layer
 alone: test_the_layer_alone_stops_it[attack-layer]):
 - bwrap: no network and no socket of the host      connect_tcp, connect_unix, connect_abstract
 - bwrap, landlock: no file of the user is read     read_file, open_environment

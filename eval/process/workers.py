@@ -1,7 +1,7 @@
 """Child processes for everything that runs a user's or a candidate's code.
 
 Comes in: the name of a function (`"module:function"`). Goes out: its result, or `WorkerFailed` with the kind of
-failure. One warm parent (`eval.zygote`) per `Workers`; a fork of it takes some 30 ms where a fresh interpreter
+failure. One warm parent (`process.warm_parent`) per `Workers`; a fork of it takes some 30 ms where a fresh interpreter
 with torch takes seconds. Knows nothing of kernels or verdicts.
 """
 

@@ -3,7 +3,7 @@
 Comes in: a FunctionalProblem. Goes out: an `Admission`: what the output depends on, which null kernels would pass,
 how exact honest arithmetic is and how far from that the nearest lower precision lies (the limits follow from the two),
 and, if nothing needs to be computed, the sentence that says so. The numbers come from a child process
-(`eval.examination`); no candidate is known here, and seeds come from the operating system.
+(`eval.children.examination`); no candidate is known here, and seeds come from the operating system.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def open_admission(
 ) -> Admission:
     """The cached admission, or one examined now. An examination that fails costs a note, never the problem.
 
-    It takes turns (`eval.turns`) on `units`, with locks under the folder `locks`; the caller must hold none meanwhile.
+    It takes turns (`machine.device_lock`) on `units`, with locks under the folder `locks`; the caller must hold none
+    meanwhile.
     """
     if fp.uses_random:
         raise ProblemError(

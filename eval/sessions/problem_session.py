@@ -172,7 +172,7 @@ class Session:
         return reply is not None and bool(reply["finite"])
 
     def special(self, kind: str) -> int | None:
-        """The draw of a kind of `eval.draws`, or None where the problem itself gives no sound answer to it."""
+        """Return the draw of a kind of `input_draws`, or None where the problem gives no sound answer to it."""
         if kind not in self.kinds:
             self.kinds[kind] = self._special(kind)
         return self.kinds[kind]

@@ -16,11 +16,11 @@ from pathlib import Path
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Device, FunctionalProblem, Ratio
 from rag_kernels.eval.sessions.problem_session import Session
-from rag_kernels.eval.timing.paired_ratio import Paired, median_us, orders, pairs_for
+from rag_kernels.eval.timing.paired_ratio import Paired, interleave, median_us, pairs_for
 from rag_kernels.eval.timing.reference_times import VARIANTS
+from rag_kernels.eval.timing_rule import TimingRule
 
-BASELINE_VERSION = "4"
-FASTER = 8  # times that another baseline may be as fast as eager
+BASELINE_VERSION = "5"  # of what is measured; by which numbers is the rule's own version
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Baseline:
 NOT_ASKED = Baseline(None, None, "torch.compile was not asked for")
 
 
-def baseline_file(fp: FunctionalProblem, device: Device, *, environment: str, cache: Path) -> Path:
+def baseline_file(fp: FunctionalProblem, device: Device, *, environment: str, rule: TimingRule, cache: Path) -> Path:
     """Where this problem's baseline on this machine is, or will be, kept."""
-    key = content_id("bl", fp.problem.source, device.key, environment, BASELINE_VERSION)
+    key = content_id("bl", fp.problem.source, device.key, environment, BASELINE_VERSION, rule.version)
     return cache / "baselines" / f"{key}.json"
 
 
@@ -59,23 +59,20 @@ def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
 
 
 def _measure(session: Session) -> Baseline:
-    limits = session.limits
-    session.timed.prepare_baselines()
-    if not session.timed.variants:
-        return Baseline(None, None, session.timed.compile_note)
-    pair_s = 2 * session.timed.eager_estimate_s()
-    pairs = pairs_for(
-        pair_s, least=limits.pairs // 2, most=limits.pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
-    )
-    calls = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
-    names = ["eager", *session.timed.variants]
-    paired = Paired({variant: [] for variant in names}, orders(names, pairs, session.rng))
-    times = paired.seconds
+    rule, timed = session.limits.timing, session.timed
+    timed.prepare_baselines()
+    if not timed.variants:
+        return Baseline(None, None, timed.compile_note)
+    pairs = pairs_for(2 * timed.eager_estimate_s(), rule, least=rule.pairs // 2, most=rule.pairs)
+    calls = timed.calls_for(timed.eager_estimate_s() / rule.faster)
     with session.turns.alone():
-        for order in paired.orders:
-            session.write(session.random_recipe())
-            for variant in order:
-                times[variant].append(session.timed.call(variant, cold=session.on_gpu, calls=calls))
-    best = min(session.timed.variants, key=lambda v: median_us(times[v]))
+        paired = interleave(
+            Paired({variant: [] for variant in ["eager", *timed.variants]}, rule=rule),
+            pairs,
+            session.rng,
+            before=lambda _: session.write(session.random_recipe()),
+            measure=lambda variant: timed.call(variant, cold=session.on_gpu, calls=calls),
+        )
+    best = min(timed.variants, key=lambda v: median_us(paired.seconds[v]))
     note = "" if best == "compile" else f"the better baseline is {VARIANTS[best]}"
-    return Baseline(median_us(times[best]), paired.speedup("eager", best), note)
+    return Baseline(median_us(paired.seconds[best]), paired.speedup("eager", best), note)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
 from rag_kernels.eval.records import Ratio
-
-NARROW = 1.02  # from the bottom of an interval to its top: no further pairs are needed
-MIN_HALF = 5  # pairs of either order; with fewer the orders are not told apart
+from rag_kernels.eval.timing_rule import TimingRule
 
 
 @dataclass
@@ -26,6 +25,7 @@ class Paired:
 
     seconds: dict[str, list[float]]
     orders: list[list[str]] = field(default_factory=list)
+    rule: TimingRule = field(default_factory=TimingRule)
 
     def speedup(self, of: str, over: str) -> Ratio:
         """How many times as fast `of` is. The geometric mean of both orders', their intervals multiplied: wider than
@@ -36,19 +36,47 @@ class Paired:
     def is_narrow(self, of: str, over: str) -> bool:
         """Whether the speed-up is known to within 1 % or so, wherever it lies."""
         found = self.speedup(of, over)
-        return found.high <= NARROW * found.low
+        return found.high <= self.rule.narrow * found.low
 
     def by_order(self, of: str, over: str) -> list[Ratio]:
         """The speed-up where `of` ran before `over`, and where it ran after; one for all where pairs are few."""
         first = [order.index(of) < order.index(over) for order in self.orders]
         halves = [[i for i, before in enumerate(first) if before is side] for side in (True, False)]
-        if min(map(len, halves)) < MIN_HALF:
+        if min(map(len, halves)) < self.rule.min_half:
             halves = [list(range(len(self.orders)))]
         return [ratio_of([self.seconds[over][i] for i in h], [self.seconds[of][i] for i in h]) for h in halves]
 
 
 def _values(ratio: Ratio) -> tuple[float, float, float]:
     return ratio.median, ratio.low, ratio.high
+
+
+P = TypeVar("P", bound=Paired)
+
+
+def interleave(
+    paired: P,
+    pairs: int,
+    rng: Random,
+    *,
+    before: Callable[[int], None],
+    measure: Callable[[str], float],
+    after: Callable[[int], bool] = lambda number: False,
+) -> P:
+    """Measure every variant once a pair, in random order: the one loop by which anything is timed.
+
+    `before` lays out the content of a pair, `measure` returns the seconds of a call of a variant, and `after` says
+    whether to stop early; each is told the number of the pair or the variant's name.
+    """
+    names = list(paired.seconds)
+    for number, order in enumerate(orders(names, pairs, rng)):
+        before(number)
+        paired.orders.append(order)
+        for name in order:
+            paired.seconds[name].append(measure(name))
+        if after(number):
+            break
+    return paired
 
 
 def orders(names: Sequence[str], pairs: int, rng: Random) -> list[list[str]]:
@@ -73,10 +101,14 @@ def product(a: Ratio, b: Ratio) -> Ratio:
     return Ratio(a.median * b.median, a.low * b.low, a.high * b.high)
 
 
-def pairs_for(pair_s: float, *, least: int, most: int, target_s: float, limit_s: float) -> int:
-    """How many pairs to time: enough for `target_s` in all, within bounds, fewer when a pair is very slow."""
-    wanted = min(most, max(least, math.ceil(target_s / max(pair_s, 1e-6))))
-    return max(5, min(wanted, math.floor(limit_s / max(pair_s, 1e-6))))
+def pairs_for(pair_s: float, rule: TimingRule, *, least: int | None = None, most: int | None = None) -> int:
+    """Return how many pairs to time: enough for `rule.timed_s` in all, fewer when a pair is very slow.
+
+    `least` and `most` take the place of the rule's bounds.
+    """
+    least, most, pair_s = least or rule.pairs, most or rule.max_pairs, max(pair_s, 1e-6)
+    wanted = min(most, max(least, math.ceil(rule.timed_s / pair_s)))
+    return max(rule.min_half, min(wanted, math.floor(rule.max_timed_s / pair_s)))
 
 
 def median_us(seconds: Sequence[float]) -> float:

@@ -18,15 +18,9 @@ from rag_kernels.eval.machine.throttling import Clocks
 from rag_kernels.eval.records import Ratio
 from rag_kernels.eval.sessions.candidate_session import Place, Subject
 from rag_kernels.eval.sessions.problem_session import Session
-from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
-from rag_kernels.eval.timing.reference_times import ASKING_S, BURST, BURST_BYTES
+from rag_kernels.eval.timing.paired_ratio import Paired, interleave, pairs_for
 
-BURST_S = 0.25  # of a candidate's burst at most
-BIND_S = 1.5  # for the buffers of a burst: modules, which each of them takes anew, may be slow to make
-LEAST_CALLS, MOST_CALLS = 8, 256  # of a burst
-MOST_ASKING = 0.25  # of a burst's time: beyond, the way there and back may decide a race
 AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
-BEHIND = 0.97  # of the best speed-up so far
 
 
 @dataclass
@@ -68,14 +62,17 @@ class Race:
         check: Callable[[Place, Taken, Recipe], None] = _leave,
     ) -> None:
         self.subject, self.place, self.session, self.check = subject, place, place.session, check
+        self.rule = self.session.limits.timing
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
         self.burst: list[Place] = []
         self.first_s = self._first_s()
         wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
-        mine = min(wanted, max(1, int(BURST_S / self.first_s)))  # fewer of a candidate that is very slow
+        mine = min(
+            wanted, max(1, int(self.rule.candidate_burst_s / self.first_s))
+        )  # fewer of a candidate that is very slow
         self.burst = self._places(mine) if mine > 1 else []
-        if len(self.burst) == BURST:
+        if len(self.burst) == self.rule.burst_calls:
             self.burst += self._places(self._missing())
         self.calls = wanted if mine < wanted else max(1, len(self.burst))  # of the reference
 
@@ -92,8 +89,8 @@ class Race:
     def _places(self, wanted: int) -> list[Place]:
         """Buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
         places: list[Place] = []
-        end = perf_counter() + BIND_S
-        while len(places) < wanted and (len(places) < LEAST_CALLS or perf_counter() < end):
+        end = perf_counter() + self.rule.bind_s
+        while len(places) < wanted and (len(places) < self.rule.least_burst or perf_counter() < end):
             places.append(self.subject.bind(self.session, beside=next(iter([*self.burst, *places]), None)))
         return places
 
@@ -102,45 +99,61 @@ class Race:
         with self.session.turns.alone():
             taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
         share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
-        wanted = math.ceil(len(self.burst) * share / (MOST_ASKING / 2))
-        room = BURST_BYTES // (self.session.content_bytes + self.session.output_bytes)
-        return min(wanted, MOST_CALLS, room) - len(self.burst)
+        wanted = math.ceil(len(self.burst) * share / (self.rule.most_asking / 2))
+        room = self.rule.burst_bytes // (self.session.content_bytes + self.session.output_bytes)
+        return min(wanted, self.rule.most_burst, room) - len(self.burst)
 
     def run(self, *, cold: bool = True, pairs: int | None = None) -> Times:
         """Time pairs; a clearly slow candidate, or one behind the best so far, gets few.
 
-        Others get `limits.pairs` of them, and more until their intervals are narrow. Where these lie has no part in it:
-        a run that ended once it looked good would make wins.
+        Others get `rule.pairs` of them, and more until their intervals are narrow. Where these lie has no part in it: a
+        run that ended once it looked good would make wins. Of a given number of `pairs` no output is checked.
         """
-        session, limits = self.session, self.session.limits
-        times, clocks = Times({name: [] for name in self.variants}), Clocks(on_gpu=session.on_gpu)
+        session, timed, rule = self.session, self.session.timed, self.rule
+        times, clocks = Times({name: [] for name in self.variants}, rule=rule), Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs()
-        chosen = self._chosen(count) if pairs is None else set()  # of a given number nothing is checked
-        with session.turns.alone(), session.timed.on_one_core():
-            for number, order in enumerate(orders(self.variants, count, session.rng)):
-                times.orders.append(order)
-                self._pair(times, keep=number in chosen, cold=cold, checked=pairs is None)
-                times.slowed.append(clocks.slowed())
-                looks = pairs is None and number + 1 < limits.pairs and not (number + 1) % limits.few_pairs
-                if looks and self._is_behind(times):
-                    times.stopped_early = True
-                    break
-                enough = pairs is None and number + 1 >= limits.pairs
-                if enough and all(times.is_narrow("candidate", other) for other in self.variants[:-1]):
-                    break
+        chosen = self._chosen(count) if pairs is None else set()
+        recipe = session.random_recipe()
+
+        def before(number: int) -> None:
+            nonlocal recipe
+            recipe = session.random_recipe()
+            session.write(recipe)
+
+        def measure(variant: str) -> float:
+            if variant != "candidate":
+                with self.subject.frozen():
+                    return timed.call(variant, cold=cold, calls=self.calls)
+            place, called, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
+            repeated = self._repeats(place, called)
+            few = len(times.kept) + times.checked < 2 * rule.rechecked
+            if pairs is None and (len(times.orders) - 1 in chosen or (repeated and few)):
+                self._keep(times, place, called)
+            return seconds
+
+        def after(number: int) -> bool:
+            times.slowed.append(clocks.slowed())
+            looks = pairs is None and number + 1 < rule.pairs and not (number + 1) % rule.few_pairs
+            times.stopped_early = looks and self._is_behind(times)
+            enough = pairs is None and number + 1 >= rule.pairs
+            narrow = enough and all(times.is_narrow("candidate", other) for other in self.variants[:-1])
+            return times.stopped_early or narrow
+
+        with session.turns.alone(), timed.on_one_core():
+            interleave(times, count, session.rng, before=before, measure=measure, after=after)
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
         return times.at_full_speed()
 
     def _chosen(self, count: int) -> set[int]:
         """Pairs whose outputs are checked: of the few that are made in any case, of those that most candidates get, and
         of the others."""
-        limits = self.session.limits
-        few, least = min(count, limits.few_pairs), min(count, limits.pairs)
-        early = limits.rechecked if few == least else 1
+        rule = self.rule
+        few, least = min(count, rule.few_pairs), min(count, rule.pairs)
+        early = rule.rechecked if few == least else 1
         stretches = (
             (range(few), early),
-            (range(few, least), limits.rechecked - early),
-            (range(least, count), limits.rechecked),
+            (range(few, least), rule.rechecked - early),
+            (range(least, count), rule.rechecked),
         )
         return {n for s, wanted in stretches for n in self.session.rng.sample(s, min(wanted, len(s)))}
 
@@ -149,22 +162,6 @@ class Race:
         calls = {"eager": self.calls, "candidate": len(self.burst)}
         bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]
         return statistics.median(self.session.timed.round_trips) / min(bursts) if bursts else 0.0
-
-    def _pair(self, times: Times, *, keep: bool, cold: bool, checked: bool) -> None:
-        session, subject = self.session, self.subject
-        recipe = session.random_recipe()
-        session.write(recipe)
-        for variant in times.orders[-1]:
-            if variant != "candidate":
-                with subject.frozen():
-                    times.seconds[variant].append(session.timed.call(variant, cold=cold, calls=self.calls))
-                continue
-            place, called, seconds = self._burst(cold) if self.burst else self._single(recipe, cold)
-            times.seconds[variant].append(seconds)
-            repeated = self._repeats(place, called)
-            few = len(times.kept) + times.checked < 2 * session.limits.rechecked
-            if checked and (keep or (repeated and few)):
-                self._keep(times, place, called)
 
     def _keep(self, times: Times, place: Place, recipe: Recipe) -> None:
         """Have outputs checked: after the race, or if they are large at once.
@@ -197,18 +194,16 @@ class Race:
 
     def _pairs(self) -> int:
         """The number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
-        limits, eager_s = self.session.limits, self.session.timed.eager_estimate_s()
-        if self.first_s > limits.slow_factor * eager_s:
-            return limits.few_pairs
-        pair_s = 2 * eager_s if self.calls == 1 else 2 * self.calls * max(eager_s - ASKING_S, 0.0)
-        return pairs_for(
-            pair_s, least=limits.pairs, most=limits.max_pairs, target_s=limits.timed_s, limit_s=limits.max_timed_s
-        )
+        eager_s = self.session.timed.eager_estimate_s()
+        if self.first_s > self.rule.slow_factor * eager_s:
+            return self.rule.few_pairs
+        pair_s = 2 * eager_s if self.calls == 1 else 2 * self.calls * max(eager_s - self.rule.asking_s, 0.0)
+        return pairs_for(pair_s, self.rule)
 
     def _is_behind(self, times: Times) -> bool:
         """Whether even the top of the interval so far is below the best candidate of this session."""
         best = self.session.best_speedup
-        return best > 0 and times.speedup("candidate", "eager").high < BEHIND * best
+        return best > 0 and times.speedup("candidate", "eager").high < self.rule.behind * best
 
     def _repeats(self, place: Place, recipe: Recipe) -> bool:
         """The same bytes as for other content deserve a full check."""
@@ -228,11 +223,12 @@ def order_matters(times: Times) -> str:
 
 def self_check(session: Session, pairs: int) -> Ratio:
     """Eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
-    names = ["one", "other"]
-    times = Paired({name: [] for name in names}, orders(names, pairs, session.rng))
     with session.turns.alone():
-        for order in times.orders:
-            session.write(session.random_recipe())
-            for name in order:
-                times.seconds[name].append(session.timed.call("eager"))
+        times = interleave(
+            Paired({"one": [], "other": []}, rule=session.limits.timing),
+            pairs,
+            session.rng,
+            before=lambda _: session.write(session.random_recipe()),
+            measure=lambda _: session.timed.call("eager"),
+        )
     return times.speedup("one", "other")

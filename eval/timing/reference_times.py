@@ -23,9 +23,6 @@ from rag_kernels.eval.process.workers import WorkerFailed
 if TYPE_CHECKING:
     from rag_kernels.eval.sessions.problem_session import Session
 
-# Calls of a burst and memory of a side's buffers at most, seconds to aim at; beyond LONG_S a call is timed by itself.
-BURST, BURST_BYTES, BURST_S, LONG_S = 64, 8 << 30, 1.5e-3, 4e-3
-ASKING_S = 1e-4  # about what asking for a call, and waiting for a GPU, takes
 VARIANTS = {
     "eager": "eager",
     "compile": "torch.compile",
@@ -91,12 +88,12 @@ class ReferenceTimes:
 
     def calls_for(self, call_s: float) -> int:
         """How many calls to time together where one takes so long by itself: waiting for a GPU takes some 100 us."""
-        session = self._session
-        alone_s = max(call_s - ASKING_S, floor_us(session.fp.features, session.device) * 1e-6)
-        if not session.on_gpu or alone_s > LONG_S:
+        session, rule = self._session, self._session.limits.timing
+        alone_s = max(call_s - rule.asking_s, floor_us(session.fp.features, session.device) * 1e-6)
+        if not session.on_gpu or alone_s > rule.single_s:
             return 1
-        room = BURST_BYTES // (session.content_bytes + session.output_bytes)
-        return max(1, min(BURST, max(2, math.ceil(BURST_S / alone_s)), room))
+        room = rule.burst_bytes // (session.content_bytes + session.output_bytes)
+        return max(1, min(rule.burst_calls, max(2, math.ceil(rule.burst_s / alone_s)), room))
 
     def eager_estimate_s(self) -> float:
         """The best of three eager calls, measured once per session."""

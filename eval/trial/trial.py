@@ -29,13 +29,11 @@ from rag_kernels.eval.sessions.candidate_session import Place, Stopped, Subject
 from rag_kernels.eval.sessions.problem_session import Session
 from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.timing.paired_ratio import median_us, product
-from rag_kernels.eval.timing.race import MOST_ASKING, Race, Times, order_matters, self_check
+from rag_kernels.eval.timing.race import Race, Times, order_matters, self_check
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.result_class import classify, fuses_nothing, links_library
 
 T = TypeVar("T")
-QUIET = 0.02  # what eager against itself may be off by
-PRUNED = 1.5  # times the floor of its products: beyond Winograd's and Strassen's gains at these sizes
 
 
 class Trial:
@@ -252,10 +250,10 @@ class Trial:
         checks.done_means_done()
         if race.calls > 1:
             self.found.label("burst-timed")
-        if race.asking(times) > MOST_ASKING and times.speedup("candidate", "eager").high > 1:
+        if race.asking(times) > session.limits.timing.most_asking and times.speedup("candidate", "eager").high > 1:
             self.found.label("suspicious: too short to time")
             self.found.notes.append(f"asking for {race.calls} calls takes {race.asking(times):.0%} as long as they do")
-        warm = race.run(cold=False, pairs=session.limits.warm_pairs) if self.thorough else None
+        warm = race.run(cold=False, pairs=session.limits.timing.warm_pairs) if self.thorough else None
         for recipe, outputs in times.kept:
             check(place, outputs, recipe)
         if "rechecks" not in self.without:
@@ -281,9 +279,10 @@ class Trial:
 
     def _is_quiet(self) -> bool:
         """Whether eager against itself comes out at 1; if not, the times before are worth nothing."""
-        ratio = self_check(self.session, self.session.limits.self_pairs)
+        ratio = self_check(self.session, self.session.limits.timing.self_pairs)
         self.found.checks.append("eager against itself")
-        if ratio.low <= 1 + QUIET and ratio.high >= 1 - QUIET:
+        quiet = self.session.limits.timing.quiet
+        if ratio.low <= 1 + quiet and ratio.high >= 1 - quiet:
             return True
         span = f"{ratio.low:.2f} to {ratio.high:.2f}"
         self.found.notes.append(f"eager against itself came out at {span}: a noisy machine")
@@ -329,17 +328,17 @@ class Trial:
 
     def _floor(self, measurement: Measurement) -> None:
         """Nothing that must read its inputs from memory is faster than memory."""
-        session = self.session
+        session, rule = self.session, self.session.limits.timing
         products_us = session.fp.features.flops / (session.device.fp32_gflops * 1e3)
-        if self.found.precision == "strict" and products_us > PRUNED * measurement.candidate_us:
+        if self.found.precision == "strict" and products_us > rule.pruned * measurement.candidate_us:
             self.found.label("algebraic pruning")
             self.found.notes.append("faster than this device multiplies: it computes less than the problem spells out")
         if not session.timed.exceeds_cache or session.reads_in_part:
             return
-        if measurement.floor_fraction > 2.0:
+        if measurement.floor_fraction > rule.impossible:
             why = f"It takes {measurement.candidate_us:.1f} us where memory alone needs {measurement.floor_us:.1f} us."
             raise Stopped(Rejected("impossible_time", why))
-        if measurement.floor_fraction > 1.25:
+        if measurement.floor_fraction > rule.suspicious:
             self.found.label("suspicious: faster than memory")
 
 

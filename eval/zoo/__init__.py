@@ -1,1 +1,1 @@
-"""The zoo: kernels that cheat, in disguise, each beside an honest look-alike; `eval.zoo.catalogue` lists them."""
+"""The zoo: kernels that cheat, in disguise, each beside an honest look-alike; `zoo.exploits.catalogue` lists them."""

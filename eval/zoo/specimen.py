@@ -1,7 +1,7 @@
 """The nouns of the zoo: a cheating kernel with its disguises, and the honest kernel that looks like it.
 
 Comes in: nothing; families write their specimens as values of these records. Goes out: `Specimen`. Knows nothing of
-how a judge works, only of the codes (`eval.outcome`) with which a judge may answer.
+how a judge works, only of the codes (`eval.verdict_codes`) with which a judge may answer.
 """
 
 from __future__ import annotations

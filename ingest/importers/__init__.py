@@ -1,0 +1,1 @@
+"""Read kernels of other collections as claims; one file a source."""

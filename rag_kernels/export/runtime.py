@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.build.compile import BuildError, build, toolchain
+from rag_kernels.eval.build.composed_forward import Kernels, composed_forward
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Backend, MachineError, Tier
 
@@ -95,8 +96,6 @@ class CompiledForward:
         library = tvm_ffi.load_module(str(built.library))
         if self.tier != "composed":
             return library.get_function("forward")
-        from rag_kernels.eval.children.candidate_code import Kernels, composed_forward
-
         return composed_forward(self.source, Kernels(library))
 
     def _arch(self) -> str:

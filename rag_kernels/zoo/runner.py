@@ -17,6 +17,7 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed, Ratio, Verdict
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.cuda_tasks import cuda
 from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
@@ -32,17 +33,11 @@ FAST = Limits(
     load_s=30,
     module_load_s=60,
     call_s=6,
-    pairs=12,
-    max_pairs=12,
-    few_pairs=7,
-    timed_s=0.02,
-    max_timed_s=3,
     memory_bytes=2 << 30,
     measure_compile=False,
     thorough=True,
     repeats=24,
-    warm_pairs=5,
-    self_pairs=5,
+    timing=TimingRule(pairs=12, max_pairs=12, few_pairs=7, timed_s=0.02, max_timed_s=3, warm_pairs=5, self_pairs=5),
 )
 FAULT = "judge fault"
 NOT_RUN = "compiled"  # no device here: compiled, and not judged

@@ -2,13 +2,12 @@
 
     python tests/bench/aa.py [--trials 200] [--device cpu|cuda] [examples/swiglu.py ...]
 
-Three kinds of trial, by turns over the problems: eager against itself (`eval.race.self_check`); a kernel against a copy
-of its source with another comment, each built and loaded in a worker of its own; and the module itself as a candidate,
-raced against eager with cold caches, in a process of its own each time. The pairs are as many as a trial's. A win is
-claimed by the rule for published results: not too short to time, the interval's lower end above 1.00 and the median
-above 1.02; a module's first win is confirmed, as `generate` does it, with fresh processes on both sides, and that
-counts.
-Prints a Markdown table of the rates with Wilson's 95 % interval; a loss is the same rule turned round.
+Three kinds of trial, by turns over the problems: eager against itself (`timing.race.self_check`); a kernel against a
+copy of its source with another comment, each built and loaded in a worker of its own; and the module itself as a
+candidate, raced against eager with cold caches, in a process of its own each time. The pairs are as many as a trial's.
+A win is claimed by the rule for published results: not too short to time, the interval's lower end above 1.00 and the
+median above 1.02; a module's first win is confirmed, as `generate` does it, with fresh processes on both sides, and
+that counts. Prints a Markdown table of the rates with Wilson's 95 % interval; a loss is the same rule turned round.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Ratio
 from rag_kernels.eval.sessions.candidate_session import Place, Subject
 from rag_kernels.eval.sessions.problem_session import Session
-from rag_kernels.eval.timing.baseline import FASTER
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
 from rag_kernels.eval.timing.race import Race, self_check
-from rag_kernels.eval.trial.trial import MOST_ASKING
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief
 
+RULE = TimingRule()
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEFAULT = [EXAMPLES / f"{name}.py" for name in ("softmax_scale", "swiglu", "rmsnorm", "bias_gelu_residual")]
 LEAST_MEDIAN = 1.02
@@ -65,7 +64,7 @@ class Counts:
     @property
     def claiming(self) -> list[Ratio]:
         """Without what is too short to time."""
-        return [ratio for ratio, asking in zip(self.ratios, self.asking, strict=True) if asking <= MOST_ASKING]
+        return [ratio for ratio, asking in zip(self.ratios, self.asking, strict=True) if asking <= RULE.most_asking]
 
 
 def is_win(ratio: Ratio) -> bool:
@@ -94,12 +93,12 @@ def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]
 
 
 def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pairs: int) -> tuple[Ratio, float]:
-    """Two kernels on the same content in random order, as `eval.race` times a kernel against eager."""
+    """Two kernels on the same content in random order, as `eval.timing.race` times a kernel against eager."""
     names = ["one", "other"]
     times = Paired({name: [] for name in names})
     cold = session.on_gpu
     for number, order in enumerate(orders(names, pairs, session.rng)):
-        if number >= session.limits.pairs and times.is_narrow("one", "other"):
+        if number >= session.limits.timing.pairs and times.is_narrow("one", "other"):
             break
         times.orders.append(order)
         recipe = session.random_recipe()
@@ -142,7 +141,7 @@ class Modules:
     def trial(self, session: Session) -> tuple[Ratio, float]:
         """A win is run again with fresh processes."""
         ratio, asking = self.race(session)
-        if not is_win(ratio) or asking > MOST_ASKING:
+        if not is_win(ratio) or asking > RULE.most_asking:
             return ratio, asking
         self.confirmed += 1
         with self.session() as fresh:
@@ -161,15 +160,12 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             stack.enter_context(Subject(session, Candidate(text, "kernel", judge.device.backend), library))
             for library, text in copies(judge, fp)
         ]
-        calls = session.timed.calls_for(session.timed.eager_estimate_s() / FASTER)
+        calls = session.timed.calls_for(session.timed.eager_estimate_s() / RULE.faster)
         sides = [[subject.bind(session) for _ in range(calls)] for subject in subjects]
         limits = judge.limits
         pairs = pairs_for(
             2 * session.timed.eager_estimate_s(),
-            least=limits.pairs,
-            most=limits.max_pairs,
-            target_s=limits.timed_s,
-            limit_s=limits.max_timed_s,
+            limits.timing,
         )
         kinds: list[Callable[[], tuple[Ratio, float]]] = [
             lambda: (self_check(session, pairs), 0.0),

@@ -19,12 +19,13 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Passed, ProblemError, Verdict
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.honest.corpus import Honest, honest_kernels
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 
-QUICK = Limits(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3, measure_compile=False)
+QUICK = Limits(measure_compile=False, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3))
 HARDER = {
     "scaled": "x * 1e3",
     "shifted": "x + 3",
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--harder", choices=HARDER, default=None)
     parser.add_argument("--thorough", action="store_true", help="with the checks of a confirmation")
     asked = parser.parse_args()
-    limits = replace(QUICK, thorough=asked.thorough, warm_pairs=3, self_pairs=3)
+    limits = replace(QUICK, thorough=asked.thorough, timing=replace(QUICK.timing, warm_pairs=3, self_pairs=3))
     corpus = [h for h in honest_kernels() if asked.only in f"{h.family} / {h.name}"][:: asked.every]
     started = perf_counter()
     with open_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as judge:

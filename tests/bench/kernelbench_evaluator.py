@@ -10,7 +10,7 @@ at level 1, composed at level 2, compiled by nvcc), `split` (the same texts with
 (the very `ModelNew` files that KernelBench gets).
 
 --judges 4 has four of our judges share the GPU: each takes every fourth problem, and they compute side by side while
-none of them times (`eval.turns`); verdicts an hour are then by the clock on the wall.
+none of them times (`eval.machine.device_lock`); verdicts an hour are then by the clock on the wall.
 
 Rows are appended to --out as they come; candidates that are in it already are skipped, so that a run which was cut
 off goes on. --part 2/5 takes the second fifth of the problems, --limit the first so many candidates of the share.

@@ -28,6 +28,7 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
 from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.sizes import at_other_sizes
@@ -82,9 +83,7 @@ def run(asked: argparse.Namespace) -> None:
     limits = Limits(
         measure_compile=not asked.no_compile,
         without=frozenset(asked.without),
-        pairs=asked.pairs,
-        max_pairs=2 * asked.pairs,
-        few_pairs=min(7, asked.pairs),
+        timing=TimingRule(pairs=asked.pairs, max_pairs=2 * asked.pairs, few_pairs=min(7, asked.pairs)),
     )
     with (
         asked.out.open("a") as out,

@@ -26,6 +26,7 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cpu_name
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, verdict_name
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functionalize import functionalize
 
 PROBLEM = """
@@ -127,13 +128,9 @@ LIMITS = Limits(
     load_s=10,
     call_s=1.5,
     open_s=30,
-    pairs=7,
-    max_pairs=7,
-    few_pairs=5,
-    timed_s=0.01,
-    rechecked=1,
     memory_bytes=256 << 20,
     measure_compile=False,
+    timing=TimingRule(pairs=7, max_pairs=7, few_pairs=5, timed_s=0.01, rechecked=1),
 )
 
 

@@ -1,0 +1,66 @@
+"""The `forward` of a composed source as a function, with its kernels.
+
+Comes in: the source, and the library that its kernels were built to. Goes out: a Python function on tensors. The
+candidate's worker calls it, and so do exported modules; torch is imported when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rag_kernels.eval.build.candidate_form import kernels_text
+
+# What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
+# builtins; the forward cannot name it (`candidate_form` refuses underscores).
+SAFE_BUILTINS = {
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "len": len,
+    "max": max,
+    "min": min,
+    "tuple": tuple,
+    "__import__": __import__,
+}
+
+
+def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
+    """Return the `forward` of a composed source, which `candidate_form.check_composed` has passed."""
+    import torch
+
+    names: dict[str, Any] = {
+        "torch": torch,
+        "F": torch.nn.functional,
+        "kernels": kernels,
+        "__builtins__": SAFE_BUILTINS,
+    }
+    exec(compile(source.replace(kernels_text(source), ""), "<candidate>", "exec"), names)
+    forward: Callable[..., Any] = names["forward"]
+    return forward
+
+
+class Kernels:
+    """`kernels.<name>(...)` in a composed forward: the exported functions of its library.
+
+    `_muted` turns every one into a call that does nothing, to see whether the result needs them; a `_recorder` hears of
+    every call before it is made. A forward can name neither (`candidate_form`).
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._muted = False
+        self._recorder: Callable[[str, Sequence[Any]], None] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        function = self._library.get_function(name)
+        if function is None:
+            raise AttributeError(f"the kernels export no function `{name}`")
+
+        def call(*arguments: Any) -> Any:
+            if self._recorder is not None:
+                self._recorder(name, arguments)
+            return None if self._muted else function(*arguments)
+
+        setattr(self, name, call)
+        return call
