@@ -1,4 +1,4 @@
-"""What documents promise is there (commands, links, files, a row for every example), and generated pages are current."""
+"""What documents promise is there (commands, links, files, rows of examples), and generated pages are current."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 RAG_KERNELS = str(Path(sys.executable).with_name("rag-kernels"))
 FOLDERS = "eval|archive|ingest|rag_kernels|app|examples|tests|docs"
+
+FOR_USERS = sorted(ROOT.glob("docs/*.md"))
+LONGEST_PAGE_BYTES = 12 * 1024
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -98,6 +101,20 @@ def test_files_named_in_text_exist(document: Path) -> None:
         assert (ROOT / name).exists(), f"{document.name} names {name}"
 
 
+@pytest.mark.parametrize("page", FOR_USERS, ids=lambda page: page.name)
+def test_a_page_for_users_is_short_and_no_notebook(page: Path) -> None:
+    """What was tried and not kept, and tables with dates, stand in docs/measured."""
+    text = page.read_text()
+    assert len(text.encode()) <= LONGEST_PAGE_BYTES, f"{page.name} has {len(text.encode())} bytes"
+    assert "taken back" not in text
+
+
+def test_every_notebook_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "measured"
+    rows = re.findall(r"^\| \[(\w+\.md)\]", (folder / "README.md").read_text(), re.M)
+    assert sorted(rows) == sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
+
+
 @pytest.mark.parametrize(
     ("name", "page"),
     [
@@ -123,7 +140,7 @@ def test_every_example_has_a_row() -> None:
 
 def test_the_summary_of_the_offline_writers_rows_is_made_from_the_file() -> None:
     """And the file is what the command writes, so that newer rows can be put into it."""
-    file, own = ROOT / "docs" / "offline_tables.md", {"PYTHONPATH": str(ROOT)}
+    file, own = ROOT / "docs" / "measured" / "offline_tables.md", {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "bench" / "offline_tables.py", file, "--check"],
         env=dict(os.environ) | own,
@@ -132,7 +149,7 @@ def test_the_summary_of_the_offline_writers_rows_is_made_from_the_file() -> None
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    summary = (ROOT / "docs" / "offline.md").read_text()
+    summary = (ROOT / "docs" / "measured" / "offline_h200.md").read_text()
     on_gpu = done.stdout.partition("**NVIDIA H200")[2].partition("**Two cores")[0]
     lines = [line for line in on_gpu.splitlines() if line.startswith("| level1 |")]
     assert len(lines) > 9 and all(line in summary for line in lines), "\n".join(lines)

@@ -1,4 +1,4 @@
-"""How well are families of operators placed that the embedder never saw? A table for docs/retrieval.md.
+"""How well are families of operators placed that the embedder never saw? A table for docs/measured/retrieval.md.
 
     python tests/bench/embedder_unseen.py PATH/TO/KernelBench/KernelBench [--pairs 20000] [--steps 300]
 

@@ -1,6 +1,7 @@
 """Markdown tables from the rows of `offline_kernelbench`, and from rows as they were printed.
 
-    python tests/bench/offline_tables.py docs/offline_tables.md [--put rows.jsonl ... --under "NVIDIA H200, ..."]
+    python tests/bench/offline_tables.py docs/measured/offline_tables.md
+    ... [--put rows.jsonl ... --under "NVIDIA H200, ..."]
 
 Prints how the verified problems under each heading of the file came out, by level and by family, and how near those
 that memory bounds are to the floor. --put first writes newer rows in the places of older ones, or beside them. Printed

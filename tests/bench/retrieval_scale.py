@@ -1,4 +1,4 @@
-"""How long does a query take over many kernels? Tables for docs/retrieval.md.
+"""How long does a query take over many kernels? Tables for docs/measured/retrieval.md.
 
     python tests/bench/retrieval_scale.py [--kernels 30000] [--problems 3000] [--queries 300] [--folder FOLDER]
 
