@@ -1,4 +1,4 @@
-"""The pictures of one kernel: every chart has axis titles with units, and is told apart by shape as well as by colour.
+"""Charts of one kernel: every chart has axis titles with units, and is told apart by shape as well as by colour.
 
 Comes in: a measurement and its device. Goes out: Altair charts. Knows nothing of pages.
 """
@@ -20,7 +20,7 @@ Chart = Any  # Altair ships no usable types for layered charts
 
 
 def timing_bars(m: Measurement) -> Chart:
-    """One bar each for this kernel, the baselines and the physical floor."""
+    """Draw one bar each for this kernel, the baselines and the physical floor."""
     rows = [("physical floor", m.floor_us), ("this kernel", m.candidate_us), ("eager", m.eager_us)]
     if m.compile_us is not None:
         rows.append(("torch.compile", m.compile_us))
@@ -39,7 +39,7 @@ def timing_bars(m: Measurement) -> Chart:
 
 
 def speedup_intervals(m: Measurement) -> Chart:
-    """The median speed-up over each baseline with its interval, beside the line of no gain."""
+    """Draw the median speed-up over each baseline with its interval, beside the line of no gain."""
     rows = [("eager", m.speedup_eager.low, m.speedup_eager.median, m.speedup_eager.high)]
     if m.speedup_compile is not None:
         r = m.speedup_compile
@@ -63,7 +63,9 @@ def has_roofline(device: Device, features: Features) -> bool:
 
 
 def roofline(device: Device, features: Features, m: Measurement) -> Chart:
-    """The device's roof with this problem's arithmetic intensity, and where the kernel and eager stand under it."""
+    """Draw the device's roof with this problem's arithmetic intensity, and where the kernel and eager stand under
+    it.
+    """
     work = features.flops + features.pointwise_flops
     intensity = work / features.bytes_moved
     ridge = device.fp32_gflops / device.bandwidth_gbs
@@ -97,13 +99,13 @@ def roofline(device: Device, features: Features, m: Measurement) -> Chart:
 
 
 def no_gain(axis: Any) -> Chart:
-    """The line of no gain, at 1x."""
+    """Draw the line of no gain, at 1x."""
     rule = alt.Chart(pd.DataFrame({"one": [1.0]})).mark_rule(strokeDash=[4, 4], color=GREY)
     return rule.encode(axis("one:Q"))
 
 
 def height(rows: int, each: int) -> int:
-    """Streamlit counts the axis into a chart's height."""
+    """Return a chart's height in pixels with its axis, which Streamlit counts into it."""
     return each * rows + 66
 
 

@@ -1,4 +1,4 @@
-"""What a snapshot of an archive holds, and how a list of kernels is narrowed down: SQL over the archive's views.
+"""SQL over the archive's views: the columns of a snapshot, and how a list of kernels is narrowed down.
 
 Comes in: what a reader chose. Goes out: queries and conditions. Knows nothing of connections.
 """
@@ -50,7 +50,7 @@ MEASURED = ("speedup", "speedup_eager", "speedup_compile", "floor_percent", "ms"
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What to keep. `ids` are of kernels; with `hidden`, retracted and stale ones too."""
+    """Select what to keep. `ids` are of kernels; with `hidden`, retracted and stale ones too."""
 
     chosen: Mapping[str, Sequence[str]] = field(default_factory=dict)
     ids: tuple[str, ...] | None = None
@@ -59,7 +59,7 @@ class Where:
     hidden: bool = False
 
     def sql(self) -> tuple[str, list[Any]]:
-        """A condition on `cards`; column names come from `FILTERS` alone."""
+        """Return a condition on `cards`; column names come from `FILTERS` alone."""
         parts: list[tuple[str, Any]] = [
             (f"list_contains(?::VARCHAR[], {column})", list(self.chosen[column]))
             for column in FILTERS
@@ -77,7 +77,7 @@ class Where:
 
     @property
     def one_each(self) -> str:
-        """Of a kernel's rows that are kept, the one that speaks for it."""
+        """Return a query for the row of each kernel that speaks for it, among those that are kept."""
         return "QUALIFY row_number() OVER (PARTITION BY id ORDER BY choice) = 1"
 
 

@@ -1,4 +1,4 @@
-"""The one place that asks the archive: read-only, cached until the archive changes.
+"""The only reads of the archive: read-only, cached until the archive changes.
 
 Comes in: the archive's folder or address, ids, words. Goes out: tables (pandas) for lists and charts, records for
 single pages. Tables are shared between sessions, so pages derive from them and never change them. Knows nothing of
@@ -45,12 +45,12 @@ CHOSEN = "archive folder"
 
 
 class SearchError(Exception):
-    """The search cannot be done here; the message says why and what to do."""
+    """Report that the search cannot be done here; the message says why and what to do."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """The version of an archive that lists are shown at, and when it was last looked up; the same for searches."""
+    """Hold the version of an archive that lists are shown at, and when it was last looked up; the same for searches."""
 
     version: str = ""
     seen_at: float = 0.0
@@ -75,7 +75,7 @@ def warm(place: str) -> None:
 
 
 def is_empty() -> bool:
-    """True when there is nothing to show; an archive that does not exist is not created."""
+    """Return whether there is nothing to show; an archive that does not exist is not created."""
     return not _exists(st.session_state[CHOSEN]) or (lists().count(EVERYTHING) == 0 and runs().empty)
 
 
@@ -85,7 +85,7 @@ def _exists(place: str) -> bool:
 
 @st.cache_resource(show_spinner=False, max_entries=4)
 def _open(folder: str) -> DuckArchive:
-    """The database alone: a search from here leaves the vector index as it is."""
+    """Open the database alone: a search from here leaves the vector index as it is."""
     return DuckArchive(open_archive(folder).database)
 
 
@@ -99,7 +99,7 @@ def _clock(folder: str) -> Clock:
 
 
 def _now() -> tuple[str, str]:
-    """What a cached list depends on: the archive and its version.
+    """Return what a cached list depends on: the archive and its version.
 
     Reading the lists of a large archive takes a few tenths of a second, so under a growth job they are read every
     few seconds rather than at every click. Single pages always show the archive as it is.
@@ -115,7 +115,7 @@ def _now() -> tuple[str, str]:
 
 
 def lists() -> Snapshot:
-    """Kernels, problems, leaderboards and sums over attempts; to filter, sort and page through."""
+    """Return kernels, problems, leaderboards and sums over attempts; to filter, sort and page through."""
     return _lists(*_now())
 
 
@@ -128,7 +128,7 @@ def _lists(folder: str, version: str) -> Snapshot:
 
 
 def runs() -> pd.DataFrame:
-    """A row a run, newest first, with what came of it."""
+    """Return a row for each run, newest first, with what came of it."""
     return _runs(*_now())
 
 
@@ -144,20 +144,20 @@ def run_row(run_id: str) -> pd.DataFrame:
 
 
 def attempts_of(run_id: str) -> pd.DataFrame:
-    """The attempts of one run, in order, as the archive is now."""
+    """Return the attempts of one run, in order, as the archive is now."""
     rows = [figures.attempt_row(a) for a in queries.attempts_of_run(_archive(), run_id)]
     return figures.table(rows, figures.ATTEMPT_COLUMNS)
 
 
 def attempts_on(problem_id: str) -> pd.DataFrame:
-    """Every attempt on a problem, oldest first."""
+    """Return every attempt on a problem, oldest first."""
     found = browse.attempts_on(_archive(), problem_id)
     rows = [figures.plain_row(a) | {"outcome": a.verdict.replace("_", " ")} for a in found]
     return figures.table(rows, ("run_id", "number", "outcome", "speedup", "created_at"))
 
 
 def failures(run_id: str | None = None) -> pd.DataFrame:
-    """Why attempts failed, grouped: of one run, or of all."""
+    """Return why attempts failed, grouped: of one run, or of all."""
     found = _failures(*_now()) if run_id is None else browse.failures(_archive(), run_id)
     return figures.table([figures.failure_row(f) for f in found], figures.FAILURE_COLUMNS)
 
@@ -178,7 +178,7 @@ def _stats(folder: str, version: str) -> dict[str, int | float]:
 
 
 def problem_sets() -> list[ProblemSet]:
-    """What a leaderboard can be kept to: the problems of a growth job, or of an importer."""
+    """Return what a leaderboard can be kept to: the problems of a growth job, or of an importer."""
     return _problem_sets(*_now())
 
 
@@ -191,7 +191,7 @@ def _problem_sets(folder: str, version: str) -> list[ProblemSet]:
 
 
 def kernel(kernel_id: str) -> ArchivedKernel | None:
-    """By id or prefix; None also when the prefix fits several."""
+    """Return a kernel by id or prefix; None also when the prefix fits several."""
     try:
         return _archive().kernel(kernel_id)
     except ArchiveError:
@@ -199,18 +199,18 @@ def kernel(kernel_id: str) -> ArchivedKernel | None:
 
 
 def evaluations(kernel_id: str) -> list[Evaluation]:
-    """Every judgement of a kernel: the most trusted first, then the newest."""
+    """Return every judgement of a kernel: the most trusted first, then the newest."""
     order = ("confirmed", "verified", "compiled", "claimed")
     return sorted(queries.evaluations(_archive(), kernel_id), key=lambda e: order.index(e.trust))
 
 
 def claims(kernel_id: str) -> list[Claim]:
-    """What the source of an imported kernel says of it."""
+    """Return what the source of an imported kernel says of it."""
     return claims_of(_archive(), kernel_id)
 
 
 def origin(kernel_id: str) -> Attempt | None:
-    """The attempt that first brought this kernel; None for an imported one."""
+    """Return the attempt that first brought this kernel; None for an imported one."""
     return browse.origin(_archive(), kernel_id)
 
 
@@ -227,17 +227,17 @@ def problem(problem_id: str) -> FunctionalProblem | None:
 
 
 def problem_of_source(source: str) -> FunctionalProblem | None:
-    """The archived problem with this very source."""
+    """Return the archived problem with this very source."""
     return problem(content_id("p", source))
 
 
 def devices_of(problem_id: str) -> list[Device]:
-    """Where kernels of a problem were judged."""
+    """Return the devices on which kernels of a problem were judged."""
     return browse.devices_of(_archive(), problem_id)
 
 
 def admissions(found: FunctionalProblem) -> list[tuple[Device, Admission]]:
-    """What `rag-kernels check`, or judging, found out about a problem on the devices of its kernels, if it is here."""
+    """Return what `rag-kernels check`, or judging, found out about a problem on the devices of its kernels."""
     reports = []
     for device in devices_of(found.problem.id):
         file = admission_file(found, device, cache=default_cache())
@@ -251,17 +251,17 @@ def calls(run_id: str) -> list[LLMCall]:
 
 
 def calls_of(made: Attempt) -> list[LLMCall]:
-    """The calls that led to an attempt."""
+    """Return the calls that led to an attempt."""
     return [call for call in calls(made.run_id) if call.id in made.call_ids]
 
 
 def family(kernel_id: str) -> LineageGraph:
-    """Ancestors and descendants of a kernel."""
+    """Return ancestors and descendants of a kernel."""
     return queries.lineage_graph(_archive(), kernel_id)
 
 
 def rows_of(kernel_ids: Sequence[str]) -> pd.DataFrame:
-    """Kernels as lists show them."""
+    """Return kernels as lists show them."""
     return lists().kernels(Where(ids=tuple(kernel_ids), hidden=True), count=len(kernel_ids))
 
 
@@ -269,7 +269,7 @@ def rows_of(kernel_ids: Sequence[str]) -> pd.DataFrame:
 
 
 def exemplars(made: Attempt) -> pd.DataFrame:
-    """What the writer of an attempt was shown, best ranked first: each signal, and what it brought."""
+    """Return what the writer of an attempt was shown, best ranked first: each signal, and what it brought."""
     known: dict[str, Paid] = {p.kernel_id: p for p in browse.paid(_archive(), [e.kernel_id for e in made.exemplars])}
     rows = [
         figures.exemplar_row(e, known.get(e.kernel_id), made.candidate.source)
@@ -279,7 +279,7 @@ def exemplars(made: Attempt) -> pd.DataFrame:
 
 
 def credit() -> pd.DataFrame:
-    """The exemplars that helped most, and what they are."""
+    """Return the exemplars that helped most, and what they are."""
     return _credit(*_now())
 
 
@@ -301,13 +301,13 @@ def _signal_records(folder: str, version: str) -> pd.DataFrame:
 
 
 def attempts_with_exemplars(limit: int = 200) -> pd.DataFrame:
-    """The newest attempts whose writers were shown something."""
+    """Return the newest attempts whose writers were shown something."""
     rows = [figures.attempt_row(a) for a in browse.attempts_with_exemplars(_archive(), limit)]
     return figures.table(rows, figures.ATTEMPT_COLUMNS)
 
 
 def ablation() -> pd.DataFrame:
-    """What retrieval is worth, where the archive is the results of `rag-kernels ablate`: a row a way of retrieval."""
+    """Return a row for each way of retrieval, where the archive is the results of `rag-kernels ablate`."""
     return _ablation(*_now())
 
 
@@ -322,12 +322,12 @@ def _ablation(folder: str, version: str) -> pd.DataFrame:
 
 
 def of_run(run_id: str) -> tuple[str, ...]:
-    """Ids of the kernels that a run judged."""
+    """Return ids of the kernels that a run judged."""
     return tuple(dict.fromkeys(a.candidate_id for a in queries.attempts_of_run(_archive(), run_id)))
 
 
 def containing(text: str) -> tuple[str, ...]:
-    """Ids of the kernels whose name, idea or source holds the text."""
+    """Return ids of the kernels whose name, idea or source holds the text."""
     return _containing(*_now(), text)
 
 
@@ -337,7 +337,11 @@ def _containing(folder: str, version: str, text: str) -> tuple[str, ...]:
 
 
 def similar(text: str) -> pd.DataFrame:
-    """The kernels nearest in meaning to words or to a module's source, best first: id, and why each was found."""
+    """Return the kernels nearest in meaning to words or to a module's source, best first: id, and why each was
+    found.
+
+    Raises SearchError where no search can be done.
+    """
     return _similar(*_now(), text)
 
 

@@ -1,4 +1,4 @@
-"""What tables and charts are made of: rows from records, and sums over small tables.
+"""Rows and sums for tables and charts, from records and small tables.
 
 Comes in: rows and records as `app.data` reads them. Goes out: tables and numbers. Pure pandas: knows nothing of
 archives or pages.
@@ -98,7 +98,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """How much of one budget a run has used; `limit` is None where there was none."""
+    """Hold how much of one budget a run has used; `limit` is None where there was none."""
 
     name: str
     used: float
@@ -106,7 +106,7 @@ class Burn:
 
 
 def summary(kernels: int, best: pd.DataFrame, problems: int, stats: Mapping[str, int | float]) -> Summary:
-    """`best` has a row for each problem and device."""
+    """Return sums over attempts. `best` has a row for each problem and device."""
     gains = best["speedup"]
     unknown = stats["llm_calls"] > 0 and stats["calls_of_unknown_cost"] == stats["llm_calls"]
     return Summary(
@@ -120,7 +120,7 @@ def summary(kernels: int, best: pd.DataFrame, problems: int, stats: Mapping[str,
 
 
 def fast_p(best: pd.DataFrame, problems: int) -> pd.DataFrame:
-    """Share of the problems whose best kernel beats each threshold, against each baseline."""
+    """Return the share of the problems whose best kernel beats each threshold, against each baseline."""
     gains = {name: best[column].dropna() for column, name in BASELINES.items()}
     top = max([2.0, *(1.1 * values.max() for values in gains.values() if len(values))])
     steps = [0.5 * (top / 0.5) ** (i / 150) for i in range(151)]
@@ -133,14 +133,14 @@ def outcome_counts(attempts: pd.DataFrame) -> pd.DataFrame:
 
 
 def progress(attempts: pd.DataFrame, name: str = "") -> pd.DataFrame:
-    """Attempts in the order in which they were made, with the best speed-up so far."""
+    """Return attempts in the order in which they were made, with the best speed-up so far."""
     ordered = attempts.sort_values(["created_at", "run_id", "number"]).reset_index(drop=True)
     best = ordered["speedup"].cummax().ffill()
     return ordered[["speedup", "outcome"]].assign(attempt=range(1, len(ordered) + 1), best=best, name=name)
 
 
 def credit(attempts: pd.DataFrame) -> pd.DataFrame:
-    """Per writer and model of one run: attempts, passes, wins, the best speed-up, and what they cost."""
+    """Return, per writer and model of one run: attempts, passes, wins, the best speed-up, and what they cost."""
     marked = attempts.assign(passed=attempts["outcome"] == "passed")
     groups = marked.groupby(["writer", "model"])
     table = groups.agg(
@@ -156,7 +156,7 @@ def credit(attempts: pd.DataFrame) -> pd.DataFrame:
 
 
 def burned(run: Run, attempts: pd.DataFrame, *, seconds: float, tokens: int, usd: float) -> list[Burn]:
-    """What a run has used of each budget that its settings name."""
+    """Return what a run has used of each budget that its settings name."""
     try:
         settings = json.loads(run.settings)
     except ValueError:
@@ -174,7 +174,7 @@ def burned(run: Run, attempts: pd.DataFrame, *, seconds: float, tokens: int, usd
 
 
 def ablation(trials: Sequence[tuple[Run, Sequence[AttemptRow]]]) -> pd.DataFrame:
-    """A row for each way of retrieval, with intervals, from finished trials."""
+    """Return a row for each way of retrieval, with intervals, from finished trials."""
     made = [_trial(run, attempts) for run, attempts in trials]
     rows = [
         {
@@ -212,7 +212,7 @@ def _trial(run: Run, attempts: Sequence[AttemptRow]) -> AblationTrial:
 
 
 def signals(reasons: Sequence[str]) -> dict[str, Any]:
-    """What each signal said, out of the reasons that retrieval gave: places, cosines, shares; the rest as text."""
+    """Parse what each signal said from the reasons of retrieval: places, cosines, shares; the rest as text."""
     said: dict[str, Any] = {"same_graph": False, "bm25": None, "dense": None, "graph": None}
     others = []
     for reason in reasons:
@@ -244,7 +244,7 @@ def signal_table(records: Sequence[SignalRecord]) -> pd.DataFrame:
 
 
 def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
-    """Rows as a table with the right types, also when there are no rows."""
+    """Return rows as a table with the right types, also when there are no rows."""
     made = pd.DataFrame(rows, columns=list(columns))
     for name in made.columns.intersection(NUMBERS):
         made[name] = made[name].astype("float64")
@@ -289,7 +289,7 @@ def kernel_link(kernel_id: str) -> str:
 
 
 def exemplar_row(e: Exemplar, known: Paid | None, written: str) -> dict[str, object]:
-    """`written` is what the writer made of it; an exemplar may have left the archive."""
+    """Return the row of an exemplar. `written` is what the writer made of it; an exemplar may have left the archive."""
     row: dict[str, object] = {
         "id": e.kernel_id,
         "link": kernel_link(e.kernel_id),
@@ -305,7 +305,7 @@ def exemplar_row(e: Exemplar, known: Paid | None, written: str) -> dict[str, obj
 
 
 def board(ranked: pd.DataFrame) -> pd.DataFrame:
-    """The ranked kernels of one problem and device with eager and torch.compile as rows, the best first.
+    """Return the ranked kernels of one problem and device with eager and torch.compile as rows, the best first.
 
     A baseline's time is the one beside the best kernel: it was measured again with each.
     """
@@ -348,13 +348,13 @@ def board(ranked: pd.DataFrame) -> pd.DataFrame:
 
 
 def family_rows(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """One table a family, the largest first."""
+    """Return one table for each family, the largest first."""
     sizes = table.groupby("family")["kernels"].sum().sort_values(ascending=False)
     return {str(name): table[table["family"] == name] for name in sizes.index}
 
 
 def sensitivities(report: Admission) -> pd.DataFrame:
-    """How much each argument, drawn anew alone, moves the output."""
+    """Return how much each argument, drawn anew alone, moves the output."""
     rows = [
         {"argument": s.name, "is": s.role, "change": s.change, "remark": s.why or ("" if s.change else "not at all")}
         for s in report.examination.sensitivities
@@ -363,7 +363,7 @@ def sensitivities(report: Admission) -> pd.DataFrame:
 
 
 def null_kernels(report: Admission) -> pd.DataFrame:
-    """What the judge, and KernelBench's tolerance, say of kernels that compute nothing."""
+    """Return what the judge, and KernelBench's tolerance, say of kernels that compute nothing."""
     rows = [
         {
             "kernel": n.name,

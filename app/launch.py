@@ -1,4 +1,4 @@
-"""Starts the explorer: `python -P -m rag_kernels.app.launch ARCHIVE [--port N]`.
+"""Start the explorer: `python -P -m rag_kernels.app.launch ARCHIVE [--port N]`.
 
 Comes in: the folder of an archive, or a server's address, and perhaps a port. Goes out: a Streamlit server on the
 loopback address, in this process, which reads the archive before anyone asks. Knows nothing of what the pages show.
@@ -33,12 +33,12 @@ SETTINGS = {
 
 
 def place_of(archive: str) -> str:
-    """The archive's folder whole, or its address."""
+    """Return the archive's folder as a whole path, or its address."""
     return archive if quack.is_address(archive) else str(Path(archive).expanduser().resolve())
 
 
 def arguments(archive: str, port: int | None = None) -> list[str]:
-    """What Streamlit is told; the look comes from `.streamlit/config.toml` beside the script."""
+    """Return Streamlit's arguments; the look comes from `.streamlit/config.toml` beside the script."""
     script = Path(__file__).with_name("explorer.py")
     settings = {**SETTINGS, "server.port": str(port or PORT)}
     flags = [f"--{name}={value}" for name, value in settings.items()]

@@ -1,4 +1,4 @@
-"""The family of a kernel as a picture: a Graphviz text with one clickable box a kernel.
+"""Draw the family of a kernel: a Graphviz text with one clickable box a kernel.
 
 Comes in: a kernel's ancestors and descendants. Goes out: DOT, with every label quoted.
 """
@@ -23,7 +23,7 @@ DRAWN = 40  # boxes
 
 
 def nearby(family: LineageGraph, focus: str) -> LineageGraph:
-    """The part of a large family that can be drawn: the relatives that are fewest steps away, up and down."""
+    """Return the part of a large family that can be drawn: the relatives that are fewest steps away, up and down."""
     above: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
     for edge in family.edges:
@@ -46,7 +46,7 @@ def nearby(family: LineageGraph, focus: str) -> LineageGraph:
 
 
 def graph(family: LineageGraph, focus: str) -> str:
-    """`focus` is the kernel that is drawn in colour."""
+    """Return DOT for a family; `focus` is the kernel that is drawn in colour."""
     lines = [
         "digraph lineage {",
         '  rankdir=LR; bgcolor="transparent";',
@@ -73,5 +73,5 @@ def _node(node: LineageNode, focus: bool) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A DOT string: JSON's escapes for quotes and newlines are DOT's too; a backslash could start an escape."""
+    """Return a DOT string: JSON's escapes for quotes and newlines are DOT's too; a backslash could start an escape."""
     return json.dumps(text.replace("\\", "/"), ensure_ascii=False)

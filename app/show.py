@@ -1,4 +1,4 @@
-"""How values look: numbers with units, archived text as text, small pieces that several pages share.
+"""Format values: numbers with units, archived text as text, small pieces that several pages share.
 
 Comes in: values and records. Goes out: strings and Streamlit elements. Knows nothing of queries.
 
@@ -55,7 +55,7 @@ def plain(text: str) -> str:
 
 
 def duration(microseconds: float | None) -> str:
-    """Three significant digits with the unit that fits: `812 µs`, `4.31 ms`, `1.20 s`."""
+    """Return seconds to three significant digits with the unit that fits: `812 µs`, `4.31 ms`, `1.20 s`."""
     if microseconds is None:
         return DASH
     for limit, unit, scale in ((1e3, "µs", 1.0), (1e6, "ms", 1e3)):
@@ -65,7 +65,7 @@ def duration(microseconds: float | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """`4.20 s`, `12 min`, `3 h 05 min`, `2 days 4 h`."""
+    """Return seconds as `4.20 s`, `12 min`, `3 h 05 min`, `2 days 4 h`."""
     minutes = round(seconds / 60)
     if seconds < 100:
         return duration(1e6 * seconds)
@@ -76,7 +76,7 @@ def span(seconds: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits, never in scientific form for the sizes that occur here."""
+    """Return three significant digits, never in scientific form for the sizes that occur here."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -91,12 +91,12 @@ def percent(fraction: float | None) -> str:
 
 
 def dollars(amount: float | None) -> str:
-    """`None` is an unknown price, not a free one."""
+    """Return a price; `None` is an unknown one, not a free one."""
     return "unknown" if amount is None else f"${amount:,.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
 
 
 def quantity(value: float, unit: str) -> str:
-    """`1.5 GFLOP`, `268 MB`: powers of a thousand."""
+    """Return `1.5 GFLOP`, `268 MB`: powers of a thousand."""
     for prefix in ("", "k", "M", "G"):
         if value < 1000:
             return f"{value:.0f} {unit}" if not prefix else f"{significant(value)} {prefix}{unit}"
@@ -118,17 +118,17 @@ def when(iso: str | None) -> str:
 
 
 def short(content_id: str) -> str:
-    """Enough of an id to name it: the archive takes unambiguous prefixes."""
+    """Return enough of an id to name it: the archive takes unambiguous prefixes."""
     return content_id[:10]
 
 
 def brief(text: str) -> str:
-    """A remark with its kernels' ids shortened."""
+    """Return a remark with its kernels' ids shortened."""
     return re.sub(r"(k_[0-9a-f]{8})[0-9a-f]+", r"\1", text)
 
 
 def words(name: str) -> str:
-    """`build_failed` as a reader says it."""
+    """Return `build_failed` as a reader says it."""
     return name.replace("_", " ")
 
 
@@ -137,12 +137,12 @@ def shape(sizes: Sequence[int]) -> str:
 
 
 def language(source: str, tier: Tier) -> str:
-    """How to highlight a source: composed ones are Python, modules may be Python or C++."""
+    """Return how to highlight a source: composed ones are Python, modules may be Python or C++."""
     return "python" if tier == "composed" or (tier == "module" and "class ModelNew" in source) else "cpp"
 
 
 def suffix(source: str, backend: Backend, tier: Tier) -> str:
-    """The file ending under which `rag-kernels eval` takes this source."""
+    """Return the file ending under which `rag-kernels eval` takes this source."""
     if language(source, tier) == "python":
         return ".py"
     return ".cu" if backend == "cuda" else ".cpp"
@@ -167,7 +167,7 @@ def badges(kernel: ArchivedKernel) -> None:
 
 
 def pager(total: int, key: str = "page") -> int:
-    """Buttons to turn pages where there is more than one; returns how many rows come before this page."""
+    """Draw buttons to turn pages where there is more than one; return how many rows come before this page."""
     pages = max(1, -(-total // PAGE))
     if pages == 1:
         return 0
@@ -177,7 +177,7 @@ def pager(total: int, key: str = "page") -> int:
 
 
 def nothing_chosen(what: str, wanted: str, page: str, label: str) -> None:
-    """What a page of one thing says when it has none."""
+    """Draw what a page of one thing says when it has none."""
     told = f"There is no {what} {plain(wanted)} in this archive." if wanted else f"No {what} is chosen."
     st.warning(f"{told} Pick one from the table.", icon=":material/search_off:")
     st.page_link(page, label=label, icon=":material/arrow_forward:")
@@ -205,7 +205,7 @@ rag-kernels doctor"""
 
 
 def verdict(judged: Judged) -> None:
-    """A verdict with every field that it has, and where it was reached."""
+    """Draw a verdict with every field that it has, and where it was reached."""
     v = judged.verdict
     colour = "green" if isinstance(v, Passed) else "gray" if isinstance(v, Compiled) else "orange"
     st.badge(words(verdict_name(v)), color=colour)  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ def _where(judged: Judged) -> None:
 
 
 def difference(old: ArchivedKernel, new: ArchivedKernel) -> None:
-    """What changed from one source to another, and how alike they are."""
+    """Draw what changed from one source to another, and how alike they are."""
     lines = difflib.unified_diff(old.source.splitlines(), new.source.splitlines(), old.id, new.id, lineterm="", n=3)
     st.caption(
         f"{percent(likeness(new.source, old.source))} of {short(new.id)} stands in {short(old.id)} too, "
@@ -255,7 +255,7 @@ def difference(old: ArchivedKernel, new: ArchivedKernel) -> None:
 
 
 def llm_call(call: LLMCall) -> None:
-    """Prompt and reply exactly as sent."""
+    """Draw prompt and reply exactly as sent."""
     tokens = f"{call.prompt_tokens:,} + {call.completion_tokens:,} tokens"
     title = plain(f"{call.purpose} · {call.model} · {tokens} · {dollars(call.cost_usd)} · {call.seconds:.1f} s")
     with st.expander(title, icon=":material/error:" if call.error else ":material/chat:"):

@@ -21,7 +21,7 @@ ANSWERS = 100  # that are kept
 
 
 class Snapshot:
-    """The lists as they were at one moment; safe to share between sessions."""
+    """Hold the lists as they were at one moment; safe to share between sessions."""
 
     def __init__(self, archive: DuckArchive) -> None:
         with archive.database.read() as con:
@@ -48,7 +48,7 @@ class Snapshot:
         self._con.unregister("fresh")
 
     def _ask(self, sql: str, parameters: Sequence[Any] = ()) -> pd.DataFrame:
-        """An answer stays right as long as the snapshot lives, so the latest ones are kept."""
+        """Run a query. An answer stays right as long as the snapshot lives, so the latest ones are kept."""
         question = f"{sql} {parameters!r}"
         answer = self._answers.get(question)
         if answer is None:
@@ -63,7 +63,7 @@ class Snapshot:
     def kernels(
         self, where: Where, *, order: str = "created_at", descending: bool = True, first: int = 0, count: int = 50
     ) -> pd.DataFrame:
-        """A page of the list: a row a kernel, with the evaluation that speaks best for it.
+        """Return a page of the list: a row for each kernel, with the evaluation that speaks best for it.
 
         In order of a measurement those come first that are ranked: nothing that is only claimed leads a list.
         """
@@ -81,13 +81,13 @@ class Snapshot:
         return int(self._ask(f"SELECT count(DISTINCT id) AS n FROM cards WHERE {sql}", values)["n"].iloc[0])
 
     def options(self, column: str) -> list[str]:
-        """What can be chosen in a filter, the most frequent first."""
+        """Return what can be chosen in a filter, the most frequent first."""
         assert column in FILTERS
         found = self._ask(f"SELECT {column} FROM cards GROUP BY 1 ORDER BY count(DISTINCT id) DESC, 1")
         return [value for value in found[column] if value]
 
     def counts(self, column: str, most: int = 10) -> pd.DataFrame:
-        """How many standing kernels there are of each value."""
+        """Return how many standing kernels there are of each value."""
         assert column in FILTERS
         return self._ask(
             f"SELECT coalesce(nullif({column}, ''), 'none') AS {column}, count(*) AS count FROM cards "
@@ -95,7 +95,7 @@ class Snapshot:
         )
 
     def speedups(self, where: Where, families: int = 9) -> pd.DataFrame:
-        """How the speed-ups of each of the largest families are spread: family, low and high of a bin, kernels."""
+        """Return histograms of speed-ups for each of the largest families: family, low and high of a bin, kernels."""
         sql, values = where.sql()
         return self._ask(
             f"""
@@ -112,7 +112,7 @@ class Snapshot:
     # --- problems
 
     def problems(self) -> pd.DataFrame:
-        """A row a problem: what it is made of, what was tried, and how far it got."""
+        """Return a row for each problem: what it is made of, what was tried, and how far it got."""
         return self._ask(
             """
             WITH named AS (SELECT problem_id, problem FROM cards UNION ALL SELECT problem_id, problem FROM tries)
@@ -141,7 +141,7 @@ class Snapshot:
         )
 
     def best(self, where: Where = EVERYTHING, count: int | None = None) -> pd.DataFrame:
-        """The fastest ranked kernel of each problem and device, the greatest gain first."""
+        """Return the fastest ranked kernel of each problem and device, the greatest gain first."""
         sql, values = where.sql()
         limit = "" if count is None else f"LIMIT {int(count)}"
         first = "{'speedup': speedup, 'sooner': -ms, 'id': id}"
@@ -153,7 +153,7 @@ class Snapshot:
         )
 
     def baselines(self) -> pd.DataFrame:
-        """Per problem the best gain over each baseline on any device."""
+        """Return per problem the best gain over each baseline on any device."""
         return self._ask(
             "SELECT problem_id, max(speedup_eager) AS eager, max(speedup_compile) AS over_compile "
             "FROM cards WHERE unranked = '' GROUP BY 1"
@@ -162,23 +162,23 @@ class Snapshot:
     # --- leaderboards
 
     def standing(self) -> int:
-        """How many kernels are ranked anywhere."""
+        """Return how many kernels are ranked anywhere."""
         return int(self._ask("SELECT count(DISTINCT id) AS n FROM cards WHERE unranked = ''")["n"].iloc[0])
 
     def devices(self) -> list[str]:
-        """Devices that something is ranked on, the busiest first."""
+        """Return devices that something is ranked on, the busiest first."""
         found = self._ask("SELECT device FROM cards WHERE unranked = '' GROUP BY 1 ORDER BY count(*) DESC, 1")
         return list(found["device"])
 
     def ranked(self, problem_id: str) -> pd.DataFrame:
-        """The places on one problem, device by device."""
+        """Return the ranks on one problem, device by device."""
         return self._ask(
             f"SELECT {LISTED} FROM cards WHERE unranked = '' AND problem_id = ? ORDER BY device, speedup DESC, ms, id",
             [problem_id],
         )
 
     def standings(self, where: Where) -> pd.DataFrame:
-        """Who is ahead on a set of problems: writers and models, with eager and torch.compile as rows.
+        """Return who is ahead on a set of problems: writers and models, with eager and torch.compile as rows.
 
         The gain on a problem is that of the entrant's fastest ranked kernel over eager; 1 where it has none that is
         faster, because a user keeps PyTorch there.
@@ -210,7 +210,7 @@ class Snapshot:
         )
 
     def unranked(self, where: Where, count: int = 200) -> pd.DataFrame:
-        """Kernels without a place, each with the reason."""
+        """Return kernels without a rank, each with the reason."""
         sql, values = where.sql()
         return self._ask(
             f"SELECT {LISTED} FROM cards WHERE unranked <> '' AND {sql} "
@@ -219,7 +219,7 @@ class Snapshot:
         )
 
     def why_unranked(self, where: Where) -> pd.DataFrame:
-        """How many kernels have no place for each kind of reason."""
+        """Return how many kernels have no rank for each kind of reason."""
         sql, values = where.sql()
         return self._ask(
             f"SELECT regexp_extract(unranked, '^[^:]*') AS why, count(DISTINCT id) AS kernels FROM cards "
@@ -237,7 +237,7 @@ class Snapshot:
         )
 
     def credit(self) -> pd.DataFrame:
-        """Per writer and model: how many attempts, how many passed and won, the best speed-up, and what it cost."""
+        """Return per writer and model: attempts, passes, wins, the best speed-up, and what it cost."""
         return self._ask(
             """
             SELECT t.*, s.cost_usd, s.unpriced, s.cost_usd / nullif(t.won, 0) AS cost_per_win
@@ -256,7 +256,7 @@ class Snapshot:
         )
 
     def history(self, points: int = 300) -> pd.DataFrame:
-        """Summed up over time: kernels in the archive, attempts that won, and dollars spent."""
+        """Return running totals: kernels in the archive, attempts that won, and dollars spent."""
         return self._ask(
             f"""
             WITH steps AS (
@@ -278,7 +278,7 @@ class Snapshot:
         )
 
     def lately(self, since: datetime) -> dict[str, Any]:
-        """What came in since a moment: attempts, passes, wins, problems tried, kernels, dollars."""
+        """Return what came in since a moment: attempts, passes, wins, problems tried, kernels, dollars."""
         found = self._ask(
             """
             SELECT coalesce(sum(attempts), 0)::BIGINT AS attempts, coalesce(sum(won), 0)::BIGINT AS wins,
@@ -295,7 +295,7 @@ class Snapshot:
         return row
 
     def improved(self, since: datetime, count: int = 10) -> pd.DataFrame:
-        """Problems whose fastest ranked kernel came in since a moment, with the best that there was before."""
+        """Return problems whose fastest ranked kernel came in since a moment, with the best that there was before."""
         return self._ask(
             f"""
             SELECT id, 'kernel?id=' || id AS link, problem_id, problem, device, speedup, before, idea, created_at

@@ -234,7 +234,7 @@ BOARD_COLUMNS: dict[str, Any] = {
 
 
 def board(table: pd.DataFrame, *, key: str) -> None:
-    """A leaderboard; its baselines are rows without a kernel, and a click on them does nothing."""
+    """Draw a leaderboard; its baselines are rows without a kernel, and a click on them does nothing."""
     row = _selected(_show(table, list(BOARD_COLUMNS), BOARD_COLUMNS, key=key, height="auto"))
     if row is not None and row < len(table) and table.iloc[row]["id"]:
         st.switch_page("views/kernel.py", query_params={"id": str(table.iloc[row]["id"])})

@@ -1,4 +1,4 @@
-"""The pictures of many kernels, attempts and runs: axis titles with units, told apart by shape as well as by colour.
+"""Charts of many kernels, attempts and runs: axis titles with units, told apart by shape as well as by colour.
 
 Comes in: tables made by `app.data`. Goes out: Altair charts. Knows nothing of pages.
 """
@@ -26,7 +26,7 @@ TIME = alt.X("time:T", title="time (UTC)", axis=alt.Axis(tickCount=6))
 
 
 def fast_p(table: pd.DataFrame) -> Chart:
-    """`table`: threshold, share (0 to 1), baseline."""
+    """Draw fast_p. `table`: threshold, share (0 to 1), baseline."""
     return (
         alt.Chart(table)
         .mark_line(interpolate="step-before", strokeWidth=2.5)
@@ -45,7 +45,7 @@ def fast_p(table: pd.DataFrame) -> Chart:
 
 
 def counts(table: pd.DataFrame, column: str, title: str) -> Chart:
-    """A bar a value of `column`, longest first. `table` has `column` and `count`."""
+    """Draw a bar for each value of `column`, longest first. `table` has `column` and `count`."""
     return (
         alt.Chart(table)
         .mark_bar(color=BLUE)
@@ -59,7 +59,7 @@ def counts(table: pd.DataFrame, column: str, title: str) -> Chart:
 
 
 def outcomes(table: pd.DataFrame) -> Chart:
-    """Attempts by outcome. `table` has `outcome` and `count`."""
+    """Draw attempts by outcome. `table` has `outcome` and `count`."""
     scale = alt.Scale(domain=list(OUTCOME_COLOURS), range=list(OUTCOME_COLOURS.values()))
     return (
         alt.Chart(table)
@@ -75,7 +75,7 @@ def outcomes(table: pd.DataFrame) -> Chart:
 
 
 def wins(table: pd.DataFrame) -> Chart:
-    """Best speed-up a problem over each baseline. `table`: problem, speedup_eager, speedup_compile."""
+    """Draw the best speed-up of each problem over each baseline. `table`: problem, speedup_eager, speedup_compile."""
     renamed = table.rename(columns={"speedup_eager": "eager", "speedup_compile": "torch.compile"})
     wide = renamed[["problem", "eager", "torch.compile"]]
     long = wide.melt("problem", var_name="baseline", value_name="speedup").dropna()
@@ -99,7 +99,7 @@ def wins(table: pd.DataFrame) -> Chart:
 
 
 def progress(table: pd.DataFrame) -> Chart:
-    """Speed-up of each attempt and the best so far; more than one `name` gives more than one line.
+    """Draw the speed-up of each attempt and the best so far; more than one `name` gives more than one line.
 
     `table`: attempt, speedup (may be missing), best, outcome, name.
     """
@@ -132,7 +132,7 @@ def progress(table: pd.DataFrame) -> Chart:
 
 
 def over_time(table: pd.DataFrame) -> Chart:
-    """Growth of the archive. `table`: time, kernels, wins (running totals)."""
+    """Draw the growth of the archive. `table`: time, kernels, wins (running totals)."""
     names = {"kernels": "kernels", "wins": "attempts that won"}
     long = table.rename(columns=names).melt("time", list(names.values()), var_name="what", value_name="count")
     scale = alt.Scale(domain=list(names.values()), range=[BLUE, GREEN])
@@ -154,7 +154,7 @@ def over_time(table: pd.DataFrame) -> Chart:
 
 
 def spending(table: pd.DataFrame) -> Chart:
-    """Dollars so far. `table`: time, cost_usd (running total)."""
+    """Draw dollars so far. `table`: time, cost_usd (running total)."""
     return (
         alt.Chart(table)
         .mark_area(color=ORANGE, opacity=0.4, line={"color": ORANGE}, interpolate="step-after")
@@ -171,7 +171,7 @@ def spending(table: pd.DataFrame) -> Chart:
 
 
 def burn(table: pd.DataFrame) -> Chart:
-    """How much of a run's budgets is used. `table`: name, percent, told."""
+    """Draw how much of a run's budgets is used. `table`: name, percent, told."""
     return (
         alt.Chart(table)
         .mark_bar(height={"band": 0.6}, clip=True)
@@ -186,7 +186,7 @@ def burn(table: pd.DataFrame) -> Chart:
 
 
 def spread(table: pd.DataFrame) -> Chart:
-    """How the speed-ups of one family are spread. `table`: low, high (of a bin), kernels."""
+    """Draw how the speed-ups of one family are distributed. `table`: low, high (of a bin), kernels."""
     x = alt.Scale(type="log", domain=[0.125, 64], nice=False)
     bars = (
         alt.Chart(table)

@@ -1,4 +1,4 @@
-"""Is everything in the archive what it says it is?
+"""Check that everything in the archive is what it says it is.
 
 Comes in: an archive, or a connection with its tables. Goes out: sentences, one for each thing that is wrong; none
 means that every content id is that of its content, every column agrees with the record it was taken from, and every
@@ -63,14 +63,14 @@ BATCH = 1000  # rows in memory at once: records are long
 
 
 def verify(archive: DuckArchive) -> list[str]:
-    """Everything that is wrong with an archive, a sentence each."""
+    """Return a sentence for each thing that is wrong with an archive."""
     with archive.database.read() as con:
         wrong = [*wrong_contents(con), *(sentence for _, sentence in lost_references(con))]
     return [*wrong, *archive.index_faults()]
 
 
 def wrong_contents(con: DuckDBPyConnection) -> list[str]:
-    """Rows whose id or columns are not those of their content, or whose key another row has."""
+    """Yield a sentence for each row whose id or columns are not those of its content, or whose key another row has."""
     checks = (
         _repeated_keys,
         _wrong_texts,
@@ -84,7 +84,7 @@ def wrong_contents(con: DuckDBPyConnection) -> list[str]:
 
 
 def lost_references(con: DuckDBPyConnection) -> Iterator[tuple[str, str]]:
-    """References that lead nowhere, each with its table."""
+    """Yield a sentence for each reference that leads nowhere."""
     for table, references, targets in REFERENCES:
         sql = f"SELECT DISTINCT x FROM ({references}) AS t(x) WHERE x IS NOT NULL AND x NOT IN ({targets}) ORDER BY x"
         for (missing,) in con.execute(sql).fetchall():
@@ -157,7 +157,7 @@ def _wrong_attempts(con: DuckDBPyConnection) -> Iterator[str]:
 
 
 def _wrong_vectors(con: DuckDBPyConnection) -> Iterator[str]:
-    """Vectors of one model have one length, and numbers in them."""
+    """Yield vectors of one model that differ in length, or hold something that is no number."""
     sql = """
         SELECT kernel_id, model FROM embeddings
         WHERE len(vector) <> (SELECT mode(len(e.vector)) FROM embeddings AS e WHERE e.model = embeddings.model)
@@ -168,7 +168,7 @@ def _wrong_vectors(con: DuckDBPyConnection) -> Iterator[str]:
 
 
 def _each(con: DuckDBPyConnection, sql: str) -> Iterator[rows.Row]:
-    """Rows as dictionaries, a batch at a time, so that a large archive fits into memory."""
+    """Yield rows as dictionaries, a batch at a time, so that a large archive fits into memory."""
     cursor = con.execute(sql)
     names = [column[0] for column in cursor.description]
     while batch := cursor.fetchmany(BATCH):
@@ -182,7 +182,7 @@ def _wrong_claims(con: DuckDBPyConnection) -> Iterator[str]:
 
 
 def _decoded(text: str) -> object:
-    """The record in a text; None when the text holds none of ours."""
+    """Return the record in a text; None when the text holds none of ours."""
     try:
         return codec.loads(text)
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -1,4 +1,4 @@
-"""What a person who looks around an archive asks beside `archive.queries`: one thing whole, and sums over attempts.
+"""Reads for a person who looks around an archive, beside `archive.queries`: one thing whole, and sums over attempts.
 
 Comes in: an archive and what is asked. Goes out: records and small frozen rows. Reads only. Knows nothing of how they
 are shown.
@@ -19,7 +19,7 @@ from rag_kernels.eval.records import Device, FunctionalProblem
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Attempts that failed alike: their reasons differ in numbers only. `example` is one of them as it stands."""
+    """Count attempts that failed alike: their reasons differ in numbers only. `example` is one of them as it stands."""
 
     verdict: str
     example: str
@@ -29,7 +29,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How often a kernel was shown to a writer, and what became of those attempts."""
+    """Count how often a kernel was shown to a writer, and what became of those attempts."""
 
     kernel_id: str
     shown: int
@@ -40,7 +40,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """A kernel that some attempt's writer was shown, and what came of it over all attempts."""
+    """Hold a kernel that some attempt's writer was shown, and what came of it over all attempts."""
 
     kernel_id: str
     problem_id: str
@@ -55,7 +55,7 @@ class Paid:
 
 @dataclass(frozen=True, slots=True)
 class SignalRecord:
-    """What became of the candidates whose writer was shown a kernel that this signal spoke for."""
+    """Count what became of the candidates whose writer was shown a kernel that this signal spoke for."""
 
     signal: str
     shown: int
@@ -66,7 +66,7 @@ class SignalRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
-    """Problems that belong together: one growth job's, or one importer's."""
+    """Hold problems that belong together: one growth job's, or one importer's."""
 
     name: str
     problem_ids: tuple[str, ...]
@@ -74,7 +74,7 @@ class ProblemSet:
 
 @dataclass(frozen=True, slots=True)
 class BestAttempt:
-    """How an attempt stands among those of a problem, for a curve of progress; the texts are left out."""
+    """Hold an attempt's rank among those of a problem, for a curve of progress; the texts are left out."""
 
     run_id: str
     number: int
@@ -84,7 +84,7 @@ class BestAttempt:
 
 
 def functional(archive: DuckArchive, problem_id: str) -> FunctionalProblem | None:
-    """A problem with its call: the form that an attempt used last, else the fullest one that is known."""
+    """Return a problem with its call: the form that an attempt used last, else the fullest one that is known."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
             "SELECT record FROM functionals WHERE problem_id = ? ORDER BY (SELECT max(created_at) FROM attempts "
@@ -101,7 +101,7 @@ def attempt(archive: DuckArchive, run_id: str, number: int) -> Attempt | None:
 
 
 def origin(archive: DuckArchive, kernel_id: str) -> Attempt | None:
-    """The attempt that first brought a kernel; None for one that was imported."""
+    """Return the attempt that first brought a kernel; None for one that was imported."""
     with archive.database.read(stay=True) as con:
         found = rows.query(
             con, f"{rows.ATTEMPTS} WHERE a.candidate_id = ? ORDER BY a.created_at, a.id LIMIT 1", [kernel_id]
@@ -115,7 +115,7 @@ def run(archive: DuckArchive, run_id: str) -> Run | None:
 
 
 def devices_of(archive: DuckArchive, problem_id: str) -> list[Device]:
-    """Where kernels of a problem were judged."""
+    """Return the devices on which kernels of a problem were judged."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
             "SELECT any_value(judged) FROM evaluations WHERE problem_id = ? GROUP BY device_key ORDER BY device_key",
@@ -125,7 +125,7 @@ def devices_of(archive: DuckArchive, problem_id: str) -> list[Device]:
 
 
 def attempts_on(archive: DuckArchive, problem_id: str) -> list[BestAttempt]:
-    """Every attempt on a problem, oldest first; a pass that is barred has no speed-up."""
+    """Return every attempt on a problem, oldest first; a pass that is barred has no speed-up."""
     sql = """
         FROM (
             SELECT * REPLACE (CASE WHEN barred = '' THEN speedup END AS speedup)
@@ -136,7 +136,7 @@ def attempts_on(archive: DuckArchive, problem_id: str) -> list[BestAttempt]:
 
 
 def attempts_with_exemplars(archive: DuckArchive, limit: int) -> list[AttemptRow]:
-    """The newest attempts whose writer was shown something."""
+    """Return the newest attempts whose writer was shown something."""
     return load(
         archive,
         AttemptRow,
@@ -146,7 +146,7 @@ def attempts_with_exemplars(archive: DuckArchive, limit: int) -> list[AttemptRow
 
 
 def failures(archive: DuckArchive, run_id: str | None = None, limit: int = 50) -> list[Failure]:
-    """Why attempts failed, the most frequent first: of one run, or of all."""
+    """Return why attempts failed, the most frequent first: of one run, or of all."""
     sql = r"""
         FROM (
             SELECT
@@ -161,12 +161,14 @@ def failures(archive: DuckArchive, run_id: str | None = None, limit: int = 50) -
 
 
 def credit(archive: DuckArchive, limit: int = 100) -> list[Credit]:
-    """The kernels that helped most."""
+    """Return the exemplars that helped most."""
     return load(archive, Credit, "FROM exemplar_credit ORDER BY won DESC, passed DESC, shown LIMIT ?", [limit])
 
 
 def paid(archive: DuckArchive, kernel_ids: Sequence[str]) -> list[Paid]:
-    """These kernels with what came of showing them, also to other writers; one that left the archive is left out."""
+    """Return these kernels with what came of showing them, also to other writers; one that left the archive is left
+    out.
+    """
     sql = """
         FROM (
             SELECT
@@ -192,7 +194,7 @@ def paid(archive: DuckArchive, kernel_ids: Sequence[str]) -> list[Paid]:
 
 
 def signal_records(archive: DuckArchive) -> list[SignalRecord]:
-    """For each signal, how the candidates fared whose writers were shown what it spoke for; those with none as well."""
+    """Return, for each signal, how the candidates fared whose writers were shown what it spoke for."""
     sql = """
         FROM (
             SELECT
@@ -216,7 +218,7 @@ def signal_records(archive: DuckArchive) -> list[SignalRecord]:
 
 
 def problem_sets(archive: DuckArchive) -> list[ProblemSet]:
-    """The problems of each growth job, newest first, and what came from each importer."""
+    """Return the problems of each growth job, newest first, and what came from each importer."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
             """
@@ -241,7 +243,7 @@ def problem_sets(archive: DuckArchive) -> list[ProblemSet]:
 
 
 def kernels_with(archive: DuckArchive, text: str) -> tuple[str, ...]:
-    """Ids of the kernels whose problem's name, idea or source holds a text, in whatever case."""
+    """Return ids of kernels whose problem's name, idea or source holds a text, in whatever case."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
             """

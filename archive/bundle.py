@@ -85,7 +85,7 @@ def export(
     """Write the kernels that pass the filter and return the number of rows of each table.
 
     `path` is a .zip, which is replaced, or else a folder, which must be new or empty. Licence and attribution are
-    given to kernels that have none.
+    given to kernels that have none. Raises ArchiveError when the path cannot be written or the folder is not empty.
     """
     if path.suffix != ".zip" and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise ArchiveError(f"{path} exists already: name a new folder, or a file that ends in .zip.")
@@ -104,10 +104,11 @@ def export(
 
 
 def import_bundle(archive: DuckArchive, path: Path, *, trust_bundle: bool = False) -> dict[str, int]:
-    """Take in a bundle and return the number of new rows of each table; what is there already stays as it is.
+    """Store a bundle and return the number of new rows of each table; what is there already stays as it is.
 
     Kernels come in as `claimed`, whatever the bundle says. With `trust_bundle` they keep the trust of where they were
-    judged: for bundles from people whose judge you trust as your own.
+    judged: for bundles from people whose judge you trust as your own. Raises ArchiveError, before a row is stored, when
+    the bundle cannot be read or anything in it is wrong.
     """
     with tempfile.TemporaryDirectory(prefix="rag-kernels-") as scratch:
         folder = _unpack(path, Path(scratch)) if path.is_file() else path
@@ -169,7 +170,7 @@ def _pack(folder: Path, target: Path) -> Path:
 
 
 def _unpack(path: Path, scratch: Path) -> Path:
-    """Take out of a zip what belongs into a bundle, and nothing else."""
+    """Extract what belongs into a bundle from a zip, and nothing else."""
     folder = scratch / "bundle"
     (folder / "sources").mkdir(parents=True)
     known = {"manifest.json", *(f"{table}.parquet" for table in TABLES)}
@@ -223,7 +224,7 @@ def _load_sql(table: str, folder: Path) -> str:
 
 
 def _take(con: DuckDBPyConnection, checked: Path, trust_bundle: bool) -> dict[str, int]:
-    """Insert what is not there yet; the bundle's word on kernels that are there already counts only if trusted."""
+    """Insert rows that are new; the bundle's word on kernels that are there already counts only if trusted."""
     con.execute("CREATE OR REPLACE TEMP TABLE present AS SELECT id FROM kernels")
     counts: dict[str, int] = {}
     for table in TABLES:

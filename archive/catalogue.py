@@ -1,4 +1,4 @@
-"""What ranking reads of an archive, as columns: one row a kernel, sorted by the functional problem it stands for.
+"""The columns of an archive that ranking reads: one row a kernel, sorted by the functional problem it stands for.
 
 Comes in: a database, the name of an embedding model, and the device whose measurements come first. Goes out: a
 `Catalogue` of numpy arrays, read in one transaction, and whole kernels for the few rows that were chosen. Kernels
@@ -31,7 +31,7 @@ Names = NDArray[np.bytes_]
 
 @dataclass(frozen=True, slots=True)
 class FunctionalRow:
-    """A functional problem that some kernel solves. `number` is its place in `Catalogue.functionals`."""
+    """Hold a functional problem that some kernel solves. `number` is its index in `Catalogue.functionals`."""
 
     id: str
     graph_key: str
@@ -46,7 +46,10 @@ class FunctionalRow:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All kernels that may be shown. Arrays of one length have one entry a kernel; `vectors` one row a functional."""
+    """Hold all kernels that may be shown, as columns.
+
+    Arrays of one length have shape (kernels,); `vectors` has shape (functionals, dimensions).
+    """
 
     functionals: tuple[FunctionalRow, ...]
     texts: tuple[str, ...]  # distinct names of problems with ideas and labels
@@ -69,7 +72,7 @@ class Catalogue:
     places: Ints  # for each kernel, where its rows stood in the tables of PLACED: whole kernels are found by it
 
     def solvers(self, problem_ids: Iterable[str]) -> Names:
-        """Kernels that were ever judged on one of these problems: they may give its answer away."""
+        """Return the kernels that were ever judged on one of these problems: they may give its answer away."""
         asked = [problem_id.encode() for problem_id in problem_ids]
         first = np.searchsorted(self.judged_problem, asked, side="left")
         last = np.searchsorted(self.judged_problem, asked, side="right")
@@ -180,7 +183,7 @@ def read_catalogue(
 
 
 def _read_rest(functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, model: str, device_key: str) -> Catalogue:
-    """The kernels, and of the functional problems those that they solve."""
+    """Read the kernels, and of the functional problems those that they solve."""
     found = con.execute(KERNELS.format(device=literal(device_key))).fetchnumpy()
     functional_id, functional = np.unique(np.asarray(found["functional_id"], dtype=np.bytes_), return_inverse=True)
     pairs = con.execute(SOLVERS).fetchnumpy()
@@ -211,14 +214,14 @@ def _read_rest(functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, mo
 
 
 def _numbered(values: Iterable[str]) -> tuple[tuple[str, ...], Ints]:
-    """The distinct ones in order of arrival, and the number of each."""
+    """Return the distinct ones in order of arrival, and the number of each."""
     numbers: dict[str, int] = {}
     found = np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), dtype=np.int32)
     return tuple(numbers), found
 
 
 def _functionals(con: DuckDBPyConnection) -> tuple[FunctionalRow, ...]:
-    """All of them, in the order of their ids."""
+    """Return all functional problems, in the order of their ids."""
     found = con.execute(
         "SELECT id, graph_key, source, operators, ranks, dtypes, shapes, "
         "(record->>['$.features.flops', '$.features.bytes_moved'])::DOUBLE[] FROM functionals ORDER BY id"
@@ -239,7 +242,7 @@ def _functionals(con: DuckDBPyConnection) -> tuple[FunctionalRow, ...]:
 
 
 def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
-    """One vector a functional problem: its kernels share it, so that of any of them serves."""
+    """Return one vector a functional problem: its kernels share it, so that any of theirs serves."""
     size = con.execute(f"SELECT len(vector) FROM embeddings WHERE model = {literal(model)} LIMIT 1").fetchone()
     vectors = np.zeros((len(ids), size[0] if size else 0), dtype=np.float32)
     if size is None:
@@ -260,7 +263,7 @@ def _vectors(con: DuckDBPyConnection, model: str, ids: Names) -> Floats:
 
 
 def read_kernels(con: DuckDBPyConnection, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
-    """Whole kernels for rows of a catalogue, each as the evaluation says that speaks for it, in this order.
+    """Return whole kernels for rows of a catalogue, each with the evaluation that speaks for it, in this order.
 
     A look-up in each table: a join, and the view `kernel_cards`, would read whole tables.
     """
@@ -290,7 +293,7 @@ def read_kernels(con: DuckDBPyConnection, known: Catalogue, chosen: Sequence[int
 
 
 def _only_claimed(name: str) -> dict[str, Any]:
-    """What stands in for the evaluation of a kernel that nobody has judged here."""
+    """Return what stands in for the evaluation of a kernel that nobody has judged here."""
     unknown = ("candidate_us", "eager_us", "compile_us", "speedup_eager", "speedup_compile", "floor_fraction")
     said = dict(zip(("kernel_id", "problem_id", "functional_id"), name.split(), strict=True))
     empty = dict.fromkeys(("label", "precision", "device_name", "device_arch"), "")
@@ -300,7 +303,7 @@ def _only_claimed(name: str) -> dict[str, Any]:
 def _by_id(
     con: DuckDBPyConnection, table: str, columns: str, ids: Sequence[str], places: Mapping[str, Sequence[int]]
 ) -> dict[str, dict[str, Any]]:
-    """Rows by id. Tables have no index, so they are looked for where they stood, and only then among all ids."""
+    """Return rows by id. Tables have no index: rows are looked for where they stood, and only then among all ids."""
     found: dict[str, dict[str, Any]] = {}
     for where in (f"unnest({list(places[table])})", f"rowid FROM {table} WHERE id IN ({', '.join(map(literal, ids))})"):
         if ids and not found.keys() >= set(ids):
@@ -310,7 +313,10 @@ def _by_id(
 
 
 def read_evaluation(con: DuckDBPyConnection, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
-    """The problem and the judgement that speak best for a kernel: most trusted, then newest."""
+    """Return the problem and the judgement that speak best for a kernel: most trusted, then newest.
+
+    Raises ArchiveError when the kernel has no evaluation.
+    """
     found = con.execute(
         "SELECT f.record, e.judged FROM evaluations AS e JOIN functionals AS f ON f.id = e.functional_id "
         "WHERE e.kernel_id = ? ORDER BY trust_rank(e.trust) DESC, e.created_at DESC, e.id LIMIT 1",

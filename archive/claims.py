@@ -42,14 +42,14 @@ def take(archive: DuckArchive, imported: Sequence[Imported]) -> dict[str, int]:
 
 
 def add_functionals(archive: DuckArchive, functionals: Sequence[FunctionalProblem]) -> int:
-    """Store functional forms of problems that were imported without one; returns how many are new."""
+    """Store functional forms of problems that were imported without one; return how many are new."""
     found = [rows.functional_row(functional) for functional in functionals]
     with archive.database.write() as con:
         return rows.insert_many(con, "functionals", found)
 
 
 def without_functional(archive: DuckArchive) -> list[Problem]:
-    """Imported problems that nobody has functionalized yet: their functional form holds no arguments."""
+    """Return imported problems that nobody has functionalized yet: their functional form holds no arguments."""
     with archive.database.read() as con:
         found = con.execute(
             "SELECT p.name, p.source FROM problems AS p WHERE p.id IN (SELECT problem_id FROM claims) "
@@ -59,7 +59,7 @@ def without_functional(archive: DuckArchive) -> list[Problem]:
 
 
 def written_for(archive: DuckArchive, kernel_id: str) -> FunctionalProblem:
-    """The functional problem that a kernel was first written for."""
+    """Return the functional problem that a kernel was first written for."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
             "SELECT f.record FROM kernels AS k JOIN functionals AS f ON f.id = k.functional_id WHERE k.id = ?",
@@ -70,7 +70,7 @@ def written_for(archive: DuckArchive, kernel_id: str) -> FunctionalProblem:
 
 
 def claims_of(archive: DuckArchive, kernel_id: str) -> list[Claim]:
-    """Everything that was claimed of a kernel, in the order of its origins."""
+    """Return everything that was claimed of a kernel, in the order of its origins."""
     names = ", ".join(CLAIM_COLUMNS)
     with archive.database.read() as con:
         found = rows.query(con, f"SELECT {names} FROM claims WHERE candidate_id = ? ORDER BY origin, id", [kernel_id])
@@ -83,7 +83,7 @@ def to_claim(row: Mapping[str, Any]) -> Claim:
 
 
 def _rows_of(one: Imported, functional: rows.Row, created_at: str) -> list[tuple[str, rows.Row]]:
-    """What one imported row becomes, table by table."""
+    """Return the rows of each table that one imported row becomes."""
     problem = one.functional.problem
     candidate_id = None if one.candidate is None else one.candidate.id
     claim = {

@@ -1,4 +1,4 @@
-"""What holds for every DuckDB connection of an archive: transactions, interrupts, and errors that say what to do.
+"""Context managers for every DuckDB connection of an archive: transactions, interrupts, and errors with advice.
 
 Comes in: a connection, or one behind a server. Goes out: context managers around its use. Knows nothing of files.
 """
@@ -24,7 +24,7 @@ FULL_DISK = ("No space left", "File too large", "Disk quota", "Could not write",
 
 
 def literal(text: str) -> str:
-    """A text in SQL, where a parameter cannot stand or is dear: DuckDB imports pandas to look at parameters."""
+    """Return a text as SQL, where a parameter cannot stand or is dear: DuckDB imports pandas to look at parameters."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -39,7 +39,7 @@ def closing(con: DuckDBPyConnection) -> Iterator[DuckDBPyConnection]:
 
 @contextmanager
 def transaction(con: DuckDBPyConnection) -> Iterator[None]:
-    """All or nothing."""
+    """Run the block in a transaction: all of it is stored, or nothing."""
     con.execute("BEGIN")
     with ended(con):
         yield
@@ -64,7 +64,9 @@ def ended(con: DuckDBPyConnection) -> Iterator[DuckDBPyConnection]:
 
 @contextmanager
 def stopping(con: DuckDBPyConnection) -> Iterator[None]:
-    """What ends this early ends its query too: DuckDB 1.5 goes on with it after Ctrl-C, and the next one waits."""
+    """Interrupt the query when the block ends early: DuckDB 1.5 goes on with it after Ctrl-C, and the next one
+    waits.
+    """
     try:
         yield
     except BaseException:
@@ -74,7 +76,7 @@ def stopping(con: DuckDBPyConnection) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C be Ctrl-C also within a query, where DuckDB makes a RuntimeError of it."""
+    """Raise KeyboardInterrupt for Ctrl-C within a query, where DuckDB makes a RuntimeError of it."""
     try:
         yield
     except RuntimeError as error:
@@ -85,7 +87,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def translated(place: str) -> Iterator[None]:
-    """Turn what DuckDB and the operating system say into an ArchiveError that names the next step."""
+    """Raise what DuckDB and the operating system say as an ArchiveError that names the next step."""
     import duckdb
 
     try:

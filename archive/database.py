@@ -1,4 +1,4 @@
-"""Connections: a file attached for each transaction, or one for good in memory.
+"""Database connections: a file attached for each transaction, or one for good in memory.
 
 Comes in: a path. Goes out: `read()` and `write()`, context managers that hand out a DuckDB connection inside a
 transaction. DuckDB lets one process write a file at a time and readers need it closed, so a file is attached for each
@@ -41,7 +41,7 @@ STAY_S, LOOK_S = 1.0, 0.02  # how long a file stays attached for the next reader
 
 @dataclass(slots=True)
 class _SharedFile:
-    """A file in this process, which may hold it open in one mode only, whichever of its threads or archives asks."""
+    """Hold the state of a file in this process, which may hold it open in one mode only, whoever asks."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     staying: FileDatabase | None = None  # who has left it attached
@@ -53,7 +53,7 @@ _PLACES: dict[Path, _SharedFile] = {}
 
 @atexit.register
 def _hold() -> None:
-    """When Python ends, it stops threads wherever they are; within DuckDB that would abort the process."""
+    """Wait for what DuckDB does when Python ends: to stop a thread within DuckDB would abort the process."""
     for place in _PLACES.values():
         place.lock.acquire(timeout=10)
 
@@ -105,7 +105,7 @@ class MemoryDatabase:
 
 
 class FileDatabase:
-    """A DuckDB file, created on first use."""
+    """Open a DuckDB file, created on first use, for each transaction."""
 
     def __init__(self, path: Path, *, deadline_s: float = 30.0) -> None:
         self.path = path.absolute()
@@ -121,7 +121,7 @@ class FileDatabase:
 
     @contextmanager
     def read(self, *, stay: bool = False) -> Iterator[DuckDBPyConnection]:
-        """`stay`: soon there will be another read, so leave the file attached (unless somebody else asks for it)."""
+        """Hand out a connection that reads. `stay`: another read comes soon, so leave the file attached."""
         with self._place.lock, translated(str(self.path)):
             if not stay:
                 with self._connection(read_only=True) as con, stopping(con):
@@ -147,7 +147,7 @@ class FileDatabase:
             yield con
 
     def version(self) -> str:
-        """Changes with every write, of any process; costs two looks at the folder."""
+        """Return a text that changes with every write, of any process; costs two looks at the folder."""
         states = []
         for path in (self.path, self.path.with_name(self.path.name + ".wal")):
             try:
@@ -158,7 +158,7 @@ class FileDatabase:
         return "/".join(states)
 
     def _staying(self) -> DuckDBPyConnection:
-        """The file as the last read left it, or attached now."""
+        """Return the file as the last read left it, or attached now."""
         if self._place.staying is self and self._duckdb is not None and not self._is_asked_for():
             return self._duckdb
         self._make_room()
@@ -173,13 +173,13 @@ class FileDatabase:
         return con
 
     def _make_room(self) -> None:
-        """Whoever has left the file attached lets go of it."""
+        """Detach the file from whoever left it attached."""
         if self._place.staying is not None:
             self._place.staying._detach()
             self._place.staying = None
 
     def _is_asked_for(self) -> bool:
-        """Whether another process waits for its turn."""
+        """Return whether another process waits for the lock."""
         try:
             with self._queue.open("a") as queue:
                 fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,7 +199,7 @@ class FileDatabase:
 
     @contextmanager
     def _opened(self, *, read_only: bool) -> Iterator[DuckDBPyConnection]:
-        """A writer keeps its turn until it is done; a reader passes it on once it is in."""
+        """Lock and open the file; a writer keeps the lock until it is done, a reader gives it back once it is in."""
         with ExitStack() as turn:
             turn.enter_context(self._turn())
             with self._attached(self.path, read_only=read_only) as con:
@@ -216,7 +216,7 @@ class FileDatabase:
             self._detach()
 
     def _attach(self, path: Path, *, read_only: bool) -> DuckDBPyConnection:
-        """The file in a DuckDB that is kept: to start one takes 10 ms, to attach a file to it 2 ms."""
+        """Attach the file to a DuckDB that is kept: to start one takes 10 ms, to attach a file to it 2 ms."""
         import duckdb
 
         con = self._duckdb = self._duckdb or duckdb.connect(":memory:", config=CONFIG)
@@ -311,7 +311,7 @@ class FileDatabase:
 
 
 def _watch(place: _SharedFile) -> None:
-    """Let go of a file when nobody has read for a while, or when another process waits."""
+    """Detach a file when nobody has read for a while, or when another process waits."""
     while True:
         time.sleep(LOOK_S)
         with place.lock:
@@ -324,5 +324,5 @@ def _watch(place: _SharedFile) -> None:
 
 
 def locked(error: Exception) -> bool:
-    """Whether another process, or another archive of this one, has the file open."""
+    """Return whether another process, or another archive of this one, has the file open."""
     return any(sign in str(error) for sign in ("lock", "different configuration", "already attached"))

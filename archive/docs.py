@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """The reference page of the archive's tables: `python -m rag_kernels.archive.docs > docs/reference/archive_schema.md`.
+=======
+"""Print docs/archive.md from the database itself: `python -m rag_kernels.archive.docs > docs/archive.md`.
+>>>>>>> words_rest
 
 Comes in: nothing but the schema of a fresh archive, whose tables, views and columns carry their comments. Goes out:
 Markdown. A test fails when the file is not what this prints.
@@ -42,7 +46,7 @@ This page is made by `python -m rag_kernels.archive.docs > docs/reference/archiv
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page as Markdown."""
     with MemoryArchive().database.read() as con:
         tables = con.execute("SELECT table_name, comment FROM duckdb_tables() ORDER BY table_oid").fetchall()
         views = con.execute(
@@ -86,7 +90,9 @@ def _view(con: DuckDBPyConnection, name: str, comment: str) -> str:
 
 
 def view_columns(con: DuckDBPyConnection, view: str) -> list[tuple[str, str, str]]:
-    """Name, type and comment of each column; one without a comment has that of the table's column of its name."""
+    """Return name, type and comment of each column; one without a comment has that of the table's column of its
+    name.
+    """
     return con.execute(
         """
         SELECT column_name, data_type, coalesce(c.comment, inherited.comment)

@@ -1,4 +1,4 @@
-"""What an archive does, over any database: the one implementation behind `FileArchive` and `MemoryArchive`.
+"""The archive over any DuckDB database: the one implementation behind `FileArchive` and `MemoryArchive`.
 
 Comes in: records. Goes out: records. Each method is one transaction. Similarity is computed exactly, by DuckDB;
 `archive.store` puts an index in front of that. Knows nothing of files.
@@ -60,13 +60,13 @@ def now() -> str:
 
 
 class DuckArchive:
-    """An archive in a DuckDB database. `version()` changes whenever anything was written."""
+    """Keep an archive in a DuckDB database. `version()` changes whenever anything was written."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     def __str__(self) -> str:
-        """Where it is."""
+        """Return where the archive is."""
         return str(self.database)
 
     def version(self) -> str:
@@ -81,6 +81,7 @@ class DuckArchive:
             rows.insert(con, "runs", {name: getattr(run, name) for name in names})
 
     def finish_run(self, run_id: str, status: str) -> None:
+        """Record how a run ended; raises ArchiveError when there is no such run."""
         with self.database.write() as con:
             known = con.execute(
                 "UPDATE runs SET status = ?, finished_at = ? WHERE id = ? RETURNING id", [status, now(), run_id]
@@ -129,7 +130,7 @@ class DuckArchive:
             return [] if known is None else nearest(con, vector, count, where, known)
 
     def kernels(self, where: KernelFilter) -> list[ArchivedKernel]:
-        """Newest first, each with the evaluation that speaks best for it among those that pass the filter."""
+        """Return kernels that pass the filter, newest first, each with the evaluation that speaks best for it."""
         sql, parameters = condition(where)
         limit = "" if where.limit is None else f"LIMIT {int(where.limit)}"
         with self.database.read() as con:
@@ -141,7 +142,7 @@ class DuckArchive:
         return [rows.to_kernel(row) for row in found]
 
     def kernel(self, kernel_id: str) -> ArchivedKernel | None:
-        """By id or prefix of one, with or without the leading `k_`; retracted ones too.
+        """Return a kernel by id or prefix of one, with or without the leading `k_`; retracted ones too.
 
         Raises ArchiveError when a prefix fits several kernels.
         """
@@ -162,7 +163,7 @@ class DuckArchive:
         return [rows.to_attempt(row) for row in found]
 
     def calls(self, run_id: str) -> list[LLMCall]:
-        """In order of arrival."""
+        """Return the calls of a run in order of arrival."""
         names = ", ".join(rows.CALL_COLUMNS)
         with self.database.read() as con:
             found = rows.query(con, f"SELECT {names} FROM llm_calls WHERE run_id = ? ORDER BY position", [run_id])
@@ -186,13 +187,13 @@ class DuckArchive:
         return [Run(**row) for row in found]
 
     def run_status(self, run_id: str) -> str:
-        """How a run stands; empty when there is none."""
+        """Return how a run stands; empty when there is none."""
         with self.database.read() as con:
             found = con.execute("SELECT status FROM runs WHERE id = ?", [run_id]).fetchone()
         return str(found[0]) if found else ""
 
     def lineage(self, kernel_id: str) -> list[Edge]:
-        """All edges above a kernel, nearest first, each once."""
+        """Return all edges above a kernel, nearest first, each once."""
         with self.database.read(stay=True) as con:
             found = rows.query(con, "SELECT child, source, relation FROM lineage_of(?)", [kernel_id])
         return [Edge(**row) for row in found]
@@ -200,28 +201,29 @@ class DuckArchive:
     def catalogue(
         self, model: str, device_key: str = "", meanwhile: Callable[[FunctionalRow], object] | None = None
     ) -> Catalogue:
-        """What ranking reads of every kernel that may be shown, with the vectors of this embedding model."""
+        """Return what ranking reads of every kernel that may be shown, with the vectors of this embedding model."""
         with self.database.read(stay=True) as con:
             return read_catalogue(con, model, device_key, meanwhile)
 
     def chosen(self, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
-        """Whole kernels for rows of a catalogue, in this order."""
+        """Return whole kernels for rows of a catalogue, in this order."""
         with self.database.read(stay=True) as con:
             return read_kernels(con, known, chosen)
 
     def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
-        """The problem and the judgement that speak best for a kernel."""
+        """Return the problem and the judgement that speak best for a kernel; raises ArchiveError without one."""
         with self.database.read(stay=True) as con:
             return read_evaluation(con, kernel_id)
 
     def retract(self, kernel_id: str, reason: str) -> None:
+        """Withdraw a kernel from retrieval and rankings; raises ArchiveError without a reason."""
         if not reason.strip():
             raise ArchiveError("Say why the kernel is retracted: the reason is kept with it.")
         with self.database.write() as con:
             _retract(con, kernel_id, reason)
 
     def is_empty(self) -> bool:
-        """Whether it has no problem and no run."""
+        """Return whether it has no problem and no run."""
         with self.database.read(stay=True) as con:
             some = "SELECT 1 FROM (FROM problems LIMIT 1) UNION ALL SELECT 1 FROM (FROM runs LIMIT 1)"
             return not con.execute(some).fetchall()
@@ -231,7 +233,7 @@ class DuckArchive:
             return rows.query(con, STATS)[0]
 
     def missing_embeddings(self, model: str) -> Iterable[ArchivedKernel]:
-        """Kernels without a vector of this model, retracted ones excepted."""
+        """Return kernels without a vector of this model, retracted ones excepted."""
         with self.database.read() as con:
             found = rows.query(
                 con,
@@ -242,7 +244,7 @@ class DuckArchive:
         return [rows.to_kernel(row) for row in found]
 
     def index_faults(self) -> list[str]:
-        """What is wrong with the index, a sentence each; here the table of vectors is the index."""
+        """Return a sentence for each fault of the index; here the table of vectors is the index."""
         return []
 
     def reindex(self) -> int:
@@ -296,12 +298,12 @@ def _check_vectors(con: DuckDBPyConnection, vectors: Sequence[tuple[str, Sequenc
 
 
 def has_direction(vector: Sequence[float]) -> bool:
-    """Whether a vector can be compared by its angle at all."""
+    """Return whether a vector can be compared by its angle at all."""
     return all(math.isfinite(x) for x in vector) and any(x != 0 for x in vector)
 
 
 def resolve_model(con: DuckDBPyConnection, vector: Sequence[float], model: str | None) -> str | None:
-    """The model to compare a vector with: the one named, or of its size the one that embedded a kernel last.
+    """Return the model to compare a vector with: the one named, or of its size the one that embedded a kernel last.
 
     None when there is nothing to compare with; raises ArchiveError when the vector has another size than its vectors.
     """
@@ -328,7 +330,7 @@ def nearest(
     model: str,
     among: Sequence[str] | None = None,
 ) -> list[tuple[str, float]]:
-    """Exact cosine similarity to the kernels that pass the filter, or to those of `among` that do."""
+    """Return (kernel id, cosine similarity) for kernels that pass the filter, or for those of `among` that do."""
     sql, parameters = condition(where)
     chosen = "" if among is None else "AND list_contains(?::VARCHAR[], kernel_id)"
     found = con.execute(

@@ -1,4 +1,4 @@
-"""A `KernelFilter` as a condition on the view `kernel_cards`.
+"""Turn a `KernelFilter` into a condition on the view `kernel_cards`.
 
 Comes in: a filter. Goes out: an SQL condition with its parameters. Knows nothing else.
 """

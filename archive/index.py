@@ -36,7 +36,7 @@ BUSY_S = 10.0  # how long to wait while another process writes
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A kernel's vector with what queries filter by; both facts are part of the kernel's id and never change."""
+    """Hold a kernel's vector with what queries filter by; both facts are part of the kernel's id and never change."""
 
     kernel_id: str
     vector: Sequence[float]
@@ -45,11 +45,11 @@ class Item:
 
 
 class IndexDamaged(Exception):
-    """The folder is corrupt, gone, or was replaced by another process: open it again, or rebuild it."""
+    """Report that the folder is corrupt, gone, or was replaced by another process: open it again, or rebuild it."""
 
 
 class ChromaIndex:
-    """The folder, opened on first use. Every method may raise `IndexDamaged`."""
+    """Keep vectors in a Chroma folder, opened on first use. Every method may raise `IndexDamaged`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -78,7 +78,7 @@ class ChromaIndex:
     def query(
         self, model: str, vector: Sequence[float], count: int, *, backend: str | None, tier: str | None
     ) -> dict[str, float]:
-        """The `count` nearest kernels of a backend and tier with their similarity, best first."""
+        """Return the `count` nearest kernels of a backend and tier with their similarity, best first."""
         facts = [{name: value} for name, value in (("backend", backend), ("tier", tier)) if value is not None]
         where: Any = {"$and": facts} if len(facts) > 1 else facts[0] if facts else None
         query: Any = [list(vector)]
@@ -90,12 +90,12 @@ class ChromaIndex:
         return {name: 1.0 - distance for name, distance in zip(found["ids"][0], distances[0], strict=True)}
 
     def ids(self, model: str) -> set[str]:
-        """Every kernel of a collection."""
+        """Return the id of every kernel of a collection."""
         collection = self._collection(model)
         return set(guarded(lambda: collection.get(include=[]))["ids"])
 
     def vectors(self, model: str) -> dict[str, Sequence[float]]:
-        """Every vector of a collection."""
+        """Return every vector of a collection by kernel id."""
         collection = self._collection(model)
         found = guarded(lambda: collection.get(include=["embeddings"]))
         vectors: Any = found["embeddings"]
@@ -109,7 +109,7 @@ class ChromaIndex:
                 guarded(partial(collection.delete, ids=part))
 
     def close(self) -> None:
-        """Let go of the folder; the next call opens it again."""
+        """Close the folder; the next call opens it again."""
         client, self._client = self._client, None
         self._collections.clear()
         if "chromadb" not in sys.modules:
@@ -124,13 +124,13 @@ class ChromaIndex:
         SharedSystemClient.clear_system_cache()  # else a client of the folder as it was may come back
 
     def clear(self) -> None:
-        """Throw the folder away."""
+        """Delete the folder."""
         self.close()
         with self._exclusive():
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def move_aside(self) -> Path | None:
-        """Put a damaged folder out of the way and return where it went; None when there is none."""
+        """Move a damaged folder out of the way and return where it went; None when there is none."""
         self.close()
         with self._exclusive():
             if not self.folder.exists():
@@ -167,14 +167,14 @@ class ChromaIndex:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """One process at a time creates, writes or moves the folder."""
+        """Lock the folder: one process at a time creates, writes or moves it."""
         with self.folder.with_name(self.folder.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
 class ChromaServerIndex(ChromaIndex):
-    """The same behind Chroma's server, which sees to it that only one client writes at a time."""
+    """Keep vectors behind Chroma's server, which sees to it that only one client writes at a time."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(Path(os.devnull))
@@ -212,7 +212,7 @@ class ChromaServerIndex(ChromaIndex):
 
 
 def guarded(call: Callable[[], Result]) -> Result:
-    """Call into Chroma: wait while it is busy, and report every other failure as `IndexDamaged`.
+    """Call into Chroma: wait while it is busy, and raise every other failure as `IndexDamaged`.
 
     Chroma's Rust core panics with an exception that is no `Exception`, hence the wide net.
     """

@@ -10,5 +10,7 @@ from rag_kernels.archive.duck import DuckArchive
 
 
 class MemoryArchive(DuckArchive):
+    """Keep an archive in memory, until the process ends."""
+
     def __init__(self) -> None:
         super().__init__(MemoryDatabase())

@@ -50,7 +50,7 @@ COMMENTS = """
 
 
 def applied(con: DuckDBPyConnection) -> list[str]:
-    """Names of the steps that this database has taken, in order; empty for a new file."""
+    """Return names of the steps that this database has taken, in order; empty for a new file."""
     known = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'migrations'").fetchone()
     if known is None:
         return []
@@ -58,7 +58,7 @@ def applied(con: DuckDBPyConnection) -> list[str]:
 
 
 def pending(con: DuckDBPyConnection, names: Sequence[str] = MIGRATIONS) -> list[str]:
-    """Steps that are still to be taken.
+    """Return the steps that are still to be taken.
 
     Raises ArchiveError when the database has taken steps that this version does not know.
     """
@@ -96,7 +96,7 @@ def migrate(con: DuckDBPyConnection, names: Sequence[str] = MIGRATIONS, schema: 
 
 
 def drop_indexes(con: DuckDBPyConnection) -> None:
-    """Make those tables anew that have an index: DuckDB cannot take it off."""
+    """Rebuild the tables that have an index: DuckDB cannot remove it."""
     for table, columns in con.execute(INDEXED).fetchall():
         comments = con.execute(COMMENTS, {"table": table}).fetchall()
         con.execute(f"ALTER TABLE {table} RENAME TO indexed")

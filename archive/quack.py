@@ -28,7 +28,7 @@ EXTENSIONS = ("httpfs", "quack")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an archive server listens. Other machines are spoken to by HTTPS unless `plain`."""
+    """Hold where an archive server listens. Other machines are spoken to by HTTPS unless `plain`."""
 
     host: str
     port: int = PORT
@@ -36,7 +36,7 @@ class Address:
 
     @property
     def uri(self) -> str:
-        """As the extension writes it."""
+        """Return the address as the extension writes it."""
         return f"quack:{self._host}:{self.port}"
 
     @property
@@ -48,7 +48,7 @@ class Address:
 
     @property
     def chroma_port(self) -> int:
-        """Chroma's server has the next port."""
+        """Return the port of Chroma's server, the next one."""
         return self.port + 1
 
     @property
@@ -64,7 +64,7 @@ def is_address(location: str) -> bool:
 
 
 def parse(location: str) -> Address:
-    """Read `quack://host:port`; without a port it is 9494."""
+    """Read `quack://host:port`; without a port it is 9494. Raises ArchiveError for anything else."""
     try:
         parts = urlsplit(location)
         host, port = parts.hostname, parts.port or PORT
@@ -78,12 +78,12 @@ def parse(location: str) -> Address:
 
 
 def token_from_environment() -> str:
-    """The token that clients and server share; empty when there is none."""
+    """Return the token that clients and server share; empty when there is none."""
     return os.environ.get(TOKEN, "")
 
 
 def load(con: DuckDBPyConnection) -> None:
-    """Make a connection speak the protocol."""
+    """Load the protocol's extension into a connection; raises ArchiveError when DuckDB cannot get it."""
     import duckdb
 
     for name in EXTENSIONS:
@@ -102,7 +102,7 @@ def load(con: DuckDBPyConnection) -> None:
 
 
 def packaged(name: str, version: str) -> Path | None:
-    """The file of an extension for this version of DuckDB, if its package is installed."""
+    """Return the file of an extension for this version of DuckDB, if its package is installed."""
     found = importlib.util.find_spec(f"duckdb_extension_{name}")
     folders = found.submodule_search_locations if found else None
     for folder in folders or ():
@@ -113,5 +113,5 @@ def packaged(name: str, version: str) -> Path | None:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without the statement that it quotes: that may hold the token."""
+    """Return an error's text without the statement that it quotes: that may hold the token."""
     return str(error).split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""What the explorer and the command line read: small typed rows, never a connection.
+"""Reads for the explorer and the command line: small typed rows, never a connection.
 
 Comes in: an archive and what is asked. Goes out: frozen rows, ready to show. Reads only. `version(archive)` changes
 with every write of any process, so that callers can cache by it. Knows the views of `schema/`, nothing of how rows
@@ -23,7 +23,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A verified kernel's place for a problem on a device."""
+    """Hold a verified kernel's rank for a problem on a device."""
 
     place: int
     problem_id: str
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One judgement of a kernel, whole."""
+    """Hold one judgement of a kernel, whole."""
 
     id: str
     problem_id: str
@@ -61,7 +61,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """A line of a run's table; `won` is a pass that beats the better baseline."""
+    """Hold a line of a run's table; `won` is a pass that beats the better baseline."""
 
     attempt_id: str
     run_id: str
@@ -88,7 +88,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What became of a candidate in a run; `right` is a pass that nothing bars."""
+    """Hold the last verdict on a candidate in a run; `right` is a pass that nothing bars."""
 
     run_id: str
     problem_id: str
@@ -106,7 +106,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """What a run tried, won and cost; a cost is None when no price is known."""
+    """Hold what a run tried, won and cost; a cost is None when no price is known."""
 
     run_id: str
     command: str
@@ -124,7 +124,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class LineageNode:
-    """A kernel, a failed candidate (no trust), or the name of an origin outside the archive (no backend)."""
+    """Hold a kernel, a failed candidate (no trust), or the name of an origin outside the archive (no backend)."""
 
     id: str
     problem_name: str
@@ -138,19 +138,19 @@ class LineageNode:
 
 @dataclass(frozen=True, slots=True)
 class LineageGraph:
-    """Ancestors and descendants of one kernel, itself included."""
+    """Hold ancestors and descendants of one kernel, itself included."""
 
     nodes: tuple[LineageNode, ...]
     edges: tuple[Edge, ...]
 
 
 def version(archive: DuckArchive) -> str:
-    """A text that changes whenever anything was written, by any process; cheap enough for every page view."""
+    """Return a text that changes whenever anything was written, by any process; cheap enough for every page view."""
     return archive.version()
 
 
 def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key: str | None = None) -> list[Place]:
-    """Verified kernels by problem, device and place; for all problems and devices, or one of them."""
+    """Return verified kernels by problem, device and rank; for all problems and devices, or one of them."""
     return load(
         archive,
         Place,
@@ -161,7 +161,7 @@ def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key:
 
 
 def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
-    """Every judgement of a kernel, newest first."""
+    """Return every judgement of a kernel, newest first."""
     with archive.database.read(stay=True) as con:
         found = rows.query(
             con,
@@ -173,12 +173,12 @@ def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
 
 
 def attempts_of_run(archive: DuckArchive, run_id: str) -> list[AttemptRow]:
-    """In order, failures included."""
+    """Return the attempts of a run in order, failures included."""
     return load(archive, AttemptRow, "FROM attempt_results WHERE run_id = ? ORDER BY number", [run_id])
 
 
 def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgement]:
-    """Of each candidate of these runs: its last judgement in the run, and the round in which it first came up."""
+    """Return, for each candidate of these runs, its last judgement and the round in which it first came up."""
     with archive.database.read(stay=True) as con:
         found = rows.query(
             con,
@@ -195,12 +195,12 @@ def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgem
 
 
 def run_table(archive: DuckArchive, limit: int = 50) -> list[RunRow]:
-    """Newest first."""
+    """Return the runs, newest first."""
     return load(archive, RunRow, "FROM run_summary ORDER BY started_at DESC, run_id DESC LIMIT ?", [limit])
 
 
 def lineage_graph(archive: DuckArchive, kernel_id: str) -> LineageGraph:
-    """All ancestors and all descendants, with the edges among them."""
+    """Return all ancestors and all descendants, with the edges among them."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
             "SELECT source FROM lineage_of($id) UNION SELECT child FROM descendants_of($id)",

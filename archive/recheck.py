@@ -1,4 +1,4 @@
-"""Judging kernels again: which are due, and what a new judgement says of the earlier ones.
+"""Rejudging of kernels: which are due, and what a new judgement says of the earlier ones.
 
 Comes in: an archive, the device and version of the judge that is at hand, and new attempts. Goes out: what is due, and
 a `Recheck` for each earlier evaluation: it holds, or it is stale. Knows nothing of how kernels are judged.
@@ -24,7 +24,7 @@ SLOWER = 0.9  # a run on another day differs by a few per cent: intervals must b
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A kernel to judge again on a problem, with the evaluation that speaks for it so far."""
+    """Hold a kernel to judge again on a problem, with the evaluation that speaks for it so far."""
 
     candidate: Candidate
     problem: Problem
@@ -38,7 +38,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """What a new judgement says of an earlier evaluation; `slower` and `fails` make it stale."""
+    """Hold what a new judgement says of an earlier evaluation; `slower` and `fails` make it stale."""
 
     evaluation_id: str
     outcome: Outcome
@@ -86,7 +86,7 @@ def due(
     kernel_ids: list[str] | None = None,
     everything: bool = False,
 ) -> list[Due]:
-    """Kernels of the device's backend that are not up to date, or all of them; those of one problem together."""
+    """Return the device's backend's kernels that are not up to date, or all of them; those of one problem together."""
     parameters = {
         "backend": device.backend,
         "ids": kernel_ids,
@@ -114,7 +114,9 @@ def due(
 
 
 def record(archive: DuckArchive, attempt: Attempt) -> list[Recheck]:
-    """Store a new judgement together with what it says of the earlier evaluations of this kernel on this problem."""
+    """Store a new judgement and what it says of the earlier evaluations of this kernel on this problem; return
+    those.
+    """
     with archive.database.write() as con:
         marks = _marks(con, attempt)
         rows.insert_attempt(con, attempt)
@@ -137,7 +139,10 @@ def _marks(con: DuckDBPyConnection, attempt: Attempt) -> list[Recheck]:
 
 
 def _mark(attempt: Attempt, earlier: rows.Row) -> Recheck:
-    """A failure refutes what was found here and what was merely claimed, not what was verified on another device."""
+    """Return what a new judgement says of an earlier one.
+
+    A failure refutes what was found here and what was merely claimed, not what was verified on another device.
+    """
     verdict = attempt.judged.verdict
     here = earlier["device_key"] == attempt.judged.device.key
     if not isinstance(verdict, Passed):
@@ -154,6 +159,6 @@ def _mark(attempt: Attempt, earlier: rows.Row) -> Recheck:
 
 
 def _ratio(measured: Measurement) -> Ratio:
-    """The speed-up over the better baseline."""
+    """Return the speed-up over the better baseline."""
     known = [r for r in (measured.speedup_eager, measured.speedup_compile) if r is not None]
     return min(known, key=lambda ratio: ratio.median)

@@ -1,4 +1,4 @@
-"""The nouns of remembering: attempts, kernels, lineage, runs and LLM calls.
+"""The records of the archive: attempts, kernels, lineage, runs and LLM calls.
 
 The archive only appends. Times are ISO 8601 in UTC; money is in US dollars; `None` for a cost means that the
 price is unknown, never zero.
@@ -24,7 +24,7 @@ KEPT_AT_HOME = ("LicenseRef-June-9-Researcher-Reciprocity-1.0", "LicenseRef-unst
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A line of descent: `child` came from `source` (both kernel ids) by `relation`."""
+    """Hold a line of descent: `child` came from `source` (both kernel ids) by `relation`."""
 
     child: str
     source: str
@@ -33,7 +33,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """A kernel that was shown to a writer, with its place in the ranking and why it was chosen."""
+    """Hold a kernel that was shown to a writer, with its rank and why it was chosen."""
 
     kernel_id: str
     rank: int
@@ -43,7 +43,7 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class LLMCall:
-    """One request to a model, prompt and reply exactly as sent.
+    """Hold one request to a model, prompt and reply exactly as sent.
 
     `error` is empty when it succeeded, and ends in GIVEN_UP when it failed and was not tried again.
     """
@@ -68,7 +68,7 @@ class LLMCall:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One candidate with its verdict and where it came from. Failures are attempts too.
+    """Hold one candidate with its verdict and where it came from. Failures are attempts too.
 
     `parents` are edges whose child is this candidate. `note` is the writer's one-line remark on what it did.
     """
@@ -97,7 +97,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One `generate`, `grow` or `eval` session. `settings` is the JSON of what it was asked to do."""
+    """Hold one `generate`, `grow` or `eval` session. `settings` is the JSON of what it was asked to do."""
 
     id: str
     command: str
@@ -110,7 +110,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class BriefRecord:
-    """What the writer of a run was told when it was asked, and what it drafted (`None` until it has said all).
+    """Hold what the writer of a run was told when it was asked, and what it drafted (`None` until it delivered all).
 
     Both are texts of `eval.codec`, made and read by whoever drives the run. The writer knew the first
     `attempts_seen` attempts and the first `calls_seen` calls of the run.
@@ -126,7 +126,9 @@ class BriefRecord:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the maker of another archive says of a candidate on a problem, or of the problem alone; not judged here."""
+    """Hold what the maker of another archive says of a candidate on a problem, or of the problem alone; not judged
+    here.
+    """
 
     importer: str  # "sakana", "kernelbench", "robust-kbench", "gpu-mode", "sample"
     origin: str  # where in the source it stands
@@ -146,7 +148,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """One row of somebody else's archive. Without a candidate it brings a problem only."""
+    """Hold one row of somebody else's archive. Without a candidate it brings a problem only."""
 
     functional: FunctionalProblem
     candidate: Candidate | None
@@ -157,7 +159,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedKernel:
-    """A kernel as readers see it: the source, its best evaluation on one device, and what it computes."""
+    """Hold a kernel as readers see it: the source, its best evaluation on one device, and what it computes."""
 
     id: str
     problem_id: str
@@ -194,14 +196,14 @@ class ArchivedKernel:
 
     @property
     def speedup(self) -> float | None:
-        """Speed-up over the better of eager and torch.compile."""
+        """Return the speed-up over the better of eager and torch.compile."""
         known = [s for s in (self.speedup_eager, self.speedup_compile) if s is not None]
         return min(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFilter:
-    """Hard filters for `Archive.kernels`; `None` or an empty tuple means any."""
+    """Filter kernels for `Archive.kernels`; `None` or an empty tuple means any."""
 
     backend: Backend | None = None
     tier: Tier | None = None
@@ -215,7 +217,7 @@ class KernelFilter:
 
 
 class ArchiveError(Exception):
-    """The archive cannot be used (newer version, full disk, damaged file); the message says what to do."""
+    """Report that the archive cannot be used (newer version, full disk, damaged file); the message says what to do."""
 
 
 codec.register(Edge, Exemplar, LLMCall, Attempt, Run, Claim, ArchivedKernel, KernelFilter)

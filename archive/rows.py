@@ -1,4 +1,4 @@
-"""Between records and rows: what each table holds of an attempt, and an attempt back from its rows.
+"""Convert between records and rows: what each table holds of an attempt, and an attempt back from its rows.
 
 Comes in: records, and a DuckDB connection inside a transaction. Goes out: inserted rows (never replaced ones), or
 records. Knows the tables of `schema/`; knows nothing of files, locks and vectors.
@@ -103,7 +103,7 @@ def add(con: DuckDBPyConnection, table: str, row: Mapping[str, Any]) -> None:
 
 
 def insert_many(con: DuckDBPyConnection, table: str, new: Sequence[Mapping[str, Any]]) -> int:
-    """Add many rows of the same columns at once, a hundred times as fast as one by one; returns how many were added.
+    """Add many rows of the same columns at once, a hundred times as fast as one by one; return how many were added.
 
     A row whose key is there already is left as it is.
     """
@@ -116,7 +116,7 @@ def insert_many(con: DuckDBPyConnection, table: str, new: Sequence[Mapping[str, 
 
 
 def insert_select(con: DuckDBPyConnection, table: str, select: str, parameters: Sequence[Any] = ()) -> int:
-    """Add those rows of a SELECT, each of another key, whose key is not there yet; returns how many they were."""
+    """Add those rows of a SELECT, each of another key, whose key is not there yet; return how many they were."""
     same = " AND ".join(f"old.{name} = new.{name}" for name in KEYS[table])
     added = con.execute(
         f"INSERT INTO {table} BY NAME SELECT new.* FROM ({select}) AS new ANTI JOIN {table} AS old ON {same}",
@@ -126,7 +126,7 @@ def insert_select(con: DuckDBPyConnection, table: str, select: str, parameters: 
 
 
 def trust_of(verdict: Verdict) -> Trust | None:
-    """The trust that a verdict of our own judge earns; None when the candidate does not become a kernel."""
+    """Return the trust that a verdict of our own judge earns; None when the candidate does not become a kernel."""
     match verdict:
         case Passed():
             return "confirmed" if verdict.measurement.confirmed else "verified"
@@ -138,7 +138,7 @@ def trust_of(verdict: Verdict) -> Trust | None:
 
 
 def reason_of(verdict: Verdict) -> str:
-    """Why it failed; empty when it passed."""
+    """Return why it failed; empty when it passed."""
     return "" if isinstance(verdict, Passed) else verdict.reason
 
 
@@ -151,7 +151,7 @@ def idea_id(problem_id: str, text: str) -> str:
 
 
 def evaluation_id(kernel_id: str, functional: str, judged: str) -> str:
-    """`functional` is a functionals.id, `judged` the text of the Judged record."""
+    """Return an evaluation's id. `functional` is a functionals.id, `judged` the text of the Judged record."""
     return content_id("e", kernel_id, functional, judged)
 
 
@@ -185,12 +185,12 @@ def candidate_row(candidate: Candidate) -> Row:
 
 
 def evaluation_row(kernel_id: str, functional: FunctionalProblem, judged: Judged, created_at: str) -> Row | None:
-    """What an evaluation says of a kernel; None when the verdict is a failure."""
+    """Return what an evaluation says of a kernel; None when the verdict is a failure."""
     return evaluation_columns(kernel_id, functional_id(functional), functional.problem.id, judged, created_at)
 
 
 def evaluation_columns(kernel_id: str, functional: str, problem_id: str, judged: Judged, created_at: str) -> Row | None:
-    """The same, with the functional problem by its id."""
+    """Return the columns of an evaluation, with the functional problem by its id."""
     trust = trust_of(judged.verdict)
     if trust is None:
         return None
@@ -241,7 +241,7 @@ def _measurement_columns(measured: Measurement) -> Row:
 
 
 def kernel_row(attempt: Attempt, functional: str) -> Row:
-    """`functional` is a functionals.id, here and below."""
+    """Return the row of a kernel. `functional` is a functionals.id, here and below."""
     return {
         "id": attempt.candidate.id,
         "functional_id": functional,
@@ -314,7 +314,7 @@ def insert_attempt(con: DuckDBPyConnection, attempt: Attempt) -> None:
 
 
 def to_attempt(row: Row) -> Attempt:
-    """An attempt exactly as recorded; `row` is one of `ATTEMPTS`."""
+    """Return an attempt exactly as recorded; `row` is one of `ATTEMPTS`."""
     return Attempt(
         run_id=row["run_id"],
         number=row["number"],
@@ -336,7 +336,7 @@ def to_attempt(row: Row) -> Attempt:
 
 
 def to_kernel(row: Row) -> ArchivedKernel:
-    """A kernel from a row of `kernel_cards`."""
+    """Return a kernel from a row of `kernel_cards`."""
     values = {name: row[name] for name in KERNEL_COLUMNS}
     for name in ("operators", "ranks", "dtypes", "labels"):
         values[name] = tuple(values[name])

@@ -1,4 +1,4 @@
-"""Shares an archive's folder: DuckDB behind its own protocol, Chroma behind its server.
+"""Share an archive's folder: DuckDB behind its own protocol, Chroma behind its server.
 
 Comes in: a folder, an address to listen on and a token. Goes out: a `Server` that runs until it is closed. Clients may
 run any SQL on the archive, and nothing else: no files of this machine, no settings. A session that was left in the
@@ -62,7 +62,7 @@ SESSIONS = "SELECT count(*) FROM quack_active_connections()"
 
 
 def check(address: Address, token: str) -> None:
-    """Refuse to let other machines in without a token that cannot be guessed."""
+    """Refuse, by an ArchiveError, to let other machines in without a token that cannot be guessed."""
     if not address.loopback and len(token) < SHORTEST_TOKEN:
         raise ArchiveError(
             f"Other machines can reach {address.host}, and whoever reaches it may write: set {TOKEN} to a secret of at "
@@ -73,7 +73,7 @@ def check(address: Address, token: str) -> None:
 
 
 class Server:
-    """Holds the database open and listens. `tend` is to be called every second or so."""
+    """Hold the database open and listen. `tend` is to be called every second or so."""
 
     def __init__(self, con: DuckDBPyConnection, address: Address, token: str) -> None:
         self._con = con
@@ -82,7 +82,7 @@ class Server:
         self._listen()
 
     def tend(self) -> bool:
-        """End sessions that were left in the middle of a transaction; returns whether there were any.
+        """End sessions that were left in the middle of a transaction; return whether there were any.
 
         The protocol can only end all sessions at once. The clients of the others connect again by themselves; so that
         no transaction of theirs is cut off, a moment is waited for in which there is none, but not for ever.
@@ -119,7 +119,7 @@ class Server:
 
 @contextmanager
 def serving(root: Path, address: Address, token: str) -> Iterator[Server]:
-    """Serve the archive in a folder, new or old, until the block ends."""
+    """Serve the archive in a folder, new or old, until the block ends; raises ArchiveError when it cannot be opened."""
     import duckdb
 
     check(address, token)
@@ -142,7 +142,7 @@ def serving(root: Path, address: Address, token: str) -> Iterator[Server]:
 
 @contextmanager
 def chroma(folder: Path, port: int) -> Iterator[None]:
-    """Chroma's server over the index, on the loopback address alone: it knows no tokens."""
+    """Run Chroma's server over the index, on the loopback address alone: it knows no tokens."""
     _require_free(port)
     child = subprocess.Popen(
         [sys.executable, "-P", "-c", CHROMA, "run", "--path", folder, "--host", "127.0.0.1", "--port", str(port)],

@@ -37,7 +37,7 @@ PREPARED = 200  # statements that a session keeps prepared
 
 
 class ServerSession:
-    """A session with a server, with what an archive uses of a connection: `execute`, its cursor, `interrupt`."""
+    """Hold a session with a server, with what an archive uses of a connection: `execute`, its cursor, `interrupt`."""
 
     def __init__(self, address: Address, token: str) -> None:
         import duckdb
@@ -80,7 +80,7 @@ class ServerSession:
         return name
 
     def _name(self, sql: str) -> str:
-        """Of the statement, prepared on the server."""
+        """Return the name of the statement, prepared on the server."""
         if sql not in self._prepared:
             if len(self._prepared) == PREPARED:
                 self._prepared.clear()  # the names are taken again
@@ -101,7 +101,7 @@ class ServerSession:
 
 
 class SharedDatabase:
-    """An archive server's database. `deadline_s` bounds the wait for other clients' writes."""
+    """Connect to an archive server's database. `deadline_s` bounds the wait for other clients' writes."""
 
     def __init__(self, address: Address, token: str, *, deadline_s: float = 90.0) -> None:
         self.address = address
@@ -125,7 +125,7 @@ class SharedDatabase:
             yield con
 
     def version(self) -> str:
-        """Changes with every write of any client."""
+        """Return a text that changes with every write of any client."""
         with self.read() as con:
             return str(con.execute("SELECT writes FROM turn").fetchall()[0][0])
 
@@ -134,7 +134,9 @@ class SharedDatabase:
             self._drop()
 
     def _begun(self) -> ServerSession:
-        """A session in a new transaction; a new session if the old one has ended, as after a restart of the server."""
+        """Return a session in a new transaction; a new session if the old one has ended, as after a restart of the
+        server.
+        """
         import duckdb
 
         if self._session is not None:
@@ -160,7 +162,7 @@ class SharedDatabase:
         return session
 
     def _opened(self) -> ServerSession:
-        """A new session; a server that was there before is given a while to come back."""
+        """Open a new session; a server that was there before is given a while to come back."""
         import duckdb
 
         deadline = time.monotonic() + (AWAY_S if self._met else 0)
@@ -173,7 +175,7 @@ class SharedDatabase:
             time.sleep(0.5)
 
     def _turn(self) -> ServerSession:
-        """A session in a transaction in which nobody else can write."""
+        """Open a transaction in which nobody else can write."""
         import duckdb
 
         deadline = time.monotonic() + self._deadline_s
@@ -202,7 +204,7 @@ class SharedDatabase:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Turn what the protocol says into an ArchiveError that names the next step, without the token."""
+        """Return what the protocol says as an ArchiveError that names the next step, without the token."""
         import duckdb
 
         try:
@@ -240,19 +242,22 @@ def write_parquet(con: DuckDBPyConnection | ServerSession, select: str, file: Pa
 
 
 def parquet(con: DuckDBPyConnection | ServerSession, file: Path, like: str) -> str:
-    """What FROM reads a file of this machine by, wherever the database is; it has the columns of a table."""
+    """Return what FROM reads a file of this machine by, wherever the database is; it has the columns of a table."""
     return con.upload(file, like) if isinstance(con, ServerSession) else f"read_parquet({literal(str(file))})"
 
 
 def arguments(parameters: Sequence[Any] | Mapping[str, Any]) -> str:
-    """Values as the arguments of EXECUTE."""
+    """Return values as the arguments of EXECUTE."""
     if isinstance(parameters, Mapping):
         return ", ".join(f"{name} := {constant(value)}" for name, value in parameters.items())
     return ", ".join(map(constant, parameters))
 
 
 def constant(value: Any) -> str:
-    """A value in SQL. A number with a fraction goes as a text that is cast: 0.1 alone would be a DECIMAL."""
+    """Return a value in SQL; raises TypeError for one that SQL has no constant for.
+
+    A number with a fraction goes as a text that is cast: 0.1 alone would be a DECIMAL.
+    """
     match value:
         case None:
             return "NULL"

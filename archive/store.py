@@ -1,4 +1,4 @@
-"""The archive in a folder, or behind a server: DuckDB is the truth, Chroma an index over its vectors.
+"""Open an archive in a folder, or behind a server: DuckDB is the truth, Chroma an index over its vectors.
 
 Comes in: a folder, or a server's address. Goes out: an archive. Vectors go to DuckDB first and to Chroma after the
 commit; Chroma proposes neighbours and DuckDB decides, so a stale or damaged index costs time, never a wrong answer. An
@@ -38,7 +38,8 @@ def open_archive(location: str | Path | None = None) -> DuckArchive:
     """Open the archive in a folder, behind a server for `quack://host:port`, or one in memory for `:memory:`.
 
     Without a location: the one named by RAG_KERNELS_ARCHIVE, or ~/.local/share/rag-kernels/archive. Nothing is read or
-    written before the first use. The token for a server comes from RAG_KERNELS_ARCHIVE_TOKEN.
+    written before the first use. The token for a server comes from RAG_KERNELS_ARCHIVE_TOKEN. Raises ArchiveError for
+    an address that is none, or without the token that it needs.
     """
     if location is None:
         home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
@@ -49,8 +50,11 @@ def open_archive(location: str | Path | None = None) -> DuckArchive:
 
 
 def shared_archive(address: quack.Address, token: str) -> DuckArchive:
-    """The archive behind a server. Chroma's server has no token, so it listens on its own machine alone: clients on
-    others have their vectors compared one by one, by DuckDB on the server."""
+    """Open the archive behind a server; raises ArchiveError without the token that it needs.
+
+    Chroma's server has no token, so it listens on its own machine alone: clients on others have their vectors compared
+    one by one, by DuckDB on the server.
+    """
     if not token and not address.loopback:
         raise ArchiveError(f"The archive at {address} needs a token: set {quack.TOKEN} to that of its server.")
     database = SharedDatabase(address, token or quack.OPEN_TOKEN)
@@ -60,7 +64,7 @@ def shared_archive(address: quack.Address, token: str) -> DuckArchive:
 
 
 class IndexedArchive(DuckArchive):
-    """An archive with an index over its vectors."""
+    """Keep an archive with an index over its vectors."""
 
     def __init__(self, database: Database, index: ChromaIndex) -> None:
         super().__init__(database)
@@ -93,7 +97,7 @@ class IndexedArchive(DuckArchive):
             )
 
     def index_faults(self) -> list[str]:
-        """Vectors that the index lacks, keeps too long, or has otherwise; none for one that is not there yet."""
+        """Return vectors that the index lacks, keeps too long, or has otherwise; none for one that is not there yet."""
         if not self._index.there():
             return []
         with self._indexing:
@@ -104,7 +108,7 @@ class IndexedArchive(DuckArchive):
                 return [f"{INDEX}: the index is damaged ({error}); `rag-kernels archive reindex` builds it anew."]
 
     def reindex(self) -> int:
-        """Throw the index away and build it from the table of vectors."""
+        """Delete the index and build it from the table of vectors; return their number."""
         with self._indexing:
             self._seen.clear()
             self._index.clear()
@@ -123,7 +127,7 @@ class IndexedArchive(DuckArchive):
         return found
 
     def _catch_up(self, model: str) -> None:
-        """Take in what other processes indexed, give the index what a killed one could not, drop what is gone."""
+        """Add what other processes indexed and what a killed one could not; remove what is gone."""
         with self.database.read() as con:
             if self._seen.get(model) == _state(con, model):
                 return
@@ -152,7 +156,7 @@ class IndexedArchive(DuckArchive):
         self._index.close()
 
     def _with_index(self, use: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
-        """Use the index; if it fails open it again, if that fails rebuild it and go the way without it."""
+        """Use the index; if it fails open it again, if that fails rebuild it and answer without it."""
         try:
             return use()
         except IndexDamaged:
@@ -198,7 +202,10 @@ class IndexedArchive(DuckArchive):
 
 
 class FileArchive(IndexedArchive):
-    """Several processes may use the same folder at once. `deadline_s` bounds the wait for another's transaction."""
+    """Keep an archive in a folder, which several processes may use at once.
+
+    `deadline_s` bounds the wait for another's transaction.
+    """
 
     def __init__(self, root: Path, *, deadline_s: float = 30.0) -> None:
         super().__init__(FileDatabase(root / DATABASE, deadline_s=deadline_s), ChromaIndex(root / INDEX))
@@ -206,7 +213,7 @@ class FileArchive(IndexedArchive):
 
 
 def differ(vector: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether two vectors point in different directions; Chroma keeps them at unit length."""
+    """Return whether two vectors point in different directions; Chroma keeps them at unit length."""
     import numpy as np
 
     a, b = np.asarray(vector), np.asarray(other)
@@ -214,6 +221,6 @@ def differ(vector: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def _state(con: DuckDBPyConnection, model: str) -> State:
-    """How many vectors a model has and when the last was written: changes with every write."""
+    """Return how many vectors a model has and when the last was written: changes with every write."""
     row = con.execute("SELECT count(*), max(created_at) FROM embeddings WHERE model = ?", [model]).fetchall()[0]
     return int(row[0]), row[1]

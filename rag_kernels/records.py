@@ -15,7 +15,7 @@ REPEATS_TOLD = 4
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An exemplar with the kernel it names, and for writers that work on graphs the problem that it solves."""
+    """Hold an exemplar with the kernel it names, and for writers that work on graphs the problem that it solves."""
 
     exemplar: Exemplar
     kernel: ArchivedKernel
@@ -24,7 +24,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One draft that was asked for. `reward` is from 0 to 1; a `cost_usd` of `None` is unknown.
+    """Hold one draft that was asked for. `reward` is from 0 to 1; a `cost_usd` of `None` is unknown.
 
     A request that was refused or never answered says nothing about the model's price.
     """
@@ -37,7 +37,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What a writer knows of a run beside its attempts: its lessons, what it was told was no news, and what it lost."""
+    """Hold what a writer knows of a run beside its attempts: lessons, ideas refused as repeats, and lost drafts."""
 
     lessons: str = ""
     repeats: tuple[str, ...] = ()
@@ -50,7 +50,9 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class Gained:
-    """What came of one brief beside its drafts: what was learnt, the ideas that were taken up, the calls it took."""
+    """Hold what came of one brief beside its drafts: what was learnt, the ideas that were taken up, the calls it
+    took.
+    """
 
     learnt: Learnt = Learnt()
     ideas: tuple[str, ...] = ()
@@ -62,7 +64,7 @@ class Gained:
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """All that a writer may know when it drafts one round, or a part of one."""
+    """Hold all that a writer may know when it drafts one round, or a part of one."""
 
     run_id: str
     problem: FunctionalProblem
@@ -78,7 +80,7 @@ class Brief:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A candidate before it is judged. `parents` are kernel ids with how they contributed."""
+    """Hold a candidate before it is judged. `parents` are kernel ids with how they contributed."""
 
     candidate: Candidate
     idea: str
@@ -92,8 +94,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a run had when it was cut short: what came of the briefs that were answered whole, and of the others the
-    drafts that were judged, and calls that nothing was made of yet, in the order in which they came."""
+    """Hold what a run had when it was cut short.
+
+    `gained` and `drafts` came of the briefs that were answered whole. Of the other briefs there are the attempts that
+    were `judged`, and the `calls` that no draft was made of yet, in the order in which they came.
+    """
 
     gained: Gained = Gained()
     drafts: tuple[Draft, ...] = ()
@@ -138,7 +143,7 @@ class StreamingWriter(Writer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may spend; `None` is no limit. `usd` needs a model whose price is known."""
+    """Limit what a run may spend; `None` is no limit. `usd` needs a model whose price is known."""
 
     rounds: int = 2
     seconds: float | None = None

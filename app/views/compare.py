@@ -74,7 +74,7 @@ def kernels(a: ArchivedKernel, b: ArchivedKernel) -> None:
 
 
 def timings(first: list[Evaluation], second: list[Evaluation]) -> None:
-    """Times of both where both were timed on the same problem and device."""
+    """Draw times of both where both were timed on the same problem and device."""
     rows = []
     for e in first:
         other = next(
@@ -166,7 +166,7 @@ def ask() -> tuple[str, str]:
 
 
 def choose_second(kernel: ArchivedKernel) -> None:
-    """The other kernels of the same problem, to be clicked."""
+    """List the other kernels of the same problem, to be clicked."""
     st.caption("Choose what to compare it with: the kernels of the same problem.")
     others = data.lists().ranked(kernel.problem_id)
     for other in others[others["id"] != kernel.id].head(10).itertuples():

@@ -158,7 +158,7 @@ def lineage(kernel: ArchivedKernel, made: Attempt | None) -> None:
 
 
 def _relation(family: LineageGraph, own: str, other: str) -> str:
-    """What the other kernel is to this one."""
+    """Return what the other kernel is to this one."""
     above = sorted(e.relation for e in family.edges if e.child == own and e.source == other)
     below = any(e.source == own and e.child == other for e in family.edges)
     return ", ".join(above) or ("came of it" if below else "exemplar")

@@ -61,7 +61,7 @@ def filters() -> Where:
 
 
 def dropped() -> str:
-    """The source of a problem file that was dropped here, or nothing."""
+    """Return the source of a problem file that was dropped here, or nothing."""
     with st.expander("Search by a problem file", icon=":material/upload_file:"):
         file = st.file_uploader("Drop a problem.py here", type=["py"], key="file", help=DROP_HELP, max_upload_size=1)
         if file is None:
@@ -80,7 +80,7 @@ def dropped() -> str:
 
 
 def found(text: str, where: Where) -> pd.DataFrame:
-    """Kernels like what the text says, in order of likeness."""
+    """Return kernels like what the text says, in order of likeness."""
     likest = data.similar(text)
     if where.ids is not None:
         likest = likest[likest["id"].isin(where.ids)]

@@ -12,7 +12,7 @@ LISTED = 200
 
 
 def choice() -> Where | None:
-    """Which problems, on which device; None when nothing is ranked at all."""
+    """Ask which problems, on which device; return None when nothing is ranked at all."""
     devices = data.lists().devices()
     sets = {found.name: found.problem_ids for found in data.problem_sets()}
     families = {f"family {name}": name for name in data.lists().options("family")}
@@ -60,7 +60,7 @@ def boards(where: Where) -> None:
 
 
 def rest(where: Where) -> None:
-    """Kernels without a place; those that were never judged belong to no device."""
+    """Draw kernels without a rank; those that were never judged belong to no device."""
     anywhere = Where(where.chosen, problem_ids=where.problem_ids, hidden=True)
     why = data.lists().why_unranked(anywhere)
     st.subheader("Not ranked")

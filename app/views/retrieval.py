@@ -10,7 +10,7 @@ from rag_kernels.eval.records import Passed, verdict_name
 
 
 def one(made: Attempt) -> None:
-    """What the writer of one attempt was shown."""
+    """Draw what the writer of one attempt was shown."""
     st.title(show.plain(f"What the writer of {made.problem.problem.name} saw"))
     st.caption(show.plain(f"Attempt {made.number} of run {made.run_id} · by {made.model or made.writer}"))
     verdict = made.judged.verdict
@@ -49,7 +49,7 @@ def one(made: Attempt) -> None:
 
 
 def paid() -> None:
-    """Whether exemplars paid, over all attempts."""
+    """Draw whether exemplars paid, over all attempts."""
     records = data.signal_records()
     st.subheader("Did it pay?")
     if records.empty:

@@ -34,7 +34,7 @@ def _tokens(calls: list[LLMCall]) -> int:
 
 
 def budget(run: Run, attempts: pd.DataFrame, calls: list[LLMCall]) -> None:
-    """How much of each budget is used, and what was used without one."""
+    """Draw how much of each budget is used, and what was used without one."""
     start, end = show.moment(run.started_at), show.moment(run.finished_at or "")
     now = end or (datetime.now(UTC) if run.status == "running" else None)
     seconds = (now - start).total_seconds() if now and start else float(attempts["seconds"].sum())

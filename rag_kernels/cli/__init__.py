@@ -78,7 +78,7 @@ def options(
 
 
 def main() -> None:
-    """The entry point of the `rag-kernels` script."""
+    """Run a command: the entry point of the `rag-kernels` script."""
     arguments = sys.argv[1:]
     try:
         app(arguments, prog_name="rag-kernels")
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def expected(error: Exception) -> str:
-    """The sentence of an error that is the input's or the machine's; empty when the fault is ours."""
+    """Return the sentence of an error that is the input's or the machine's; empty when the fault is ours."""
     from rag_kernels.archive.records import ArchiveError
     from rag_kernels.eval.records import MachineError, ProblemError
     from rag_kernels.ingest.embedder import EmbedderError

@@ -71,7 +71,7 @@ def ablate(
 
 
 def modes(text: str) -> list[RetrievalMode]:
-    """The ways that a list with commas names, each once."""
+    """Return the ways that a list with commas names, each once."""
     from rag_kernels.choices import RetrievalMode
 
     known: tuple[RetrievalMode, ...] = get_args(RetrievalMode)

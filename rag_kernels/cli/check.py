@@ -49,7 +49,7 @@ def check(
 
 
 def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
-    """A row a problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
+    """Yield a row for each problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
     from rag_kernels.api import target_backend
     from rag_kernels.eval.machine.device import open_device
     from rag_kernels.eval.places import default_cache

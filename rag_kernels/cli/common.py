@@ -109,10 +109,12 @@ OUR_LOGGERS = ("eval", "archive", "ingest", "rag_kernels")
 
 
 class StderrHandler(logging.Handler):
-    """Writes to whatever `sys.stderr` is at the moment, so that lines do not tear a live table."""
+    """Write to whatever `sys.stderr` is at the moment, so that lines do not tear a live table."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Our own messages, and the warnings of others (some libraries set their own level)."""
+        """Return whether a message is shown: our own, and the warnings of others (some libraries set their own
+        level).
+        """
         return record.levelno >= logging.WARNING or record.name.split(".")[0] in OUR_LOGGERS
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -127,7 +129,7 @@ def start_logging(*, debug: bool) -> None:
 
 
 def end_politely() -> None:
-    """Let a polite kill end a run as Ctrl-C does: the judge's processes are closed and the run is marked."""
+    """Treat SIGTERM like Ctrl-C: the judge's processes are closed and the run is marked."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -141,7 +143,7 @@ def emit(row: dict[str, Any]) -> None:
 
 
 def read_settings(**flags: Any) -> Settings:
-    """The settings: flags that were given, then the environment, then the defaults."""
+    """Return the settings: flags that were given, then the environment, then the defaults."""
     from pydantic import ValidationError
 
     from rag_kernels.cli.settings import Settings
@@ -157,7 +159,9 @@ def read_settings(**flags: Any) -> Settings:
 
 
 def problem_files(paths: Sequence[Path]) -> list[Path]:
-    """The problem files that paths name, those of folders among them. ProblemError where one is missing."""
+    """Return the problem files that paths name, those of folders among them; raises ProblemError where one is
+    missing.
+    """
     from rag_kernels.eval.problem import find_problems
     from rag_kernels.eval.records import ProblemError
 
@@ -179,7 +183,7 @@ def writable_out(path: Path | None, suffixes: tuple[str, ...]) -> None:
 
 
 def read_options(*, models: list[str] | None = None, temperatures: list[float] | None = None, **flags: Any) -> Options:
-    """`Options` for a session: the flags that were given, then the environment, then the defaults."""
+    """Return `Options` for a session: the flags that were given, then the environment, then the defaults."""
     from rag_kernels.options import Options
 
     names = ("api_base", "archive", "device", "effort", "retrieval", "embedder", "cache")

@@ -71,7 +71,10 @@ def evaluate(
 def judge_one(
     problem: Path, kernel: Path, options: Options, device: str | None, *, confirm: bool, as_json: bool
 ) -> NoReturn:
-    """`device` is what the command line says; what settings say is no reason to refuse a kernel of another backend."""
+    """Judge one kernel.
+
+    `device` is what the command line says; what settings say is no reason to refuse a kernel of another backend.
+    """
     from rag_kernels.api import open_session, target_backend
     from rag_kernels.eval.build.candidate_form import candidate_from_file
     from rag_kernels.eval.problem import load_problem
@@ -94,8 +97,10 @@ def judge_one(
 
 
 def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:
-    """Problem after problem, or as many at once as there are judges. Each run is merged into the archive first, and
-    what was judged before is not again."""
+    """Judge the candidates of a file, problem after problem, or as many at once as there are judges.
+
+    Each run is merged into the archive first, and what was judged before is not judged again.
+    """
     from rag_kernels.api import open_session
     from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_side_by_side, read_lines
     from rag_kernels.report.json_rows import result_row

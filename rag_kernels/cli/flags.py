@@ -94,7 +94,7 @@ def with_search_flags(*left_out: str) -> Callable[[Callable[..., None]], Callabl
 
 
 def _with_flags(command: Callable[..., None], left_out: Sequence[str]) -> Callable[..., None]:
-    """Typer reads the signature of a command."""
+    """Give a command the flags by its signature, which typer reads."""
     flags = [flag for flag in _parameters(search_options) if flag.name not in left_out]
     shown: list[inspect.Parameter] = []
     for parameter in _parameters(command):
@@ -112,7 +112,7 @@ def _with_flags(command: Callable[..., None], left_out: Sequence[str]) -> Callab
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """With annotations as objects, but for names that are only known to type checkers."""
+    """Return parameters with annotations as objects, but for names that are only known to type checkers."""
     names = vars(sys.modules[function.__module__])
     found = inspect.signature(function).parameters.values()
     return [p if p.name == "options" else p.replace(annotation=eval(p.annotation, names)) for p in found]

@@ -45,7 +45,7 @@ def functionalize(
 
 
 def functional_rows(files: list[Path], *, jobs: int) -> Iterator[dict[str, Any]]:
-    """A row a problem, in the order of the files, several at a time."""
+    """Yield a row for each problem, in the order of the files, several at a time."""
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import Problem, ProblemError

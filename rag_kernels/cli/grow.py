@@ -69,7 +69,7 @@ def grow(
 
 @contextmanager
 def alone(files: list[Path]) -> Iterator[None]:
-    """One growth over the same problems at a time: a timer that fires twice must not pay twice."""
+    """Lock out a second growth over the same problems: a timer that fires twice must not pay twice."""
     from rag_kernels.eval.ids import content_id
     from rag_kernels.eval.places import default_cache
     from rag_kernels.eval.records import ProblemError
@@ -85,7 +85,7 @@ def alone(files: list[Path]) -> Iterator[None]:
 
 
 def reports_folder(session: Session) -> Path | None:
-    """Beside the archive; an archive in memory has no place for reports."""
+    """Return the folder of reports, beside the archive; an archive in memory has none."""
     from rag_kernels.archive.store import FileArchive
 
     return session.archive.root / "reports" if isinstance(session.archive, FileArchive) else None
@@ -134,7 +134,7 @@ def follow(
 
 
 def still_waiting(files: list[Path], session: Session, growth_run: GrowthRun, done: set[str]) -> Iterator[Grown]:
-    """Problems that were begun, and that this night did not come to the end of."""
+    """Yield problems that were begun, and that this growth run did not finish."""
     from rag_kernels.long_runs.growth import Grown
 
     by_name = {run.problem_name: run for run in growth_run.runs.values()}

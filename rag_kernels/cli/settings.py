@@ -13,7 +13,7 @@ from rag_kernels.choices import DeviceChoice, RetrievalMode
 
 
 class Settings(BaseSettings):
-    """Every field is an environment variable: `model` is `RAG_KERNELS_MODEL`."""
+    """Read the environment; every field is a variable: `model` is `RAG_KERNELS_MODEL`."""
 
     model_config = SettingsConfigDict(env_prefix="RAG_KERNELS_", env_ignore_empty=True, extra="ignore")
 

@@ -79,7 +79,7 @@ def known(specimen: Specimen | None) -> bool:
 
 
 def shown(seen: Iterable[Seen], *, as_json: bool) -> list[Seen]:
-    """All of them, each told as it comes."""
+    """Judge all of them, and tell each as it comes."""
     from rag_kernels.zoo.report import line, row
 
     kept = []
@@ -108,7 +108,7 @@ def judged(
 
 
 def ablation_table(device: Backend, specimens: tuple[Specimen, ...], *, as_json: bool) -> tuple[list[Seen], str]:
-    """Run one variant of each idea, then those that rest on a defence without it; the table of what is missed."""
+    """Return the table of what is missed without each defence, from one variant of each idea."""
     from rag_kernels.zoo.ablation import ablate, first_run
     from rag_kernels.zoo.report import ablation
 

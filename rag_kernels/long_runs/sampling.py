@@ -168,7 +168,7 @@ def batch_id(found: Sequence[Sampled]) -> str:
 
 
 class SilentWriter:
-    """A writer that has no drafts left."""
+    """Stand in for the writer of a run that has no drafts left."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -13,7 +13,7 @@ from rag_kernels.records import Shown
 
 
 class ShownExemplars:
-    """The exemplars of the next brief. Retrieve them between judgements only: they may have to be judged first."""
+    """Hold the exemplars of the next brief. Refresh them between judgements only: they may have to be judged first."""
 
     def __init__(self, retrieve: Callable[[], Sequence[Shown]]) -> None:
         self._retrieve = retrieve
