@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The reference page of the archive's tables: `python -m rag_kernels.archive.docs > docs/reference/archive_schema.md`.
-=======
-"""Print docs/archive.md from the database itself: `python -m rag_kernels.archive.docs > docs/archive.md`.
->>>>>>> words_rest
 
 Comes in: nothing but the schema of a fresh archive, whose tables, views and columns carry their comments. Goes out:
 Markdown. A test fails when the file is not what this prints.

@@ -21,7 +21,9 @@ FILES = tuple(sorted(p for folder in LINE for p in (ROOT / folder).rglob("*.py")
 # put everything together.
 ROOT_FILES, TOP_FILES = "root", "top"
 ORDERS = {
-    "eval": "root process machine buffers build sessions timing instruments trial top numerics children zoo".split(),
+    "eval": (
+        "root process machine buffers messages build sessions timing instruments trial top numerics children zoo"
+    ).split(),
     "rag_kernels": (
         "root text feedback retrieval run llm offline cluster long_runs experiments export zoo report top cli"
     ).split(),

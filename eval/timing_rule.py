@@ -1,9 +1,9 @@
 """The rule by which speed is told: every number of it, with its reason, and the version that follows from them.
 
 Comes in: nothing. Goes out: a `TimingRule`, which `Limits` carries. `timing/race.py` and `timing/baseline.py` time by
-it, `timing/reference_times.py` says what one measurement is, `timing/paired_ratio.py` has the loop over pairs and makes
-a ratio with an interval of them. A number that is changed here changes `version`, and with it the judge's version and
-the key of cached baselines.
+it, `sessions/reference_times.py` says what one measurement is, `timing/paired_ratio.py` has the loop over pairs and
+makes a ratio with an interval of them. A number that is changed here changes `version`, and with it the judge's version
+and the key of cached baselines.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from rag_kernels.eval.buffers.shared_arena import Arena
 from rag_kernels.eval.children.candidate import Bound
 from rag_kernels.eval.children.gpu_buffers import SMALL, compose_all, digest
 from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
-from rag_kernels.eval.protocol import Bind, Binding
+from rag_kernels.eval.messages.protocol import Bind, Binding
 from rag_kernels.eval.records import TensorSpec
 
 

@@ -18,8 +18,8 @@ from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.candidate_session import Subject
 from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.race import Race, Times
-from rag_kernels.eval.timing.reference_times import ReferenceTimes
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functionalize import functionalize

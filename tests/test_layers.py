@@ -36,9 +36,6 @@ LATE_IMPORTS = ("rag_kernels/cli/", "eval/")
 CHILDREN = ("eval/numerics/", "eval/children/")
 MAY_IMPORT_CHILDREN = (*CHILDREN, "eval/zoo/")
 
-# Imports against the order of packages that are on their way out. Delete the constant with its last line.
-AGAINST_THE_ORDER = {("eval/sessions/problem_session.py", "eval/timing/reference_times.py")}
-
 every_file = pytest.mark.parametrize("file", FILES, ids=graph.shown)
 
 
@@ -114,7 +111,7 @@ def test_packages_stand_in_a_line(folder: str) -> None:
     rank = {name: place for place, name in enumerate(graph.ORDERS[folder])}
     for (source, target), found in graph.package_edges(folder).items():
         assert source in rank and target in rank, f"give {source} and {target} a place in docs/import_graph.py"
-        against = [edge for edge in found if rank[target] > rank[source] and edge not in AGAINST_THE_ORDER]
+        against = [edge for edge in found if rank[target] > rank[source]]
         assert against == [], f"{folder}: {source} may not import {target}"
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rag_kernels.eval.buffers.call_content import Splice, compose, random_recipe, rows_of
+from rag_kernels.eval.messages.protocol import Comparison
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.input_draws import is_structured
-from rag_kernels.eval.protocol import Comparison
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for, ratio_of
 from rag_kernels.eval.timing_rule import TimingRule

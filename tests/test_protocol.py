@@ -21,10 +21,7 @@ from rag_kernels.eval.children.gpu_buffers import ran_out_of_memory
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.process.channel import Failed, failure_in
-from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
-from rag_kernels.eval.protocol import (
+from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,
     Bind,
@@ -88,6 +85,9 @@ from rag_kernels.eval.protocol import (
     reference_request,
     reply_to,
 )
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.process.channel import Failed, failure_in
+from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed, TensorSpec
 from rag_kernels.eval.sessions.candidate_session import Subject, _failed
 from rag_kernels.eval.timing.baseline import NOT_ASKED

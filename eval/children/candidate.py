@@ -37,8 +37,7 @@ from rag_kernels.eval.children.gpu_buffers import (
 )
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange
-from rag_kernels.eval.process.channel import Channel, Failed
-from rag_kernels.eval.protocol import (
+from rag_kernels.eval.messages.protocol import (
     Bind,
     Burst,
     Call,
@@ -65,6 +64,7 @@ from rag_kernels.eval.protocol import (
     candidate_request,
     numbered,
 )
+from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import TensorSpec
 
 MOST_RECORDED = 64 << 20  # bytes of calls

@@ -17,7 +17,7 @@ import torch
 
 from rag_kernels.eval.build.call_file import CALL_LINE, REFUSED
 from rag_kernels.eval.children.candidate_code import load
-from rag_kernels.eval.protocol import GivenTensor, module_call
+from rag_kernels.eval.messages.protocol import GivenTensor, module_call
 
 
 class Given:

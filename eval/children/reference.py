@@ -30,22 +30,7 @@ from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.input_kinds import precision_class
-from rag_kernels.eval.numerics.compare import compare
-from rag_kernels.eval.numerics.exactness_probe import one_hot, relative_error, targets
-from rag_kernels.eval.numerics.input_draws import is_structured, redraw
-from rag_kernels.eval.numerics.oracle import (
-    double_factories,
-    doubled,
-    is_constant,
-    strict_precision,
-    tensors,
-    timed_precision,
-    vary,
-)
-from rag_kernels.eval.numerics.rounding_noise import RoundingNoise
-from rag_kernels.eval.problem import load_module
-from rag_kernels.eval.process.channel import Channel, Failed
-from rag_kernels.eval.protocol import (
+from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,
     BringDraw,
@@ -77,6 +62,21 @@ from rag_kernels.eval.protocol import (
     reference_opening,
     reference_request,
 )
+from rag_kernels.eval.numerics.compare import compare
+from rag_kernels.eval.numerics.exactness_probe import one_hot, relative_error, targets
+from rag_kernels.eval.numerics.input_draws import is_structured, redraw
+from rag_kernels.eval.numerics.oracle import (
+    double_factories,
+    doubled,
+    is_constant,
+    strict_precision,
+    tensors,
+    timed_precision,
+    vary,
+)
+from rag_kernels.eval.numerics.rounding_noise import RoundingNoise
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 
 

@@ -32,9 +32,9 @@ from rag_kernels.eval.instruments.sanitizers import (
     sanitized,
     side_by_side,
 )
+from rag_kernels.eval.messages.protocol import CandidateCode, GivenTensor, ModuleCall
 from rag_kernels.eval.places import PACKAGE
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.protocol import CandidateCode, GivenTensor, ModuleCall
 from rag_kernels.eval.records import Candidate
 from rag_kernels.eval.sessions.candidate_session import binding
 from rag_kernels.eval.sessions.problem_session import Session

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rag_kernels.eval.protocol import Comparison
+from rag_kernels.eval.messages.protocol import Comparison
 
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 LIMITS = {2: (2.0, 4.0), 4: (64.0, 256.0), 8: (64.0, 256.0)}  # by bytes an element: R_rms, R_max

@@ -23,8 +23,7 @@ from rag_kernels.eval.buffers.output_snapshot import Taken, image
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.machine.device import threads
-from rag_kernels.eval.process.workers import Worker, WorkerFailed
-from rag_kernels.eval.protocol import (
+from rag_kernels.eval.messages.protocol import (
     Bind,
     Binding,
     Burst,
@@ -56,6 +55,7 @@ from rag_kernels.eval.protocol import (
     numbered,
     reply_to,
 )
+from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import (
     Candidate,
     Crashed,

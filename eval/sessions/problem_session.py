@@ -24,8 +24,7 @@ from rag_kernels.eval.input_kinds import SPECIAL, STRICT
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.machine.device_lock import Turns
-from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
-from rag_kernels.eval.protocol import (
+from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,
     BringDraw,
@@ -48,8 +47,9 @@ from rag_kernels.eval.protocol import (
     TookOutputs,
     WriteContent,
 )
+from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, Measurement, ProblemError
-from rag_kernels.eval.timing.reference_times import ReferenceTimes
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
 T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only

@@ -16,8 +16,8 @@ from pathlib import Path
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Device, FunctionalProblem, Ratio
 from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.reference_times import VARIANTS
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave, median_us, pairs_for
-from rag_kernels.eval.timing.reference_times import VARIANTS
 from rag_kernels.eval.timing_rule import TimingRule
 
 BASELINE_VERSION = "5"  # of what is measured; by which numbers is the rule's own version

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_kernels.eval.machine.device import cache_bytes, floor_us
+from rag_kernels.eval.messages.protocol import CallVariant, Done, PrepareVariant, ReadyVariant, Timed
 from rag_kernels.eval.process.workers import WorkerFailed
-from rag_kernels.eval.protocol import CallVariant, Done, PrepareVariant, ReadyVariant, Timed
 
 if TYPE_CHECKING:
     from rag_kernels.eval.sessions.problem_session import Session

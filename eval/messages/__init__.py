@@ -1,0 +1,1 @@
+"""What the judge and its workers say to each other."""
