@@ -1,4 +1,4 @@
-"""What documents promise is there (commands, links, files, a row for every example), and generated pages are current."""
+"""What documents promise is there: commands, links, files, rows for examples; what is generated is current."""
 
 from __future__ import annotations
 
