@@ -30,6 +30,7 @@ from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
+from rag_kernels.eval.source_form import NATIVE, SUFFIXES
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
@@ -259,5 +260,5 @@ def target_backend(options: Options) -> Backend:
 def source_suffixes(options: Options) -> tuple[str, ...]:
     """Of the files that a kernel's source may be written to; what a cluster runs is not known beforehand."""
     if options.device == "auto" and options.cluster:
-        return (".cpp", ".cu")
-    return (".cu",) if target_backend(options) == "cuda" else (".cpp",)
+        return tuple(SUFFIXES[language] for language in NATIVE.values())
+    return (SUFFIXES[NATIVE[target_backend(options)]],)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rag_kernels.archive.records import LLMCall
-from rag_kernels.eval.build.candidate_form import tier_of
 from rag_kernels.eval.records import Backend, Candidate
+from rag_kernels.eval.source_form import source_form
 from rag_kernels.llm import reply as llm_reply
 from rag_kernels.llm.client import Reply
 from rag_kernels.llm.recorded import Recorded
@@ -86,4 +86,4 @@ class ScriptedLLM:
 def _candidate(scripted: Scripted, backend: Backend) -> Candidate | None:
     if scripted.reply:
         return llm_reply.candidate(scripted.reply, backend)
-    return Candidate(scripted.source, tier_of(scripted.source), backend)
+    return Candidate(scripted.source, source_form(scripted.source).tier, backend)

@@ -16,9 +16,10 @@ import torch
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.build.nvrtc import SplitKernels, kernel_names
 from rag_kernels.eval.build.torch_extension import lighten
+from rag_kernels.eval.source_form import source_form
 
 # What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
-# builtins; the forward cannot name it (eval.tiers refuses underscores).
+# builtins; the forward cannot name it (eval.build.candidate_form refuses underscores).
 SAFE_BUILTINS = {
     "int": int,
     "float": float,
@@ -49,9 +50,10 @@ def load(message: dict[str, Any], device: torch.device) -> Code:
         return KernelCode(message["library"], message["cubin"], message["source"])
     if message["tier"] == "composed":
         return ComposedCode(message["source"], message["library"], message["cubin"])
-    if "cpp_extension" in message["source"] or "PYBIND11_MODULE" in message["source"]:
+    is_pybind = source_form(message["source"], tier="module").language != "python"
+    if is_pybind or "cpp_extension" in message["source"]:
         lighten()
-    if "PYBIND11_MODULE" in message["source"]:
+    if is_pybind:
         return PybindCode(message["source"], device)
     return ModuleCode(message["source"], device)
 
@@ -92,7 +94,7 @@ class ComposedCode:
 
 
 def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
-    """The `forward` of a composed source, which `eval.tiers.check_composed` has passed."""
+    """The `forward` of a composed source, which `eval.build.candidate_form.check_composed` has passed."""
     names: dict[str, Any] = {
         "torch": torch,
         "F": torch.nn.functional,
@@ -108,7 +110,7 @@ class Kernels:
     """`kernels.<name>(...)` in a composed forward: the exported functions of its library.
 
     `_muted` turns every one into a call that does nothing, to see whether the result needs them; a `_recorder` hears of
-    every call before it is made. A forward can name neither (`eval.tiers`).
+    every call before it is made. A forward can name neither (`eval.build.candidate_form`).
     """
 
     def __init__(self, library: Any) -> None:

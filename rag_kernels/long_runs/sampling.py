@@ -21,7 +21,7 @@ from rag_kernels.archive.records import Attempt, BriefRecord, Claim, Imported, L
 from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import Judge
-from rag_kernels.eval.records import Candidate, Device, Problem, ProblemError
+from rag_kernels.eval.records import Device, Problem, ProblemError
 from rag_kernels.long_runs.side_by_side import Ended, together
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
@@ -122,7 +122,7 @@ def carried(archive: DuckArchive, shown: Shown) -> Imported:
         speedup_compile=kernel.speedup_compile,
         notes=("It was shown to a writer elsewhere.",),
     )
-    candidate = Candidate(kernel.source, kernel.tier, kernel.backend)
+    candidate = kernel.candidate
     return Imported(written_for(archive, kernel.id), candidate, claim, kernel.idea, kernel.model)
 
 
