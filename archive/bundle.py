@@ -20,8 +20,8 @@ from rag_kernels.archive import rows
 from rag_kernels.archive.audit import lost_references, wrong_contents
 from rag_kernels.archive.connection import literal
 from rag_kernels.archive.database import MemoryDatabase
-from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.filters import condition
+from rag_kernels.archive.protocol import Tables
 from rag_kernels.archive.records import KEPT_AT_HOME, ArchiveError, KernelFilter
 from rag_kernels.archive.shared import parquet, write_parquet
 from rag_kernels.eval.records import Candidate
@@ -74,7 +74,7 @@ TABLES: dict[str, str] = {
 
 
 def export(
-    archive: DuckArchive,
+    archive: Tables,
     path: Path,
     where: KernelFilter = EVERYTHING,
     *,
@@ -102,7 +102,7 @@ def export(
     return counts
 
 
-def import_bundle(archive: DuckArchive, path: Path, *, trust_bundle: bool = False) -> dict[str, int]:
+def import_bundle(archive: Tables, path: Path, *, trust_bundle: bool = False) -> dict[str, int]:
     """Take in a bundle and return the number of new rows of each table; what is there already stays as it is.
 
     Kernels come in as `claimed`, whatever the bundle says. With `trust_bundle` they keep the trust of where they were
@@ -117,7 +117,7 @@ def import_bundle(archive: DuckArchive, path: Path, *, trust_bundle: bool = Fals
     return counts
 
 
-def _write_tables(archive: DuckArchive, folder: Path, where: KernelFilter, extra: dict[str, str]) -> dict[str, int]:
+def _write_tables(archive: Tables, folder: Path, where: KernelFilter, extra: dict[str, str]) -> dict[str, int]:
     (folder / "sources").mkdir(parents=True)
     sql, parameters = condition(where)
     limit = "" if where.limit is None else f"LIMIT {int(where.limit)}"

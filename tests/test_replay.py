@@ -10,7 +10,6 @@ from factories import llm_call, wrong
 from killed_run import RELU, DecidingJudge, session
 
 from rag_kernels.api import open_writer
-from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.records import Run
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.judge import nothing_more
@@ -31,7 +30,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 def again(made: Session, run: Run, judge: DecidingJudge | None = None) -> list[Replayed | Differs]:
     archive = made.archive
-    assert isinstance(archive, DuckArchive)
     options, model = recorded_options(run), RecordedModel(archive.calls(run.id))
     assert options == made.options
     writer = open_writer(options, archive, Ledger(Budget()), model=model)

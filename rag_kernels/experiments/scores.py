@@ -14,7 +14,7 @@ from itertools import groupby
 from math import comb
 from typing import Literal
 
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.queries import Judgement, last_judgements
 from rag_kernels.archive.records import Run
 from rag_kernels.eval.records import ProblemError
@@ -52,7 +52,7 @@ class Score:
     interval: Interval
 
 
-def runs_of(archive: DuckArchive, names: Sequence[str]) -> list[Run]:
+def runs_of(archive: Archive, names: Sequence[str]) -> list[Run]:
     """Runs by their ids, all runs of a growth or a batch by its id, and for `latest` what was run last, whole."""
     known = [run for run in archive.runs(limit=100_000) if run.command in ("generate", "grow", "sample", "eval")]
     found: dict[str, Run] = {}
@@ -66,7 +66,7 @@ def runs_of(archive: DuckArchive, names: Sequence[str]) -> list[Run]:
     return list(found.values())
 
 
-def solved(archive: DuckArchive, runs: Sequence[Run]) -> list[Solved]:
+def solved(archive: Archive, runs: Sequence[Run]) -> list[Solved]:
     """A row a problem, from all runs on it together, in the order of their names."""
     judged = sorted(last_judgements(archive, [run.id for run in runs]), key=lambda j: (j.problem_name, j.problem_id))
     without_code: dict[str, int] = {}
@@ -77,7 +77,7 @@ def solved(archive: DuckArchive, runs: Sequence[Run]) -> list[Solved]:
     return [_solved(*names, list(group), without_code.get(names[0], 0)) for names, group in by_problem]
 
 
-def replies_without_code(archive: DuckArchive, run_id: str) -> int:
+def replies_without_code(archive: Archive, run_id: str) -> int:
     """Implementations of the first round that nothing could be judged of."""
     told = read_journal(archive, run_id)
     if not told:

@@ -167,7 +167,7 @@ def shared(left: Budget, among: int) -> Budget:
 def _queue(paths: Sequence[Path], session: Session, night: Night) -> Iterator[Attempt | Entry | Grown]:
     """An entry for each problem with something left to do, from the archive. One that was cut short after all its
     rounds still has its winner to confirm."""
-    places = leaderboard(session.archive, None, session.judge.device.key)  # type: ignore[arg-type]
+    places = leaderboard(session.archive, None, session.judge.device.key)
     known: dict[str, float] = {}
     for place in places:
         known[place.problem_id] = max(known.get(place.problem_id, 0.0), place.floor_fraction or 0.0)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rag_kernels.archive.claims import take, written_for
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt, BriefRecord, Claim, Imported, LLMCall, Run
 from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
@@ -61,7 +61,7 @@ class Sampler:
     """What writing candidates takes. `device` is the one that they are for, which need not be here."""
 
     options: Options
-    archive: DuckArchive
+    archive: Archive
     device: Device
     functionalize: generate.Functionalize
     retrieve: generate.Retrieve
@@ -105,7 +105,7 @@ class Sampler:
         return Sampled(run, told, tuple(self.archive.calls(run.id)), exemplars)
 
 
-def carried(archive: DuckArchive, shown: Shown) -> Imported:
+def carried(archive: Archive, shown: Shown) -> Imported:
     """An exemplar as another archive may take it in: a claim, until it is judged there."""
     kernel = shown.kernel
     claim = Claim(
@@ -174,7 +174,7 @@ class Silent:
         return []
 
 
-def merge(sampled: Sampled, archive: DuckArchive) -> None:
+def merge(sampled: Sampled, archive: Archive) -> None:
     """Take in the run with its prompts, replies, drafts and exemplars; what is there stays as it is."""
     take(archive, [e for e in sampled.exemplars if e.candidate and archive.kernel(e.candidate.id) is None])
     archive.start_run(sampled.run)
@@ -189,7 +189,6 @@ def merge(sampled: Sampled, archive: DuckArchive) -> None:
 def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
     """Merge a run and judge what it drafted; what was judged before is not judged again."""
     archive = session.archive
-    assert isinstance(archive, DuckArchive)
     merge(sampled, archive)
     spent = spent_before(archive, sampled.run.id)
     said_all = Ledger(Budget(rounds=spent.rounds), spent=spent)

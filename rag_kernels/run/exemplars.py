@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rag_kernels.archive.claims import written_for
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.recheck import due
 from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.eval.judge import JUDGE_VERSION, Judge
@@ -56,7 +56,6 @@ class Exemplars:
     def _with_problem(self, shown: Shown, fp: FunctionalProblem) -> Shown:
         """The offline writer compares the sizes of equal graphs, and looks for other kernels' graphs in this one."""
         archive = self.retriever.archive
-        assert isinstance(archive, DuckArchive)
         if shown.kernel.graph_key != fp.graph_key and shown.kernel.tier != "kernel":
             return shown
         claimed = shown.kernel.trust == "claimed"
@@ -100,7 +99,7 @@ class Prover:
     """Judges an archived kernel again on this device, as `archive reverify` does. It is remembered in the archive, so
     that no kernel is judged twice by the same version of the judge."""
 
-    archive: DuckArchive
+    archive: Archive
     judge: Judge
     functionalize: Callable[[Problem], FunctionalProblem]
     judge_version: str = JUDGE_VERSION
