@@ -312,11 +312,11 @@ def reverify(
 
     Example: rag-kernels archive reverify --device cuda
     """
-    from rag_kernels.api import open_session, target_backend
     from rag_kernels.archive.recheck import due
     from rag_kernels.eval.judge import JUDGE_VERSION
     from rag_kernels.report.json_rows import reverified_row
     from rag_kernels.run import reverify as again
+    from rag_kernels.wiring import open_session, target_backend
 
     store = opened(archive)
     chosen = [found(store, kernel_id).id for kernel_id in kernels] if kernels else None

@@ -92,9 +92,10 @@ def open_night(paths: Sequence[Path], session: Session, *, resume: bool) -> Nigh
 
 
 def grow(
-    paths: Sequence[Path], session: Session, night: Night, *, until: datetime | None = None
+    paths: Sequence[Path], session: Session, night: Night | None = None, *, until: datetime | None = None
 ) -> Iterator[Attempt | Turn | Grown]:
-    """Yield every attempt, every turn, and every problem that is done with."""
+    """Yield every attempt, every turn, and every problem that is done with; of a new growth unless `night` is given."""
+    night = night or open_night(paths, session, resume=False)
     session.archive.start_run(night.run)
     status = "interrupted"
     try:
