@@ -21,18 +21,18 @@ from rag_kernels.archive import quack
 from rag_kernels.archive.records import ArchivedKernel, LLMCall, Trust
 from rag_kernels.eval.records import (
     BARRED_LABELS,
-    Backend,
     BuildFailed,
+    Candidate,
     Compiled,
     Crashed,
     Judged,
     Passed,
     Rejected,
-    Tier,
     TimedOut,
     Wrong,
     verdict_name,
 )
+from rag_kernels.eval.source_form import form_of
 from rag_kernels.text.likeness import likeness
 
 TRUST_LOOK: dict[Trust, tuple[str, str]] = {
@@ -136,16 +136,9 @@ def shape(sizes: Sequence[int]) -> str:
     return "×".join(map(str, sizes)) or "scalar"
 
 
-def language(source: str, tier: Tier) -> str:
-    """Return how to highlight a source: composed ones are Python, modules may be Python or C++."""
-    return "python" if tier == "composed" or (tier == "module" and "class ModelNew" in source) else "cpp"
-
-
-def suffix(source: str, backend: Backend, tier: Tier) -> str:
-    """Return the file ending under which `rag-kernels eval` takes this source."""
-    if language(source, tier) == "python":
-        return ".py"
-    return ".cu" if backend == "cuda" else ".cpp"
+def language(candidate: Candidate) -> str:
+    """The name by which Streamlit highlights a source; it has none for CUDA."""
+    return "python" if form_of(candidate).language == "python" else "cpp"
 
 
 def badges(kernel: ArchivedKernel) -> None:

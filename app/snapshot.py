@@ -14,7 +14,7 @@ import duckdb
 import pandas as pd
 
 from rag_kernels.app.columns import CARDS, EVERYTHING, FILTERS, FORMS, LISTED, MEASURED, SPENDING, TRIES, Where
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Tables
 from rag_kernels.ingest.describe import main_family
 
 ANSWERS = 100  # that are kept
@@ -23,7 +23,7 @@ ANSWERS = 100  # that are kept
 class Snapshot:
     """Hold the lists as they were at one moment; safe to share between sessions."""
 
-    def __init__(self, archive: DuckArchive) -> None:
+    def __init__(self, archive: Tables) -> None:
         with archive.database.read() as con:
             read = {
                 name: con.execute(sql).to_arrow_table()

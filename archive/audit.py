@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rag_kernels.archive import rows
 from rag_kernels.archive.claims import claim_id, to_claim
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.eval import codec
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Problem, verdict_name
@@ -62,7 +62,7 @@ REFERENCES: tuple[tuple[str, str, str], ...] = (
 BATCH = 1000  # rows in memory at once: records are long
 
 
-def verify(archive: DuckArchive) -> list[str]:
+def verify(archive: Archive) -> list[str]:
     """Return a sentence for each thing that is wrong with an archive."""
     with archive.database.read() as con:
         wrong = [*wrong_contents(con), *(sentence for _, sentence in lost_references(con))]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_kernels.archive import rows
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Tables
 from rag_kernels.archive.queries import AttemptRow, load
 from rag_kernels.archive.records import Attempt, Run
 from rag_kernels.eval import codec
@@ -83,7 +83,7 @@ class BestAttempt:
     created_at: str
 
 
-def functional(archive: DuckArchive, problem_id: str) -> FunctionalProblem | None:
+def functional(archive: Tables, problem_id: str) -> FunctionalProblem | None:
     """Return a problem with its call: the form that an attempt used last, else the fullest one that is known."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
@@ -94,13 +94,13 @@ def functional(archive: DuckArchive, problem_id: str) -> FunctionalProblem | Non
     return codec.loads(found[0]) if found else None
 
 
-def attempt(archive: DuckArchive, run_id: str, number: int) -> Attempt | None:
+def attempt(archive: Tables, run_id: str, number: int) -> Attempt | None:
     with archive.database.read(stay=True) as con:
         found = rows.query(con, f"{rows.ATTEMPTS} WHERE a.run_id = ? AND a.number = ?", [run_id, number])
     return rows.to_attempt(found[0]) if found else None
 
 
-def origin(archive: DuckArchive, kernel_id: str) -> Attempt | None:
+def origin(archive: Tables, kernel_id: str) -> Attempt | None:
     """Return the attempt that first brought a kernel; None for one that was imported."""
     with archive.database.read(stay=True) as con:
         found = rows.query(
@@ -109,12 +109,12 @@ def origin(archive: DuckArchive, kernel_id: str) -> Attempt | None:
     return rows.to_attempt(found[0]) if found else None
 
 
-def run(archive: DuckArchive, run_id: str) -> Run | None:
+def run(archive: Tables, run_id: str) -> Run | None:
     found = load(archive, Run, "FROM runs WHERE id = ?", [run_id])
     return found[0] if found else None
 
 
-def devices_of(archive: DuckArchive, problem_id: str) -> list[Device]:
+def devices_of(archive: Tables, problem_id: str) -> list[Device]:
     """Return the devices on which kernels of a problem were judged."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
@@ -124,7 +124,7 @@ def devices_of(archive: DuckArchive, problem_id: str) -> list[Device]:
     return [codec.loads(judged).device for (judged,) in found]
 
 
-def attempts_on(archive: DuckArchive, problem_id: str) -> list[BestAttempt]:
+def attempts_on(archive: Tables, problem_id: str) -> list[BestAttempt]:
     """Return every attempt on a problem, oldest first; a pass that is barred has no speed-up."""
     sql = """
         FROM (
@@ -135,7 +135,7 @@ def attempts_on(archive: DuckArchive, problem_id: str) -> list[BestAttempt]:
     return load(archive, BestAttempt, sql, [problem_id])
 
 
-def attempts_with_exemplars(archive: DuckArchive, limit: int) -> list[AttemptRow]:
+def attempts_with_exemplars(archive: Tables, limit: int) -> list[AttemptRow]:
     """Return the newest attempts whose writer was shown something."""
     return load(
         archive,
@@ -145,7 +145,7 @@ def attempts_with_exemplars(archive: DuckArchive, limit: int) -> list[AttemptRow
     )
 
 
-def failures(archive: DuckArchive, run_id: str | None = None, limit: int = 50) -> list[Failure]:
+def failures(archive: Tables, run_id: str | None = None, limit: int = 50) -> list[Failure]:
     """Return why attempts failed, the most frequent first: of one run, or of all."""
     sql = r"""
         FROM (
@@ -160,12 +160,12 @@ def failures(archive: DuckArchive, run_id: str | None = None, limit: int = 50) -
     return load(archive, Failure, sql, [run_id, limit])
 
 
-def credit(archive: DuckArchive, limit: int = 100) -> list[Credit]:
+def credit(archive: Tables, limit: int = 100) -> list[Credit]:
     """Return the exemplars that helped most."""
     return load(archive, Credit, "FROM exemplar_credit ORDER BY won DESC, passed DESC, shown LIMIT ?", [limit])
 
 
-def paid(archive: DuckArchive, kernel_ids: Sequence[str]) -> list[Paid]:
+def paid(archive: Tables, kernel_ids: Sequence[str]) -> list[Paid]:
     """Return these kernels with what came of showing them, also to other writers; one that left the archive is left
     out.
     """
@@ -193,7 +193,7 @@ def paid(archive: DuckArchive, kernel_ids: Sequence[str]) -> list[Paid]:
     return load(archive, Paid, sql, [list(kernel_ids)])
 
 
-def signal_records(archive: DuckArchive) -> list[SignalRecord]:
+def signal_records(archive: Tables) -> list[SignalRecord]:
     """Return, for each signal, how the candidates fared whose writers were shown what it spoke for."""
     sql = """
         FROM (
@@ -217,7 +217,7 @@ def signal_records(archive: DuckArchive) -> list[SignalRecord]:
     return load(archive, SignalRecord, sql, [])
 
 
-def problem_sets(archive: DuckArchive) -> list[ProblemSet]:
+def problem_sets(archive: Tables) -> list[ProblemSet]:
     """Return the problems of each growth job, newest first, and what came from each importer."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
@@ -242,7 +242,7 @@ def problem_sets(archive: DuckArchive) -> list[ProblemSet]:
     return list(named.values())
 
 
-def kernels_with(archive: DuckArchive, text: str) -> tuple[str, ...]:
+def kernels_with(archive: Tables, text: str) -> tuple[str, ...]:
     """Return ids of kernels whose problem's name, idea or source holds a text, in whatever case."""
     with archive.database.read(stay=True) as con:
         found = con.execute(

@@ -20,10 +20,12 @@ from rag_kernels.archive import rows
 from rag_kernels.archive.audit import lost_references, wrong_contents
 from rag_kernels.archive.connection import literal
 from rag_kernels.archive.database import MemoryDatabase
-from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.filters import condition
+from rag_kernels.archive.protocol import Tables
 from rag_kernels.archive.records import KEPT_AT_HOME, ArchiveError, KernelFilter
 from rag_kernels.archive.shared import parquet, write_parquet
+from rag_kernels.eval.records import Candidate
+from rag_kernels.eval.source_form import form_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
 FORMAT = "rag-kernels bundle 1"
 WITH_CLAIMS = "rag-kernels bundle 2"  # the same and the table of claims; what needs none is written as before
 EVERYTHING = KernelFilter(include_retracted=True)
-EXTENSIONS = """CASE
-    WHEN tier = 'kernel' OR tier = 'module' AND contains(source, 'PYBIND11_MODULE') AND NOT contains(source, 'ModelNew')
-    THEN CASE backend WHEN 'cuda' THEN 'cu' ELSE 'cpp' END ELSE 'py' END"""
 SOURCE_NAME = re.compile(r"sources/k_[0-9a-f]+\.(cu|cpp|py)")
 
 # Candidates whose own licence, or that of their problem, keeps them at home. A candidate of this archive that was
@@ -45,10 +44,10 @@ STAYING = f"""
     UNION
     SELECT e.kernel_id FROM evaluations AS e JOIN kept ON kept.problem_id = e.problem_id"""
 
-# What a bundle holds, in the order in which it is read back. `chosen` and `told` are temporary tables: the kernels
-# that are exported, and these together with their ancestors.
+# What a bundle holds, in the order in which it is read back. `chosen`, `told` and `written` are temporary tables: the
+# kernels that are exported, these together with their ancestors, and the endings of the files that hold these sources.
 TABLES: dict[str, str] = {
-    "candidates": f"SELECT id, tier, backend, {EXTENSIONS} AS extension FROM candidates WHERE id IN (FROM told)",
+    "candidates": "SELECT id, tier, backend, extension FROM candidates JOIN written USING (id)",
     "kernels": """
         SELECT id, functional_id, idea_id, writer, model, coalesce(nullif(licence, ''), $licence) AS licence,
             coalesce(nullif(attribution, ''), $attribution) AS attribution, created_at
@@ -75,7 +74,7 @@ TABLES: dict[str, str] = {
 
 
 def export(
-    archive: DuckArchive,
+    archive: Tables,
     path: Path,
     where: KernelFilter = EVERYTHING,
     *,
@@ -103,7 +102,7 @@ def export(
     return counts
 
 
-def import_bundle(archive: DuckArchive, path: Path, *, trust_bundle: bool = False) -> dict[str, int]:
+def import_bundle(archive: Tables, path: Path, *, trust_bundle: bool = False) -> dict[str, int]:
     """Store a bundle and return the number of new rows of each table; what is there already stays as it is.
 
     Kernels come in as `claimed`, whatever the bundle says. With `trust_bundle` they keep the trust of where they were
@@ -119,7 +118,7 @@ def import_bundle(archive: DuckArchive, path: Path, *, trust_bundle: bool = Fals
     return counts
 
 
-def _write_tables(archive: DuckArchive, folder: Path, where: KernelFilter, extra: dict[str, str]) -> dict[str, int]:
+def _write_tables(archive: Tables, folder: Path, where: KernelFilter, extra: dict[str, str]) -> dict[str, int]:
     (folder / "sources").mkdir(parents=True)
     sql, parameters = condition(where)
     limit = "" if where.limit is None else f"LIMIT {int(where.limit)}"
@@ -141,21 +140,34 @@ def _write_tables(archive: DuckArchive, folder: Path, where: KernelFilter, extra
                 "No kernel passes the filter, so there is nothing to export. Kernels whose licence does not let them "
                 "be handed on (GPU MODE's) are never exported."
             )
+        _write_sources(con, folder / "sources")
         for table, select in TABLES.items():
             told = re.sub(r"\$(licence|attribution)", lambda found: literal(extra[found[1]]), select)
             con.execute(f"CREATE OR REPLACE TEMP TABLE part AS {told}")
             counts[table] = _count(con, "part")
             if counts[table] or table != "claims":
                 write_parquet(con, "FROM part ORDER BY ALL", folder / f"{table}.parquet")
-        for name, extension, source in con.execute(
-            f"SELECT id, {EXTENSIONS}, source FROM candidates WHERE id IN (FROM told)"
-        ).fetchall():
-            (folder / "sources" / f"{name}.{extension}").write_bytes(source.encode())
-        for table in ("staying", "chosen", "told", "part"):
+        for table in ("staying", "chosen", "told", "written", "part"):
             con.execute(f"DROP TABLE {table}")
     manifest = {"format": WITH_CLAIMS if counts["claims"] else FORMAT, "rows": counts}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return counts
+
+
+def _write_sources(con: DuckDBPyConnection, folder: Path) -> None:
+    """Write a file for each source in `told`, and keep its ending in `written`."""
+    endings: list[tuple[str, str]] = []
+    for name, tier, backend, source in con.execute(
+        "SELECT id, tier, backend, source FROM candidates WHERE id IN (FROM told)"
+    ).fetchall():
+        extension = form_of(Candidate(source, tier, backend)).suffix.removeprefix(".")
+        (folder / f"{name}.{extension}").write_bytes(source.encode())
+        endings.append((name, extension))
+    con.execute("CREATE OR REPLACE TEMP TABLE written (id VARCHAR, extension VARCHAR)")
+    con.execute(
+        "INSERT INTO written SELECT unnest(?::VARCHAR[]), unnest(?::VARCHAR[])",
+        [[name for name, _ in endings], [extension for _, extension in endings]],
+    )
 
 
 def _pack(folder: Path, target: Path) -> Path:

@@ -12,13 +12,14 @@ from dataclasses import asdict
 from typing import Any
 
 from rag_kernels.archive import rows
-from rag_kernels.archive.duck import DuckArchive, now
+from rag_kernels.archive.duck import now
+from rag_kernels.archive.protocol import Tables
 from rag_kernels.archive.records import Claim, Imported
 from rag_kernels.eval import codec
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import FunctionalProblem, Problem
 
-Tables = dict[str, dict[tuple[Any, ...], rows.Row]]
+NewRows = dict[str, dict[tuple[Any, ...], rows.Row]]
 TABLES = ("problems", "functionals", "candidates", "ideas", "kernels", "edges", "claims")
 CLAIM_COLUMNS = tuple(Claim.__dataclass_fields__)
 
@@ -27,10 +28,10 @@ def claim_id(candidate_id: str | None, problem_id: str, claim: Claim) -> str:
     return content_id("c", candidate_id or "", problem_id, codec.dumps(claim))
 
 
-def take(archive: DuckArchive, imported: Sequence[Imported]) -> dict[str, int]:
+def take(archive: Tables, imported: Sequence[Imported]) -> dict[str, int]:
     """Store imported rows and return the number of new rows of each table."""
     created_at = now()
-    tables: Tables = {table: {} for table in TABLES}
+    tables: NewRows = {table: {} for table in TABLES}
     functionals: dict[int, rows.Row] = {}  # rows of one problem share the record, which is long: written once
     for one in imported:
         known = functionals.setdefault(id(one.functional), {}) or rows.functional_row(one.functional)
@@ -41,14 +42,14 @@ def take(archive: DuckArchive, imported: Sequence[Imported]) -> dict[str, int]:
         return {table: rows.insert_many(con, table, list(new.values())) for table, new in tables.items()}
 
 
-def add_functionals(archive: DuckArchive, functionals: Sequence[FunctionalProblem]) -> int:
+def add_functionals(archive: Tables, functionals: Sequence[FunctionalProblem]) -> int:
     """Store functional forms of problems that were imported without one; return how many are new."""
     found = [rows.functional_row(functional) for functional in functionals]
     with archive.database.write() as con:
         return rows.insert_many(con, "functionals", found)
 
 
-def without_functional(archive: DuckArchive) -> list[Problem]:
+def without_functional(archive: Tables) -> list[Problem]:
     """Return imported problems that nobody has functionalized yet: their functional form holds no arguments."""
     with archive.database.read() as con:
         found = con.execute(
@@ -58,7 +59,7 @@ def without_functional(archive: DuckArchive) -> list[Problem]:
     return [Problem(name, source) for name, source in found]
 
 
-def written_for(archive: DuckArchive, kernel_id: str) -> FunctionalProblem:
+def written_for(archive: Tables, kernel_id: str) -> FunctionalProblem:
     """Return the functional problem that a kernel was first written for."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
@@ -69,7 +70,7 @@ def written_for(archive: DuckArchive, kernel_id: str) -> FunctionalProblem:
     return functional
 
 
-def claims_of(archive: DuckArchive, kernel_id: str) -> list[Claim]:
+def claims_of(archive: Tables, kernel_id: str) -> list[Claim]:
     """Return everything that was claimed of a kernel, in the order of its origins."""
     names = ", ".join(CLAIM_COLUMNS)
     with archive.database.read() as con:

@@ -1,5 +1,10 @@
-"""The seam: what the rest of the house asks of an archive. `archive.store.FileArchive` keeps it in DuckDB and
-Chroma; `archive.memory.MemoryArchive` keeps it in memory, for tests and for `--archive :memory:`."""
+"""The seam: what the rest of the house asks of an archive, as two protocols.
+
+`Tables` is a database with the tables of `schema/`: audits, bundles, claims, queries and rechecks read it by SQL.
+`Archive` adds what a run records and retrieval asks. `archive.store.FileArchive` keeps it in DuckDB and Chroma;
+`archive.memory.MemoryArchive` keeps it in memory, for tests and for `--archive :memory:`. Another one is most easily a
+subclass of `MemoryArchive`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,25 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from rag_kernels.archive.catalogue import Catalogue, FunctionalRow
+from rag_kernels.archive.database import Database
 from rag_kernels.archive.records import ArchivedKernel, Attempt, BriefRecord, Edge, KernelFilter, LLMCall, Run
 from rag_kernels.eval.records import FunctionalProblem, Judged
 
 
-class Archive(Protocol):
+class Tables(Protocol):
+    """An archive as the functions see it that ask in SQL."""
+
+    @property
+    def database(self) -> Database: ...
+
+
+class Archive(Tables, Protocol):
+    """An archive as a run sees it."""
+
+    def is_empty(self) -> bool:
+        """Whether it has no problem and no run."""
+        ...
+
     def start_run(self, run: Run) -> None: ...
 
     def finish_run(self, run_id: str, status: str) -> None: ...
@@ -111,4 +130,12 @@ class Archive(Protocol):
 
     def missing_embeddings(self, model: str) -> Iterable[ArchivedKernel]:
         """Kernels that the index lacks, or that were embedded by another model."""
+        ...
+
+    def index_faults(self) -> list[str]:
+        """What is wrong with the index, a sentence each."""
+        ...
+
+    def reindex(self) -> int:
+        """Rebuild the index from the table of vectors and return their number."""
         ...

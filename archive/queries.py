@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from rag_kernels.archive import rows
-from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.filters import BEST_ROW
+from rag_kernels.archive.protocol import Archive, Tables
 from rag_kernels.archive.records import Edge, Trust
 from rag_kernels.eval import codec
 from rag_kernels.eval.records import Backend, Judged, Tier
@@ -144,12 +144,12 @@ class LineageGraph:
     edges: tuple[Edge, ...]
 
 
-def version(archive: DuckArchive) -> str:
+def version(archive: Archive) -> str:
     """Return a text that changes whenever anything was written, by any process; cheap enough for every page view."""
     return archive.version()
 
 
-def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key: str | None = None) -> list[Place]:
+def leaderboard(archive: Tables, problem_id: str | None = None, device_key: str | None = None) -> list[Place]:
     """Return verified kernels by problem, device and rank; for all problems and devices, or one of them."""
     return load(
         archive,
@@ -160,7 +160,7 @@ def leaderboard(archive: DuckArchive, problem_id: str | None = None, device_key:
     )
 
 
-def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
+def evaluations(archive: Tables, kernel_id: str) -> list[Evaluation]:
     """Return every judgement of a kernel, newest first."""
     with archive.database.read(stay=True) as con:
         found = rows.query(
@@ -172,12 +172,12 @@ def evaluations(archive: DuckArchive, kernel_id: str) -> list[Evaluation]:
     return [Evaluation(**{**row, "judged": codec.loads(row["judged"])}) for row in found]
 
 
-def attempts_of_run(archive: DuckArchive, run_id: str) -> list[AttemptRow]:
+def attempts_of_run(archive: Tables, run_id: str) -> list[AttemptRow]:
     """Return the attempts of a run in order, failures included."""
     return load(archive, AttemptRow, "FROM attempt_results WHERE run_id = ? ORDER BY number", [run_id])
 
 
-def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgement]:
+def last_judgements(archive: Tables, run_ids: Sequence[str]) -> list[Judgement]:
     """Return, for each candidate of these runs, its last judgement and the round in which it first came up."""
     with archive.database.read(stay=True) as con:
         found = rows.query(
@@ -194,12 +194,12 @@ def last_judgements(archive: DuckArchive, run_ids: Sequence[str]) -> list[Judgem
     return [Judgement(**row) for row in found]
 
 
-def run_table(archive: DuckArchive, limit: int = 50) -> list[RunRow]:
+def run_table(archive: Tables, limit: int = 50) -> list[RunRow]:
     """Return the runs, newest first."""
     return load(archive, RunRow, "FROM run_summary ORDER BY started_at DESC, run_id DESC LIMIT ?", [limit])
 
 
-def lineage_graph(archive: DuckArchive, kernel_id: str) -> LineageGraph:
+def lineage_graph(archive: Tables, kernel_id: str) -> LineageGraph:
     """Return all ancestors and all descendants, with the edges among them."""
     with archive.database.read(stay=True) as con:
         found = con.execute(
@@ -232,7 +232,7 @@ LINEAGE_NODES = f"""
 """
 
 
-def load(archive: DuckArchive, kind: type[Row], sql: str, parameters: Sequence[Any]) -> list[Row]:
+def load(archive: Tables, kind: type[Row], sql: str, parameters: Sequence[Any]) -> list[Row]:
     """Fill records of a kind from the columns of the same names."""
     names = ", ".join(f'"{field.name}"' for field in fields(kind))  # type: ignore[arg-type]
     with archive.database.read(stay=True) as con:

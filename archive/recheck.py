@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rag_kernels.archive import rows
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Tables
 from rag_kernels.archive.records import Attempt, Trust
 from rag_kernels.eval import codec
 from rag_kernels.eval.records import Candidate, Compiled, Device, Measurement, Passed, Problem, Ratio, verdict_name
@@ -79,7 +79,7 @@ DUE = """
 
 
 def due(
-    archive: DuckArchive,
+    archive: Tables,
     device: Device,
     judge_version: str,
     *,
@@ -113,7 +113,7 @@ def due(
     ]
 
 
-def record(archive: DuckArchive, attempt: Attempt) -> list[Recheck]:
+def record(archive: Tables, attempt: Attempt) -> list[Recheck]:
     """Store a new judgement and what it says of the earlier evaluations of this kernel on this problem; return
     those.
     """

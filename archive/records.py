@@ -200,6 +200,11 @@ class ArchivedKernel:
         known = [s for s in (self.speedup_eager, self.speedup_compile) if s is not None]
         return min(known) if known else None
 
+    @property
+    def candidate(self) -> Candidate:
+        """The kernel as a judge takes it."""
+        return Candidate(self.source, self.tier, self.backend)
+
 
 @dataclass(frozen=True, slots=True)
 class KernelFilter:

@@ -19,6 +19,7 @@ from rag_kernels.archive.database import Database, FileDatabase
 from rag_kernels.archive.duck import DuckArchive, nearest, put_vectors, resolve_model
 from rag_kernels.archive.index import ChromaIndex, ChromaServerIndex, IndexDamaged, Item
 from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import ArchiveError, KernelFilter
 from rag_kernels.archive.shared import SharedDatabase
 
@@ -34,7 +35,7 @@ INDEX = "chroma"
 TOLERANCE = 1e-3  # how far Chroma's similarity may be from the exact one before the index counts as stale
 
 
-def open_archive(location: str | Path | None = None) -> DuckArchive:
+def open_archive(location: str | Path | None = None) -> Archive:
     """Open the archive in a folder, behind a server for `quack://host:port`, or one in memory for `:memory:`.
 
     Without a location: the one named by RAG_KERNELS_ARCHIVE, or ~/.local/share/rag-kernels/archive. Nothing is read or

@@ -28,9 +28,14 @@ class Malformed(ValueError):
 
 
 def register(*types: type) -> None:
-    """Let dataclasses of other folders take part; their class names must be unique."""
-    for t in types:
-        _TYPES[t.__name__] = t
+    """Let dataclasses of other folders take part. A second class of a name is refused: texts hold the name alone."""
+    for new in types:
+        known = _TYPES.setdefault(new.__name__, new)
+        if known is not new:
+            raise TypeError(
+                f"{new.__module__}.{new.__qualname__} cannot be a record: {known.__module__}.{known.__qualname__} "
+                "has that name already, and a text would decode to either. Give one of them another name."
+            )
 
 
 def encode(value: Any) -> Any:

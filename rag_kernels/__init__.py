@@ -11,23 +11,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rag_kernels.api import evaluate, functionalize, generate, open_session
+    from rag_kernels.api import evaluate, functionalize, generate
+    from rag_kernels.archive.memory import MemoryArchive
+    from rag_kernels.archive.protocol import Archive
     from rag_kernels.eval.judge import Judge
+    from rag_kernels.eval.records import Candidate
     from rag_kernels.long_runs.growth import Grown, grow
     from rag_kernels.options import Options
-    from rag_kernels.records import Brief, Budget, Draft, Writer
+    from rag_kernels.records import Brief, Budget, Draft, Gained, Learnt, Past, Shown, StreamingWriter, Writer
     from rag_kernels.retrieval.find import find_kernels
     from rag_kernels.run.session import Session
     from rag_kernels.run.standings import winner
+    from rag_kernels.scripted import ScriptedJudge, ScriptedLLM, ScriptedWriter
+    from rag_kernels.wiring import open_session
 
 __all__ = [
+    "Archive",
     "Brief",
     "Budget",
+    "Candidate",
     "Draft",
+    "Gained",
     "Grown",
     "Judge",
+    "Learnt",
+    "MemoryArchive",
     "Options",
+    "Past",
+    "ScriptedJudge",
+    "ScriptedLLM",
+    "ScriptedWriter",
     "Session",
+    "Shown",
+    "StreamingWriter",
     "Writer",
     "evaluate",
     "find_kernels",
@@ -39,14 +55,28 @@ __all__ = [
 ]
 
 _HOMES = {
+    "rag_kernels.api": ("evaluate", "functionalize", "generate"),
+    "rag_kernels.archive.memory": ("MemoryArchive",),
+    "rag_kernels.archive.protocol": ("Archive",),
     "rag_kernels.eval.judge": ("Judge",),
-    "rag_kernels.api": ("evaluate", "functionalize", "generate", "open_session"),
-    "rag_kernels.retrieval.find": ("find_kernels",),
+    "rag_kernels.eval.records": ("Candidate",),
     "rag_kernels.long_runs.growth": ("Grown", "grow"),
     "rag_kernels.options": ("Options",),
-    "rag_kernels.records": ("Brief", "Budget", "Draft", "Writer"),
+    "rag_kernels.records": (
+        "Brief",
+        "Budget",
+        "Draft",
+        "Gained",
+        "Learnt",
+        "Past",
+        "Shown",
+        "StreamingWriter",
+        "Writer",
+    ),
     "rag_kernels.run.session": ("Session",),
     "rag_kernels.run.standings": ("winner",),
+    "rag_kernels.scripted": ("ScriptedJudge", "ScriptedLLM", "ScriptedWriter"),
+    "rag_kernels.wiring": ("open_session",),
 }
 
 

@@ -1,74 +1,65 @@
-"""The public Python API: what the command line does, as functions.
+"""The public Python API: what the command line does, as functions. Start here, and go on to `rag_kernels.wiring`.
 
-Comes in: a problem file and the fields of `Options` as keywords. Goes out: records. `open_session` puts writer,
-judge, archive and retrieval together. Knows nothing of terminals and environment variables.
+Comes in: a problem file, the fields of `Options` as keywords, and a writer, a judge or an archive of the caller's own.
+Goes out: records. Knows nothing of terminals and environment variables.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
-from rag_kernels.archive.store import open_archive
-from rag_kernels.budget import Ledger
-from rag_kernels.cluster.ray_judge import open_cluster
 from rag_kernels.eval.build.candidate_form import candidate_from_file
-from rag_kernels.eval.judge import Judge, open_judge
-from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device import gpu_name, open_device
-from rag_kernels.eval.machine.hardware import hardware, told_hardware
-from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
+from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
-from rag_kernels.ingest.pipeline import index_attempt
-from rag_kernels.ingest.sizes import at_other_sizes
-from rag_kernels.llm.client import LLM, Completer
-from rag_kernels.llm.novelty import Embed
-from rag_kernels.llm.writer import LLMWriter, Style
-from rag_kernels.long_runs.sampling import Sampler
-from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
-from rag_kernels.records import Shown, Writer
-from rag_kernels.retrieval.retriever import Retriever
-from rag_kernels.retrieval.starter import stock
-from rag_kernels.run.exemplars import Exemplars, Prover
-from rag_kernels.run.session import Session
-
-log = logging.getLogger(__name__)
-
-STALE_S = 60.0  # a run hides its own kernels from retrieval, and those of others may come a little later
+from rag_kernels.records import Writer
+from rag_kernels.wiring import open_session, target_backend
 
 
-def generate(problem: str | Path, *, resume: str | None = None, **options: Any) -> Iterator[Attempt]:
+def generate(
+    problem: str | Path,
+    *,
+    writer: Writer | None = None,
+    judge: Judge | None = None,
+    archive: Archive | str | Path | None = None,
+    resume: str | None = None,
+    **options: Any,
+) -> Iterator[Attempt]:
     """Write, prove, time and archive kernels for a problem file; yields each attempt as it is judged.
 
-    Keywords are the fields of `Options`: `models`, `device`, `effort`, `archive`, `hint`...
+    Other keywords are the fields of `Options`: `models`, `device`, `effort`, `hint`... An `archive` is a place or an
+    open one. A writer, a judge or an open archive is used as it is and not closed: see `open_session`.
     """
     loaded = load_problem(Path(problem))
-    with open_session(Options(**options)) as session:
+    place, opened = _place(archive)
+    settings = Options(archive=place, **options)
+    with open_session(settings, writer=writer, judge=judge, archive=opened) as session:
         run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
         yield from session.generate(loaded, run)
 
 
-def evaluate(problem: str | Path, kernel: str | Path, *, confirm: bool = True, **options: Any) -> Attempt:
+def evaluate(
+    problem: str | Path,
+    kernel: str | Path,
+    *,
+    judge: Judge | None = None,
+    archive: Archive | str | Path | None = None,
+    confirm: bool = True,
+    **options: Any,
+) -> Attempt:
     """Judge a kernel from outside and return what came of it (of its confirmation, when it passed)."""
     loaded = load_problem(Path(problem))
-    settings = Options(**options)
-    candidate = candidate_from_file(Path(kernel), target_backend(settings))
-    with open_session(settings, backend=candidate.backend) as session:
+    place, opened = _place(archive)
+    settings = Options(archive=place, **options)
+    candidate = candidate_from_file(Path(kernel), judge.device.backend if judge else target_backend(settings))
+    with open_session(settings, judge=judge, archive=opened, backend=candidate.backend) as session:
         return list(session.evaluate(loaded, candidate, confirm=confirm))[-1]
 
 
@@ -79,185 +70,8 @@ def functionalize(problem: str | Path) -> FunctionalProblem:
         return functionalize_problem(loaded, workers=workers)
 
 
-@contextmanager
-def open_session(
-    options: Options, *, backend: Backend | None = None, model: Completer | None = None
-) -> Iterator[Session]:
-    """The seams for these options, closed at the end. `backend` overrides the device that the options ask for, and
-    `model` stands in for all models."""
-    archive = open_archive(options.archive or None)
-    embedder = load_embedder(options.embedder)
-    stock(archive, embedder)
-    with open_bench(options, backend) as bench:
-        judge = bench.judge
-        functionalize = partial(functionalize_to_fit, workers=bench.workers, max_bytes=bench.room_bytes)
-        prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
-        if options.models and bench.can_run:
-            prove = Prover(archive, judge, functionalize)
-        retriever = Retriever(archive, embedder, device_key=judge.device.key, stale_s=STALE_S)
-        facts = bench.facts() if options.models else ()
-        exemplars, alone = Exemplars(retriever, options, judge.device, prove), Lock()
-
-        def retrieve(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
-            with alone:  # problems that are worked on at once ask one after the other
-                return exemplars(fp, attempts)
-
-        yield Session(
-            options=options,
-            archive=archive,
-            judge=judge,
-            functionalize=functionalize,
-            retrieve=retrieve,
-            index=lambda attempt: index_attempt(archive, attempt, embedder),
-            make_writer=lambda ledger: open_writer(
-                options, archive, ledger, facts=facts, embed=embedder.embed, model=model
-            ),
-            at_once=bench.at_once,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """A judge, here or on a cluster, with what goes with it. `workers` are of this host."""
-
-    judge: Judge
-    workers: Workers
-    can_run: bool
-    room_bytes: int  # for the tensors of a problem
-    facts: Callable[[], tuple[str, ...]]  # of its device
-    at_once: int = 1  # candidates that it judges at once
-
-
-@contextmanager
-def open_bench(options: Options, backend: Backend | None = None) -> Iterator[Bench]:
-    """The judge that the options ask for. `backend` overrides their device."""
-    limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
-    if options.cluster:
-        chosen = backend or (None if options.device == "auto" else options.device)
-        with open_cluster(
-            options.cluster, backend=chosen, limits=limits, cache=options.cache, cpus=options.judge_cpus
-        ) as far:
-            yield Bench(far, far.workers, far.can_run, far.room_bytes, lambda: far.facts, far.expected)
-        return
-    device = backend or target_backend(options)
-    room, cache_dir = room_bytes(device), Path(options.cache) if options.cache else None
-    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
-        facts = partial(hardware, judge.device, judge.workers, judge.cache)
-        yield Bench(judge, judge.workers, judge.can_run, room, facts)
-
-
-@contextmanager
-def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampler]:
-    """What writing candidates takes, without a judge. `target` describes a device that is not here."""
-    archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
-    stock(archive, embedder)
-    with Workers() as workers:
-        device = device_for(options, target, workers)
-        room, here = room_bytes("cpu"), Path(options.cache) if options.cache else default_cache()
-        facts = told_hardware(device, target.parent) if target else ()
-        if options.models and target is None:
-            facts = hardware(device, workers, here)
-        retriever = Retriever(archive, embedder, device_key=device.key)
-        yield Sampler(
-            options=options,
-            archive=archive,
-            device=device,
-            functionalize=partial(functionalize_to_fit, workers=workers, max_bytes=room),
-            retrieve=Exemplars(retriever, options, device),
-            make_writer=lambda ledger: open_writer(options, archive, ledger, facts=facts, embed=embedder.embed),
-        )
-
-
-def device_for(options: Options, target: Path | None, workers: Workers) -> Device:
-    """The device that `target` describes, or the one here."""
-    backend = target_backend(options)
-    if target is None:
-        if backend == "cuda" and gpu_name() is None:
-            raise MachineError(
-                "There is no GPU here to describe to the writer: copy devices/ from the cache of the machine "
-                "that judges (~/.cache/rag-kernels there), and name its d_....json with --target."
-            )
-        return open_device(backend, workers, Path(options.cache) if options.cache else default_cache())
-    try:
-        device = Device(**json.loads(target.read_text()))
-    except (OSError, ValueError, TypeError):
-        raise MachineError(f"{target} describes no device: name devices/d_....json of a judge's cache.") from None
-    if options.device not in ("auto", device.backend):
-        raise MachineError(f"{target} describes a {device.backend} device, but --device says {options.device}.")
-    return device
-
-
-@contextmanager
-def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callable[[Options], Session]]]:
-    """The archive to retrieve from, as it is now, and sessions over it for options that differ in their retrieval.
-
-    What they judge goes into the archive `results`; none of them sees what another wrote.
-    """
-    source, archive = open_archive(options.archive or None), open_archive(results)
-    embedder, device = load_embedder(options.embedder), target_backend(options)
-    stock(source, embedder)
-    cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
-    limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
-    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
-        functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
-        retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
-        facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
-        yield (
-            source,
-            lambda arm: Session(
-                options=arm,
-                archive=archive,
-                judge=judge,
-                functionalize=functionalize,
-                retrieve=Exemplars(retriever, arm, judge.device),
-                index=lambda attempt: None,
-                make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
-            ),
-        )
-
-
-def open_writer(
-    options: Options,
-    archive: Archive,
-    ledger: Ledger,
-    *,
-    facts: tuple[str, ...] = (),
-    embed: Embed | None = None,
-    model: Completer | None = None,
-) -> Writer:
-    """The LLM writer when models are named, else the offline writer. `facts` of the device are for prompts; `model`
-    stands in for all models."""
-    if not options.models:
-        log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
-        return OfflineWriter()
-    style = Style(
-        temperatures=options.temperatures,
-        implementations=options.implementations,
-        hardware=facts,
-        embed=embed,
-        seed=options.seed,
-    )
-    if model is not None:
-        return LLMWriter(model, options.models, style)
-    llm = LLM(
-        archive.record_call,
-        ledger=ledger,
-        api_base=options.api_base or None,
-        reasoning_effort=options.reasoning_effort,
-    )
-    llm.require_prices(options.models)
-    return LLMWriter(llm, options.models, style)
-
-
-def target_backend(options: Options) -> Backend:
-    """The device that the options ask for; `auto` is CUDA where there is a GPU."""
-    if options.device == "auto":
-        return "cuda" if gpu_name() else "cpu"
-    return options.device
-
-
-def source_suffixes(options: Options) -> tuple[str, ...]:
-    """Of the files that a kernel's source may be written to; what a cluster runs is not known beforehand."""
-    if options.device == "auto" and options.cluster:
-        return (".cpp", ".cu")
-    return (".cu",) if target_backend(options) == "cuda" else (".cpp",)
+def _place(archive: Archive | str | Path | None) -> tuple[str, Archive | None]:
+    """An archive that is named, and one that is open."""
+    if archive is None or isinstance(archive, str | Path):
+        return str(archive or ""), None
+    return "", archive

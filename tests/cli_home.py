@@ -22,10 +22,10 @@ PROGRAM = [str(Path(sys.executable).with_name("rag-kernels"))]
 # The same with a judge that leaves torch.compile out: it takes longer than everything else together.
 QUICK = """
 from dataclasses import replace
-from rag_kernels import api, cli
+from rag_kernels import cli, wiring
 from rag_kernels.eval.timing_rule import TimingRule
-asked = api.Limits
-api.Limits = lambda **given: replace(asked(**given), measure_compile=False, timing=TimingRule(timed_s=0.1))
+asked = wiring.Limits
+wiring.Limits = lambda **given: replace(asked(**given), measure_compile=False, timing=TimingRule(timed_s=0.1))
 cli.main()
 """
 QUICK_PROGRAM = [sys.executable, "-c", QUICK]

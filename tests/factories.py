@@ -27,16 +27,10 @@ from rag_kernels.eval.records import (
     Candidate,
     Compiled,
     Crashed,
-    Device,
-    Environment,
     Features,
     FunctionalProblem,
-    Judged,
-    Measurement,
     Node,
-    Passed,
     Problem,
-    Ratio,
     Ref,
     Rejected,
     TensorArgument,
@@ -46,7 +40,9 @@ from rag_kernels.eval.records import (
     Verdict,
     Wrong,
 )
+from rag_kernels.scripted import device, environment, judged, measurement, passed
 
+__all__ = ["device", "environment", "judged", "measurement", "passed"]  # and all that is defined here
 CREATED_AT = "2026-01-02T03:04:05+00:00"
 
 CPP = {
@@ -179,55 +175,6 @@ def candidate(
     return Candidate(source, tier, backend)
 
 
-def device(backend: Backend = "cpu", **changes: Any) -> Device:
-    known: dict[str, Any] = (
-        {"name": "Test CPU (2 threads)", "arch": "x86-64-v3", "bandwidth_gbs": 20.0, "fp32_gflops": 100.0}
-        if backend == "cpu"
-        else {"name": "NVIDIA H200", "arch": "sm_90", "bandwidth_gbs": 4000.0, "fp32_gflops": 60000.0}
-    )
-    return Device(backend=backend, **{**known, **changes})
-
-
-def environment(**changes: Any) -> Environment:
-    known: dict[str, Any] = {
-        "python": "3.11.9",
-        "torch": "2.13.0",
-        "compiler": "g++ 12.2",
-        "threads": 2,
-        "sandbox": ("rlimits", "process group"),
-        "judge_version": "1",
-    }
-    return Environment(**{**known, **changes})
-
-
-def measurement(speedup: float = 2.0, *, confirmed: bool = True, candidate_us: float = 100.0) -> Measurement:
-    """`speedup` is over eager; torch.compile is put at 80 % of eager's time."""
-    over_compile = 0.8 * speedup
-    return Measurement(
-        candidate_us=candidate_us,
-        eager_us=candidate_us * speedup,
-        compile_us=candidate_us * over_compile,
-        speedup_eager=Ratio(speedup, 0.95 * speedup, 1.05 * speedup),
-        speedup_compile=Ratio(over_compile, 0.95 * over_compile, 1.05 * over_compile),
-        pairs=50,
-        floor_us=candidate_us / 2,
-        confirmed=confirmed,
-    )
-
-
-def passed(
-    speedup: float = 2.0, *, confirmed: bool = True, label: str = "custom kernel", labels: tuple[str, ...] = ()
-) -> Passed:
-    return Passed(
-        label=label,
-        precision="strict",
-        error_ratio=1.25,
-        measurement=measurement(speedup, confirmed=confirmed),
-        checks=("normal", "zeros", "large"),
-        labels=labels,
-    )
-
-
 def compiled() -> Compiled:
     return Compiled("there is no NVIDIA GPU here, so the kernel was built for sm_90 but not run")
 
@@ -250,10 +197,6 @@ def timed_out() -> TimedOut:
 
 def rejected() -> Rejected:
     return Rejected("mutated_input", "the candidate wrote to its input x")
-
-
-def judged(verdict: Verdict | None = None, *, on: Device | None = None, env: Environment | None = None) -> Judged:
-    return Judged(verdict or passed(), on or device(), env or environment(), {"build": 0.07, "check": 0.2, "time": 0.9})
 
 
 def exemplar(kernel_id: str, rank: int = 1, score: float = 0.9) -> Exemplar:

@@ -18,15 +18,15 @@ from functools import partial
 from pathlib import Path
 
 from factories import passed, problem, wrong
-from scripted_judge import ScriptedJudge
 
-from rag_kernels.api import open_writer
 from rag_kernels.archive.store import open_archive
 from rag_kernels.eval.judge import More, nothing_more
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged
 from rag_kernels.options import Options
 from rag_kernels.run.journal import read_journal
 from rag_kernels.run.session import Session
+from rag_kernels.scripted import ScriptedJudge
+from rag_kernels.wiring import open_writer
 
 HERE = Path(__file__).parent
 RELU = problem()
@@ -47,7 +47,7 @@ class DecidingJudge(ScriptedJudge):
             time.sleep(self._seconds)
             number = int(candidate.id[2:10], 16)
             verdict = passed(1.0 + number % 97 / 50, confirmed=False) if number % 3 else wrong()
-            yield candidate, self._judged(verdict)
+            yield candidate, self.judged_as(verdict)
 
 
 def session(folder: Path, seconds: float, *, careless: bool = False, **options: object) -> Session:

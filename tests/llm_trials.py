@@ -15,7 +15,6 @@ from pathlib import Path
 
 import factories
 from fake_openai import Answer, Body, Cut, FakeOpenAI, Garbage, Say, Status
-from scripted_judge import ScriptedJudge
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.store import FileArchive, open_archive
@@ -25,6 +24,7 @@ from rag_kernels.llm.client import LLM
 from rag_kernels.llm.writer import LLMWriter, Style
 from rag_kernels.options import Options
 from rag_kernels.run.session import Session
+from rag_kernels.scripted import ScriptedJudge
 
 MODEL = "openai/gpt-4o-mini"  # litellm knows its price
 PROBLEM = factories.problem()

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import typer
 from factories import attempt, candidate, linear_problem, passed, problem, run
-from scripted_judge import ScriptedJudge
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.choices import RetrievalMode
@@ -26,6 +25,7 @@ from rag_kernels.report.console import arms_text, trial_line
 from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.run.exemplars import Exemplars
 from rag_kernels.run.session import Session
+from rag_kernels.scripted import ScriptedJudge
 
 FORMS = {fp.problem.name: fp for fp in (problem("tanh"), problem("sigmoid"), problem("exp"))}
 ARMS: tuple[RetrievalMode, ...] = ("off", "random", "hybrid")

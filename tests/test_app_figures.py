@@ -57,13 +57,6 @@ def test_plain_text_keeps_no_markdown_and_no_link() -> None:
     assert seen.replace("\u2060", "") == "a *b* <i> [c](https://d) # e www.f.test me@g.test"
 
 
-def test_a_download_has_the_ending_that_eval_takes() -> None:
-    assert show.suffix("void f();", "cpu", "kernel") == ".cpp"
-    assert show.suffix("__global__ void f();", "cuda", "kernel") == ".cu"
-    assert show.suffix('KERNELS = ""\ndef forward(x): ...', "cuda", "composed") == ".py"
-    assert show.suffix("class ModelNew(nn.Module): ...", "cuda", "module") == ".py"
-
-
 def test_the_roofline_places_a_kernel_under_the_roof() -> None:
     found = passed(2.0).measurement
     spec = charts.roofline(device(), problem().features, found).to_dict()

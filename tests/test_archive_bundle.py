@@ -14,6 +14,7 @@ from rag_kernels.archive.audit import verify
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
 from rag_kernels.archive.store import FileArchive
+from rag_kernels.eval.records import Candidate
 
 ANY = KernelFilter()
 
@@ -119,6 +120,19 @@ def test_filter_licence_and_attribution(tmp_path: Path) -> None:
         bundle.export(filled(), folder)
     with pytest.raises(ArchiveError, match="nothing to export"):
         bundle.export(filled(), tmp_path / "none.zip", KernelFilter(text="no such text"))
+
+
+def test_sources_lie_in_files_that_are_named_by_their_form(tmp_path: Path) -> None:
+    archive, relu = MemoryArchive(), f.problem("relu")
+    archive.start_run(f.run())
+    pybind, inline = "PYBIND11_MODULE(x, m) {}", "class ModelNew: SOURCE = 'PYBIND11_MODULE(x, m) {}'"
+    sources = {"py": f.candidate(relu, tier="composed"), "cu": Candidate(pybind, "module", "cuda")}
+    sources |= {"cpp": Candidate(pybind, "module", "cpu"), "py ": Candidate(inline, "module", "cpu")}
+    for number, candidate in enumerate(sources.values(), 1):
+        archive.record_attempt(f.attempt(number=number, p=relu, candidate=candidate))
+    bundle.export(archive, tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out" / "sources").iterdir()}
+    assert names == {f"{candidate.id}.{suffix.strip()}" for suffix, candidate in sources.items()}
 
 
 def change_a_source(folder: Path) -> None:

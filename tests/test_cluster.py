@@ -14,7 +14,7 @@ import pytest
 from cli_home import RELU, RIGHT, WRONG
 from typer.testing import CliRunner
 
-from rag_kernels import api
+from rag_kernels import wiring
 from rag_kernels.cli import app
 from rag_kernels.cluster.ray_judge import ClusterJudge, connected, open_cluster
 from rag_kernels.eval.judge import open_judge
@@ -104,7 +104,7 @@ class TestTwoJudges:
 
 
 def test_generate_on_a_cluster(ray: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "Limits", lambda **given: replace(QUICK, **given))
+    monkeypatch.setattr(wiring, "Limits", lambda **given: replace(QUICK, **given))
     monkeypatch.setenv("RAG_KERNELS_CACHE", str(cache))
     file = tmp_path / "relu.py"
     file.write_text(RELU.problem.source)

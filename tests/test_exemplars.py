@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from factories import attempt, candidate, device, judged, linear_problem, measurement, passed, problem, run, wrong
-from scripted_judge import ScriptedJudge
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.eval.records import Candidate, Device, FunctionalProblem, Problem, ProblemError
@@ -20,6 +19,7 @@ from rag_kernels.report.json_rows import hit_row
 from rag_kernels.report.search_hits import hit_text
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 from rag_kernels.run.exemplars import Exemplars, Prover, holding_back
+from rag_kernels.scripted import ScriptedJudge
 
 EMBEDDER = load_embedder()
 ELSEWHERE = device(name="Another CPU (64 threads)")

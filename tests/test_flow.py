@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from factories import candidate
-from scripted_judge import ScriptedJudge
 from test_search import RELU, draft, run_all, session
 
 from rag_kernels.budget import BudgetExhaustedError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, WriterError
 from rag_kernels.run.standings import winner
+from rag_kernels.scripted import ScriptedJudge
 
 Reply = Draft | Exception
 

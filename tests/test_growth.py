@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from factories import candidate, llm_call, wrong
 from rich.console import Console
-from scripted_judge import ScriptedJudge
 from test_search import RELU, Rounds, draft, session
 
 from rag_kernels.archive.memory import MemoryArchive
@@ -27,6 +26,7 @@ from rag_kernels.report.growth_report import html, markdown, report, write_repor
 from rag_kernels.report.growth_view import growth_table
 from rag_kernels.run.session import Session
 from rag_kernels.run.standings import winner
+from rag_kernels.scripted import ScriptedJudge
 
 Event = Attempt | TurnEnded | Grown
 

@@ -18,7 +18,7 @@ from rag_kernels.archive.audit import verify
 from rag_kernels.archive.claims import claims_of
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
-from rag_kernels.eval.records import Candidate, Problem
+from rag_kernels.eval.records import Problem
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.importers.gpu_mode import GpuMode
 from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
@@ -118,7 +118,7 @@ def judge_here(archive: MemoryArchive, speedup: float = 1.5) -> None:
         [(name, source)] = con.execute("SELECT name, source FROM problems").fetchall()
     functional = replace(f.problem("relu"), problem=Problem(name, source))
     archive.start_run(f.run())
-    candidate = Candidate(kernel.source, kernel.tier, kernel.backend)
+    candidate = kernel.candidate
     archive.record_attempt(f.attempt(p=functional, candidate=candidate, verdict=f.passed(speedup)))
 
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from judging import verdict
 
-from rag_kernels.eval.build.candidate_form import Forbidden, check_composed, tier_of
+from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
@@ -23,6 +23,7 @@ from rag_kernels.eval.records import (
     TimedOut,
     Wrong,
 )
+from rag_kernels.eval.source_form import source_form
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.ingest.functionalize import functionalize
 
@@ -304,9 +305,6 @@ def test_composed_sources_keep_to_their_subset(line: str) -> None:
         check_composed(f"KERNELS = r'''x'''\ndef forward(x):\n    {line}\n    return x\n")
 
 
-def test_the_tier_is_told_from_the_text() -> None:
-    assert tier_of(HONEST) == "kernel"
-    assert tier_of(COMPOSED) == "composed"
-    assert tier_of(MODULE) == "module"
-    assert tier_of("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}") == "module"
+def test_the_sources_here_have_these_tiers() -> None:
+    assert [source_form(source).tier for source in (HONEST, COMPOSED, MODULE)] == ["kernel", "composed", "module"]
     check_composed(COMPOSED)

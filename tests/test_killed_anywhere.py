@@ -21,13 +21,13 @@ import pytest
 from killed_run import RELU, DecidingJudge
 from prompted_model import SOURCE
 
-from rag_kernels.api import open_writer
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.eval import codec
 from rag_kernels.llm.request import Message, ModelAnswer, RequestError
 from rag_kernels.options import Options
 from rag_kernels.run.journal import read_journal
 from rag_kernels.run.session import Session
+from rag_kernels.wiring import open_writer
 
 WRITES = ("start_run", "finish_run", "record_call", "record_brief", "record_drafts", "record_attempt")
 SALT = 12  # with which the sequential run loses something of every kind

@@ -10,7 +10,7 @@ import factories
 import jinja2
 import pytest
 
-from rag_kernels.eval.build.candidate_form import check_composed, kernels_text, tier_of
+from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.machine.hardware import cpu_facts, gpu_facts
@@ -23,6 +23,7 @@ from rag_kernels.eval.records import (
     TensorSpec,
     Verdict,
 )
+from rag_kernels.eval.source_form import source_form
 from rag_kernels.feedback import explain
 from rag_kernels.feedback.bottleneck import recommendation
 from rag_kernels.llm import prompt_values
@@ -57,7 +58,7 @@ def test_the_worked_examples_build(backend: Backend, tmp_path: Path) -> None:
         pytest.skip("there is no nvcc")
     kernel, composed = examples(backend)
     check_composed(composed)
-    assert (tier_of(kernel), tier_of(composed)) == ("kernel", "composed")
+    assert (source_form(kernel).tier, source_form(composed).tier) == ("kernel", "composed")
     for result in build([(kernel, backend), (kernels_text(composed), backend)], tools=tools, cache=tmp_path):
         assert isinstance(result, Built), result.log
 

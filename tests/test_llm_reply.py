@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import factories
 import pytest
-from scripted import Scripted, ScriptedLLM, ScriptedWriter
 
 from rag_kernels.llm import reply as llm_reply
 from rag_kernels.llm.plan import Explore, Rework, plan
 from rag_kernels.llm.request import prompt_text
 from rag_kernels.records import Brief, WriterError
+from rag_kernels.scripted import Scripted, ScriptedLLM, ScriptedWriter
 
 KERNEL = '#include "rag_kernel.h"\nvoid f(rk::Tensor<float> out) {}\nRK_EXPORT(forward, f)\n'
 COMPOSED = "KERNELS = r'''\n" + KERNEL + "'''\n\ndef forward(x):\n    return x\n"

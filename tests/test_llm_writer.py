@@ -9,7 +9,6 @@ from pathlib import Path
 import factories
 import pytest
 from fake_openai import Answer, Body, FakeOpenAI, Say, Status
-from scripted import ScriptedLLM
 
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall
 from rag_kernels.budget import BudgetExhaustedError, Ledger
@@ -18,6 +17,7 @@ from rag_kernels.llm.branch import IDEA_ONLY
 from rag_kernels.llm.client import LLM
 from rag_kernels.llm.writer import LLMWriter
 from rag_kernels.records import Brief, Budget, Shown, WriterError
+from rag_kernels.scripted import ScriptedLLM
 
 IDEAS = (
     "1. **Fuse** both loops into one pass.\n2. Use streaming stores,\n   so that caches stay clean.\n3. Unroll by four."

@@ -9,8 +9,6 @@ import pytest
 from factories import llm_call, wrong
 from killed_run import RELU, DecidingJudge, session
 
-from rag_kernels.api import open_writer
-from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.records import Run
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.judge import nothing_more
@@ -18,6 +16,7 @@ from rag_kernels.eval.records import ProblemError
 from rag_kernels.long_runs.replay import Differs, RecordedModel, Replayed, find_run, recorded_options, replay
 from rag_kernels.records import Budget
 from rag_kernels.run.session import Session
+from rag_kernels.wiring import open_writer
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 def again(made: Session, run: Run, judge: DecidingJudge | None = None) -> list[Replayed | Differs]:
     archive = made.archive
-    assert isinstance(archive, DuckArchive)
     options, model = recorded_options(run), RecordedModel(archive.calls(run.id))
     assert options == made.options
     writer = open_writer(options, archive, Ledger(Budget()), model=model)

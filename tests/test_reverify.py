@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import factories as f
 import pytest
-from scripted_judge import ScriptedJudge
 
 from rag_kernels.archive import queries
 from rag_kernels.archive.audit import verify
@@ -19,6 +18,7 @@ from rag_kernels.eval.machine.device import gpu_name
 from rag_kernels.eval.records import FunctionalProblem, Judged, MachineError, Problem, ProblemError, Verdict
 from rag_kernels.report.json_rows import reverified_row
 from rag_kernels.run.reverify import Reverified, require_device, reverify
+from rag_kernels.scripted import ScriptedJudge
 
 RELU, TANH = f.problem("relu"), f.problem("tanh")
 KNOWN = {p.problem.id: p for p in (RELU, TANH)}
@@ -30,7 +30,7 @@ NEW = f.environment(judge_version="2")
 class NewJudge(ScriptedJudge):
     """A later version of the judge."""
 
-    def _judged(self, verdict: Verdict) -> Judged:
+    def judged_as(self, verdict: Verdict) -> Judged:
         return f.judged(verdict, on=self.device, env=NEW)
 
 

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from factories import attempt, device, run
 from killed_run import RELU, REPLIES, session
-from scripted_judge import ScriptedJudge
 
-from rag_kernels.api import device_for, open_writer
 from rag_kernels.archive.audit import verify
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Exemplar
@@ -33,6 +31,8 @@ from rag_kernels.long_runs.sampling import (
 )
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Shown, WriterError
+from rag_kernels.scripted import ScriptedJudge
+from rag_kernels.wiring import device_for, open_writer
 
 
 def sampler(folder: Path, archive: MemoryArchive, **changes: object) -> Sampler:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from factories import candidate, compiled, llm_call, passed, problem, wrong
-from scripted import ScriptedWriter
-from scripted_judge import ScriptedJudge
 
 from rag_kernels.archive.bundle import export
 from rag_kernels.archive.memory import MemoryArchive
@@ -25,6 +23,7 @@ from rag_kernels.retrieval.starter import stock
 from rag_kernels.run.journal import spent_before
 from rag_kernels.run.session import Session
 from rag_kernels.run.standings import winner
+from rag_kernels.scripted import ScriptedJudge, ScriptedWriter
 
 RELU = problem()
 

@@ -67,7 +67,7 @@ def kernels(a: ArchivedKernel, b: ArchivedKernel) -> None:
             tall = kernel.source.count("\n") > LINES
             st.code(
                 kernel.source,
-                language=show.language(kernel.source, kernel.tier),
+                language=show.language(kernel.candidate),
                 line_numbers=True,
                 height=520 if tall else "content",
             )

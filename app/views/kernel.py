@@ -11,6 +11,7 @@ from rag_kernels.app.lineage import graph, nearby
 from rag_kernels.archive.queries import Evaluation, LineageGraph
 from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.eval.records import Measurement, Passed, Ratio
+from rag_kernels.eval.source_form import form_of
 from rag_kernels.export.module_file import module_text
 
 RELATIVES = 200
@@ -46,7 +47,7 @@ FLOOR_HELP = "Physical floor over measured time: 100 % is as fast as this device
 
 
 def source(kernel: ArchivedKernel, made: Attempt | None) -> None:
-    name = f"{show.short(kernel.id)}{show.suffix(kernel.source, kernel.backend, kernel.tier)}"
+    name = f"{show.short(kernel.id)}{form_of(kernel.candidate).suffix}"
     known = data.problem(kernel.problem_id)
     with st.container(horizontal=True):
         _download("Kernel", kernel.source, name)
@@ -54,7 +55,7 @@ def source(kernel: ArchivedKernel, made: Attempt | None) -> None:
             _download("Problem", known.problem.source, "problem.py")
         if made is not None and kernel.tier != "module":
             _download("Module", module_text(made), f"{show.short(kernel.id)}_module.py", MODULE_HELP)
-    st.code(kernel.source, language=show.language(kernel.source, kernel.tier), line_numbers=True)
+    st.code(kernel.source, language=show.language(kernel.candidate), line_numbers=True)
     st.markdown("Judge it again on this machine, from the archive or with both files downloaded:")
     st.code(f"rag-kernels archive reverify {show.short(kernel.id)} --all\nrag-kernels eval problem.py {name}", "bash")
     if kernel.licence or kernel.attribution:
@@ -206,7 +207,7 @@ def making(kernel: ArchivedKernel, made: Attempt | None) -> None:
             exemplar = data.kernel(row.id)
             if exemplar is not None:
                 with st.expander(show.plain(f"{number} · {show.short(row.id)} · {row.problem}")):
-                    st.code(exemplar.source, language=show.language(exemplar.source, exemplar.tier), height=320)
+                    st.code(exemplar.source, language=show.language(exemplar.candidate), height=320)
     st.subheader("Prompt and reply")
     calls = data.calls_of(made)
     if not calls:

@@ -78,8 +78,7 @@ def detail(run: Run, number: int) -> None:
     if attempt.idea:
         st.text(attempt.idea)
     show.verdict(attempt.judged)
-    language = show.language(candidate.source, candidate.tier)
-    st.code(candidate.source, language=language, line_numbers=True, height=420)
+    st.code(candidate.source, language=show.language(candidate), line_numbers=True, height=420)
     with st.container(horizontal=True):
         if data.kernel(candidate.id) is not None:
             st.page_link(

@@ -1,6 +1,6 @@
-"""Which tier a candidate text is, and whether a composed one keeps to its subset of Python.
+"""Read candidates from files, and check that a composed one keeps to its subset of Python.
 
-Comes in: source text. Goes out: a Tier, or a Candidate; `check_composed` raises `Forbidden` with the line.
+Comes in: source text. Goes out: a Candidate; `check_composed` raises `Forbidden` with the line.
 Static checks are for form and safety of the timed path, never the ground of a verdict on correctness.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from rag_kernels.eval.records import Backend, Candidate, ProblemError, Tier
+from rag_kernels.eval.records import Backend, Candidate, ProblemError
+from rag_kernels.eval.source_form import is_whole, source_form
 
 # Methods of tensors that only look or re-shape; everything that computes is written as torch.* or F.*.
 TENSOR_METHODS = frozenset(
@@ -59,29 +60,15 @@ class Forbidden(Exception):
     """The composed forward uses something outside the subset; the message has the line and what to do."""
 
 
-def tier_of(source: str, suffix: str = "") -> Tier:
-    """Tell the tier from the text: `ModelNew` or pybind is `module`, `KERNELS` with `forward` is `composed`."""
-    if suffix == ".py" or (not suffix and ("class ModelNew" in source or "KERNELS" in source)):
-        return "module" if "class ModelNew" in source else "composed"
-    return "module" if "PYBIND11_MODULE" in source else "kernel"
-
-
-def backend_of(source: str, suffix: str, default: Backend) -> Backend:
-    """`.cu` files and texts with `__global__` are CUDA; other C++ is CPU; a module runs where it is asked to."""
-    if suffix == ".cu" or "__global__" in source:
-        return "cuda"
-    return "cpu" if suffix in {".cpp", ".cc", ".cxx", ".c"} else default
-
-
 def candidate_from_file(path: Path, default: Backend) -> Candidate:
     """Read a candidate of any tier: `.cpp`, `.cu`, or `.py` (composed or `ModelNew`)."""
     if not path.is_file():
         raise ProblemError(f"There is no candidate file {path}; check the path.")
     source = path.read_text()
-    tier = tier_of(source, path.suffix)
-    if path.suffix == ".py" and tier == "composed" and "KERNELS" not in source:
+    form = source_form(source, suffix=path.suffix, default=default)
+    if form.language == "python" and not is_whole(source):
         raise ProblemError(f"{path} defines neither `ModelNew` nor `KERNELS` with `forward`; see docs/contract.md.")
-    return Candidate(source=source, tier=tier, backend=backend_of(source, path.suffix, default))
+    return Candidate(source=source, tier=form.tier, backend=form.backend)
 
 
 def kernels_text(source: str) -> str:

@@ -19,6 +19,7 @@ from rag_kernels.eval.build.composed_forward import Kernels, composed_forward
 from rag_kernels.eval.build.nvrtc import SplitKernels, kernel_names
 from rag_kernels.eval.build.torch_extension import lighten
 from rag_kernels.eval.messages.protocol import Binding, CandidateCode, Held, InContent
+from rag_kernels.eval.source_form import source_form
 
 
 class Buffers(Protocol):
@@ -39,9 +40,10 @@ def load(code: CandidateCode, device: torch.device) -> Code:
         return KernelCode(code.library, code.cubin, code.source)
     if code.tier == "composed":
         return ComposedCode(code.source, code.library, code.cubin)
-    if "cpp_extension" in code.source or "PYBIND11_MODULE" in code.source:
+    is_pybind = source_form(code.source, tier="module").language != "python"
+    if is_pybind or "cpp_extension" in code.source:
         lighten()
-    if "PYBIND11_MODULE" in code.source:
+    if is_pybind:
         return PybindCode(code.source, device)
     return ModuleCode(code.source, device)
 

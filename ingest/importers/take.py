@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rag_kernels.archive.claims import add_functionals, take, without_functional
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Imported
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem
@@ -35,7 +35,7 @@ class Report:
     skipped: list[Skipped] = field(default_factory=list)
 
 
-def import_from(archive: DuckArchive, importer: Importer, path: Path, *, batch: int = BATCH) -> Report:
+def import_from(archive: Archive, importer: Importer, path: Path, *, batch: int = BATCH) -> Report:
     """Take in everything that the importer finds; what is there already stays, so it can be repeated."""
     report = Report()
     waiting: list[Imported] = []
@@ -52,9 +52,7 @@ def import_from(archive: DuckArchive, importer: Importer, path: Path, *, batch: 
     return report
 
 
-def functionalize_imported(
-    archive: DuckArchive, embedder: Embedder, *, workers: Workers, jobs: int = 2
-) -> Iterator[Row]:
+def functionalize_imported(archive: Archive, embedder: Embedder, *, workers: Workers, jobs: int = 2) -> Iterator[Row]:
     """Work out the functional form of every imported problem that has none, and embed its kernels by it.
 
     A problem for which that fails keeps the text of its source, with the reason beside it.
@@ -69,7 +67,7 @@ def functionalize_imported(
         yield row
 
 
-def _note_failure(archive: DuckArchive, problem: Problem, reason: str) -> None:
+def _note_failure(archive: Archive, problem: Problem, reason: str) -> None:
     with archive.database.read() as con:
         [(source,)] = con.execute(
             "SELECT source FROM functionals WHERE problem_id = ? ORDER BY id LIMIT 1", [problem.id]

@@ -40,11 +40,11 @@ def ablate(
 
     Example: rag-kernels ablate examples/ --retrieval off,random,hybrid --exclude-family --seeds 3
     """
-    from rag_kernels.api import open_arms
     from rag_kernels.experiments.retrieval_ablation import AblationTrial, summarise
     from rag_kernels.experiments.retrieval_ablation import ablate as run_all
     from rag_kernels.report.console import arms_text, trial_line
     from rag_kernels.report.json_rows import arm_row, trial_row
+    from rag_kernels.wiring import open_arms
 
     arms = modes(retrieval)
     options = replace(options, leave_out="family" if exclude_family else "problem")

@@ -12,7 +12,7 @@ from rag_kernels.cli import serve
 from rag_kernels.cli.common import ArchivePlace, DeviceChoice, Json, emit, end_politely, read_options, read_settings
 
 if TYPE_CHECKING:
-    from rag_kernels.archive.duck import DuckArchive
+    from rag_kernels.archive.protocol import Archive
     from rag_kernels.archive.records import ArchivedKernel
     from rag_kernels.ingest.importers.protocol import Importer
     from rag_kernels.ingest.importers.take import Report
@@ -33,13 +33,13 @@ def archive() -> None:
     """
 
 
-def opened(place: str | None) -> DuckArchive:
+def opened(place: str | None) -> Archive:
     from rag_kernels.archive.store import open_archive
 
     return open_archive(read_settings(archive=place).archive or None)
 
 
-def found(store: DuckArchive, kernel_id: str) -> ArchivedKernel:
+def found(store: Archive, kernel_id: str) -> ArchivedKernel:
     from rag_kernels.archive.records import ArchiveError
 
     kernel = store.kernel(kernel_id)
@@ -48,7 +48,7 @@ def found(store: DuckArchive, kernel_id: str) -> ArchivedKernel:
     return kernel
 
 
-def embed_missing(store: DuckArchive) -> int:
+def embed_missing(store: Archive) -> int:
     from rag_kernels.ingest.embedder import load_embedder
     from rag_kernels.ingest.pipeline import reindex
 
@@ -312,11 +312,11 @@ def reverify(
 
     Example: rag-kernels archive reverify --device cuda
     """
-    from rag_kernels.api import open_session, target_backend
     from rag_kernels.archive.recheck import due
     from rag_kernels.eval.judge import JUDGE_VERSION
     from rag_kernels.report.json_rows import reverified_row
     from rag_kernels.run import reverify as again
+    from rag_kernels.wiring import open_session, target_backend
 
     store = opened(archive)
     chosen = [found(store, kernel_id).id for kernel_id in kernels] if kernels else None

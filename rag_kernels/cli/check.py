@@ -50,7 +50,6 @@ def check(
 
 def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
     """Yield a row for each problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
-    from rag_kernels.api import target_backend
     from rag_kernels.eval.machine.device import open_device
     from rag_kernels.eval.places import default_cache
     from rag_kernels.eval.problem import load_problem
@@ -60,6 +59,7 @@ def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
     from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
     from rag_kernels.ingest.functionalize import PRELOAD
     from rag_kernels.report.json_rows import admission_row
+    from rag_kernels.wiring import target_backend
 
     backend = target_backend(options)
     cache = Path(options.cache) if options.cache else default_cache()

@@ -75,12 +75,12 @@ def judge_one(
 
     `device` is what the command line says; what settings say is no reason to refuse a kernel of another backend.
     """
-    from rag_kernels.api import open_session, target_backend
     from rag_kernels.eval.build.candidate_form import candidate_from_file
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
     from rag_kernels.run.standings import winner
+    from rag_kernels.wiring import open_session, target_backend
 
     loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
@@ -101,10 +101,10 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
 
     Each run is merged into the archive first, and what was judged before is not judged again.
     """
-    from rag_kernels.api import open_session
     from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_side_by_side, read_lines
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
+    from rag_kernels.wiring import open_session
 
     sampled = read_lines(batch)
     solved, finished = 0, True

@@ -38,11 +38,11 @@ def generate(
 
     Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
     """
-    from rag_kernels.api import open_session, source_suffixes
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.export.module_file import write_kernel
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
+    from rag_kernels.wiring import open_session, source_suffixes
 
     writable_out(out, (".py", *source_suffixes(options)))
     loaded = load_problem(problem)

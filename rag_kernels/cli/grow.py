@@ -45,8 +45,8 @@ def grow(
 
     Example: rag-kernels grow problems/ --until 07:00 --budget-usd 50 --resume
     """
-    from rag_kernels.api import open_session
     from rag_kernels.long_runs.growth import next_time, open_growth_run
+    from rag_kernels.wiring import open_session
 
     try:
         deadline = next_time(until) if until else None

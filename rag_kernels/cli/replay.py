@@ -25,7 +25,6 @@ def replay(
     """
     from dataclasses import replace
 
-    from rag_kernels.api import open_session
     from rag_kernels.archive.store import open_archive
     from rag_kernels.budget import Ledger
     from rag_kernels.long_runs.replay import Differs, RecordedModel, find_run, recorded_options
@@ -33,6 +32,7 @@ def replay(
     from rag_kernels.records import Budget
     from rag_kernels.report.console import replayed_line
     from rag_kernels.report.json_rows import replayed_row
+    from rag_kernels.wiring import open_session
 
     settings = read_settings(archive=archive)
     store = open_archive(settings.archive or None)

@@ -62,12 +62,12 @@ def sampled_rows(
     files: list[Path], out: Path, samples: int, options: Options, target: Path | None
 ) -> Iterator[dict[str, Any]]:
     """Sample problem after problem, and tell of each."""
-    from rag_kernels.api import open_sampler
     from rag_kernels.budget import BudgetExhaustedError, Ledger
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.records import ProblemError
     from rag_kernels.long_runs.sampling import batch_id, mend, write_line
     from rag_kernels.records import Budget, WriterError
+    from rag_kernels.wiring import open_sampler
 
     there = mend(out)
     known, batch = {done.problem.id: len(done.drafts) for done in there}, batch_id(there)

@@ -14,7 +14,7 @@ from itertools import groupby
 from math import comb
 from typing import Literal
 
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.queries import Judgement, last_judgements
 from rag_kernels.archive.records import Run
 from rag_kernels.eval.records import ProblemError
@@ -52,7 +52,7 @@ class Score:
     interval: Interval
 
 
-def runs_of(archive: DuckArchive, names: Sequence[str]) -> list[Run]:
+def runs_of(archive: Archive, names: Sequence[str]) -> list[Run]:
     """Return runs by their ids, all runs of a growth or a batch by its id, or for `latest` what was run last, whole.
 
     Raises ProblemError for an id that the archive does not have.
@@ -69,7 +69,7 @@ def runs_of(archive: DuckArchive, names: Sequence[str]) -> list[Run]:
     return list(found.values())
 
 
-def solved(archive: DuckArchive, runs: Sequence[Run]) -> list[Solved]:
+def solved(archive: Archive, runs: Sequence[Run]) -> list[Solved]:
     """Return a row for each problem, from all runs on it, in the order of their names."""
     judged = sorted(last_judgements(archive, [run.id for run in runs]), key=lambda j: (j.problem_name, j.problem_id))
     without_code: dict[str, int] = {}
@@ -80,7 +80,7 @@ def solved(archive: DuckArchive, runs: Sequence[Run]) -> list[Solved]:
     return [_solved(*names, list(group), without_code.get(names[0], 0)) for names, group in by_problem]
 
 
-def replies_without_code(archive: DuckArchive, run_id: str) -> int:
+def replies_without_code(archive: Archive, run_id: str) -> int:
     """Return how many replies of the first round held nothing that could be judged."""
     told = read_journal(archive, run_id)
     if not told:

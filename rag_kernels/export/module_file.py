@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.records import FunctionalProblem, Passed, TensorArgument
+from rag_kernels.eval.source_form import form_of
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +53,10 @@ class ModelNew(Model):
 
 def write_kernel(attempt: Attempt, out: Path) -> Path:
     """Write the kernel and return the path: another suffix than asked for where the kernel's form needs it."""
-    source, tier = attempt.candidate.source, attempt.candidate.tier
-    suffix = out.suffix
-    if tier == "module":
-        suffix = ".cu" if "PYBIND11_MODULE" in source else ".py"
-    elif tier == "composed":
-        suffix = ".py"
+    source, form = attempt.candidate.source, form_of(attempt.candidate)
+    tier, suffix = form.tier, out.suffix
+    if tier != "kernel":
+        suffix = form.suffix
     if suffix != out.suffix:
         log.warning("A kernel of the %s tier is written as %s: %s.", tier, suffix, out.with_suffix(suffix))
         out = out.with_suffix(suffix)

@@ -10,7 +10,8 @@ from typing import Any
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.machine.device import floor_us
-from rag_kernels.eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec, Tier
+from rag_kernels.eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec
+from rag_kernels.eval.source_form import form_of
 from rag_kernels.feedback import explain
 from rag_kernels.feedback.bottleneck import bound
 from rag_kernels.llm.request import estimate_tokens
@@ -109,7 +110,7 @@ def exemplar_values(shown: Sequence[Shown]) -> list[Row]:
             "result": _result(s),
             "why": ", ".join(s.exemplar.reasons) or "similar",
             "idea": " ".join(s.kernel.idea.split()),
-            "language": language(s.kernel.tier, s.kernel.backend),
+            "language": form_of(s.kernel.candidate).language,
             "source": s.kernel.source.strip(),
         }
         for s in shown
@@ -134,16 +135,10 @@ def parent_values(attempt: Attempt, brief: Brief) -> Row:
     return {
         "title": f"Attempt {attempt.number}",
         "idea": " ".join(attempt.idea.split()),
-        "language": language(attempt.candidate.tier, attempt.candidate.backend),
+        "language": form_of(attempt.candidate).language,
         "source": attempt.candidate.source.strip(),
         "feedback": explain.explain(attempt.judged.verdict, device=brief.device, features=brief.problem.features),
     }
-
-
-def language(tier: Tier, backend: Backend) -> str:
-    if tier != "kernel":
-        return "python"
-    return "cuda" if backend == "cuda" else "cpp"
 
 
 def _result(s: Shown) -> str:

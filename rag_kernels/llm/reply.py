@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from rag_kernels.eval.build.candidate_form import tier_of
 from rag_kernels.eval.records import Backend, Candidate
+from rag_kernels.eval.source_form import NATIVE, SUFFIXES, is_whole, source_form
 
 LESSONS_CHARS = 1000
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
@@ -24,7 +24,6 @@ _LESSONS = re.compile(
     r"^[ \t]*[*_#]*\s*Lessons\s*:[*_]*\s*(.+?)(?=\n[ \t]*\n|\n[ \t]*(?:[*_#]+ *)?\d{1,2}[.)]\s|\Z)",
     re.MULTILINE | re.IGNORECASE | re.DOTALL,
 )
-_WHOLE = re.compile(r"RK_EXPORT\s*\(|^def forward\b|class ModelNew|PYBIND11_MODULE", re.MULTILINE)
 
 
 def ideas(text: str, count: int) -> list[str]:
@@ -55,17 +54,17 @@ def candidate(text: str, backend: Backend) -> Candidate | None:
     blocks = [m for m in _FENCE.finditer(_THOUGHT.sub("", text)) if m.group("code").strip()]
     if not blocks:
         return None
-    block = next((m for m in blocks if _WHOLE.search(m.group("code"))), blocks[0])
+    block = next((m for m in blocks if is_whole(m.group("code"))), blocks[0])
     source = "\n".join(line.rstrip() for line in block.group("code").strip("\n").splitlines()) + "\n"
-    return Candidate(source, tier_of(source, _suffix(block.group("language"), source, backend)), backend)
+    form = source_form(source, backend=backend, suffix=_suffix(block.group("language"), backend))
+    return Candidate(source, form.tier, backend)
 
 
-def _suffix(language: str, source: str, backend: Backend) -> str:
-    """Return the suffix that the block would have as a file; models often leave the language out."""
-    python = language.lower() in ("python", "py", "python3")
-    if python or (not language and re.search(r"^def forward\b|class ModelNew", source, re.MULTILINE)):
-        return ".py"
-    return ".cu" if backend == "cuda" else ".cpp"
+def _suffix(language: str, backend: Backend) -> str:
+    """The suffix that the block would have as a file; empty where the model left the language out, as many do."""
+    if not language:
+        return ""
+    return SUFFIXES["python" if language.lower() in ("python", "py", "python3") else NATIVE[backend]]
 
 
 def _flat(text: str) -> str:

@@ -92,9 +92,17 @@ def open_growth_run(paths: Sequence[Path], session: Session, *, resume: bool) ->
 
 
 def grow(
-    paths: Sequence[Path], session: Session, growth_run: GrowthRun, *, until: datetime | None = None
+    paths: Sequence[Path],
+    session: Session,
+    growth_run: GrowthRun | None = None,
+    *,
+    until: datetime | None = None,
 ) -> Iterator[Attempt | TurnEnded | Grown]:
-    """Grow the archive: yield every attempt, the end of every turn, and every problem that is done with."""
+    """Grow the archive: yield every attempt, the end of every turn, and every problem that is done with.
+
+    `growth_run` is one to go on with; without it a new one is begun.
+    """
+    growth_run = growth_run or open_growth_run(paths, session, resume=False)
     session.archive.start_run(growth_run.run)
     status = "interrupted"
     try:
@@ -169,7 +177,7 @@ def shared(left: Budget, among: int) -> Budget:
 
 def _queue(paths: Sequence[Path], session: Session, growth_run: GrowthRun) -> Iterator[Attempt | QueueEntry | Grown]:
     """Yield an entry for each problem that is not done. One that was killed after all its rounds is confirmed."""
-    places = leaderboard(session.archive, None, session.judge.device.key)  # type: ignore[arg-type]
+    places = leaderboard(session.archive, None, session.judge.device.key)
     known: dict[str, float] = {}
     for place in places:
         known[place.problem_id] = max(known.get(place.problem_id, 0.0), place.floor_fraction or 0.0)

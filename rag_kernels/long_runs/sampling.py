@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rag_kernels.archive.claims import take, written_for
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt, BriefRecord, Claim, Imported, LLMCall, Run
 from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import Judge
-from rag_kernels.eval.records import Candidate, Device, Problem, ProblemError
+from rag_kernels.eval.records import Device, Problem, ProblemError
 from rag_kernels.long_runs.side_by_side import Ended, run_side_by_side
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
@@ -61,7 +61,7 @@ class Sampler:
     """Hold what writing candidates takes. `device` is the one that they are for, which need not be here."""
 
     options: Options
-    archive: DuckArchive
+    archive: Archive
     device: Device
     functionalize: generate.Functionalize
     retrieve: generate.Retrieve
@@ -105,7 +105,7 @@ class Sampler:
         return Sampled(run, told, tuple(self.archive.calls(run.id)), exemplars)
 
 
-def carried(archive: DuckArchive, shown: Shown) -> Imported:
+def carried(archive: Archive, shown: Shown) -> Imported:
     """Return an exemplar as another archive may take it in: a claim, until it is judged there."""
     kernel = shown.kernel
     claim = Claim(
@@ -122,7 +122,7 @@ def carried(archive: DuckArchive, shown: Shown) -> Imported:
         speedup_compile=kernel.speedup_compile,
         notes=("It was shown to a writer elsewhere.",),
     )
-    candidate = Candidate(kernel.source, kernel.tier, kernel.backend)
+    candidate = kernel.candidate
     return Imported(written_for(archive, kernel.id), candidate, claim, kernel.idea, kernel.model)
 
 
@@ -177,7 +177,7 @@ class SilentWriter:
         return []
 
 
-def merge(sampled: Sampled, archive: DuckArchive) -> None:
+def merge(sampled: Sampled, archive: Archive) -> None:
     """Store a run with its prompts, replies, drafts and exemplars; what is there stays as it is."""
     take(archive, [e for e in sampled.exemplars if e.candidate and archive.kernel(e.candidate.id) is None])
     archive.start_run(sampled.run)
@@ -192,7 +192,6 @@ def merge(sampled: Sampled, archive: DuckArchive) -> None:
 def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
     """Merge a run and judge its drafts; what was judged before is not judged again."""
     archive = session.archive
-    assert isinstance(archive, DuckArchive)
     merge(sampled, archive)
     spent = spent_before(archive, sampled.run.id)
     said_all = Ledger(Budget(rounds=spent.rounds), spent=spent)

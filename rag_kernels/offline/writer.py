@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rag_kernels.archive.records import Attempt, Relation
-from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, TensorSpec
+from rag_kernels.eval.records import FunctionalProblem, Passed, TensorSpec
 from rag_kernels.offline.compose import Plan, choices, first_plans, write
 from rag_kernels.offline.foreign_kernel import MARK, Foreign
 from rag_kernels.offline.graph.rewrites import rewrites, simplified
@@ -115,7 +115,7 @@ def _reused(brief: Brief) -> Iterator[tuple[bool, Draft]]:
             yield (
                 same and kernel.trust != "claimed",
                 Draft(
-                    Candidate(kernel.source, kernel.tier, kernel.backend),
+                    kernel.candidate,
                     idea=f"Reuse {kernel.id}, archived for {kernel.problem_name}, which has the same graph.",
                     parents=((kernel.id, "retrieved"),),
                     exemplars=(shown.exemplar,),

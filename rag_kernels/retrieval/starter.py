@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 
 from rag_kernels.archive.bundle import import_bundle
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.ingest.embedder import Embedder
 from rag_kernels.ingest.pipeline import reindex
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 BUNDLE = Path(__file__).with_name("starter.zip")
 
 
-def stock(archive: DuckArchive, embedder: Embedder, *, bundle: Path = BUNDLE) -> int:
+def stock(archive: Archive, embedder: Embedder, *, bundle: Path = BUNDLE) -> int:
     """Import the starter bundle into an archive that holds nothing yet; return how many kernels came."""
     if not archive.is_empty() or not bundle.is_file():
         return 0

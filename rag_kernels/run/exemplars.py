@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rag_kernels.archive.claims import written_for
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.recheck import due
 from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.eval.judge import JUDGE_VERSION, Judge
@@ -59,7 +59,6 @@ class Exemplars:
     def _with_problem(self, shown: Shown, fp: FunctionalProblem) -> Shown:
         """Add the problem, with which the offline writer compares graphs and sizes."""
         archive = self.retriever.archive
-        assert isinstance(archive, DuckArchive)
         if shown.kernel.graph_key != fp.graph_key and shown.kernel.tier != "kernel":
             return shown
         claimed = shown.kernel.trust == "claimed"
@@ -105,7 +104,7 @@ class Prover:
     The result is kept in the archive, so that no kernel is judged twice by the same version of the judge.
     """
 
-    archive: DuckArchive
+    archive: Archive
     judge: Judge
     functionalize: Callable[[Problem], FunctionalProblem]
     judge_version: str = JUDGE_VERSION

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rag_kernels.archive import recheck
-from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.recheck import Due, Recheck
 from rag_kernels.archive.records import Attempt, Run
 from rag_kernels.eval.judge import Judge
@@ -48,7 +48,7 @@ class Reverified:
 
 
 def reverify(
-    kernels: Sequence[Due], *, archive: DuckArchive, judge: Judge, functionalize: Functionalize
+    kernels: Sequence[Due], *, archive: Archive, judge: Judge, functionalize: Functionalize
 ) -> Iterator[Reverified]:
     """Judge each kernel as a new candidate is judged, confirmation included, and mark its earlier evaluations."""
     settings = json.dumps({"kernels": len(kernels), "device": judge.device.name}, sort_keys=True)
@@ -70,7 +70,7 @@ def reverify(
 
 
 def _judged_again(
-    due: Due, functional: FunctionalProblem, run: Run, history: History, archive: DuckArchive, judge: Judge
+    due: Due, functional: FunctionalProblem, run: Run, history: History, archive: Archive, judge: Judge
 ) -> Reverified:
     draft = Draft(due.candidate, due.idea, model=due.model, note="judged again")
     [(_, judged)] = judge.judge(functional, [due.candidate])

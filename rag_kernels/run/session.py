@@ -1,7 +1,8 @@
 """A session: writer, judge, archive and retrieval put together once, and runs made with them.
 
-Comes in: `Options`. Goes out: a `Session` whose `generate` yields attempts. Tests and other programs put their own
-writer, judge or archive into a `Session`; all other code sees only the protocols.
+Comes in: `Options`. Goes out: a `Session` whose `generate` yields attempts. `open_session` of
+`rag_kernels.wiring` makes one, around a writer, a judge or an archive of the caller's own where one is handed in; the
+rest of the house sees only the protocols.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fake_openai import Answer, Body, FakeOpenAI, Say
 
-from rag_kernels.api import STALE_S, open_session
 from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.judge import LocalJudge
@@ -47,6 +46,7 @@ from rag_kernels.records import Brief
 from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.run import draft_flow
 from rag_kernels.run.exemplars import Exemplars
+from rag_kernels.wiring import STALE_S, open_session
 
 ROOT = Path(__file__).resolve().parents[2]
 P90 = 1.2816  # standard deviations

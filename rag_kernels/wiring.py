@@ -1,0 +1,257 @@
+"""The wiring: a writer, a judge, an archive and retrieval put together as the options say, or as they are handed in.
+
+Comes in: `Options`, and what takes the place of a part. Goes out: a `Session`, or a part of one. What is opened here is
+closed here. Knows nothing of terminals and environment variables.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from threading import Lock
+
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt
+from rag_kernels.archive.store import open_archive
+from rag_kernels.budget import Ledger
+from rag_kernels.cluster.ray_judge import open_cluster
+from rag_kernels.eval.judge import Judge, open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.device import gpu_name, open_device
+from rag_kernels.eval.machine.hardware import hardware, told_hardware
+from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
+from rag_kernels.eval.source_form import NATIVE, SUFFIXES
+from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
+from rag_kernels.ingest.pipeline import index_attempt
+from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.llm.client import LLM, Completer
+from rag_kernels.llm.novelty import Embed
+from rag_kernels.llm.writer import LLMWriter, Style
+from rag_kernels.long_runs.sampling import Sampler
+from rag_kernels.offline.writer import OfflineWriter
+from rag_kernels.options import Options
+from rag_kernels.records import Shown, Writer
+from rag_kernels.retrieval.retriever import Retriever
+from rag_kernels.retrieval.starter import stock
+from rag_kernels.run.exemplars import Exemplars, Prover
+from rag_kernels.run.session import Session
+
+log = logging.getLogger(__name__)
+
+STALE_S = 60.0  # a run hides its own kernels from retrieval, and those of others may come a little later
+
+
+@contextmanager
+def open_session(
+    options: Options,
+    *,
+    writer: Writer | None = None,
+    judge: Judge | None = None,
+    archive: Archive | None = None,
+    model: Completer | None = None,
+    backend: Backend | None = None,
+) -> Iterator[Session]:
+    """Open what runs with these options share, and close it at the end.
+
+    A `writer`, a `judge` or an `archive` that is handed in takes the place of the one that the options ask for. It
+    belongs to the caller: it is not closed here, and an archive is taken as it is, without the kernels that a new one
+    is stocked with. One writer serves all runs of the session; `Session.make_writer` may be replaced to make one for
+    each. A judge keeps to limits of its own: precision and the cluster in the options are for the judge opened here.
+
+    `model` stands in for all models of the LLM writer, and `backend` overrides the device that the options ask for.
+    """
+    embedder = load_embedder(options.embedder)
+    if archive is None:
+        archive = open_archive(options.archive or None)
+        stock(archive, embedder)
+    reads_feedback = bool(options.models) or writer is not None
+    bench_for = hand_in(judge) if judge is not None else open_bench(options, backend, counters=reads_feedback)
+    with bench_for as bench:
+        judge = bench.judge
+        functionalize = partial(functionalize_to_fit, workers=bench.workers, max_bytes=bench.room_bytes)
+        prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
+        if reads_feedback and bench.can_run:
+            prove = Prover(archive, judge, functionalize)
+        retriever = Retriever(archive, embedder, device_key=judge.device.key, stale_s=STALE_S)
+        facts = bench.facts() if options.models and writer is None else ()
+        exemplars, alone = Exemplars(retriever, options, judge.device, prove), Lock()
+
+        def retrieve(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
+            with alone:  # problems that are worked on at once ask one after the other
+                return exemplars(fp, attempts)
+
+        yield Session(
+            options=options,
+            archive=archive,
+            judge=judge,
+            functionalize=functionalize,
+            retrieve=retrieve,
+            index=lambda attempt: index_attempt(archive, attempt, embedder),
+            make_writer=lambda ledger: (
+                writer or open_writer(options, archive, ledger, facts=facts, embed=embedder.embed, model=model)
+            ),
+            at_once=bench.at_once,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A judge, here or on a cluster, with what goes with it. `workers` are of this host."""
+
+    judge: Judge
+    workers: Workers
+    can_run: bool
+    room_bytes: int  # for the tensors of a problem
+    facts: Callable[[], tuple[str, ...]]  # of its device
+    at_once: int = 1  # candidates that it judges at once
+
+
+@contextmanager
+def hand_in(judge: Judge) -> Iterator[Bench]:
+    """The bench of a judge that was handed in; nothing is known of its device but what the judge says."""
+    with Workers() as workers:
+        yield Bench(judge, workers, True, room_bytes(judge.device.backend), lambda: ())
+
+
+@contextmanager
+def open_bench(options: Options, backend: Backend | None = None, *, counters: bool) -> Iterator[Bench]:
+    """The judge that the options ask for; with `counters` it tells what holds a kernel back. `backend` overrides
+    their device."""
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=counters)
+    if options.cluster:
+        chosen = backend or (None if options.device == "auto" else options.device)
+        with open_cluster(
+            options.cluster, backend=chosen, limits=limits, cache=options.cache, cpus=options.judge_cpus
+        ) as far:
+            yield Bench(far, far.workers, far.can_run, far.room_bytes, lambda: far.facts, far.expected)
+        return
+    device = backend or target_backend(options)
+    room, cache_dir = room_bytes(device), Path(options.cache) if options.cache else None
+    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+        facts = partial(hardware, judge.device, judge.workers, judge.cache)
+        yield Bench(judge, judge.workers, judge.can_run, room, facts)
+
+
+@contextmanager
+def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampler]:
+    """What writing candidates takes, without a judge. `target` describes a device that is not here."""
+    archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
+    stock(archive, embedder)
+    with Workers() as workers:
+        device = device_for(options, target, workers)
+        room, here = room_bytes("cpu"), Path(options.cache) if options.cache else default_cache()
+        facts = told_hardware(device, target.parent) if target else ()
+        if options.models and target is None:
+            facts = hardware(device, workers, here)
+        retriever = Retriever(archive, embedder, device_key=device.key)
+        yield Sampler(
+            options=options,
+            archive=archive,
+            device=device,
+            functionalize=partial(functionalize_to_fit, workers=workers, max_bytes=room),
+            retrieve=Exemplars(retriever, options, device),
+            make_writer=lambda ledger: open_writer(options, archive, ledger, facts=facts, embed=embedder.embed),
+        )
+
+
+def device_for(options: Options, target: Path | None, workers: Workers) -> Device:
+    """The device that `target` describes, or the one here."""
+    backend = target_backend(options)
+    if target is None:
+        if backend == "cuda" and gpu_name() is None:
+            raise MachineError(
+                "There is no GPU here to describe to the writer: copy devices/ from the cache of the machine "
+                "that judges (~/.cache/rag-kernels there), and name its d_....json with --target."
+            )
+        return open_device(backend, workers, Path(options.cache) if options.cache else default_cache())
+    try:
+        device = Device(**json.loads(target.read_text()))
+    except (OSError, ValueError, TypeError):
+        raise MachineError(f"{target} describes no device: name devices/d_....json of a judge's cache.") from None
+    if options.device not in ("auto", device.backend):
+        raise MachineError(f"{target} describes a {device.backend} device, but --device says {options.device}.")
+    return device
+
+
+@contextmanager
+def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callable[[Options], Session]]]:
+    """The archive to retrieve from, as it is now, and sessions over it for options that differ in their retrieval.
+
+    What they judge goes into the archive `results`; none of them sees what another wrote.
+    """
+    source, archive = open_archive(options.archive or None), open_archive(results)
+    embedder, device = load_embedder(options.embedder), target_backend(options)
+    stock(source, embedder)
+    cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
+    limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
+    with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+        functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
+        retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
+        facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
+        yield (
+            source,
+            lambda arm: Session(
+                options=arm,
+                archive=archive,
+                judge=judge,
+                functionalize=functionalize,
+                retrieve=Exemplars(retriever, arm, judge.device),
+                index=lambda attempt: None,
+                make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
+            ),
+        )
+
+
+def open_writer(
+    options: Options,
+    archive: Archive,
+    ledger: Ledger,
+    *,
+    facts: tuple[str, ...] = (),
+    embed: Embed | None = None,
+    model: Completer | None = None,
+) -> Writer:
+    """The LLM writer when models are named, else the offline writer. `facts` of the device are for prompts; `model`
+    stands in for all models."""
+    if not options.models:
+        log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
+        return OfflineWriter()
+    style = Style(
+        temperatures=options.temperatures,
+        implementations=options.implementations,
+        hardware=facts,
+        embed=embed,
+        seed=options.seed,
+    )
+    if model is not None:
+        return LLMWriter(model, options.models, style)
+    llm = LLM(
+        archive.record_call,
+        ledger=ledger,
+        api_base=options.api_base or None,
+        reasoning_effort=options.reasoning_effort,
+    )
+    llm.require_prices(options.models)
+    return LLMWriter(llm, options.models, style)
+
+
+def target_backend(options: Options) -> Backend:
+    """The device that the options ask for; `auto` is CUDA where there is a GPU."""
+    if options.device == "auto":
+        return "cuda" if gpu_name() else "cpu"
+    return options.device
+
+
+def source_suffixes(options: Options) -> tuple[str, ...]:
+    """Of the files that a kernel's source may be written to; what a cluster runs is not known beforehand."""
+    if options.device == "auto" and options.cluster:
+        return tuple(SUFFIXES[language] for language in NATIVE.values())
+    return (SUFFIXES[NATIVE[target_backend(options)]],)
