@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import (
     Argument,
     Node,
@@ -76,7 +77,7 @@ def _walked(name: str, trace: Trace) -> _Walk:
     return walk
 
 
-class NeedsFunctionalization(Exception):
+class NeedsFunctionalization(Internal):
     """The graph writes through a view; only torch's own functionalization can untangle that."""
 
 

@@ -13,12 +13,14 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from rag_kernels.eval.errors import Internal
+
 _HEADER = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_FDS = 8
 
 
-class ChannelClosed(Exception):
+class ChannelClosed(Internal):
     """The other side is gone."""
 
 

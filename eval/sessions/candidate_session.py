@@ -21,6 +21,7 @@ from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import Taken, image
 from rag_kernels.eval.buffers.shared_arena import Arena, describe
 from rag_kernels.eval.build.products import Library
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import (
@@ -39,7 +40,7 @@ from rag_kernels.eval.sessions.problem_session import Session
 POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
 
 
-class Stopped(Exception):
+class Stopped(Internal):
     """Ends a trial early with its verdict; never leaves the judge."""
 
     def __init__(self, verdict: Verdict) -> None:
