@@ -28,6 +28,7 @@ from rag_kernels.archive.records import ArchivedKernel, ArchiveError, Attempt, C
 from rag_kernels.archive.store import DATABASE, open_archive
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Admission
+from rag_kernels.eval.errors import RagKernelsError
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Device, FunctionalProblem
@@ -44,8 +45,8 @@ STANDING = Where()
 CHOSEN = "archive folder"
 
 
-class SearchError(Exception):
-    """Report that the search cannot be done here; the message says why and what to do."""
+class SearchError(RagKernelsError):
+    """The search cannot be done here; the message says why and what to do."""
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.ids import content_id
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class Item:
     tier: str
 
 
-class IndexDamaged(Exception):
-    """Report that the folder is corrupt, gone, or was replaced by another process: open it again, or rebuild it."""
+class IndexDamaged(Internal):
+    """The folder is corrupt, gone, or was replaced by another process: open it again, or rebuild it."""
 
 
 class ChromaIndex:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rag_kernels.eval import codec
+from rag_kernels.eval.errors import RagKernelsError
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier
 
@@ -221,8 +222,8 @@ class KernelFilter:
     limit: int | None = None
 
 
-class ArchiveError(Exception):
-    """Report that the archive cannot be used (newer version, full disk, damaged file); the message says what to do."""
+class ArchiveError(RagKernelsError):
+    """The archive cannot be used (newer version, full disk, damaged file); the message says what to do."""
 
 
 codec.register(Edge, Exemplar, LLMCall, Attempt, Run, Claim, ArchivedKernel, KernelFilter)

@@ -10,6 +10,8 @@ import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rag_kernels.eval.errors import MachineError as MachineError
+from rag_kernels.eval.errors import ProblemError as ProblemError
 from rag_kernels.eval.ids import content_id
 
 Backend = Literal["cpu", "cuda"]
@@ -351,11 +353,3 @@ class Judged:
     device: Device
     environment: Environment
     stage_s: dict[str, float] = field(default_factory=dict)
-
-
-class ProblemError(Exception):
-    """The problem file cannot be used; the message is a sentence that says why and what to do next."""
-
-
-class MachineError(Exception):
-    """Something this machine lacks (compiler, GPU, disk); the message says what to do about it."""

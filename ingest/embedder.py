@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_kernels.eval.errors import RagKernelsError
+
 BUILTIN = Path(__file__).parent / "model"
 
 Matrix = NDArray[np.float32]
@@ -39,7 +41,7 @@ class Embedder(Protocol):
         ...
 
 
-class EmbedderError(Exception):
+class EmbedderError(RagKernelsError):
     """The embedding model cannot be loaded; the message says what to do."""
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from rag_kernels.eval.aten import operator
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import (
     Argument,
     Node,
@@ -51,7 +52,7 @@ def _walked(name: str, trace: Trace) -> _Walk:
     return walk
 
 
-class NeedsFunctionalization(Exception):
+class NeedsFunctionalization(Internal):
     """The graph writes through a view; only torch's own functionalization can untangle that."""
 
 

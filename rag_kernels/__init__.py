@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rag_kernels.api import evaluate, functionalize, generate
     from rag_kernels.archive.memory import MemoryArchive
     from rag_kernels.archive.protocol import Archive
+    from rag_kernels.eval.errors import RagKernelsError
     from rag_kernels.eval.judge import Judge
     from rag_kernels.eval.records import Candidate
     from rag_kernels.long_runs.growth import Grown, grow
@@ -38,6 +39,7 @@ __all__ = [
     "MemoryArchive",
     "Options",
     "Past",
+    "RagKernelsError",
     "ScriptedJudge",
     "ScriptedLLM",
     "ScriptedWriter",
@@ -58,6 +60,7 @@ _HOMES = {
     "rag_kernels.api": ("evaluate", "functionalize", "generate"),
     "rag_kernels.archive.memory": ("MemoryArchive",),
     "rag_kernels.archive.protocol": ("Archive",),
+    "rag_kernels.eval.errors": ("RagKernelsError",),
     "rag_kernels.eval.judge": ("Judge",),
     "rag_kernels.eval.records": ("Candidate",),
     "rag_kernels.long_runs.growth": ("Grown", "grow"),

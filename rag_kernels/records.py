@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall, Relation
 from rag_kernels.eval import codec
+from rag_kernels.eval.errors import RagKernelsError
 from rag_kernels.eval.records import LATER, Candidate, Device, FunctionalProblem
 
 REPEATS_TOLD = 4
@@ -151,7 +152,7 @@ class Budget:
     usd: float | None = None
 
 
-class WriterError(Exception):
+class WriterError(RagKernelsError):
     """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""
 
 

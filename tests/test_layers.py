@@ -189,6 +189,7 @@ def test_the_public_names_are_these() -> None:
         "MemoryArchive",
         "Options",
         "Past",
+        "RagKernelsError",
         "ScriptedJudge",
         "ScriptedLLM",
         "ScriptedWriter",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import Backend, Candidate, ProblemError
 from rag_kernels.eval.source_form import is_whole, source_form
 
@@ -56,7 +57,7 @@ ALLOWED_NODES = (
 BUILTINS = frozenset({"int", "float", "bool", "len", "max", "min", "tuple"})
 
 
-class Forbidden(Exception):
+class Forbidden(Internal):
     """The composed forward uses something outside the subset; the message has the line and what to do."""
 
 

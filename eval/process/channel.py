@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rag_kernels.eval import codec
+from rag_kernels.eval.errors import Internal
 
 _HEADER = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_FDS = 8
 
 
-class ChannelClosed(Exception):
+class ChannelClosed(Internal):
     """The other side is gone."""
 
 

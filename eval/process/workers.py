@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from rag_kernels.eval import codec
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.places import ROOT
 from rag_kernels.eval.process.channel import Channel, ChannelClosed, failure_in, pair
 from rag_kernels.eval.process.sandbox import SCRATCH, Sandbox, allowed_env
@@ -47,7 +48,7 @@ WORKER_ENV = {
 }
 
 
-class WorkerFailed(Exception):
+class WorkerFailed(Internal):
     """A request has no result. `kind` says how, `log` is the tail of the child's output.
 
     `signal` is the one that ended the child; `alive` says that it answers further requests. The message is for readers:

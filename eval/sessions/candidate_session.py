@@ -22,6 +22,7 @@ from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import Taken, image
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
 from rag_kernels.eval.build.products import Library
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.messages.protocol import (
     Bind,
@@ -75,7 +76,7 @@ LEAST_S = 1e-9  # of a burst that was over before the way there and back: imposs
 POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
 
 
-class Stopped(Exception):
+class Stopped(Internal):
     """Ends a trial early with its verdict; never leaves the judge. `alive`: its worker can be asked on."""
 
     def __init__(self, verdict: Verdict, *, alive: bool = False) -> None:

@@ -29,6 +29,7 @@ from rag_kernels.cli import (
     zoo,
 )
 from rag_kernels.cli.common import emit, start_logging
+from rag_kernels.eval.errors import Internal, RagKernelsError
 from rag_kernels.version import __version__
 
 EXIT_BAD_INPUT = 2
@@ -96,13 +97,8 @@ def main() -> None:
 
 
 def expected(error: Exception) -> str:
-    """Return the sentence of an error that is the input's or the machine's; empty when the fault is ours."""
-    from rag_kernels.archive.records import ArchiveError
-    from rag_kernels.eval.records import MachineError, ProblemError
-    from rag_kernels.ingest.embedder import EmbedderError
-    from rag_kernels.records import WriterError
-
-    if isinstance(error, ProblemError | MachineError | ArchiveError | WriterError | EmbedderError):
+    """The sentence of an error that is the input's or the machine's; empty when the fault is ours."""
+    if isinstance(error, RagKernelsError) and not isinstance(error, Internal):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}."

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rag_kernels.cluster.remote_judge import About, Fault
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged
 
 
-class LostError(Exception):
-    """Report that a judge is gone. `host_too`: with its host, which says nothing about what it was doing."""
+class LostError(Internal):
+    """A judge is gone. `host_too`: with the host that it ran on, which says nothing about what it was doing."""
 
     def __init__(self, why: str, *, host_too: bool) -> None:
         super().__init__(why)

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from rag_kernels.eval.errors import Internal
 from rag_kernels.text.redact import redact
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
@@ -52,8 +53,8 @@ class ModelAnswer:
     truncated: bool  # the model stopped at its output limit
 
 
-class RequestError(Exception):
-    """Report a request that gave no usable answer; `advice` is the next step for the user.
+class RequestError(Internal):
+    """A request that gave no usable answer; `advice` is the next step for the user.
 
     `billed` says whether the provider may have charged for it: a refusal costs nothing, a broken reply may.
     """

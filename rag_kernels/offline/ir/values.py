@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import prod
 
+from rag_kernels.eval.errors import Internal
+
 _serial = count()
 
 
-class Unfusable(Exception):
-    """Values that cannot share loops; the message names why. The planner then stores one of them."""
+class Unfusable(Internal):
+    """These values cannot share loops; the message names why. The planner then stores one of them."""
 
 
 @dataclass(eq=False, slots=True)

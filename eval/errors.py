@@ -1,0 +1,44 @@
+"""Every exception of ours, as a tree, each with the module of `rag_kernels` where it stands.
+
+    RagKernelsError                    what `except` of a caller needs
+    ├── ProblemError                   here                     the problem file cannot be used
+    │   └── DoesNotRun                 ingest.verify            the emitted source raises
+    ├── MachineError                   here                     this machine lacks something
+    ├── ArchiveError                   archive.records          the archive cannot be used
+    │   └── ImportRefused              ingest.importers.protocol   nothing there is what the importer reads
+    ├── EmbedderError                  ingest.embedder          the embedding model cannot be loaded
+    ├── WriterError                    records                  the writer cannot go on
+    │   └── BudgetExhaustedError       budget                   no room for another call: a clean end
+    ├── SearchError                    app.data                 the search cannot be done on this page
+    └── Internal                       here                     caught by our own modules; a fault if it gets further
+        ├── Forbidden                  eval.build.candidate_form   outside the subset of composed sources
+        ├── ChannelClosed              eval.process.channel     the other process is gone
+        ├── WorkerFailed               eval.process.workers     a child ended without a result
+        ├── Stopped                    eval.sessions.candidate_session   a trial ends early with its verdict
+        ├── IndexDamaged               archive.index            the vector index must be opened or built again
+        ├── NeedsFunctionalization     ingest.graph             the graph writes through a view
+        ├── LostError                  cluster.records          a judge of a cluster is gone
+        ├── RequestError               llm.request              a request to a model gave no usable answer
+        └── Unfusable                  offline.ir.values        these values cannot share loops
+
+Outside of `Internal` the message is a sentence that says what is wrong and what to do next; the command line shows it
+alone. A candidate that fails is no exception: see the verdicts in `eval.records`.
+"""
+
+from __future__ import annotations
+
+
+class RagKernelsError(Exception):
+    """The root: whatever this package raises on purpose."""
+
+
+class Internal(RagKernelsError):
+    """Raised and caught between our own modules."""
+
+
+class ProblemError(RagKernelsError):
+    """The problem file cannot be used; the message is a sentence that says why and what to do next."""
+
+
+class MachineError(RagKernelsError):
+    """Something this machine lacks (compiler, GPU, disk); the message says what to do about it."""
