@@ -139,7 +139,10 @@ def _reached(things: list[Any]) -> tuple[list[type], dict[str, str]]:
                 records.append(value)
                 waiting += [(inner, _home(value)) for inner in _named(value)]
         elif typing.get_args(value) and name not in aliases:
-            home, node = _written(name, value)
+            found = _written(name, value)
+            if found is None:
+                continue
+            home, node = found
             aliases[name] = f"{name} = {ast.unparse(node)}".replace("'", '"')
             waiting += [(inner, home) for inner in _words(node)]
     return records, aliases
@@ -149,14 +152,14 @@ def _home(thing: Any) -> ModuleType:
     return sys.modules[thing.__module__]
 
 
-def _written(name: str, value: object) -> tuple[ModuleType, ast.expr]:
-    """Return the module of ours that gives a type its name, and what it writes there."""
+def _written(name: str, value: object) -> tuple[ModuleType, ast.expr] | None:
+    """Return the module of ours that gives a type its name, and what it writes there; None for a library's type."""
     for key, module in sorted(sys.modules.items()):
         if key.startswith("rag_kernels.") and getattr(module, name, None) is value:
             for node in ast.parse(inspect.getsource(module)).body:
                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
                     return module, node.value
-    raise AssertionError(f"No module of ours defines {name}.")
+    return None
 
 
 def _named(thing: Any) -> list[str]:
