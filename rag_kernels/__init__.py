@@ -76,6 +76,7 @@ _HOMES = {
         "StreamingWriter",
         "Writer",
     ),
+    "rag_kernels.retrieval.find": ("find_kernels",),
     "rag_kernels.run.session": ("Session",),
     "rag_kernels.run.standings": ("winner",),
     "rag_kernels.scripted": ("ScriptedJudge", "ScriptedLLM", "ScriptedWriter"),
