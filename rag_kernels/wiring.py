@@ -27,7 +27,6 @@ from rag_kernels.eval.machine.hardware import hardware, told_hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
-from rag_kernels.eval.source_form import NATIVE, SUFFIXES
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
 from rag_kernels.ingest.pipeline import index_attempt
@@ -250,8 +249,8 @@ def target_backend(options: Options) -> Backend:
     return options.device
 
 
-def source_suffixes(options: Options) -> tuple[str, ...]:
-    """Of the files that a kernel's source may be written to; what a cluster runs is not known beforehand."""
+def possible_backends(options: Options) -> tuple[Backend, ...]:
+    """The backends that kernels may be for; what a cluster runs is not known beforehand."""
     if options.device == "auto" and options.cluster:
-        return tuple(SUFFIXES[language] for language in NATIVE.values())
-    return (SUFFIXES[NATIVE[target_backend(options)]],)
+        return ("cpu", "cuda")
+    return (target_backend(options),)

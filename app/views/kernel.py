@@ -12,7 +12,7 @@ from rag_kernels.archive.queries import Evaluation, LineageGraph
 from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.eval.records import Measurement, Passed, Ratio
 from rag_kernels.eval.source_form import form_of
-from rag_kernels.export.module_file import module_text
+from rag_kernels.export.formats import FORMATS, content, formats_of
 
 RELATIVES = 200
 
@@ -47,14 +47,18 @@ FLOOR_HELP = "Physical floor over measured time: 100 % is as fast as this device
 
 
 def source(kernel: ArchivedKernel, made: Attempt | None) -> None:
-    name = f"{show.short(kernel.id)}{form_of(kernel.candidate).suffix}"
+    short = show.short(kernel.id)
+    name = f"{short}{form_of(kernel.candidate).suffix}"
     known = data.problem(kernel.problem_id)
     with st.container(horizontal=True):
         _download("Kernel", kernel.source, name)
         if known is not None:
             _download("Problem", known.problem.source, "problem.py")
-        if made is not None and kernel.tier != "module":
-            _download("Module", module_text(made), f"{show.short(kernel.id)}_module.py", MODULE_HELP)
+        if made is not None:
+            for other, suffix in formats_of(kernel.candidate).items():
+                if other != "source":  # which needs no attempt, and stands first
+                    told = FORMATS[other]
+                    _download(told.label, content(other, made), f"{short}_{other}{suffix}", told.told)
     st.code(kernel.source, language=show.language(kernel.candidate), line_numbers=True)
     st.markdown("Judge it again on this machine, from the archive or with both files downloaded:")
     st.code(f"rag-kernels archive reverify {show.short(kernel.id)} --all\nrag-kernels eval problem.py {name}", "bash")
@@ -62,10 +66,7 @@ def source(kernel: ArchivedKernel, made: Attempt | None) -> None:
         st.caption(show.plain(f"Licence: {kernel.licence or 'unknown'} {kernel.attribution}"))
 
 
-MODULE_HELP = "An importable Python file: the problem, the kernel, and a ModelNew that runs it."
-
-
-def _download(label: str, text: str, name: str, told: str | None = None) -> None:
+def _download(label: str, text: str | bytes, name: str, told: str | None = None) -> None:
     st.download_button(label, text, name, "text/plain", on_click="ignore", icon=":material/download:", help=told)
 
 

@@ -39,12 +39,12 @@ def generate(
     Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
     """
     from rag_kernels.eval.problem import load_problem
-    from rag_kernels.export.module_file import write_kernel
+    from rag_kernels.export.formats import out_suffixes, write_kernel
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
-    from rag_kernels.wiring import open_session, source_suffixes
+    from rag_kernels.wiring import open_session, possible_backends
 
-    writable_out(out, (".py", *source_suffixes(options)))
+    writable_out(out, out_suffixes(possible_backends(options)))
     loaded = load_problem(problem)
     end_politely()
     with open_session(options) as session:
@@ -52,9 +52,8 @@ def generate(
         _, finished = watch(session.generate(loaded, run), loaded.name, as_json=as_json)
         attempts = session.archive.attempts(run.id)
     best = winner(attempts)
-    if best and out:
-        write_kernel(best, out)
-    row = result_row(attempts, run_id=run.id, problem=loaded.name, out=str(out) if best and out else None)
+    written = str(write_kernel(best, out)) if best and out else None
+    row = result_row(attempts, run_id=run.id, problem=loaded.name, out=written)
     show_result(row, as_json=as_json)
     if not finished:
         print(f"Interrupted; go on with: rag-kernels generate {problem} --resume {run.id}", file=sys.stderr)

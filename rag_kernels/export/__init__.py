@@ -1,1 +1,1 @@
-"""A winner as a file."""
+"""A kernel as a file: `formats` names the formats, and each has a file of its own. `runtime` is what modules import."""

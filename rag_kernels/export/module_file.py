@@ -1,19 +1,15 @@
-"""A winner as a file: a Python module with `ModelNew`, or the kernel's source as it is.
+"""The format `module`: an importable Python file with the problem, the kernel, and a `ModelNew` that runs it.
 
 Comes in: an attempt and a path. Goes out: a file. Knows nothing of the search.
 """
 
 from __future__ import annotations
 
-import logging
 import pprint
 from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.records import FunctionalProblem, Passed, TensorArgument
-from rag_kernels.eval.source_form import form_of
-
-log = logging.getLogger(__name__)
 
 MODULE = """\
 # {summary}
@@ -51,16 +47,9 @@ class ModelNew(Model):
 """
 
 
-def write_kernel(attempt: Attempt, out: Path) -> Path:
-    """Write the kernel and return the path: another suffix than asked for where the kernel's form needs it."""
-    source, form = attempt.candidate.source, form_of(attempt.candidate)
-    tier, suffix = form.tier, out.suffix
-    if tier != "kernel":
-        suffix = form.suffix
-    if suffix != out.suffix:
-        log.warning("A kernel of the %s tier is written as %s: %s.", tier, suffix, out.with_suffix(suffix))
-        out = out.with_suffix(suffix)
-    out.write_text(module_text(attempt) if suffix == ".py" and tier != "module" else source)
+def write_module(attempt: Attempt, out: Path) -> Path:
+    """Write an importable module with `ModelNew` and return the path."""
+    out.write_text(module_text(attempt))
     return out
 
 

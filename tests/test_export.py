@@ -1,0 +1,59 @@
+"""The formats of a kernel as a file: which there are, and which one a name asks for."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from factories import attempt, problem
+from typer.testing import CliRunner
+
+from rag_kernels.cli import app
+from rag_kernels.eval.records import Candidate
+from rag_kernels.export.formats import FORMATS, content, formats_of, out_suffixes, write_kernel
+
+CPP = Candidate("RK_EXPORT(forward, f)\n", "kernel", "cpu")
+CUDA = Candidate("__global__ void k() {}\nRK_EXPORT(forward, f)\n", "kernel", "cuda")
+COMPOSED = Candidate("KERNELS = r'''x'''\n\n\ndef forward(x):\n    return x\n", "composed", "cpu")
+MODULE = Candidate("class ModelNew: ...\n", "module", "cpu")
+PYBIND = Candidate("PYBIND11_MODULE(x, m) {}\n", "module", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "asked", "name", "format_name"),
+    [
+        (CPP, "best.cpp", "best.cpp", "source"),
+        (CPP, "best.py", "best.py", "module"),
+        (CPP, "best.cu", "best.cpp", "source"),
+        (CUDA, "best.cu", "best.cu", "source"),
+        (COMPOSED, "best.py", "best.py", "module"),
+        (COMPOSED, "best.cpp", "best.py", "module"),
+        (MODULE, "best.py", "best.py", "source"),
+        (PYBIND, "best.py", "best.cu", "source"),
+    ],
+)
+def test_the_suffix_asks_for_a_format_and_the_form_decides(
+    candidate: Candidate, asked: str, name: str, format_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = attempt(p=problem(), candidate=candidate)
+    with caplog.at_level(logging.WARNING):
+        written = write_kernel(made, tmp_path / asked)
+    assert written == tmp_path / name and [written] == list(tmp_path.iterdir())
+    assert written.read_bytes() == content(format_name, made)
+    assert ("is written as" in caplog.text) == (asked != name)
+
+
+def test_what_each_format_holds() -> None:
+    made = attempt(p=problem(), candidate=CPP)
+    assert set(FORMATS) == {"module", "source"} == set(formats_of(CPP))
+    assert content("source", made).decode() == CPP.source
+    module = content("module", made).decode()
+    assert CPP.source in module and "class ModelNew(Model)" in module
+    compile(module, "module", "exec")
+
+
+def test_the_help_of_out_names_every_suffix() -> None:
+    told = " ".join(CliRunner().invoke(app, ["generate", "--help"]).output.split())
+    assert out_suffixes(["cpu", "cuda"]) == (".py", ".cpp", ".cu")
+    assert all(suffix in told for suffix in out_suffixes(["cpu", "cuda"]))
