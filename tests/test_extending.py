@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from rag_kernels.export.formats import FORMATS
 from rag_kernels.offline.lowering.coverage import RULES
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S))
-NEEDS = {  # modules that are on their way; delete with the skip below
-    "A writer": ["rag_kernels.scripted"],
-    "An export format": ["rag_kernels.scripted", "rag_kernels.export.formats"],
-}
 BLOCK = re.compile(r"(?P<before>[^\n]*\n[^\n]*)\n\n```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 SAVED = re.compile(r"[Ss]ave this as\s+`([\w./]+)`:$")
 
@@ -31,12 +27,9 @@ def save_files(folder: Path) -> None:
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_the_examples_run(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: Path) -> None:
-    for module in ("rag_kernels.scripted", "rag_kernels.export.formats"):
-        if module in NEEDS.get(section, ()) and find_spec(module) is None:
-            pytest.skip(f"needs {module}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path / "cache"))
-    rules = dict(RULES)
+    rules, formats = dict(RULES), dict(FORMATS)
     names: dict[str, object] = {"__name__": "extending"}
     blocks = list(BLOCK.finditer(SECTIONS[section]))
     assert len(blocks) == SECTIONS[section].count("```") // 2
@@ -48,6 +41,8 @@ def test_the_examples_run(section: str, tmp_path: Path, monkeypatch: pytest.Monk
     finally:
         RULES.clear()
         RULES.update(rules)
+        FORMATS.clear()
+        FORMATS.update(formats)
 
 
 def test_every_section_has_code_and_the_page_is_short() -> None:
