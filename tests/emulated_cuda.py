@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import test_offline_numbers as numbers
 import tvm_ffi
+from support import generated_kernels as numbers
 
 from rag_kernels.eval.build.compile import made_once, toolchain
 

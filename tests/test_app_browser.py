@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from explorer_archive import CHILD, HOSTILE, HOSTILE_IDEA, HOSTILE_NAME, PARENT, fill
 from factories import attempt, problem, wrong
+from support.browser import CHROMIUM, CHROMIUM_FLAGS, served
 
 from rag_kernels.app import show
 from rag_kernels.app.launch import arguments
 from rag_kernels.archive.store import FileArchive
 
-CHROMIUM = Path("/usr/bin/chromium")
-CHROMIUM_FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
 STRANGE = problem("tanh", name=HOSTILE_NAME).problem.id
 PAGES = {  # the path -> a text that is there when the page is drawn
     "": "Latest kernels",
@@ -49,32 +37,6 @@ PAGES = {  # the path -> a text that is there when the page is drawn
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> FileArchive:
     return fill(tmp_path_factory.mktemp("explorer") / "archive")
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    start = [sys.executable, "-P", "-m", "rag_kernels.app.launch", str(folder), "--port", str(port)]
-    environment = {**os.environ, "HOME": str(folder.parent)}
-    server = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until_up(f"http://127.0.0.1:{port}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(20)
-
-
-def wait_until_up(url: str) -> None:
-    for _ in range(600):
-        try:
-            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("the explorer did not start within 60 s")
 
 
 @pytest.fixture(scope="module")

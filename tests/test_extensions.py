@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.relu_module import RELU
 from torch.utils import cpp_extension
 
 from rag_kernels.eval.build.torch_extension import lighten
@@ -46,19 +47,6 @@ kernels = load_inline(name="relu", cpp_sources=source, functions=["run"])
 class ModelNew(nn.Module):
     def forward(self, x):
         return kernels.run(x)
-"""
-RELU = """import torch
-import torch.nn as nn
-
-class Model(nn.Module):
-    def forward(self, x):
-        return torch.relu(x)
-
-def get_inputs():
-    return [torch.randn(64, 1024)]
-
-def get_init_inputs():
-    return []
 """
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from factories import candidate
-from test_search import RELU, draft, run_all, session
+from support.search_sessions import RELU, draft, run_all, session
 
 from rag_kernels.budget import BudgetExhaustedError
 from rag_kernels.eval.records import Candidate

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_offline_deep import BOTTLENECKS, MANY_SUMS, RESIDUAL
-from test_offline_numbers import Case, functional
+from support.deep_cases import BOTTLENECKS, MANY_SUMS, RESIDUAL
+from support.generated_kernels import Case, functional
 
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits

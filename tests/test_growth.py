@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from factories import candidate, llm_call, wrong
 from rich.console import Console
-from test_search import RELU, Rounds, draft, session
+from support.search_sessions import RELU, Rounds, draft, session
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Attempt

@@ -170,6 +170,14 @@ def test_a_users_own_folders_do_no_harm(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_no_test_imports_another() -> None:
+    """What tests share stands in `tests/support/` or a flat file beside them."""
+    for file in (ROOT / "tests").rglob("*.py"):
+        tree = ast.walk(ast.parse(file.read_text()))
+        names = [n.module or "" for n in tree if isinstance(n, ast.ImportFrom)]
+        assert not [name for name in names if name.startswith("test_")], file
+
+
 def test_no_file_is_named_like_a_stdlib_module() -> None:
     assert [graph.shown(f) for f in FILES if f.stem in sys.stdlib_module_names] == []
 

@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import test_offline_numbers as numbers
 from emulated_cuda import build_emulated
-from test_offline_numbers import Case, functional, worst_ratio
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cuda import multi_block_rows, region

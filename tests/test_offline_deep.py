@@ -9,22 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import test_offline_numbers as numbers
 from emulated_cuda import build_emulated
-from test_offline_numbers import Case, functional, worst_ratio
+from support import generated_kernels as numbers
+from support.deep_cases import BOTTLENECKS, MANY_SUMS, RESIDUAL
+from support.generated_kernels import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters, anonymous
 
-CONVOLUTIONS = "self.c = nn.ModuleList(nn.Conv2d(12, 12, 3, padding=1, groups=3) for _ in range(4)); "
-RESIDUAL = Case(
-    "x = self.c[0](x); x = x + F.relu(self.b[1](self.c[1](x))); x = x + F.relu(self.b[2](self.c[2](x))); "
-    "return x + F.relu(self.b[3](self.c[3](x))) + y",
-    "torch.randn(2, 12, 16, 16)",
-    "torch.randn(1)",
-    init=CONVOLUTIONS + "self.b = nn.ModuleList(nn.BatchNorm2d(12) for _ in range(4))",
-)
 # A value whose dimensions are several loops each is stored for a product, and read again beside what was made of it.
 GROUPED = Case(
     "x = F.layer_norm(self.c(x).flatten(2).transpose(1, 2), (20,)); z = torch.roll(self.l(x), 1, 1); "
@@ -70,18 +63,6 @@ DENSE = Case(
     "torch.randn(1)",
     init="self.b = nn.ModuleList(nn.BatchNorm2d(6 + 4 * i) for i in range(3)); "
     "self.c = nn.ModuleList(nn.Conv2d(6 + 4 * i, 4, 3, padding=1) for i in range(3))",
-)
-# As in a DenseNet: layers that differ in how many channels come in, and in where in the concatenation theirs begin.
-BOTTLENECKS = Case(
-    "a = self.c[0](F.relu(self.b[0](self.r[0](F.relu(self.a[0](x)))))); z = torch.cat([x, a], 1); "
-    "b = self.c[1](F.relu(self.b[1](self.r[1](F.relu(self.a[1](z)))))); w = torch.cat([x, a, b], 1); "
-    "d = self.c[2](F.relu(self.b[2](self.r[2](F.relu(self.a[2](w)))))); return torch.cat([x, a, b, d], 1) + y",
-    "torch.randn(2, 24, 9, 7)",
-    "torch.randn(1)",
-    init="self.a = nn.ModuleList(nn.BatchNorm2d(24 + 8 * i) for i in range(3)); "
-    "self.r = nn.ModuleList(nn.Conv2d(24 + 8 * i, 16, 1, bias=False) for i in range(3)); "
-    "self.b = nn.ModuleList(nn.BatchNorm2d(16) for i in range(3)); "
-    "self.c = nn.ModuleList(nn.Conv2d(16, 8, 3, padding=1, bias=False) for i in range(3))",
 )
 HEAD_OF_KERNEL = r"^(?:template <[^>]*> )?__global__ void (__launch_bounds__\([^)]*\) )?(\w+)\((.*)\) \{$"
 
@@ -200,13 +181,6 @@ def test_names_alone_make_no_other_kernel() -> None:
     assert anonymous("f_1", one) == anonymous("f_22", other)
     swapped = [line.replace("part3_p[n12]", "out_p[n12]") for line in other]
     assert anonymous("f_22", swapped) != anonymous("f_22", other)
-
-
-MANY_SUMS = Case(
-    "return sum(F.batch_norm(v, None, None, training=True) for v in x.chunk(9)) + y",
-    "torch.randn(18, 3, 41, 401)",
-    "torch.randn(1)",
-)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

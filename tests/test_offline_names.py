@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-import test_offline_deep as deep
-import test_offline_numbers as numbers
-import test_offline_products as products
 from emulated_cuda import build_emulated
-from test_offline_numbers import Case, functional, worst_ratio
+from support import deep_cases as deep
+from support import generated_kernels as numbers
+from support import product_cases as products
+from support.generated_kernels import Case, functional, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters

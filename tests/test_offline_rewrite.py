@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import test_offline_numbers as numbers
 import torch
-from test_offline_numbers import Case, functional, worst_ratio
-from test_offline_writer import brief
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
+from support.offline_briefs import brief
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.judge import LocalJudge, open_judge

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import test_offline_numbers as numbers
 from factories import attempt, run
-from test_offline_numbers import Case, functional, worst_ratio
-from test_offline_writer import brief, judged
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
+from support.offline_briefs import brief, judged
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel, Exemplar, KernelFilter

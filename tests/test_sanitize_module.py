@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from test_extensions import RELU
+from support.relu_module import RELU
 
 from rag_kernels.eval.instruments.module_sanitizers import _own_on_gpu
 from rag_kernels.eval.judge import LocalJudge, open_judge

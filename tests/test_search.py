@@ -3,77 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories import candidate, compiled, llm_call, passed, problem, wrong
+from factories import candidate, compiled, llm_call, passed, wrong
+from support.search_sessions import RELU, Rounds, draft, run_all, session, verdicts
 
 from rag_kernels.archive.bundle import export
 from rag_kernels.archive.memory import MemoryArchive
-from rag_kernels.archive.records import Attempt, Exemplar, KernelFilter
-from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Problem, ProblemError, Verdict
+from rag_kernels.archive.records import Exemplar, KernelFilter
+from rag_kernels.eval.records import Candidate, Passed, Problem, ProblemError
 from rag_kernels.eval.zoo.tasks import cpp
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.options import Options
-from rag_kernels.records import Brief, Budget, Draft, Shown, Writer, WriterError
+from rag_kernels.records import Budget, Draft, Shown, WriterError
 from rag_kernels.report.json_rows import result_row
 from rag_kernels.retrieval.starter import stock
 from rag_kernels.run.journal import spent_before
-from rag_kernels.run.session import Session
 from rag_kernels.run.standings import winner
 from rag_kernels.scripted import ScriptedJudge, ScriptedWriter
-
-RELU = problem()
-
-
-def draft(variant: int, **changes: object) -> Draft:
-    return Draft(candidate(RELU, variant=variant), f"idea {variant}", **changes)  # type: ignore[arg-type]
-
-
-class Rounds:
-    """A writer with prepared rounds; it notes the briefs that it got."""
-
-    name = "scripted"
-
-    def __init__(self, *rounds: Sequence[Draft] | Exception) -> None:
-        self.rounds = list(rounds)
-        self.briefs: list[Brief] = []
-
-    def propose(self, brief: Brief) -> Sequence[Draft]:
-        self.briefs.append(brief)
-        now = self.rounds[brief.round - 1] if brief.round <= len(self.rounds) else []
-        if isinstance(now, Exception):
-            raise now
-        return now
-
-
-def session(
-    writer: Writer,
-    judge: ScriptedJudge | None = None,
-    *,
-    archive: MemoryArchive | None = None,
-    functionalize: Callable[[Problem], FunctionalProblem] = lambda p: replace(RELU, problem=p),
-    **options: object,
-) -> Session:
-    return Session(
-        options=Options(**options),  # type: ignore[arg-type]
-        archive=archive or MemoryArchive(),
-        judge=judge or ScriptedJudge(),
-        functionalize=functionalize,
-        retrieve=lambda functional, attempts: (),
-        index=lambda attempt: None,
-        make_writer=lambda ledger: writer,
-    )
-
-
-def run_all(made: Session) -> list[Attempt]:
-    return list(made.generate(RELU.problem, made.new_run("generate", RELU.problem)))
-
-
-def verdicts(*pairs: tuple[int, Verdict]) -> dict[str, Verdict]:
-    return {candidate(RELU, variant=v).id: verdict for v, verdict in pairs}
 
 
 def test_every_attempt_is_on_disk_before_it_is_yielded() -> None:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import factories as f
 import psutil
 from archive_scale import fill
-from test_app_browser import CHROMIUM, CHROMIUM_FLAGS, served
+from support.browser import CHROMIUM, CHROMIUM_FLAGS, served
 
 from rag_kernels.archive.store import FileArchive
 
