@@ -15,6 +15,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rag_kernels.eval import records
+from rag_kernels.eval.errors import Internal
 
 T = TypeVar("T")
 RECORDS: Mapping[str, type] = MappingProxyType(
@@ -23,7 +24,7 @@ RECORDS: Mapping[str, type] = MappingProxyType(
 _TYPES: dict[str, type] = dict(RECORDS)
 
 
-class Malformed(ValueError):
+class Malformed(ValueError, Internal):
     """A value is not of the class that was to be read."""
 
 

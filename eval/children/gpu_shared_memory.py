@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from rag_kernels.eval.buffers.shared_arena import layout, tensor_bytes
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import TensorSpec
 
 PINNED, ON_DEVICE, FILE_DESCRIPTOR, READ_AND_WRITE = 1, 1, 1, 3  # of the driver's enumerations
 
 
-class NotShared(RuntimeError):
+class NotShared(Internal):
     """The GPU's driver does not share memory between processes."""
 
 

@@ -17,12 +17,13 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, Splice
 from rag_kernels.eval.buffers.shared_arena import ArenaLayout
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import Backend, FunctionalProblem, Role, Scalar, TensorSpec, Tier
 
 T = TypeVar("T")
 
 
-class UnknownRequest(ValueError):
+class UnknownRequest(Internal):
     """A worker was sent what it has no answer for; the message is a sentence."""
 
 
