@@ -74,6 +74,7 @@ from rag_kernels.eval.messages.protocol import (
     TakeOutputs,
     Timed,
     TookOutputs,
+    UnknownRequest,
     Unsupported,
     UseThreads,
     WriteContent,
@@ -349,7 +350,7 @@ def test_the_reference_is_opened_by_its_record_alone() -> None:
         with pytest.raises(WorkerFailed, match="`None` is no request") as failed:
             worker.request({}, deadline_s=60)
         assert not failed.value.alive
-    with pytest.raises(ValueError, match="is no request"):
+    with pytest.raises(UnknownRequest, match="is no request"):
         reference_opening(sent(AskForProbes()))
     assert "problem" in OpenReference.__dataclass_fields__
 
