@@ -157,7 +157,7 @@ class LocalJudge:
             running = {c: pool.submit(self._builder.build, [c]) for c in to_build}
             if self.can_run:
                 with self._turns.shared():
-                    session = self.sessions.open(fp)  # meanwhile
+                    session = self.sessions.open(fp).session  # meanwhile
                 # Modules compile themselves when they are loaded: that is done ahead, each in its own worker.
                 modules = [c for c, verdict in triaged if verdict is None and c.tier == "module"]
                 self._loading = {c: pool.submit(Subject, session, c, None) for c in modules}
@@ -169,12 +169,12 @@ class LocalJudge:
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         started = perf_counter()
         library = self._builder.whole(candidate)
-        with self._turns.shared(), self.sessions.new(fp, workers=self._compile_workers()) as session:
-            self.sessions.complete(session, thorough=True)
+        with self._turns.shared(), self.sessions.open_fresh(fp, self._compile_workers()) as known:
+            known.times.eager_estimate_s()
             if self.limits.measure_compile:
-                session.timed.prepare_baselines()
-            trial = Trial(session, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))
-            verdict = self._profiler.look(trial.run(None), session, candidate)
+                known.times.prepare_baselines()
+            trial = Trial(known, candidate, library, thorough=True, checked=lambda: self._builder.checked(candidate))
+            verdict = self._profiler.look(trial.run(None), known, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
 
     def _static_verdict(self, candidate: Candidate) -> Verdict | None:
@@ -208,13 +208,13 @@ class LocalJudge:
             library = built if isinstance(built, Library) else None
             with self._turns.shared():
                 started = perf_counter()
-                session = self.sessions.open(fp)
+                known = self.sessions.open(fp)
                 baseline = self._baseline(fp)
-                session.timed.eager_estimate_s()
+                known.times.eager_estimate_s()
                 stages["prepare"] = perf_counter() - started
                 loading = self._loading.pop(candidate, None)
                 trial = Trial(
-                    session,
+                    known,
                     candidate,
                     library,
                     checked=lambda: self._builder.checked(candidate),
@@ -223,7 +223,7 @@ class LocalJudge:
                 verdict = trial.run(baseline)
                 stages |= trial.stage_s
                 started = perf_counter()
-                verdict = self._profiler.look(verdict, session, candidate)
+                verdict = self._profiler.look(verdict, known, candidate)
                 stages |= {"counters": perf_counter() - started} if self.limits.ncu else {}
         return Judged(verdict, self.device, self.environment, stages)
 

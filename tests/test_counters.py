@@ -32,6 +32,7 @@ from rag_kernels.eval.instruments.sanitizers import OPTIONS, call_file
 from rag_kernels.eval.machine.device_lock import Turns
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate, Counters, Passed
+from rag_kernels.eval.sessions.problem_knowledge import Leader
 from rag_kernels.feedback.bottleneck import HOLDS, WAITS, bottleneck_of, counted, recommendation
 
 FIRST = (
@@ -163,11 +164,12 @@ def test_it_is_not_waited_for_beyond_its_limit_and_ends_with_what_it_started(too
     pytest.fail("what it profiled still runs")
 
 
-def session(best: float = 1.0) -> Any:
+def known(best: float = 1.0) -> Any:
     fp = factories.problem()
     content = [np.arange(np.prod(a.spec.shape), dtype=np.float32).view(np.uint8) for a in fp.tensors]
     draw, turns = nullcontext(SimpleNamespace(bytes=lambda i: content[i])), Turns((), Path())
-    return SimpleNamespace(fp=fp, first_draw=lambda: draw, turns=turns, best_speedup=best)
+    own = SimpleNamespace(fp=fp, first_draw=lambda: draw, turns=turns)
+    return SimpleNamespace(session=own, leader=Leader(best))
 
 
 def test_only_leaders_are_looked_at_once_and_never_again_after_a_refusal(tools: Path) -> None:
@@ -181,16 +183,16 @@ def test_only_leaders_are_looked_at_once_and_never_again_after_a_refusal(tools: 
     with Workers() as workers:
         profiler = Profiler(lambda candidate: (Programs(Path("/x/kernel.so")), workers), wanted=True)
         for _ in range(2):  # the second time stands for the confirmation
-            seen = profiler.look(leader, session(), gpu)
+            seen = profiler.look(leader, known(), gpu)
             assert isinstance(seen, Passed) and seen.counters == FOUND and times() == 1
-        assert profiler.look(leader, session(best=3.0), Candidate("// b", "kernel", "cuda")) == leader
-        assert profiler.look(leader, session(), replace(gpu, tier="composed")) == leader
-        assert profiler.look(factories.wrong(), session(), gpu) == factories.wrong() and times() == 1
+        assert profiler.look(leader, known(best=3.0), Candidate("// b", "kernel", "cuda")) == leader
+        assert profiler.look(leader, known(), replace(gpu, tier="composed")) == leader
+        assert profiler.look(factories.wrong(), known(), gpu) == factories.wrong() and times() == 1
         program(tools, f"echo x >> {tools}/count; echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
         for name in "cd":
-            assert profiler.look(leader, session(), Candidate(f"// {name}", "kernel", "cuda")) == leader
+            assert profiler.look(leader, known(), Candidate(f"// {name}", "kernel", "cuda")) == leader
         assert times() == 2 and "ERR_NVGPUCTRPERM" in profiler.why_not
-        assert Profiler(lambda candidate: pytest.fail("asked"), wanted=False).look(leader, session(), gpu) == leader
+        assert Profiler(lambda candidate: pytest.fail("asked"), wanted=False).look(leader, known(), gpu) == leader
 
 
 def test_large_tensors_repeat_the_content_that_is_sent(tmp_path: Path) -> None:
@@ -202,12 +204,12 @@ void scaled(rk::Tensor<const float> x, double factor, rk::Tensor<float> out) {
 }
 RK_EXPORT(forward, scaled)
 """
-    whole, part = session(), 3000
+    whole, part = known(), 3000
     sources = [checked(source.replace("PERIOD", period)) for period in ("65536", "750")]
     builds = build([(text, "cpu-checked") for text in sources], tools=toolchain(), cache=tmp_path)
     for made, most in zip(builds, (None, part), strict=True):
         assert isinstance(made, Built)
-        (tmp_path / "call.bin").write_bytes(call_file(whole, most_bytes=most))
+        (tmp_path / "call.bin").write_bytes(call_file(whole.session, most_bytes=most))
         assert (tmp_path / "call.bin").stat().st_size < (4000 if most else 300_000)
         subprocess.run([made.library, tmp_path / "call.bin"], check=True, timeout=60, env=OPTIONS)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.candidate_session import Subject
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.race import Race, Times
 from rag_kernels.eval.timing_rule import TimingRule
@@ -267,21 +268,22 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
     (built,) = build([(candidate.source, "cpu")], tools=toolchain(judge.device.arch), cache=judge.cache)
     assert isinstance(built, Built)
     with (
-        Session(
+        ProblemSession(
             softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
         ) as session,
         Subject(session, candidate, Library(built.library)) as subject,
     ):
-        assert session.timed.call("eager", calls=8) > 0 and len(session.timed.round_trips) == 1
+        reference = ReferenceTimes(session)
+        assert reference.call("eager", calls=8) > 0 and len(reference.round_trips) == 1
         places = [subject.bind(session) for _ in range(8)]
         recipe = session.random_recipe()
         subject.prepare_all(places, [recipe] * 8)
-        honest = min(subject.call_all(places) for _ in range(5))
+        honest = min(subject.call_all(places, reference) for _ in range(5))
         assert len(subject.round_trips) == 5
         for place in places:
             assert all(row.ok for row in session.check(subject.outputs(place), recipe))
-        session.timed.round_trips, subject.round_trips = [1e-6] * 9, [honest] * 99
-        assert min(subject.call_all(places) for _ in range(5)) > honest / 2
+        reference.round_trips, subject.round_trips = [1e-6] * 9, [honest] * 99
+        assert min(subject.call_all(places, reference) for _ in range(5)) > honest / 2
 
 
 def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
@@ -293,26 +295,26 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
     assert isinstance(built, Built)
     limits = replace(judge.limits, timing=TimingRule())
     with (
-        Session(
+        ProblemSession(
             softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=limits
         ) as session,
         Subject(session, candidate, Library(built.library)) as subject,
     ):
-        race = Race(subject, subject.bind(session), ["eager"])
+        reference = ReferenceTimes(session)
+        race = Race(subject, subject.bind(session), reference, ["eager"], best_speedup=1e6)
         assert race.calls == 1
         race.burst = race._places(4)
         subject.round_trips = [1e-9] * 9
         assert race._missing() < 0
         subject.round_trips = [1.0] * 9
         assert race._missing() == session.limits.timing.most_burst - 4
-        monkeypatch.setattr(session.timed, "calls_for", lambda seconds: 16)
+        monkeypatch.setattr(reference, "calls_for", lambda seconds: 16)
         monkeypatch.setattr(Race, "_first_s", lambda race: 0.1)
-        slow = Race(subject, race.place, ["eager"])  # 16 calls of it would take 1.6 s
+        slow = Race(subject, race.place, reference, ["eager"])  # 16 calls of it would take 1.6 s
         assert (len(slow.burst), slow.calls) == (2, 16)
         shown = Times({"eager": [1e-3], "candidate": [0.1]})
-        session.timed.round_trips = [0.004] * 9
+        reference.round_trips = [0.004] * 9
         assert slow.asking(shown) == 0.25  # of the reference's burst, which is the shorter one
-        session.best_speedup = 1e6
         race.burst = []
         for _ in range(9):
             chosen = race._chosen(60)
@@ -338,14 +340,15 @@ def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(
         return ""
 
     monkeypatch.setattr(ReferenceTimes, "_prepare", prepare)
-    with Session(
+    with ProblemSession(
         fp, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
     ) as session:
-        session.timed.variants = ["compile"]
+        times = ReferenceTimes(session)
+        times.variants = ["compile"]
         assert session.special("spikes") is None and session.restarts == 1
-        assert prepared == ["compile"] == session.timed.variants
+        assert prepared == ["compile"] == times.variants
         assert session.special("shifted") is None and session.drawn == session.own_draws  # none is tried any more
-        assert session.timed.call("eager") > 0
+        assert times.call("eager") > 0
 
 
 def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,15 +356,15 @@ def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeyp
     problem = problem_from_source("rows", SOFTMAX.replace("128, 256", "16384, 256"))
     fp = functionalize(problem, workers=judge.workers)
     judge.sessions.examine_ahead(fp)
-    with judge.sessions._open_beside(fp) as opened:
-        small = opened.small
-        assert small is not None and small.turns is opened.turns and small.content_bytes < opened.content_bytes
-    closed: list[Session] = []
-    close = Session.close
-    monkeypatch.setattr(Session, "close", lambda session: closed.append(session) or close(session))
-    monkeypatch.setattr(Session, "_accepts_normal", lambda session: 1 / (session.fp is not fp))
-    with pytest.raises(ZeroDivisionError):  # the own one cannot be opened
-        judge.sessions._open_beside(fp)
+    with ExitStack() as opened:
+        own, small = judge.sessions._open_beside(fp, opened)
+        assert small is not None and small.turns is own.turns and small.content_bytes < own.content_bytes
+    closed: list[ProblemSession] = []
+    close = ProblemSession.close
+    monkeypatch.setattr(ProblemSession, "close", lambda session: closed.append(session) or close(session))
+    monkeypatch.setattr(ProblemSession, "_accepts_normal", lambda session: 1 / (session.fp is not fp))
+    with pytest.raises(ZeroDivisionError), ExitStack() as opened:  # the own one cannot be opened
+        judge.sessions._open_beside(fp, opened)
     assert {session.fp is fp for session in closed} == {True, False}  # both
 
 

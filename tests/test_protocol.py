@@ -91,6 +91,8 @@ from rag_kernels.eval.process.channel import Failed, failure_in
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed, TensorSpec
 from rag_kernels.eval.sessions.candidate_session import Subject, _failed
+from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.baseline import NOT_ASKED
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.trial import Trial
@@ -342,7 +344,7 @@ def test_an_unknown_request_is_refused_with_a_sentence(
         other = "Explode" if name == "CallVariant" else name
         with pytest.raises(WorkerFailed, match=f"`{other}` is no request to the reference worker"):
             session.worker.request({"_": other, "variant": "eager", "calls": 1}, deadline_s=60)
-        assert session.timed.call("eager") > 0
+        assert ReferenceTimes(session).call("eager") > 0
 
 
 def test_the_reference_is_opened_by_its_record_alone() -> None:
@@ -392,7 +394,9 @@ def test_whether_a_worker_goes_on_is_seen_and_not_read(
     monkeypatch.setattr(Trial, "_open", opening)
     with judge.sessions.new(problem) as session, judge.sessions.new(smaller) as small:
         session.small = small
-        found = Trial(session, module(f"if len(x) == 32: {does}"), None).run(NOT_ASKED)
+        found = Trial(ProblemKnowledge(session, ReferenceTimes(session)), module(f"if len(x) == 32: {does}"), None).run(
+            NOT_ASKED
+        )
         session.small = None
     assert isinstance(found, Passed) and "shape-specialised" in found.labels, found
     assert len(subjects) == opened

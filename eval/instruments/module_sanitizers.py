@@ -37,7 +37,7 @@ from rag_kernels.eval.places import PACKAGE
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
 from rag_kernels.eval.sessions.candidate_session import binding
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 BUILD_LIMIT_S, TOOL_LIMIT_S = 240.0, 120.0  # a GPU's tools start Python and torch, which they slow down
 CHECKS = "-fsanitize=address,undefined -fno-sanitize=shift-base,vptr -fno-omit-frame-pointer -g1"
@@ -61,7 +61,7 @@ def builds_its_own(candidate: Candidate) -> bool:
     return _BUILDS[candidate.backend].search(candidate.source) is not None
 
 
-def sanitize_module(candidate: Candidate, sessions: Sequence[Session], workers: Workers) -> list[Report]:
+def sanitize_module(candidate: Candidate, sessions: Sequence[ProblemSession], workers: Workers) -> list[Report]:
     """What every tool says of a call at each session's sizes; if its process dies, one report is all."""
     on_gpu = sessions[0].on_gpu
     calls = [_call(candidate, session) for session in sessions]
@@ -70,7 +70,7 @@ def sanitize_module(candidate: Candidate, sessions: Sequence[Session], workers: 
     return sanitized(workers, "rag_kernels.eval.instruments.module_sanitizers:run", payload, deadline_s)
 
 
-def _call(candidate: Candidate, session: Session) -> str:
+def _call(candidate: Candidate, session: ProblemSession) -> str:
     """The first draw, and what a worker is told to load the module and to bind it, as JSON."""
     code = CandidateCode(candidate.tier, candidate.source, library="", cubin="")
     with session.first_draw() as draw:

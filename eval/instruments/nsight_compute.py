@@ -25,7 +25,8 @@ from rag_kernels.eval.build.products import Programs
 from rag_kernels.eval.instruments.sanitizers import call_file, takes
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import Candidate, Counters, Passed, Verdict
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 RUN = "rag_kernels.eval.instruments.nsight_compute:run"
 COUNT_LIMIT_S = 45.0
@@ -122,16 +123,16 @@ class Profiler:
         self._known: dict[str, Counters | None] = {}
         self.why_not = ""
 
-    def look(self, verdict: Verdict, session: Session, candidate: Candidate) -> Verdict:
+    def look(self, verdict: Verdict, known: ProblemKnowledge, candidate: Candidate) -> Verdict:
         """The verdict with what was counted, where it is worth a look."""
         if not isinstance(verdict, Passed) or candidate.tier != "kernel" or verdict.label == "library rewrite":
             return verdict
-        leads = verdict.measurement.speedup_eager.low >= session.best_speedup
-        if self._works and leads and candidate.id not in self._known and takes(session.fp):
-            self._known[candidate.id] = self._count(session, candidate)
+        leads = verdict.measurement.speedup_eager.low >= known.leader.speedup
+        if self._works and leads and candidate.id not in self._known and takes(known.session.fp):
+            self._known[candidate.id] = self._count(known.session, candidate)
         return replace(verdict, counters=self._known.get(candidate.id))
 
-    def _count(self, session: Session, candidate: Candidate) -> Counters | None:
+    def _count(self, session: ProblemSession, candidate: Candidate) -> Counters | None:
         programs, workers = self._checked(candidate)
         if programs.checked is None:
             return None

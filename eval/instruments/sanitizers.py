@@ -32,7 +32,7 @@ from rag_kernels.eval.build.call_file import READ, REPEATED, WRITTEN, number, te
 from rag_kernels.eval.build.products import Programs
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import FunctionalProblem, MachineError, ScalarArgument
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 RUN = "rag_kernels.eval.instruments.sanitizers:run"
 RUN_LIMIT_S, GPU_LIMIT_S = 120.0, 40.0
@@ -61,7 +61,7 @@ _ERROR = re.compile(r"========= (?:Invalid|Uninitialized|Error: Race|Race report
 _LINE = re.compile(r"(?:kernel\d+|main|cuda|candidate)\.(?:cpp|cu):(\d+)")  # the last ones of torch's loader
 
 
-def call_file(session: Session, most_bytes: int | None = None) -> bytes:
+def call_file(session: ProblemSession, most_bytes: int | None = None) -> bytes:
     """The arguments of one call on the session's first draw, as `rag_driver.h` reads them.
 
     A tensor of more than `most_bytes` repeats its first ones.

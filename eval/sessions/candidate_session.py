@@ -68,7 +68,8 @@ from rag_kernels.eval.records import (
     Verdict,
     Wrong,
 )
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
 T = TypeVar("T", bound=CandidateReply)
 Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
@@ -89,7 +90,7 @@ class Stopped(Internal):
 class Place:
     """Buffers that the candidate is bound to, for one session's problem."""
 
-    session: Session
+    session: ProblemSession
     number: int
     content: Arena
     outputs: Arena | None  # on a GPU they come through the session's shared memory
@@ -101,7 +102,7 @@ class Place:
 class Subject:
     """One candidate in one worker; a context manager. `session` is the problem it is for."""
 
-    def __init__(self, session: Session, candidate: Candidate, library: Library | None) -> None:
+    def __init__(self, session: ProblemSession, candidate: Candidate, library: Library | None) -> None:
         self.session, self.candidate, self.limits = session, candidate, session.limits
         self.places: list[Place] = []
         self.unbound: list[Place] = []  # where binding has not come to its end
@@ -184,7 +185,7 @@ class Subject:
             raise Stopped(Rejected("forged_answer", why)) from None
 
     def bind(
-        self, session: Session, *, tight: bool = False, strided: bool = False, beside: Place | None = None
+        self, session: ProblemSession, *, tight: bool = False, strided: bool = False, beside: Place | None = None
     ) -> Place:
         """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
 
@@ -266,7 +267,7 @@ class Subject:
                 if place.outputs and "poison" not in self.limits.without:
                     place.outputs.whole()[:] = place.poison
             if cold:
-                session.timed.empty_caches()
+                session.empty_caches()
         self._ask(Ready(numbers), Done)
 
     def call(self, place: Place) -> float:
@@ -276,7 +277,7 @@ class Subject:
         self._ask(Call(place.number), Done, deadline_s=limit_s)
         return perf_counter() - start
 
-    def call_all(self, places: Sequence[Place], *, delay_s: float = 0.0) -> float:
+    def call_all(self, places: Sequence[Place], reference: ReferenceTimes, *, delay_s: float = 0.0) -> float:
         """Make a timed burst of calls, with one wait at the end; return its seconds without the way there and back.
 
         That takes as long as in a request for no call behind the same delay, and at most as long as the reference's: a
@@ -286,7 +287,7 @@ class Subject:
         self.round_trips.append(self._burst_s([], delay_s))
         seconds = self._burst_s(places, delay_s)
         own_s = self.round_trips[-1] if delay_s else statistics.median(self.round_trips)
-        return max(seconds - min(own_s, places[0].session.timed.round_trip_s(seconds)), LEAST_S)
+        return max(seconds - min(own_s, reference.round_trip_s(seconds)), LEAST_S)
 
     def _burst_s(self, places: Sequence[Place], delay_s: float) -> float:
         limit_s = self.session.call_limit_s * max(1, len(places))

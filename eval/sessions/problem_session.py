@@ -1,28 +1,32 @@
 """One problem, ready to judge candidates against: its reference worker, draws and oracle answers.
 
-Comes in: a FunctionalProblem. Goes out: expected outputs for any content; how long the reference takes (`timed`).
-Seeds come from the operating system and stay here. Nothing of a candidate is known in this module.
+Comes in: a FunctionalProblem. Goes out: contents of calls, and expected outputs for any of them. Seeds come from the
+operating system and stay here. Nothing of a candidate is known in this module. How long the reference takes is told by
+`ReferenceTimes`, made beside it; what else is known of the problem stands in a `ProblemKnowledge`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Admission
-from rag_kernels.eval.aten import operator
 from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random_recipe, whole_draw
 from rag_kernels.eval.buffers.output_snapshot import Taken
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
 from rag_kernels.eval.input_kinds import SPECIAL, STRICT
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.machine.device import cache_bytes, threads
 from rag_kernels.eval.machine.device_lock import Turns
 from rag_kernels.eval.messages.protocol import (
     Answered,
@@ -48,8 +52,7 @@ from rag_kernels.eval.messages.protocol import (
     WriteContent,
 )
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
-from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, Measurement, ProblemError
-from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.records import Device, FunctionalProblem, MachineError, ProblemError
 
 T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
@@ -58,7 +61,7 @@ MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobod
 INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index
 
 
-class Session:
+class ProblemSession:
     """Open with a problem, close when done; a context manager. `rng` is seeded from the operating system."""
 
     def __init__(
@@ -91,13 +94,11 @@ class Session:
         self.drawn = self.own_draws = 0
         self.answered: set[int] = set()
         self.kinds: dict[str, int | None] = {}
-        self.admission: Admission | None = None
-        self.small: Session | None = None  # this problem at sizes where special values are cheap; may be this one
-        self.odd: Session | None = None  # this problem at sizes that no tile divides
+        self.admission: Admission | None = None  # by whose limits outputs are compared; see `compare_by`
         self.oracle_kind = "fp64"
         self.core = self.rng.choice(sorted(os.sched_getaffinity(0)))  # from which work is sent to a GPU, on either side
-        self.best_speedup = 0.0  # over eager, of the best candidate so far (low end of its interval)
-        self.timed = ReferenceTimes(self)
+        self.call_s = 0.0  # of an eager call, once one has been timed
+        self.after_restart: Callable[[], None] = lambda: None  # prepares in a new worker what the old one had prepared
         self.worker = self._open_worker()
         try:
             self._make_draws()
@@ -114,8 +115,19 @@ class Session:
         return self.limits.memory_bytes + 4 * (self.content_bytes + 4 * self.output_bytes)
 
     @property
+    def exceeds_cache(self) -> bool:
+        """Whether arguments and outputs are several times the last-level cache (a GPU's L2 is taken as 64 MiB)."""
+        cache = 64 << 20 if self.on_gpu else cache_bytes()
+        return self.content_bytes + self.output_bytes > 4 * cache
+
+    def empty_caches(self) -> None:
+        """CPU: write through more memory than the last-level cache holds, where the content might be in it."""
+        if not self.exceeds_cache:
+            _flush_buffer(2 * cache_bytes()).fill(1)
+
+    @property
     def call_limit_s(self) -> float:
-        return max(self.limits.call_s, 30 * min(self.timed.eager_s, default=0.0))
+        return max(self.limits.call_s, 30 * self.call_s)
 
     def _open_worker(self) -> Worker:
         memory = None if self.on_gpu else 3 * self.memory_bytes
@@ -257,7 +269,7 @@ class Session:
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
             self._draw("own")
-        self.timed.prepare_again()
+        self.after_restart()
 
     def write(self, recipe: Recipe, target: Arena | None = None) -> None:
         """CPU: lay out the content of the next call in memory that workers read. GPU: tell the reference worker."""
@@ -283,6 +295,10 @@ class Session:
         ]
 
     # Answers
+
+    def compare_by(self, admission: Admission | None) -> None:
+        """Compare outputs from now on by the limits that were calibrated for the problem; None: those of the dtype."""
+        self.admission = admission
 
     def _answer(self, draw: int) -> None:
         """Have the answer for a whole draw computed and remembered."""
@@ -348,40 +364,13 @@ class Session:
         reply = self.ask(ShowPrecision(draw, outputs.number), PrecisionShown)
         return reply.name, reply.error
 
-    @property
-    def reads_in_part(self) -> bool:
-        """Whether the problem may be right without reading all of its inputs, so that bytes are no bound."""
-        return any(operator(name).reads_in_part for name in self.fp.features.operators)
-
-    def labels(self) -> list[str]:
-        """Labels that every candidate of this problem bears."""
-        return list(self.admission.labels) if self.admission else []
-
-    def notes(self, measurement: Measurement) -> list[str]:
-        """What a reader of a result on this problem should know."""
-        notes = []
-        if self.oracle_kind != "fp64":
-            notes.append("the module does not run in fp64: compared with its own dtype")
-        if self.admission and self.admission.degenerate:
-            notes.append(f"degenerate problem, no speed claim: {self.admission.degenerate}")
-        if self.fp.mutated:
-            notes.append(f"updates of {', '.join(self.fp.mutated)} are not part of the call")
-        if measurement.floor_fraction > 1.05:
-            notes.append("faster than a copy from main memory: the data stays in the cache")
-        if self.fp.notice:
-            notes.append(self.fp.notice)
-        return notes
-
     def close(self) -> None:
-        for other in (self.small, self.odd):
-            if other is not None and other is not self:
-                other.close()
         self.worker.close()
         self._unshare()
         for arena in [self.content, self.submitted, *self.draws]:
             arena.close()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> ProblemSession:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -405,6 +394,11 @@ def _exchange(
         for fd in received:
             os.close(fd)
         raise WorkerFailed("crashed", f"its answer was not what was asked for ({malformed})", worker.log()) from None
+
+
+@functools.cache
+def _flush_buffer(size: int) -> NDArray[np.uint8]:
+    return np.zeros(size, np.uint8)
 
 
 def bytes_of(fp: FunctionalProblem) -> int:

@@ -1,28 +1,21 @@
 """How long one problem's reference takes, on the judge's clock: eager, and the baselines beside it.
 
-Comes in: a Session, whose reference worker makes the calls. Goes out: seconds of a call, or of each of a burst.
+Comes in: a ProblemSession, whose reference worker makes the calls. Goes out: seconds of a call, or of each of a burst.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rag_kernels.eval.machine.device import cache_bytes, floor_us
+from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.messages.protocol import CallVariant, Done, PrepareVariant, ReadyVariant, Timed
 from rag_kernels.eval.process.workers import WorkerFailed
-
-if TYPE_CHECKING:
-    from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 VARIANTS = {
     "eager": "eager",
@@ -33,10 +26,11 @@ VARIANTS = {
 
 
 class ReferenceTimes:
-    """Of one session. `variants` are the baselines beside eager that have been prepared."""
+    """Times one session's reference. `variants` are the baselines beside eager that have been prepared."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ProblemSession) -> None:
         self._session = session
+        session.after_restart = self.prepare_again
         self.eager_s: list[float] = []
         self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
         self.host_s: dict[str, float] = {}  # GPU: seconds until a variant's call was launched, by the last burst
@@ -52,7 +46,7 @@ class ReferenceTimes:
         """
         session = self._session
         if cold and not session.on_gpu:
-            self.empty_caches()
+            session.empty_caches()
         # After it, as for a candidate: it wakes the worker.
         session.ask(ReadyVariant(cold and session.on_gpu, calls), Done)
         delay_s = self.delay_s(calls) if delay_s is None else delay_s
@@ -104,17 +98,6 @@ class ReferenceTimes:
         """Return what asking and answering took of a burst: the median of requests for no call at all."""
         return min(statistics.median(self.round_trips), burst_s / 2) if self.round_trips else 0.0
 
-    def empty_caches(self) -> None:
-        """CPU: write through more memory than the last-level cache holds, where the content might be in it."""
-        if not self.exceeds_cache:
-            _flush_buffer(2 * cache_bytes()).fill(1)
-
-    @property
-    def exceeds_cache(self) -> bool:
-        """Whether arguments and outputs are several times the last-level cache (a GPU's L2 is taken as 64 MiB)."""
-        cache = 64 << 20 if self._session.on_gpu else cache_bytes()
-        return self._session.content_bytes + self._session.output_bytes > 4 * cache
-
     def calls_for(self, call_s: float) -> int:
         """Return how many calls to time together where the device takes so long for one."""
         session, rule = self._session, self._session.limits.timing
@@ -130,6 +113,7 @@ class ReferenceTimes:
             with self._session.turns.alone():
                 self._session.write(self._session.random_recipe())
                 self.eager_s = [self.call("eager") for _ in range(3)]
+            self._session.call_s = min(self.eager_s)
         return min(self.eager_s)
 
     def prepare_baselines(self) -> None:
@@ -159,8 +143,3 @@ class ReferenceTimes:
             return f"{VARIANTS[variant]} failed: {failure.message}"[:300]
         self.variants.append(variant)
         return ""
-
-
-@functools.cache
-def _flush_buffer(size: int) -> NDArray[np.uint8]:
-    return np.zeros(size, np.uint8)

@@ -1,7 +1,8 @@
 """Opens sessions for problems, with all that is found out about a problem once; the last one is kept warm.
 
-Comes in: a FunctionalProblem. Goes out: a `Session` with the problem's admission and the same problem at other sizes
-(small for special values, odd for tails). On a GPU's host, which has cores to spare, these come about side by side.
+Comes in: a FunctionalProblem. Goes out: a `ProblemKnowledge`: its session, its admission, its reference's times and
+the same problem at other sizes (small for special values, odd for tails). On a GPU's host, which has cores to spare,
+these come about side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from rag_kernels.eval.machine.device_lock import Turns
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 from rag_kernels.eval.sessions.admission import admission_file, open_admission
-from rag_kernels.eval.sessions.problem_session import Session, bytes_of, takes_special
+from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
+from rag_kernels.eval.sessions.problem_session import ProblemSession, bytes_of, takes_special
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
 AHEAD_BYTES = 4 << 30  # of `bytes_of`
 Sizes = Literal["small", "odd"]
@@ -39,7 +42,7 @@ class Sessions:
     cache: Path
     turns: Turns
     at_other_sizes: AtOtherSizes | None
-    _kept: Session | None = None
+    _kept: ProblemKnowledge | None = None
     _other_sizes: dict[tuple[str, Sizes], FunctionalProblem | None] = field(default_factory=dict)
     _one_at_a_time: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
 
@@ -50,9 +53,9 @@ class Sessions:
         workers: Workers | None = None,
         limits: Limits | None = None,
         turns: Turns | None = None,
-    ) -> Session:
-        """A session of its own, to be closed by who asked for it."""
-        return Session(
+    ) -> ProblemSession:
+        """Open a session of its own, to be closed by who asked for it."""
+        return ProblemSession(
             fp,
             workers=workers or self.workers,
             candidate_workers=self.candidate_workers,
@@ -61,28 +64,38 @@ class Sessions:
             turns=turns or self.turns,
         )
 
-    def for_baselines(self, fp: FunctionalProblem, workers: Workers) -> Session:
+    def for_baselines(self, fp: FunctionalProblem, workers: Workers) -> ProblemSession:
         """One draw will do: no answer is checked. Not opened beside others: torch.compile times kernels to choose."""
         limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
         return self.new(fp, workers=workers, limits=limits)
 
-    def open(self, fp: FunctionalProblem) -> Session:
-        """The session for this problem, kept from the last candidate if it was for the same one."""
-        if self._kept is not None and self._kept.fp.problem.id != fp.problem.id:
+    def open(self, fp: FunctionalProblem) -> ProblemKnowledge:
+        """Return what is known of this problem, kept from the last candidate if it was for the same one."""
+        if self._kept is not None and self._kept.session.fp.problem.id != fp.problem.id:
             self.close()
         if self._kept is None:
             with ExitStack() as opened:
-                made = opened.enter_context(self._open_beside(fp) if self.device.backend == "cuda" else self.new(fp))
-                self.complete(made, thorough=self.limits.thorough)
-                self._kept = made
-                opened.pop_all()
+                if self.device.backend == "cuda":
+                    session, small = self._open_beside(fp, opened)
+                else:
+                    session, small = opened.enter_context(self.new(fp)), None
+                self._kept = self._know(session, small, opened, thorough=self.limits.thorough)
+                opened.pop_all()  # all went well: nothing is closed again
         elif self.device.backend == "cuda":  # for the next problem, whose two sessions find a GPU's context made
             self.workers.spare("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False, count=2)
         return self._kept
 
-    def _open_beside(self, fp: FunctionalProblem) -> Session:
+    def open_fresh(self, fp: FunctionalProblem, workers: Workers) -> ProblemKnowledge:
+        """Open sessions that no candidate has been near, at all sizes, to be closed by who asked for them."""
+        with ExitStack() as opened:
+            session = opened.enter_context(self.new(fp, workers=workers))
+            known = self._know(session, None, opened, thorough=True)
+            opened.pop_all()
+        return known
+
+    def _open_beside(self, fp: FunctionalProblem, opened: ExitStack) -> tuple[ProblemSession, ProblemSession | None]:
         """While the session is opened, the problem is examined, and a session for it at small sizes opened too."""
-        with ThreadPoolExecutor(max_workers=2) as pool, ExitStack() as opened:
+        with ThreadPoolExecutor(max_workers=2) as pool:
             examined = pool.submit(self._examine, fp)
             small = pool.submit(self._small_beside, fp, opened)
             try:
@@ -91,12 +104,10 @@ class Sessions:
                 with self.turns.away():
                     wait([examined])
                     wait([small])
-            session.small = small.result()
-            opened.pop_all()  # all went well: nothing is closed again
-        return session
+            return session, small.result()
 
     def close(self) -> None:
-        """Give up the warm session: the next judgement starts with fresh processes."""
+        """Give up the warm sessions: the next judgement starts with fresh processes."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None
@@ -121,34 +132,36 @@ class Sessions:
         if "admission" not in self.limits.without:
             self.admission(fp)
 
-    def complete(self, session: Session, *, thorough: bool) -> None:
-        """The problem's admission, and the problem at other sizes: small for special values, odd for tails."""
-        if session.admission is None and "admission" not in self.limits.without:
+    def _know(
+        self, session: ProblemSession, small: ProblemSession | None, opened: ExitStack, *, thorough: bool
+    ) -> ProblemKnowledge:
+        """Add the problem's admission, and the problem at other sizes; `opened` closes them if one cannot be opened."""
+        admission = None
+        if "admission" not in self.limits.without:
             with self.turns.away():  # it takes its own
-                session.admission = self.admission(session.fp)
-        if takes_special(session.fp):
-            session.small = session
-        elif session.small is None:
-            session.small = self._at(session.fp, "small", self.turns)
-        if thorough and session.odd is None:
-            session.odd = self._at(session.fp, "odd", self.turns)
-        for other in (session.small, session.odd):
+                admission = self.admission(session.fp)
+        session.compare_by(admission)
+        if small is None:
+            small = session if takes_special(session.fp) else self._at(session.fp, "small", self.turns, opened)
+        odd = self._at(session.fp, "odd", self.turns, opened) if thorough else None
+        for other in (small, odd):
             if other is not None and self.limits.precision != "strict":
-                other.admission = session.admission  # how far off a lower precision may be is known at the own sizes
+                other.compare_by(admission)  # how far off a lower precision may be is known at the own sizes
+        return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd)
 
-    def _at(self, fp: FunctionalProblem, sizes: Sizes, turns: Turns) -> Session | None:
+    def _at(self, fp: FunctionalProblem, sizes: Sizes, turns: Turns, opened: ExitStack) -> ProblemSession | None:
         found = self._other_size(fp, sizes)
-        return self.new(found, turns=turns) if found is not None else None
+        return opened.enter_context(self.new(found, turns=turns)) if found is not None else None
 
-    def _small_beside(self, fp: FunctionalProblem, opened: ExitStack) -> Session | None:
+    def _small_beside(self, fp: FunctionalProblem, opened: ExitStack) -> ProblemSession | None:
         """The problem at small sizes, opened in a thread with turns of its own; None where its own size will do."""
         if takes_special(fp) or self._other_size(fp, "small") is None:
             return None
         turns = Turns(self.turns.names, self.turns.cache)
         with turns.shared():
-            session = self._at(fp, "small", turns)
+            session = self._at(fp, "small", turns, opened)
         if session is not None:
-            opened.enter_context(session).turns = self.turns
+            session.turns = self.turns
         return session
 
     def _other_size(self, fp: FunctionalProblem, sizes: Sizes) -> FunctionalProblem | None:

@@ -1,6 +1,6 @@
 """Eager against the other baselines for one problem on one machine: measured once, kept in the cache.
 
-The others are torch.compile, and on a GPU a CUDA graph of eager. Comes in: a way to open a Session. Goes out: a
+The others are torch.compile, and on a GPU a CUDA graph of eager. Comes in: a way to open a ProblemSession. Goes out: a
 Baseline. They are timed in interleaved pairs in a reference worker of their own, so that dynamo and its caches never
 sit beside the eager calls that candidates race.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Device, FunctionalProblem, Ratio
-from rag_kernels.eval.sessions.problem_session import Session
-from rag_kernels.eval.sessions.reference_times import VARIANTS
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_times import VARIANTS, ReferenceTimes
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave, median_us, pairs_for
 from rag_kernels.eval.timing_rule import TimingRule
 
@@ -41,12 +41,13 @@ def baseline_file(fp: FunctionalProblem, device: Device, *, environment: str, ru
     return cache / "baselines" / f"{key}.json"
 
 
-def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
+def open_baseline(file: Path, open_session: Callable[[], ProblemSession]) -> Baseline:
     """The cached baseline, or one measured now (torch.compile takes seconds to a minute on a CPU)."""
     if not file.is_file():
         with open_session() as own:
-            baseline = _measure(own)
-        if own.timed.out_of_memory:  # for other programs on the device, perhaps
+            times = ReferenceTimes(own)
+            baseline = _measure(own, times)
+        if times.out_of_memory:  # for other programs on the device, perhaps
             return baseline
         file.parent.mkdir(parents=True, exist_ok=True)
         staged = file.with_suffix(f".{os.getpid()}.tmp")
@@ -58,8 +59,8 @@ def open_baseline(file: Path, open_session: Callable[[], Session]) -> Baseline:
     return Baseline(compile_over_eager=ratio, **kept)
 
 
-def _measure(session: Session) -> Baseline:
-    rule, timed = session.limits.timing, session.timed
+def _measure(session: ProblemSession, timed: ReferenceTimes) -> Baseline:
+    rule = session.limits.timing
     timed.prepare_baselines()
     if not timed.variants:
         return Baseline(None, None, timed.compile_note)

@@ -1,7 +1,7 @@
 """Interleaved timing of a candidate against eager (and, in a confirmation, torch.compile), on the judge's clock.
 
-Comes in: a Subject and a Session. Goes out: paired seconds, with recipes and outputs of the calls that will be
-checked. Order within a pair is random, every call has fresh content, and which calls are kept is a secret.
+Comes in: a Subject, and the reference's clock. Goes out: paired seconds, with recipes and outputs of the calls that
+will be checked. Order within a pair is random, every call has fresh content, and which calls are kept is a secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from rag_kernels.eval.buffers.output_snapshot import Taken
 from rag_kernels.eval.machine.throttling import Clocks
 from rag_kernels.eval.records import Ratio
 from rag_kernels.eval.sessions.candidate_session import LEAST_S, Place, Subject
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave, pairs_for
 
 AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
@@ -59,16 +60,20 @@ class Race:
         self,
         subject: Subject,
         place: Place,
+        reference: ReferenceTimes,
         variants: Sequence[str],
         check: Callable[[Place, Taken, Recipe], None] = _leave,
+        *,
+        best_speedup: float = 0.0,
     ) -> None:
         self.subject, self.place, self.session, self.check = subject, place, place.session, check
+        self.reference, self.best_speedup = reference, best_speedup
         self.rule = self.session.limits.timing
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
         self.burst: list[Place] = []
         self.first_s = self._first_s()  # without what asking for it takes
-        wanted = self.session.timed.calls_for(min(self.first_s, self.session.timed.eager_estimate_s()))
+        wanted = self.reference.calls_for(min(self.first_s, self.reference.eager_estimate_s()))
         mine = min(
             wanted, max(1, int(self.rule.candidate_burst_s / self.first_s))
         )  # fewer of a candidate that is very slow
@@ -111,7 +116,7 @@ class Race:
         run that ended once it looked good would make wins. Of a given number of `pairs` no output is checked. On a GPU
         the device's time is told, or `with_host` what a program sees that calls and waits: no delay, the judge's clock.
         """
-        session, timed, rule = self.session, self.session.timed, self.rule
+        session, timed, rule = self.session, self.reference, self.rule
         delay_s = 0.0 if with_host else self._delay_s()
         times = Times({name: [] for name in self.variants}, rule=rule, delay_s=delay_s)
         clocks = Clocks(on_gpu=session.on_gpu)
@@ -171,7 +176,7 @@ class Race:
         """How long asking for a burst takes beside the burst, of either side; 0 for single calls."""
         calls = {"eager": self.calls, "candidate": len(self.burst)}
         bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]
-        trips = self.session.timed.round_trips
+        trips = self.reference.round_trips
         return statistics.median(trips) / min(bursts) if bursts and trips else 0.0
 
     def _keep(self, times: Times, place: Place, recipe: Recipe) -> None:
@@ -187,14 +192,14 @@ class Race:
         if self.session.on_gpu:
             with self.subject.frozen():
                 for variant in self.variants[:-1]:
-                    self.session.timed.call(variant, calls=self.calls)
+                    self.reference.call(variant, calls=self.calls)
 
     def _delay_s(self) -> float:
         """Return the delay of this race (GPU), after a call of each variant that says how long the host needs for it.
 
         A candidate that launches through Python may need longer than the reference: as long as its calls took.
         """
-        session, timed = self.session, self.session.timed
+        session, timed = self.session, self.reference
         if not session.on_gpu:
             return 0.0
         session.write(session.random_recipe())
@@ -208,7 +213,7 @@ class Race:
         self.subject.prepare(self.place, recipe, cold=cold, written=True)
         if not delay_s:
             return self.place, recipe, self.subject.call(self.place)
-        return self.place, recipe, self.subject.call_all([self.place], delay_s=delay_s)
+        return self.place, recipe, self.subject.call_all([self.place], self.reference, delay_s=delay_s)
 
     def _burst(self, cold: bool, delay_s: float = 0.0) -> tuple[Place, Recipe, float]:
         """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
@@ -216,20 +221,22 @@ class Race:
         if self.subject.is_module:
             recipes = self.session.with_parameters_of(recipes[0], recipes)
         self.subject.prepare_all(self.burst, recipes, cold=cold)
-        seconds = self.subject.call_all(self.session.rng.sample(self.burst, len(self.burst)), delay_s=delay_s)
+        seconds = self.subject.call_all(
+            self.session.rng.sample(self.burst, len(self.burst)), self.reference, delay_s=delay_s
+        )
         chosen = self.session.rng.randrange(len(self.burst))
         return self.burst[chosen], recipes[chosen], seconds / len(self.burst)
 
     def _pairs(self) -> int:
         """The number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
-        eager_s = self.session.timed.eager_estimate_s()
+        eager_s = self.reference.eager_estimate_s()
         if self.first_s > self.rule.slow_factor * eager_s:
             return self.rule.few_pairs
         return pairs_for(2 * self.calls * eager_s, self.rule)
 
     def _is_behind(self, times: Times) -> bool:
         """Whether even the top of the interval so far is below the best candidate of this session."""
-        best = self.session.best_speedup
+        best = self.best_speedup
         return best > 0 and times.speedup("candidate", "eager").high < self.rule.behind * best
 
     def _repeats(self, place: Place, recipe: Recipe) -> bool:
@@ -248,7 +255,7 @@ def order_matters(times: Times) -> str:
     return f"the speed-up depends on the order within a pair: {before.median:.2f} first, {rest[0].median:.2f} second"
 
 
-def self_check(session: Session, pairs: int) -> Ratio:
+def self_check(session: ProblemSession, reference: ReferenceTimes, pairs: int) -> Ratio:
     """Eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
     with session.turns.alone():
         times = interleave(
@@ -256,6 +263,6 @@ def self_check(session: Session, pairs: int) -> Ratio:
             pairs,
             session.rng,
             before=lambda _: session.write(session.random_recipe()),
-            measure=lambda _: session.timed.call("eager"),
+            measure=lambda _: reference.call("eager"),
         )
     return times.speedup("one", "other")

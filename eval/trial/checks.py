@@ -1,7 +1,7 @@
 """Is a candidate right? One function a check, cheapest first; each ends the trial if it finds something.
 
-Comes in: a Subject bound to buffers of a Session. Goes out: labels ("fragile: large") and what was checked. Whether
-a call is checked, and how, is decided here after the call, in secret.
+Comes in: a Subject bound to buffers of a ProblemSession. Goes out: labels ("fragile: large") and what was checked.
+Whether a call is checked, and how, is decided here after the call, in secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rag_kernels.eval.input_kinds import SPECIAL
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.records import Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import Place, Stopped, Subject
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
@@ -58,7 +58,7 @@ class Checks:
         if wrong is not None:
             raise Stopped(wrong, alive=True)
 
-    def _compare(self, session: Session, outputs: Taken, recipe: Recipe, input_class: str) -> Wrong | None:
+    def _compare(self, session: ProblemSession, outputs: Taken, recipe: Recipe, input_class: str) -> Wrong | None:
         results = session.check(outputs, recipe)
         for number, result in enumerate(results):
             self.found.worst_ratio = max(self.found.worst_ratio, result.ratio if result.ok else 0.0)
@@ -141,7 +141,7 @@ class Checks:
     @property
     def _little_s(self) -> float:
         """CPU seconds that a worker may use after its answer: some for waking up, little beside the problem's own."""
-        return max(LITTLE_S, 0.3 * min(self.place.session.timed.eager_estimate_s(), IDLE_S))
+        return max(LITTLE_S, 0.3 * min(self.place.session.call_s, IDLE_S))
 
     def _after_a_call(self) -> tuple[float, float]:
         """One call: CPU seconds used after it, and by how many the first collection took more than another."""

@@ -1,7 +1,7 @@
-"""One candidate against one session: is it right on every call, how fast is it, and what kind of result is it?
+"""One candidate against one problem: is it right on every call, how fast is it, and what kind of result is it?
 
-Comes in: a Session, a Candidate with its library. Goes out: `Passed` or the verdict that stopped it. The order of
-checks is here, cheapest first; there is no phase that the candidate could tell from another: every call is the same
+Comes in: a ProblemKnowledge, a Candidate with its library. Goes out: `Passed` or the verdict that stopped it. The order
+of checks is here, cheapest first; there is no phase that the candidate could tell from another: every call is the same
 request with new content.
 """
 
@@ -26,7 +26,8 @@ from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict
 from rag_kernels.eval.sessions.candidate_session import Place, Stopped, Subject
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.timing.paired_ratio import median_us, product
 from rag_kernels.eval.timing.race import Race, Times, order_matters, self_check
@@ -41,7 +42,7 @@ class Trial:
 
     def __init__(
         self,
-        session: Session,
+        known: ProblemKnowledge,
         candidate: Candidate,
         library: Library | None,
         *,
@@ -50,9 +51,10 @@ class Trial:
         loaded: Callable[[], Subject] | None = None,
     ) -> None:
         self.loaded = loaded  # hands over a worker that has loaded the candidate already
-        self.session, self.candidate, self.library, self.checked = session, candidate, library, checked
-        self.thorough = thorough or session.limits.thorough
-        self.without = session.limits.without
+        self.known, self.session = known, known.session
+        self.candidate, self.library, self.checked = candidate, library, checked
+        self.thorough = thorough or self.session.limits.thorough
+        self.without = self.session.limits.without
         self.found = Findings()
         self.stage_s: dict[str, float] = {}
 
@@ -79,8 +81,8 @@ class Trial:
             self._stage("sanitize", self._sanitize)
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))
         times, warm, host = self._stage("time", lambda: self._time(subject, place, checks, baseline))
-        if self.thorough and self.session.odd is not None and "odd shapes" not in self.without:
-            odd = self.session.odd
+        if self.thorough and self.known.odd is not None and "odd shapes" not in self.without:
+            odd = self.known.odd
             self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
         return self._passed(times, warm, host, baseline, seen)
 
@@ -99,7 +101,7 @@ class Trial:
 
     def _special(self, subject: Subject, checks: Checks) -> bool:
         """Probe and special values, at the problem's own sizes or at smaller ones; False if the worker is lost."""
-        small = self.session.small
+        small = self.known.small
         if small is None:
             self.found.notes.append("special values not tried: the problem is large and could not be scaled down")
             return True
@@ -113,7 +115,7 @@ class Trial:
         checks.special_values(tight)
         return "strides" in self.without or self._takes_strides(subject, small)
 
-    def _takes_strides(self, subject: Subject, session: Session) -> bool:
+    def _takes_strides(self, subject: Subject, session: ProblemSession) -> bool:
         """Other layouts in memory are a label, and none of a kernel's, whose contract promises contiguous tensors.
 
         False if the worker is lost.
@@ -130,10 +132,10 @@ class Trial:
         self.found.checks.append("strides")
         return True
 
-    def _tight(self, subject: Subject, session: Session) -> Place:
+    def _tight(self, subject: Subject, session: ProblemSession) -> Place:
         return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
 
-    def _at_other_sizes(self, subject: Subject, session: Session, sizes: str) -> bool:
+    def _at_other_sizes(self, subject: Subject, session: ProblemSession, sizes: str) -> bool:
         """What goes wrong at other sizes is a label, since the contract names one size; False if the worker is lost."""
         try:
             place = self._tight(subject, session)
@@ -151,7 +153,7 @@ class Trial:
 
         What goes wrong at other sizes than the problem's is a label here too.
         """
-        sessions = [s for s in (self.session.small, self.session.odd) if s is not None]
+        sessions = [s for s in (self.known.small, self.known.odd) if s is not None]
         if "shape-specialised" in self.found.labels:
             sessions = []
             self.found.notes.append("not run under sanitizers: it does not take smaller sizes")
@@ -172,14 +174,14 @@ class Trial:
         reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
         self._take_reports([session for session, _ in made], reports, left_out)
 
-    def _take_reports(self, sessions: Sequence[Session], reports: Sequence[Report], left_out: list[str]) -> None:
+    def _take_reports(self, sessions: Sequence[ProblemSession], reports: Sequence[Report], left_out: list[str]) -> None:
         ran: list[str] = []
         for session, report in zip(sessions, reports, strict=False):
             sizes = self._sizes(session)
             ran += [tool for tool in report.ran if tool not in ran]
             left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
             for tool, what in report.found:
-                if session is self.session.odd:
+                if session is self.known.odd:
                     self.found.label("shape-specialised")
                 elif tool not in SOFT_TOOLS:
                     raise Stopped(Rejected("sanitizer", f"The {tool} sanitizer found an error: {what}."))
@@ -190,10 +192,10 @@ class Trial:
         if ran:
             self.found.checks.append(f"sanitizers: {', '.join(ran)}")
 
-    def _sizes(self, session: Session) -> str:
-        return "" if session is self.session.small else " at odd sizes"
+    def _sizes(self, session: ProblemSession) -> str:
+        return "" if session is self.known.small else " at odd sizes"
 
-    def _recorded(self, session: Session) -> bytes:
+    def _recorded(self, session: ProblemSession) -> bytes:
         """What a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
         try:
             with self._open() as subject:
@@ -240,7 +242,9 @@ class Trial:
             if "rechecks" not in self.without:
                 checks.compare(place, outputs, recipe, "timed call")
 
-        race = Race(subject, place, ["eager", *(session.timed.variants if baseline is None else [])], check)
+        reference = self.known.times
+        variants = ["eager", *(reference.variants if baseline is None else [])]
+        race = Race(subject, place, reference, variants, check, best_speedup=self.known.leader.speedup)
         times = race.run(cold=self._cold)
         if self.thorough and not self._is_quiet():
             times = race.run(cold=self._cold)
@@ -293,7 +297,7 @@ class Trial:
 
     def _is_quiet(self) -> bool:
         """Whether eager against itself comes out at 1; if not, the times before are worth nothing."""
-        ratio = self_check(self.session, self.session.limits.timing.self_pairs)
+        ratio = self_check(self.session, self.known.times, self.session.limits.timing.self_pairs)
         self.found.checks.append("eager against itself")
         quiet = self.session.limits.timing.quiet
         if ratio.low <= 1 + quiet and ratio.high >= 1 - quiet:
@@ -318,7 +322,7 @@ class Trial:
             pairs=len(candidate),
             floor_us=floor_us(session.fp.features, session.device),
             confirmed=baseline is None,
-            compile_note=note or session.timed.compile_note,
+            compile_note=note or self.known.times.compile_note,
             cold=self._cold,
             speedup_warm=warm.speedup("candidate", "eager") if warm else None,
             candidate_host_us=_host_us(host, "candidate"),
@@ -329,8 +333,8 @@ class Trial:
             self._floor(measurement)
         if times.stopped_early:
             found.notes.append("timed with few pairs: slower than the best candidate so far")
-        found.notes += session.notes(measurement)
-        for text in session.labels():
+        found.notes += self.known.notes(measurement)
+        for text in self.known.labels:
             found.label(text)
         passed = Passed(
             label=seen.label,
@@ -343,7 +347,7 @@ class Trial:
             own_share=seen.own_share,
         )
         if passed.claims_speed:  # what is under suspicion is no bar for others
-            session.best_speedup = max(session.best_speedup, against_eager.low)
+            self.known.leader.note(against_eager.low)
         return passed
 
     def _floor(self, measurement: Measurement) -> None:
@@ -353,7 +357,7 @@ class Trial:
         if self.found.precision == "strict" and products_us > rule.pruned * measurement.candidate_us:
             self.found.label("algebraic pruning")
             self.found.notes.append("faster than this device multiplies: it computes less than the problem spells out")
-        if not session.timed.exceeds_cache or session.reads_in_part:
+        if not session.exceeds_cache or self.known.reads_in_part:
             return
         if measurement.floor_fraction > rule.impossible:
             why = f"It takes {measurement.candidate_us:.1f} us where memory alone needs {measurement.floor_us:.1f} us."

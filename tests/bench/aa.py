@@ -31,7 +31,8 @@ from rag_kernels.eval.process.sandbox import Sandbox
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Ratio
 from rag_kernels.eval.sessions.candidate_session import Place, Subject
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
 from rag_kernels.eval.timing.race import Race, self_check
 from rag_kernels.eval.timing_rule import TimingRule
@@ -92,7 +93,9 @@ def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]
     return libraries
 
 
-def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pairs: int) -> tuple[Ratio, float]:
+def race(
+    session: ProblemSession, reference: ReferenceTimes, sides: list[list[Place]], subjects: list[Subject], pairs: int
+) -> tuple[Ratio, float]:
     """Two kernels on the same content in random order, as `eval.timing.race` times a kernel against eager."""
     names = ["one", "other"]
     times = Paired({name: [] for name in names})
@@ -109,8 +112,8 @@ def race(session: Session, sides: list[list[Place]], subjects: list[Subject], pa
                 recipes = [recipe] * len(sides[side])
                 subjects[side].prepare_all(sides[side], recipes, cold=cold, written=True)
                 burst = len(sides[side]) > 1
-                run = subjects[side].call_all if burst else lambda places, s=side: subjects[s].call(places[0])
-                times.seconds[name].append(run(sides[side]))
+                subject, places = subjects[side], sides[side]
+                times.seconds[name].append(subject.call_all(places, reference) if burst else subject.call(places[0]))
     shortest = min(statistics.median(taken) for taken in times.seconds.values())
     asking = statistics.median(subjects[0].round_trips) / shortest if subjects[0].round_trips else 0.0
     return times.speedup("one", "other"), asking
@@ -123,22 +126,22 @@ class Modules:
         self.judge, self.own, self.fp = judge, own, fp
         self.calls = self.confirmed = 0
 
-    def session(self) -> Session:
+    def session(self) -> ProblemSession:
         judge = self.judge
-        return Session(
+        return ProblemSession(
             self.fp, workers=judge.workers, candidate_workers=self.own, device=judge.device, limits=judge.limits
         )
 
-    def race(self, session: Session) -> tuple[Ratio, float]:
+    def race(self, session: ProblemSession) -> tuple[Ratio, float]:
         text = re.sub(r"\bModel\b", "ModelNew", self.fp.problem.source)
         with Subject(session, Candidate(text, "module", self.judge.device.backend), None) as module:
-            race = Race(module, module.bind(session), ["eager"])
+            race = Race(module, module.bind(session), ReferenceTimes(session), ["eager"])
             race.run(cold=True, pairs=5)  # warm: not counted
             times = race.run(cold=True)
             self.calls = race.calls
             return times.speedup("candidate", "eager"), race.asking(times)
 
-    def trial(self, session: Session) -> tuple[Ratio, float]:
+    def trial(self, session: ProblemSession) -> tuple[Ratio, float]:
         """A win is run again with fresh processes."""
         ratio, asking = self.race(session)
         if not is_win(ratio) or asking > RULE.most_asking:
@@ -160,16 +163,17 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             stack.enter_context(Subject(session, Candidate(text, "kernel", judge.device.backend), library))
             for library, text in copies(judge, fp)
         ]
-        calls = session.timed.calls_for(session.timed.eager_estimate_s() / RULE.faster)
+        reference = ReferenceTimes(session)
+        calls = reference.calls_for(reference.eager_estimate_s() / RULE.faster)
         sides = [[subject.bind(session) for _ in range(calls)] for subject in subjects]
         limits = judge.limits
         pairs = pairs_for(
-            2 * session.timed.eager_estimate_s(),
+            2 * reference.eager_estimate_s(),
             limits.timing,
         )
         kinds: list[Callable[[], tuple[Ratio, float]]] = [
-            lambda: (self_check(session, pairs), 0.0),
-            lambda: race(session, sides, subjects, pairs),
+            lambda: (self_check(session, reference, pairs), 0.0),
+            lambda: race(session, reference, sides, subjects, pairs),
             lambda: modules.trial(session),
         ]
         for kind in kinds[:2]:
@@ -180,10 +184,10 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
             found.ratios.append(ratio)
             found.asking.append(asking)
         counts[kinds_of[2]].confirmed = modules.confirmed
-        timers = (session.timed, *subjects)
+        timers = (reference, *subjects)
         trips = [round(statistics.median(s.round_trips or [0.0]) * 1e6) for s in timers]
         notes = f"{calls} calls a burst ({modules.calls} of the module)"
-        notes += f", single calls {session.timed.eager_estimate_s() * 1e6:.0f} us, round trips {trips} us"
+        notes += f", single calls {reference.eager_estimate_s() * 1e6:.0f} us, round trips {trips} us"
         asked = {kind: round(statistics.median(found.asking), 2) for kind, found in counts.items()}
         print(f"{path.stem}: {trials} trials of at most {pairs} pairs, {notes}, asking {asked}", file=sys.stderr)
         medians = {kind: [round(r.median, 3) for r in found.ratios] for kind, found in counts.items()}

@@ -31,7 +31,7 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.sandbox import Sandbox
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import MachineError, ProblemError
-from rag_kernels.eval.sessions.problem_session import Session
+from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
 from rag_kernels.eval.zoo.honest.corpus import honest_kernels
 from rag_kernels.eval.zoo.tasks import TASKS
@@ -73,12 +73,12 @@ class Bench:
         self.device = open_device("cpu", self.workers, self.cache)
 
     @contextmanager
-    def sessions(self, task_source: str) -> Iterator[list[Session]]:
+    def sessions(self, task_source: str) -> Iterator[list[ProblemSession]]:
         """The problem at small and at odd sizes."""
         fp = functionalize(problem_from_source("races", task_source), workers=self.workers)
         sizes = [at_other_sizes(fp, size, self.workers) for size in ("small", "odd")]  # type: ignore[arg-type]
         open_ones = [
-            Session(
+            ProblemSession(
                 one, workers=self.workers, candidate_workers=self.candidates, device=self.device, limits=self.limits
             )
             for one in sizes
@@ -101,7 +101,7 @@ class Bench:
         fresh = sum(not (isinstance(r, Built) and r.cached) for r in results)
         return programs, [(perf_counter() - started) / fresh] * fresh if fresh else []
 
-    def seen(self, text: Text, programs: Programs, sessions: list[Session], tools: Sequence[str]) -> Seen:
+    def seen(self, text: Text, programs: Programs, sessions: list[ProblemSession], tools: Sequence[str]) -> Seen:
         started = perf_counter()
         ran: set[str] = set()
         why: list[str] = []

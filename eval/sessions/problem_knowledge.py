@@ -1,0 +1,78 @@
+"""What is known of a problem once, whatever its candidates: sessions at several sizes, the admission, times.
+
+Comes in: what `session_pool.Sessions` found out. Goes out: one record for the trials of all candidates of a problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rag_kernels.eval.admission_records import Admission
+from rag_kernels.eval.aten import operator
+from rag_kernels.eval.records import Measurement
+from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+
+
+@dataclass
+class Leader:
+    """Remembers the best candidate so far: its speed-up over eager, the lower end of the interval; 0 before the first.
+
+    A candidate under suspicion is none: it is no bar for others.
+    """
+
+    speedup: float = 0.0
+
+    def note(self, speedup: float) -> None:
+        self.speedup = max(self.speedup, speedup)
+
+
+@dataclass(frozen=True)
+class ProblemKnowledge:
+    """Holds what trials on one problem share; a context manager that closes its sessions.
+
+    `session` is the problem at its own sizes and `times` its reference's clock; `small` the problem where special
+    values are cheap (it may be `session` itself), `odd` where no tile divides it; None where there is no such size.
+    """
+
+    session: ProblemSession
+    times: ReferenceTimes
+    admission: Admission | None = None
+    small: ProblemSession | None = None
+    odd: ProblemSession | None = None
+    leader: Leader = field(default_factory=Leader)
+
+    @property
+    def reads_in_part(self) -> bool:
+        """Whether the problem may be right without reading all of its inputs, so that bytes are no bound."""
+        return any(operator(name).reads_in_part for name in self.session.fp.features.operators)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels that every candidate of this problem bears."""
+        return self.admission.labels if self.admission else ()
+
+    def notes(self, measurement: Measurement) -> list[str]:
+        """Return what a reader of a result on this problem should know."""
+        fp, notes = self.session.fp, []
+        if self.session.oracle_kind != "fp64":
+            notes.append("the module does not run in fp64: compared with its own dtype")
+        if self.admission and self.admission.degenerate:
+            notes.append(f"degenerate problem, no speed claim: {self.admission.degenerate}")
+        if fp.mutated:
+            notes.append(f"updates of {', '.join(fp.mutated)} are not part of the call")
+        if measurement.floor_fraction > 1.05:
+            notes.append("faster than a copy from main memory: the data stays in the cache")
+        if fp.notice:
+            notes.append(fp.notice)
+        return notes
+
+    def close(self) -> None:
+        for session in {id(s): s for s in (self.small, self.odd, self.session) if s is not None}.values():
+            session.close()
+
+    def __enter__(self) -> ProblemKnowledge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
