@@ -371,6 +371,6 @@ def null_kernels(report: Admission) -> pd.DataFrame:
             "judge": "passes it" if n.passes else "rejects it",
             "kernelbench": "passes it" if n.kernelbench else "rejects it",
         }
-        for n in report.examination.panel
+        for n in report.examination.null_kernels
     ]
     return pd.DataFrame(rows, columns=["kernel", "error", "judge", "kernelbench"])

@@ -93,7 +93,7 @@ class Examination:
     kinds: tuple[str, ...] = ()
     oracle: str = ""
     sensitivities: tuple[Sensitivity, ...] = ()
-    panel: tuple[NullKernel, ...] = ()
+    null_kernels: tuple[NullKernel, ...] = ()
     calibration: Calibration | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -128,7 +128,7 @@ class Admission:
         return max(worst), max(calibration.limit_max, *(TWICE * c.max for c in allowed), 0.0)
 
     def explain(self, ratio: float) -> str:
-        """What an error of this ratio looks like, for a wrong verdict; "" where nothing is near."""
+        """Return what an error of this ratio looks like, for a wrong verdict; "" where nothing is near."""
         calibration = self.examination.calibration
         if calibration is None or not math.isfinite(ratio) or ratio <= 0:
             return ""

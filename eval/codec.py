@@ -68,7 +68,7 @@ def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
 
 
 def decode(value: Any, types: Mapping[str, type] = _TYPES) -> Any:
-    """The inverse of `encode`; every list comes back as a tuple, because records hold tuples only.
+    """Return the inverse of `encode`; every list comes back as a tuple, because records hold tuples only.
 
     `types` are the classes that may come up, by name; by default all that are registered.
     """
@@ -88,7 +88,7 @@ def decode_as(kind: type[T], value: Any) -> T:
 
 
 def _read(hint: Any, value: Any) -> Any:
-    """A value of what a type hint says; hints are those that records have."""
+    """Return a value of what a type hint says; hints are those that records have."""
     if dataclasses.is_dataclass(hint):
         kind: Any = hint
         hints = _hints(kind)

@@ -22,7 +22,7 @@ from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.instruments.nsight_compute import Profiler
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import absent_gpu, gpu_name, open_device, threads, units
-from rag_kernels.eval.machine.device_lock import Turns, locks
+from rag_kernels.eval.machine.device_lock import DeviceLock, locks
 from rag_kernels.eval.machine.hardware import hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.sandbox import Sandbox, layers
@@ -39,7 +39,7 @@ from rag_kernels.eval.records import (
     Rejected,
     Verdict,
 )
-from rag_kernels.eval.sessions.candidate_session import Subject
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.session_pool import AtOtherSizes, Sessions
 from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file, open_baseline
 from rag_kernels.eval.timing_rule import TimingRule
@@ -106,8 +106,8 @@ class LocalJudge:
         self.device, self.workers, self.limits, self.cache = device, workers, limits, cache
         self._candidate_workers = candidate_workers
         self._with_inductor: Workers | None = None
-        self._loading: dict[Candidate, Future[Subject]] = {}
-        self._turns = Turns(units(device.backend), locks(device.backend, cache))
+        self._loading: dict[Candidate, Future[LoadedCandidate]] = {}
+        self._turns = DeviceLock(units(device.backend), locks(device.backend, cache))
         self.sessions = Sessions(device, limits, workers, candidate_workers, cache, self._turns, at_other_sizes)
         self._builder = Builder(
             tools,
@@ -160,7 +160,7 @@ class LocalJudge:
                     session = self.sessions.open(fp).session  # meanwhile
                 # Modules compile themselves when they are loaded: that is done ahead, each in its own worker.
                 modules = [c for c, verdict in triaged if verdict is None and c.tier == "module"]
-                self._loading = {c: pool.submit(Subject, session, c, None) for c in modules}
+                self._loading = {c: pool.submit(LoadedCandidate, session, c, None) for c in modules}
             for candidate, verdict in triaged:
                 built = running[candidate].result()[candidate] if candidate in running else None
                 yield candidate, self._judged(fp, candidate, verdict, built, perf_counter() - started)
@@ -178,7 +178,7 @@ class LocalJudge:
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
 
     def _static_verdict(self, candidate: Candidate) -> Verdict | None:
-        """What can be said before anything is built."""
+        """Return what can be said before anything is built."""
         if candidate.backend != self.device.backend:
             why = f"This is {candidate.backend} code, judged with --device {self.device.backend}."
             return Rejected("wrong_backend", why)
@@ -241,7 +241,7 @@ class LocalJudge:
         return baseline_file(fp, self.device, environment=environment, rule=limits.timing, cache=self.cache)
 
     def _compile_workers(self) -> Workers:
-        """A warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
+        """Return a warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
 
         Not on a GPU, where it has not been tried, nor where torch.compile is not measured.
         """

@@ -15,12 +15,12 @@ _COMPILED = re.compile(r"^(triton_|graph_\d|.*inductor|CompiledFxGraph|Torch-Com
 
 
 def is_library(name: str, *, on_gpu: bool) -> bool:
-    """A kernel (GPU) or operator (CPU) that PyTorch or a vendor's library brings."""
+    """Return a kernel (GPU) or operator (CPU) that PyTorch or a vendor's library brings."""
     if not on_gpu:
         return name.startswith(("aten::", "torchvision::", "mkldnn::", "onednn::"))
     return _GPU_LIBRARY.match(name) is not None
 
 
 def is_compiled(name: str) -> bool:
-    """A kernel that torch.compile wrote."""
+    """Return a kernel that torch.compile wrote."""
     return _COMPILED.match(name) is not None

@@ -222,7 +222,7 @@ def _assignments(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _integer(node: ast.expr) -> int | None:
-    """The value of an integer literal or of arithmetic on literals."""
+    """Return the value of an integer literal or of arithmetic on literals."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, int) and not isinstance(node.value, bool) else None
     if isinstance(node, ast.BinOp):
@@ -262,7 +262,7 @@ def _tensor_calls(function: ast.FunctionDef | None) -> list[ast.Call]:
 
 
 def _shape(call: ast.Call) -> list[ast.expr]:
-    """The size arguments of a tensor factory call (`randint` has its bounds before them)."""
+    """Return the size arguments of a tensor factory call (`randint` has its bounds before them)."""
     sizes = [a for a in call.args if isinstance(a, ast.Tuple | ast.List)]
     sizes += [k.value for k in call.keywords if k.arg == "size" and isinstance(k.value, ast.Tuple | ast.List)]
     if sizes:

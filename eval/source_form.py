@@ -75,7 +75,7 @@ def _is_python(source: str, tier: Tier | None, suffix: str) -> bool:
 
 
 def _is_pybind(source: str) -> bool:
-    """A module in Python may hold a pybind extension as a string of its own."""
+    """Return a module in Python may hold a pybind extension as a string of its own."""
     return bool(_PYBIND.search(source)) and not _MODEL.search(source)
 
 

@@ -57,7 +57,7 @@ def changes(admission: Admission) -> dict[str, float | None]:
 
 
 def passing(admission: Admission) -> set[str]:
-    return {row.name for row in admission.examination.panel if row.passes}
+    return {row.name for row in admission.examination.null_kernels if row.passes}
 
 
 def test_a_matmul_is_admitted_with_a_limit_that_catches_tf32(admitted: Admit) -> None:
@@ -144,7 +144,7 @@ def test_integer_outputs_are_admitted_and_have_no_precision(admitted: Admit) -> 
 def test_a_scalar_loss_is_its_own_mean_and_not_degenerate(admitted: Admit, draw: str) -> None:
     found = admitted("pass", "return F.mse_loss(x, y)", f"{draw}(512, 512), {draw}(512, 512)", "x, y")
     assert not found.degenerate
-    assert {"global mean", "first row repeated"}.isdisjoint(row.name for row in found.examination.panel)
+    assert {"global mean", "first row repeated"}.isdisjoint(row.name for row in found.examination.null_kernels)
     assert passing(found) == set()
 
 

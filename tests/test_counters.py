@@ -29,7 +29,7 @@ from rag_kernels.eval.instruments.nsight_compute import (
     run,
 )
 from rag_kernels.eval.instruments.sanitizers import OPTIONS, call_file
-from rag_kernels.eval.machine.device_lock import Turns
+from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate, Counters, Passed
 from rag_kernels.eval.sessions.problem_knowledge import Leader
@@ -167,8 +167,8 @@ def test_it_is_not_waited_for_beyond_its_limit_and_ends_with_what_it_started(too
 def known(best: float = 1.0) -> Any:
     fp = factories.problem()
     content = [np.arange(np.prod(a.spec.shape), dtype=np.float32).view(np.uint8) for a in fp.tensors]
-    draw, turns = nullcontext(SimpleNamespace(bytes=lambda i: content[i])), Turns((), Path())
-    own = SimpleNamespace(fp=fp, first_draw=lambda: draw, turns=turns)
+    draw, device_lock = nullcontext(SimpleNamespace(bytes=lambda i: content[i])), DeviceLock((), Path())
+    own = SimpleNamespace(fp=fp, first_draw=lambda: draw, device_lock=device_lock)
     return SimpleNamespace(session=own, leader=Leader(best))
 
 

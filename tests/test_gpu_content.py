@@ -9,11 +9,11 @@ import torch
 
 from rag_kernels.eval.buffers import output_snapshot
 from rag_kernels.eval.buffers.call_content import compose, plain, random_recipe
-from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.shared_arena import Arena
 from rag_kernels.eval.children.candidate import Bound
 from rag_kernels.eval.children.gpu_buffers import SMALL, compose_all, digest
-from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
+from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.messages.protocol import Bind, Binding
 from rag_kernels.eval.records import TensorSpec
 
@@ -74,21 +74,23 @@ def test_draws_and_outputs_go_through_the_shared_memory() -> None:
 
 
 def test_outputs_are_kept_for_one_check_and_their_fingerprint_is_of_the_copies() -> None:
-    shelf, handed = Shelf(), [torch.arange(10), torch.ones(3, dtype=torch.uint8)]
-    first, image = shelf.put(handed, keep=True)
+    kept_outputs, handed = KeptOutputs(), [torch.arange(10), torch.ones(3, dtype=torch.uint8)]
+    first, image = kept_outputs.put(handed, keep=True)
     raw = [np.frombuffer(t.numpy().tobytes(), np.uint8) for t in handed]
-    assert image == digest(handed) and image.encode() == output_snapshot.digest(raw) == Taken(hash=image).digest()
+    assert (
+        image == digest(handed) and image.encode() == output_snapshot.digest(raw) == OutputSnapshot(hash=image).digest()
+    )
     handed[0][3] = 99  # what is there later is no part of it
-    second, other = shelf.put(handed, keep=False)
-    assert other != image and shelf.look_up(second)[0][3] == 99 and shelf.look_up(first)[0][3] == 3
-    third, _ = shelf.put(handed, keep=False)
+    second, other = kept_outputs.put(handed, keep=False)
+    assert other != image and kept_outputs.look_up(second)[0][3] == 99 and kept_outputs.look_up(first)[0][3] == 3
+    third, _ = kept_outputs.put(handed, keep=False)
     assert third not in (first, second)
     assert digest([torch.arange(11.0)[1:]]) == digest([torch.arange(11.0)[1:].clone()])
     for gone in (first, second):
         with pytest.raises(KeyError):
-            shelf.look_up(gone)
-    fourth, _ = shelf.put(handed, keep=True)
-    shelf.clear()  # another candidate comes
+            kept_outputs.look_up(gone)
+    fourth, _ = kept_outputs.put(handed, keep=True)
+    kept_outputs.clear()  # another candidate comes
     with pytest.raises(KeyError):
-        shelf.look_up(fourth)
-    assert shelf.put(handed, keep=False)[0] > fourth
+        kept_outputs.look_up(fourth)
+    assert kept_outputs.put(handed, keep=False)[0] > fourth

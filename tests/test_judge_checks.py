@@ -17,7 +17,7 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
-from rag_kernels.eval.sessions.candidate_session import Subject
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.race import Race, Times
@@ -271,7 +271,7 @@ def test_a_burst_is_timed_without_the_way_there_and_back(judge: LocalJudge, soft
         ProblemSession(
             softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=judge.limits
         ) as session,
-        Subject(session, candidate, Library(built.library)) as subject,
+        LoadedCandidate(session, candidate, Library(built.library)) as subject,
     ):
         reference = ReferenceTimes(session)
         assert reference.call("eager", calls=8) > 0 and len(reference.round_trips) == 1
@@ -298,7 +298,7 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
         ProblemSession(
             softmax, workers=judge.workers, candidate_workers=judge.workers, device=judge.device, limits=limits
         ) as session,
-        Subject(session, candidate, Library(built.library)) as subject,
+        LoadedCandidate(session, candidate, Library(built.library)) as subject,
     ):
         reference = ReferenceTimes(session)
         race = Race(subject, subject.bind(session), reference, ["eager"], best_speedup=1e6)
@@ -358,7 +358,7 @@ def test_a_small_session_is_opened_beside_the_own_one(judge: LocalJudge, monkeyp
     judge.sessions.examine_ahead(fp)
     with ExitStack() as opened:
         own, small = judge.sessions._open_beside(fp, opened)
-        assert small is not None and small.turns is own.turns and small.content_bytes < own.content_bytes
+        assert small is not None and small.device_lock is own.device_lock and small.content_bytes < own.content_bytes
     closed: list[ProblemSession] = []
     close = ProblemSession.close
     monkeypatch.setattr(ProblemSession, "close", lambda session: closed.append(session) or close(session))

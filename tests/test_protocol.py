@@ -90,7 +90,7 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.channel import Failed, failure_in
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed, TensorSpec
-from rag_kernels.eval.sessions.candidate_session import Subject, _failed
+from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, _failed
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.baseline import NOT_ASKED
@@ -303,7 +303,7 @@ def test_a_candidates_worker_has_an_answer_for_every_request(
     judge: LocalJudge, problem: FunctionalProblem, first: CandidateRequest
 ) -> None:
     """Beside what only a GPU's can do, and what its tier has not."""
-    with judge.sessions.new(problem) as session, Subject(session, module(), None) as subject:
+    with judge.sessions.new(problem) as session, LoadedCandidate(session, module(), None) as subject:
         place = subject.bind(session)
         subject.prepare(place, session.random_recipe())
         subject.call(place)
@@ -335,7 +335,7 @@ def test_the_reference_worker_has_an_answer_for_every_request(judge: LocalJudge,
 def test_an_unknown_request_is_refused_with_a_sentence(
     judge: LocalJudge, problem: FunctionalProblem, name: str | None
 ) -> None:
-    with judge.sessions.new(problem) as session, Subject(session, module(), None) as subject:
+    with judge.sessions.new(problem) as session, LoadedCandidate(session, module(), None) as subject:
         with pytest.raises(
             WorkerFailed, match=f"`{name}` is no request to a candidate's worker: .* start it again"
         ) as e:
@@ -385,19 +385,16 @@ def test_whether_a_worker_goes_on_is_seen_and_not_read(
 ) -> None:
     """At small sizes it fails; a new worker is opened only where it ended."""
     smaller = functionalize(problem_from_source("small", PROBLEM.replace("ROWS", "32")), workers=judge.workers)
-    subjects: list[Subject] = []
+    subjects: list[LoadedCandidate] = []
 
-    def opening(trial: Trial) -> Subject:
-        subjects.append(Subject(trial.session, trial.candidate, trial.library))
+    def opening(trial: Trial) -> LoadedCandidate:
+        subjects.append(LoadedCandidate(trial.session, trial.candidate, trial.library))
         return subjects[-1]
 
     monkeypatch.setattr(Trial, "_open", opening)
     with judge.sessions.new(problem) as session, judge.sessions.new(smaller) as small:
-        session.small = small
-        found = Trial(ProblemKnowledge(session, ReferenceTimes(session)), module(f"if len(x) == 32: {does}"), None).run(
-            NOT_ASKED
-        )
-        session.small = None
+        known = ProblemKnowledge(session, ReferenceTimes(session), small=small)
+        found = Trial(known, module(f"if len(x) == 32: {does}"), None).run(NOT_ASKED)
     assert isinstance(found, Passed) and "shape-specialised" in found.labels, found
     assert len(subjects) == opened
 

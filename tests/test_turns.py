@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_kernels.eval.machine.device_lock import Turns, locks
+from rag_kernels.eval.machine.device_lock import DeviceLock, locks
 
 NAMES = ("core0", "core1")
 
@@ -31,7 +31,7 @@ class Actor:
 
 def sharing(cache: Path) -> Actor:
     def work(actor: Actor) -> None:
-        with Turns(NAMES, cache).shared():
+        with DeviceLock(NAMES, cache).shared():
             actor.stay()
 
     return Actor(work)
@@ -39,7 +39,7 @@ def sharing(cache: Path) -> Actor:
 
 def timing(cache: Path) -> Actor:
     def work(actor: Actor) -> None:
-        with Turns(NAMES, cache).alone():
+        with DeviceLock(NAMES, cache).alone():
             actor.stay()
 
     return Actor(work)
@@ -76,7 +76,7 @@ def test_who_wants_to_time_is_not_passed_by(tmp_path: Path) -> None:
 
 
 def test_a_turn_is_given_up_to_time_and_taken_again(tmp_path: Path) -> None:
-    mine, other = Turns(NAMES, tmp_path), sharing(tmp_path)
+    mine, other = DeviceLock(NAMES, tmp_path), sharing(tmp_path)
     assert other.inside.wait(20)
     with mine.shared():
         other.leave()
@@ -96,12 +96,12 @@ def test_a_turn_is_given_up_to_time_and_taken_again(tmp_path: Path) -> None:
 
 
 def test_without_names_nobody_is_waited_for(tmp_path: Path) -> None:
-    with Turns((), tmp_path).shared(), Turns((), tmp_path).alone():
+    with DeviceLock((), tmp_path).shared(), DeviceLock((), tmp_path).alone():
         assert not list(tmp_path.iterdir())
 
 
 def test_who_waits_for_another_gives_up_the_own_turn(tmp_path: Path) -> None:
-    mine = Turns(NAMES, tmp_path)
+    mine = DeviceLock(NAMES, tmp_path)
     with mine.shared():
         timer = timing(tmp_path)
         assert not timer.inside.wait(0.2)

@@ -49,12 +49,12 @@ def rows_of(spec: TensorSpec) -> tuple[int, int]:
 
 
 def plain(draw: int, tensors: int) -> Recipe:
-    """The recipe that takes a draw as it is."""
+    """Return the recipe that takes a draw as it is."""
     return (Splice(draw, 0, draw, 0, 0, 0),) * tensors
 
 
 def whole_draw(recipe: Recipe) -> int | None:
-    """The draw that a recipe takes unchanged, or None for a mixture."""
+    """Return the draw that a recipe takes unchanged, or None for a mixture."""
     draws = {part.draw for part in recipe}
     return draws.pop() if len(draws) == 1 and all(p.offset == 0 and p.count == 0 for p in recipe) else None
 

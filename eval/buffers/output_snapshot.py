@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class OutputSnapshot:
     """What a call wrote, where its candidate cannot reach it: bytes here (CPU), or under a number at the reference
     worker, with the fingerprint that this one makes of them (GPU)."""
 
@@ -27,13 +27,13 @@ class Taken:
 
 
 def image(raw: NDArray[np.uint8]) -> bytes:
-    """A sum of all bytes and a sample of them."""
+    """Return a sum of all bytes and a sample of them."""
     words, rest = raw[: len(raw) // 8 * 8].view(np.uint64), raw[len(raw) // 8 * 8 :]
     return int(words.sum()).to_bytes(8, "little") + words[:: max(1, len(words) // 64)].tobytes() + rest.tobytes()
 
 
 def digest(outputs: Sequence[NDArray[np.uint8]]) -> bytes:
-    """The fingerprint that a worker gives of tensors where they are, made of bytes that it handed over."""
+    """Return the fingerprint that a worker gives of tensors where they are, made of bytes that it handed over."""
     made = hashlib.blake2b(digest_size=16)
     for raw in outputs:
         words = raw[: len(raw) // 8 * 8].view(np.int64)

@@ -31,7 +31,7 @@ def copy_bytes(target: NDArray[np.uint8], source: NDArray[np.uint8]) -> None:
 
 
 def copied(source: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A copy in memory of its own."""
+    """Return a copy in memory of its own."""
     fresh = np.empty_like(source)
     copy_bytes(fresh, source)
     return fresh

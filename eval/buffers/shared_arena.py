@@ -87,14 +87,14 @@ class Arena:
         fcntl.fcntl(self.fd, F_ADD_SEALS, seals)
 
     def bytes(self, index: int) -> NDArray[np.uint8]:
-        """The raw bytes of one tensor, writable in place."""
+        """Return the raw bytes of one tensor, writable in place."""
         return np.frombuffer(self._map, np.uint8, tensor_bytes(self.specs[index]), self.offsets[index])
 
     def whole(self) -> NDArray[np.uint8]:
         return np.frombuffer(self._map, np.uint8, self.size)
 
     def slack(self, index: int) -> NDArray[np.uint8]:
-        """The bytes of a tensor's pages that are not the tensor: nobody should write there."""
+        """Return the bytes of a tensor's pages that are not the tensor: nobody should write there."""
         start, count = self.offsets[index], tensor_bytes(self.specs[index])
         if self.tight:
             return np.frombuffer(self._map, np.uint8, start % ALIGN, start // ALIGN * ALIGN)

@@ -29,7 +29,7 @@ def number(value: Any) -> bytes:
 
 
 def tensor(spec: TensorSpec, size: int, tag: int) -> bytes:
-    """What comes before the content of a tensor of so many bytes."""
+    """Return what comes before the content of a tensor of so many bytes."""
     kind = spec.dtype.rstrip("0123456789")
     code, bits = (6, 8) if kind == "bool" else (DTYPE_CODES[kind], int(spec.dtype.removeprefix(kind)))
     rank = len(spec.shape)

@@ -59,7 +59,7 @@ class Builder:
         return Library(built.library) if isinstance(built, Built) else None
 
     def checked(self, candidate: Candidate) -> tuple[Programs, Workers]:
-        """The programs for sanitizers, built when they are first asked for, and the workers to run them in.
+        """Return the programs for sanitizers, built when they are first asked for, and the workers to run them in.
 
         A module is built there, by itself.
         """
@@ -84,14 +84,14 @@ class Builder:
 
 
 def kernels_of(candidate: Candidate) -> str:
-    """The text that the compiler gets: the whole source, the KERNELS of a composed one, nothing for a module."""
+    """Return the text that the compiler gets: the whole source, the KERNELS of a composed one, nothing for a module."""
     if candidate.tier == "kernel":
         return candidate.source
     return kernels_text(candidate.source) if candidate.tier == "composed" else ""
 
 
 def _checked_sources(candidate: Candidate) -> list[tuple[str, Flavour]]:
-    """The programs for sanitizers: one, and on a CPU a second one that shows races."""
+    """Return the programs for sanitizers: one, and on a CPU a second one that shows races."""
     source, names = kernels_of(candidate), called_kernels(candidate.source) if candidate.tier == "composed" else []
     text = checked(source, names)
     if candidate.backend == "cuda":

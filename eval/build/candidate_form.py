@@ -73,7 +73,7 @@ def candidate_from_file(path: Path, default: Backend) -> Candidate:
 
 
 def kernels_text(source: str) -> str:
-    """The C++ or CUDA part of a composed source."""
+    """Return the C++ or CUDA part of a composed source."""
     for node in _parse(source).body:
         if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["KERNELS"]:
             if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

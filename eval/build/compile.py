@@ -102,7 +102,7 @@ class Toolchain:
     splits: bool = False  # whether nvcc optimises several kernels of a source at once
 
     def command(self, flavour: Flavour) -> str:
-        """The shell command of one edge, with ninja's $in and $out."""
+        """Return the shell command of one edge, with ninja's $in and $out."""
         ffi = tvm_ffi_root()
         linked = f"-std=c++17 -I{INCLUDE} -I{ffi}/include -L{ffi}/lib -ltvm_ffi"
         if flavour == "cpu":
@@ -127,7 +127,7 @@ class Toolchain:
 
 
 def tvm_ffi_root() -> Path:
-    """The installed tvm-ffi package, found without importing it."""
+    """Return the installed tvm-ffi package, found without importing it."""
     for base in dict.fromkeys([*sys.path, sysconfig.get_path("platlib")]):
         root = Path(base) / "tvm_ffi"
         if (root / "include" / "tvm" / "ffi" / "c_api.h").is_file():
@@ -174,7 +174,7 @@ def _last_line(command: list[str]) -> str:
 
 
 def checked(source: str, names: Sequence[str] = ()) -> str:
-    """The text of a `-checked` program around a kernel-tier source, or around these functions of a composed one.
+    """Return the text of a `-checked` program around a kernel-tier source, or around these functions of a composed one.
 
     These are declared before: one may be defined in a namespace, or, though it is named, not at all.
     """
@@ -228,7 +228,7 @@ def header_folder(cache: Path) -> Path:
 
 
 def made_once(name: str, text: str, result: str, flags: str, tools: Toolchain, cache: Path, *more: str) -> Path:
-    """The folder with `result`, which is compiled from our own `text`; found in the cache the next time."""
+    """Return the folder with `result`, which is compiled from our own `text`; found in the cache the next time."""
     folder = header_folder(cache) / content_id("h", text, *more, flags, tools.version)
     if not (folder / result).is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -270,7 +270,7 @@ def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache
 
 
 def _environment() -> dict[str, str]:
-    """What a compiler may know of our environment: no keys."""
+    """Return what a compiler may know of our environment: no keys."""
     return allowed_env() | {name: os.environ[name] for name in COMPILER_ENV if name in os.environ}
 
 
@@ -283,7 +283,7 @@ def _box(tools: Toolchain, scratch: str, readable: Sequence[Path] = ()) -> list[
 
 @functools.cache
 def builds_boxed(tools: Toolchain) -> bool:
-    """Whether bubblewrap works here, and the compilers work in it (one in an unusual place might not)."""
+    """Return whether bubblewrap works here, and the compilers work in it (one in an unusual place might not)."""
     commands = [[tools.cxx, "-fsyntax-only", "-x", "c++", "/dev/null"]] + [[tools.nvcc, "--version"]] * bool(tools.nvcc)
     with tempfile.TemporaryDirectory(prefix="rag-kernels-build-") as scratch:
         box = _box(tools, scratch)

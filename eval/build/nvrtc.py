@@ -25,12 +25,12 @@ _KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+(?:void\s+|__launch_bounds__\
 
 
 def is_split(source: str) -> bool:
-    """Whether the text keeps device and host code apart."""
+    """Return whether the text keeps device and host code apart."""
     return bool(_SECTION.search(source)) and re.search(r"^#if RK_HOST\b", source, re.MULTILINE) is not None
 
 
 def host_text(source: str) -> str:
-    """The source without its device sections (which hold no `#if` of their own): what g++ compiles."""
+    """Return the source without its device sections (which hold no `#if` of their own): what g++ compiles."""
     return _SECTION.sub("", source)
 
 
@@ -39,7 +39,7 @@ def kernel_names(source: str) -> list[str]:
 
 
 def build_device(source: str, *, arch: str, workers: Workers, cache: Path) -> Path | BuildError | None:
-    """The cubin of the device part, from the cache or compiled now; None where there is no NVRTC."""
+    """Return the cubin of the device part, from the cache or compiled now; None where there is no NVRTC."""
     header = (INCLUDE / "rag_kernel.h").read_text()
     file = cache / "builds" / content_id("n", source, header, arch) / "device.cubin"
     if file.is_file():

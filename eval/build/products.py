@@ -31,5 +31,5 @@ class Programs:
 
 
 def can_show_races(source: str) -> bool:
-    """Whether ThreadSanitizer sees all that may order the threads of this C++ source."""
+    """Return whether ThreadSanitizer sees all that may order the threads of this C++ source."""
     return _HIDDEN.search(source) is None

@@ -110,7 +110,7 @@ def serve(channel: Channel) -> None:
 
 
 def _answered(candidate: Loaded, message: Any, fds: Sequence[int]) -> dict[str, Any]:
-    """The answer to one message."""
+    """Return the answer to one message."""
     try:
         number, request = candidate_request(message)
         with torch.no_grad():
@@ -160,7 +160,7 @@ class Bound:
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
 
     def jobs(self, recipe: Sequence[Splice]) -> list[Job]:
-        """What `compose_all` is to make for this recipe, of the held draws."""
+        """Return what `compose_all` is to make for this recipe, of the held draws."""
         return [
             (content.reshape(-1).view(torch.uint8), [draw[index] for draw in self.draws], part, self.specs[index])
             for index, (content, part) in enumerate(zip(self.contents, recipe, strict=True))

@@ -34,7 +34,7 @@ class Case:
 
 
 def cheats_for(dtype: torch.dtype) -> dict[str, Callable[[], Perturbed]]:
-    """What a kernel for outputs of this dtype might cheat with, by name."""
+    """Return what a kernel for outputs of this dtype might cheat with, by name."""
     if dtype == torch.float64:
         single = through(torch.float32)
         return {"fp32 operands": lambda: Perturbed(operands=single), "fp32 results": lambda: Perturbed(results=single)}
@@ -91,12 +91,12 @@ def _ratios(case: Case, mode: Perturbed) -> tuple[float, float]:
 
 
 def _smallest(cheats: list[float]) -> float:
-    """The smallest cheat that shows at all, or the largest where none does."""
+    """Return the smallest cheat that shows at all, or the largest where none does."""
     return min((c for c in cheats if c > 2), default=max(cheats, default=0.0))
 
 
 def _between(honest: float, cheats: list[float], fixed: float) -> float:
-    """The geometric mean of noise and cheat, but no more than honest rounding needs.
+    """Return the geometric mean of noise and cheat, but no more than honest rounding needs.
 
     Where the two are too close to tell apart, what honest rounding needs.
     """

@@ -25,8 +25,8 @@ from rag_kernels.eval.admission_records import (
     Sensitivity,
 )
 from rag_kernels.eval.children.error_calibration import Case, calibrate
-from rag_kernels.eval.children.null_kernels import Sample, panel
-from rag_kernels.eval.machine.device_lock import Turns
+from rag_kernels.eval.children.null_kernels import Sample, tried_null_kernels
+from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.numerics.oracle import double_factories, doubled, strict_precision, tensors, vary
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import FunctionalProblem, TensorArgument
@@ -40,15 +40,15 @@ def examine(payload: dict[str, Any]) -> Examination:
     """Everything about one problem. `payload`: problem, device, threads, seed, budget_s, turns."""
     torch.set_num_threads(payload["threads"])
     strict_precision()
-    units, locks = payload["turns"]
-    turns = Turns(units, Path(locks))
-    with turns.shared(), torch.no_grad():
+    units, locks = payload["lock"]
+    device_lock = DeviceLock(units, Path(locks))
+    with device_lock.shared(), torch.no_grad():
         started = time.monotonic()
-        subject = Subject(payload["problem"], torch.device(payload["device"]), payload["seed"])
-        return Examiner(subject, started, payload["budget_s"], turns).examine()
+        subject = LoadedCandidate(payload["problem"], torch.device(payload["device"]), payload["seed"])
+        return Examiner(subject, started, payload["budget_s"], device_lock).examine()
 
 
-class Subject:
+class LoadedCandidate:
     """The module as a function of its tensor arguments, by name."""
 
     def __init__(self, fp: FunctionalProblem, device: torch.device, seed: int) -> None:
@@ -73,7 +73,7 @@ class Subject:
         return value
 
     def inputs(self) -> Values:
-        """The problem's own inputs, drawn anew."""
+        """Return the problem's own inputs, drawn anew."""
         self.draws += 1
         torch.manual_seed(self.seed + self.draws)
         with self.device:
@@ -81,7 +81,7 @@ class Subject:
         return {a.name: leaves[int(a.path)].to(self.device) for a in self.fp.tensors if a.role == "input"}
 
     def normal(self, own: Values) -> Values:
-        """The same with zero-mean inputs."""
+        """Return the same with zero-mean inputs."""
         inputs = {a.name for a in self.fp.tensors if a.role == "input" and own[a.name].is_floating_point()}
         return {n: self._normal(v) if n in inputs and v.dim() else v for n, v in own.items()}
 
@@ -108,7 +108,7 @@ class Subject:
         return None if torch.equal(new, old) else new
 
     def run(self, values: Values, mode: Any = None, *, double: bool = False) -> list[torch.Tensor]:
-        """The outputs; updates of buffers are lost."""
+        """Return the outputs; updates of buffers are lost."""
         by_path = {a.path: values[a.name] for a in self.fp.tensors if a.role != "input"}
         state = dict(self.model.named_parameters()) | dict(self.model.named_buffers()) | self.mutated | by_path
         state |= {path: state[path].clone() for path in self.mutated}
@@ -127,8 +127,8 @@ class Subject:
 class Examiner:
     """Runs the parts one after the other; each may fail or be left out without harm to the others."""
 
-    def __init__(self, subject: Subject, started: float, budget_s: float, turns: Turns) -> None:
-        self.subject, self.started, self.budget_s, self.turns = subject, started, budget_s, turns
+    def __init__(self, subject: LoadedCandidate, started: float, budget_s: float, device_lock: DeviceLock) -> None:
+        self.subject, self.started, self.budget_s, self.device_lock = subject, started, budget_s, device_lock
         self.notes: list[str] = []
         self.oracle_kind = "fp64"
 
@@ -137,12 +137,12 @@ class Examiner:
         if self.subject.device.type != "cpu":
             torch.cuda.synchronize()
         before = time.monotonic()
-        self.turns.give_way()
+        self.device_lock.give_way()
         self.started += time.monotonic() - before  # waiting for others costs no budget
         return time.monotonic() > self.started + self.budget_s
 
     def attempt(self, what: str, work: Callable[[], Any]) -> Any:
-        """The part's result, or None with a note."""
+        """Return the part's result, or None with a note."""
         if self.out_of_time():
             self.notes.append(f"{what}: left out, there was no time for it")
             return None
@@ -167,7 +167,9 @@ class Examiner:
             if zero_mean and all(bool(torch.isfinite(t).all()) for t in zero_mean.oracle):
                 samples.append(zero_mean)
         outputs = self._outputs(given)
-        rows: tuple[NullKernel, ...] = self.attempt("null kernels", lambda: panel(samples, self.out_of_time)) or ()
+        rows: tuple[NullKernel, ...] = (
+            self.attempt("null kernels", lambda: tried_null_kernels(samples, self.out_of_time)) or ()
+        )
         slow = time.monotonic() > self.started + SLOW_SHARE * self.budget_s
         first = len(samples) - 1 if slow else min(1, len(samples) - 1)  # the last sample shows lower precision best
         calibration: Calibration | None = None
@@ -178,7 +180,7 @@ class Examiner:
             outputs=outputs,
             kinds=tuple(s.kind for s in samples),
             oracle=self.oracle_kind,
-            panel=rows,
+            null_kernels=rows,
             sensitivities=sensitivities,
             calibration=calibration,
             notes=tuple(self.notes),

@@ -77,7 +77,7 @@ def answers(device: torch.device) -> bool:
 
 
 def ran_out_of_memory(error: BaseException | None) -> bool:
-    """Whether a full GPU is behind an error; torch.compile raises others from it."""
+    """Return whether a full GPU is behind an error; torch.compile raises others from it."""
     while error is not None and not isinstance(error, torch.OutOfMemoryError):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -111,7 +111,7 @@ def _flush_buffer() -> torch.Tensor:
 
 @functools.cache
 def _runtime() -> Any:
-    """The CUDA runtime that torch has loaded, or None."""
+    """Return the CUDA runtime that torch has loaded, or None."""
     version = (torch.version.cuda or "").split(".")[0]
     with suppress(OSError):
         return ctypes.CDLL(f"libcudart.so.{version}")

@@ -41,11 +41,11 @@ class Exchange:
             place.reshape(-1).view(torch.uint8).copy_(mine)
 
     def offered(self) -> list[torch.Tensor]:
-        """A copy of the draw that is laid out, as flat bytes."""
+        """Return a copy of the draw that is laid out, as flat bytes."""
         return [t.reshape(-1).view(torch.uint8).clone() for t in self._views(self._content)]
 
     def handed(self) -> list[torch.Tensor]:
-        """Where the outputs are handed over."""
+        """Return where the outputs are handed over."""
         return self._views(self._outputs)
 
     def _views(self, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
@@ -53,7 +53,7 @@ class Exchange:
         return gpu_shared_memory.views(self.memory, specs)
 
 
-class Shelf:
+class KeptOutputs:
     """Copies of outputs that were handed over, by number. One lies here until the next comes, or, kept, until it was
     looked up for its check."""
 

@@ -67,7 +67,7 @@ def create(size: int) -> tuple[int, torch.Tensor]:
 
 
 def opened(fd: int, size: int) -> torch.Tensor:
-    """The memory of another process; `size` is the length of its tensor. Closes the descriptor."""
+    """Return the memory of another process; `size` is the length of its tensor. Closes the descriptor."""
     cuda, handle = _driver(), ctypes.c_uint64()
     try:
         cuda("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), FILE_DESCRIPTOR)

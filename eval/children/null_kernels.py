@@ -32,7 +32,7 @@ class Sample:
     others: dict[str, Callable[[], Outputs]] = field(default_factory=dict)
 
 
-def panel(samples: Sequence[Sample], out_of_time: Callable[[], bool]) -> tuple[NullKernel, ...]:
+def tried_null_kernels(samples: Sequence[Sample], out_of_time: Callable[[], bool]) -> tuple[NullKernel, ...]:
     """A row for each null kernel that can be made for this problem, the first sample being the problem as given."""
     rows = []
     for name, make in null_kernels(samples[0]):
@@ -46,7 +46,7 @@ def panel(samples: Sequence[Sample], out_of_time: Callable[[], bool]) -> tuple[N
 
 
 def null_kernels(sample: Sample) -> Iterator[tuple[str, Callable[[], Outputs]]]:
-    """What each would return. An average of one element is the element itself, so those are left out."""
+    """Yield what each would return. An average of one element is the element itself, so those are left out."""
     right = sample.reference
     yield "zeros", lambda: [torch.zeros_like(t) for t in right]
     yield "ones", lambda: [torch.ones_like(t) for t in right]

@@ -27,7 +27,7 @@ from rag_kernels.eval.buffers.shared_arena import ArenaLayout, attach
 from rag_kernels.eval.children.baseline_variants import make
 from rag_kernels.eval.children.gpu_buffers import answers, flush_caches, ran_out_of_memory
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
-from rag_kernels.eval.children.gpu_exchange import Exchange, Shelf
+from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
 from rag_kernels.eval.input_kinds import precision_class
 from rag_kernels.eval.messages.protocol import (
@@ -152,7 +152,7 @@ class Reference:
         self.content = attach(fds[0], message.content, writable=False, lazily=on_gpu)
         self.submitted = attach(fds[1], message.outputs, writable=False, lazily=on_gpu)
         self.exchange = Exchange(message.content.specs, message.outputs.specs)
-        self.shelf = Shelf()
+        self.kept_outputs = KeptOutputs()
         self.answers: dict[int, Answer] = {}
         self.draws: list[list[torch.Tensor]] = []
         module = load_module(self.fp.problem.name, self.fp.problem.source)
@@ -210,7 +210,7 @@ class Reference:
         return reply, made
 
     def describe(self) -> Opened:
-        """What the judge asks once: plain constructor inputs, for `ModelNew` candidates."""
+        """Return what the judge asks once: plain constructor inputs, for `ModelNew` candidates."""
         return Opened(json.dumps(_plain(self.init_inputs)), tuple(_plain_leaf(v) for v in self.leaves))
 
     def _held(self) -> list[TensorArgument]:
@@ -271,7 +271,7 @@ class Reference:
 
     def share(self) -> tuple[Exchanged, list[int]]:
         """GPU only: the memory for a new candidate, empty; with its descriptor the first time."""
-        self.shelf.clear()
+        self.kept_outputs.clear()
         size, made = self.exchange.open()
         self._synchronize()
         return Exchanged(size), made
@@ -283,7 +283,7 @@ class Reference:
 
     def take(self, *, keep: bool) -> TookOutputs:
         """GPU only: copy the outputs that the candidate's worker has handed over, and take their fingerprint."""
-        number, image = self.shelf.put(self.exchange.handed(), keep=keep)
+        number, image = self.kept_outputs.put(self.exchange.handed(), keep=keep)
         return TookOutputs(number, image)
 
     def prepare(self, variant: str) -> None:
@@ -360,7 +360,7 @@ class Reference:
         return Checked(tuple(results))
 
     def _outputs(self, taken: int | None) -> list[torch.Tensor]:
-        return self.submitted if taken is None else self.shelf.look_up(taken)
+        return self.submitted if taken is None else self.kept_outputs.look_up(taken)
 
     def precision(self, draw: int, taken: int | None) -> PrecisionShown:
         """Name the precision that outputs show on the probe's draw."""
@@ -427,7 +427,7 @@ def _events() -> list[torch.cuda.Event]:
 
 
 def on_device(content: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """The tensors that calls use: the shared memory itself on a CPU, buffers of the same form on a GPU."""
+    """Return the tensors that calls use: the shared memory itself on a CPU, buffers of the same form on a GPU."""
     return content if device.type == "cpu" else [torch.empty_like(t, device=device) for t in content]
 
 

@@ -57,12 +57,12 @@ PROGRAM = (sys.executable, "-P", "-m", "rag_kernels.eval.children.module_program
 
 
 def builds_its_own(candidate: Candidate) -> bool:
-    """Whether this module has native code of its own."""
+    """Return whether this module has native code of its own."""
     return _BUILDS[candidate.backend].search(candidate.source) is not None
 
 
 def sanitize_module(candidate: Candidate, sessions: Sequence[ProblemSession], workers: Workers) -> list[Report]:
-    """What every tool says of a call at each session's sizes; if its process dies, one report is all."""
+    """Return what every tool says of a call at each session's sizes; if its process dies, one report is all."""
     on_gpu = sessions[0].on_gpu
     calls = [_call(candidate, session) for session in sessions]
     payload = {"source": candidate.source, "gpu": on_gpu, "calls": calls}
@@ -71,7 +71,7 @@ def sanitize_module(candidate: Candidate, sessions: Sequence[ProblemSession], wo
 
 
 def _call(candidate: Candidate, session: ProblemSession) -> str:
-    """The first draw, and what a worker is told to load the module and to bind it, as JSON."""
+    """Return the first draw, and what a worker is told to load the module and to bind it, as JSON."""
     code = CandidateCode(candidate.tier, candidate.source, library="", cubin="")
     with session.first_draw() as draw:
         tensors = tuple(
@@ -190,7 +190,7 @@ def _report(*, ran: str = "", found: Sequence[str] = (), left_out: str = "") -> 
 
 
 def _own_on_cpu(log: str, here: str) -> str | None:
-    """The first error with a file in its trace that was built here."""
+    """Return the first error with a file in its trace that was built here."""
     for line in log.splitlines():
         if "runtime error: " in line and line.startswith(here):
             return said_first(line)
@@ -200,7 +200,7 @@ def _own_on_cpu(log: str, here: str) -> str | None:
 
 
 def _own_on_gpu(log: str, names: frozenset[str]) -> str | None:
-    """The first error in a kernel whose name is one of these words."""
+    """Return the first error in a kernel whose name is one of these words."""
     starts = [m.start() for m in _ON_GPU.finditer(log)]
     for start, end in zip(starts, [*starts[1:], len(log)], strict=False):  # none in a clean log
         text = _UNNAMED.sub("", log[start:end])

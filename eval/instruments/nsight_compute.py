@@ -67,7 +67,7 @@ METRICS = (TIME, DRAM, SM, OCCUPANCY, REGISTERS, L2_HITS, WAVES, *LIMITS.values(
 
 
 def read_counters(text: str) -> Counters | None:
-    """The longest kernel in what `ncu --csv --page raw --print-units base` printed; None when it holds none."""
+    """Return the longest kernel in what `ncu --csv --page raw --print-units base` printed; None when it holds none."""
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     rows = [row for row in csv.DictReader(lines[start:]) if (row.get("ID") or "").isdigit()]  # not that of units
@@ -95,7 +95,7 @@ def read_counters(text: str) -> Counters | None:
 
 
 def in_a_line(c: Counters) -> str:
-    """All that was counted, for a person."""
+    """Return all that was counted, for a person."""
     return (
         f"{c.kernel} ({c.time_share:.0%} of the time of {c.kernels}): DRAM {c.dram:.0%}, SM {c.sm:.0%}, occupancy "
         f"{c.occupancy:.0%} (held by {c.held_by}), {c.registers} registers a thread, L2 hits {c.l2_hits:.0%}, "
@@ -124,7 +124,7 @@ class Profiler:
         self.why_not = ""
 
     def look(self, verdict: Verdict, known: ProblemKnowledge, candidate: Candidate) -> Verdict:
-        """The verdict with what was counted, where it is worth a look."""
+        """Return the verdict with what was counted, where it is worth a look."""
         if not isinstance(verdict, Passed) or candidate.tier != "kernel" or verdict.label == "library rewrite":
             return verdict
         leads = verdict.measurement.speedup_eager.low >= known.leader.speedup
@@ -139,7 +139,7 @@ class Profiler:
         call = call_file(session, most_bytes=SHOWN_BYTES)
         payload = {"program": str(programs.checked), "call": base64.b64encode(call).decode(), "limit_s": COUNT_LIMIT_S}
         try:
-            with session.turns.alone():
+            with session.device_lock.alone():
                 reply = workers.call(RUN, payload, deadline_s=COUNT_LIMIT_S + START_S)
         except WorkerFailed as failure:
             reply = {"csv": "", "why": str(failure)}

@@ -62,7 +62,7 @@ _LINE = re.compile(r"(?:kernel\d+|main|cuda|candidate)\.(?:cpp|cu):(\d+)")  # th
 
 
 def call_file(session: ProblemSession, most_bytes: int | None = None) -> bytes:
-    """The arguments of one call on the session's first draw, as `rag_driver.h` reads them.
+    """Return the arguments of one call on the session's first draw, as `rag_driver.h` reads them.
 
     A tensor of more than `most_bytes` repeats its first ones.
     """
@@ -85,7 +85,7 @@ def call_file(session: ProblemSession, most_bytes: int | None = None) -> bytes:
 
 
 def takes(fp: FunctionalProblem) -> bool:
-    """Whether every argument has a form that the driver knows."""
+    """Return whether every argument has a form that the driver knows."""
     return all(not isinstance(a, ScalarArgument) or isinstance(a.value, bool | int | float) for a in fp.arguments)
 
 
@@ -113,7 +113,7 @@ def sanitize(
 
 
 def sanitized(workers: Workers, target: str, payload: Any, deadline_s: float) -> list[Report]:
-    """The reports that `target` makes in a child of `workers`; one if it dies."""
+    """Return the reports that `target` makes in a child of `workers`; one if it dies."""
     try:
         replies = workers.call(target, payload, deadline_s=deadline_s)["reports"]
     except WorkerFailed as failure:
@@ -267,7 +267,7 @@ def side_by_side(
 
 
 def said_first(log: str) -> str:
-    """What the tool says first, with the line of the candidate's source."""
+    """Return what the tool says first, with the line of the candidate's source."""
     sentence = next((m.group(1).strip() for pattern in _FOUND if (m := pattern.search(log))), "it ended in a crash")
     sentence = re.sub(r" on address 0x.*| on unknown address 0x.*", "", sentence)
     line = _LINE.search(log)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.eval.ids import content_id
-from rag_kernels.eval.machine.device_lock import Turns, locks
+from rag_kernels.eval.machine.device_lock import DeviceLock, locks
 from rag_kernels.eval.records import Backend, Device, Features, MachineError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def threads() -> int:
 
 @functools.cache
 def cache_bytes() -> int:
-    """The size of the CPU's last-level cache; 32 MiB where the system does not say."""
+    """Return the size of the CPU's last-level cache; 32 MiB where the system does not say."""
     sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     return max((int(s[:-1]) << {"K": 10, "M": 20}[s[-1]] for s in sizes if s[-1:] in {"K", "M"}), default=32 << 20)
 
@@ -47,13 +47,13 @@ def nvidia_smi(fields: str) -> str | None:
 
 
 def gpu_count() -> int:
-    """How many GPUs this process may use."""
+    """Return how many GPUs this process may use."""
     visible, found = os.environ.get("CUDA_VISIBLE_DEVICES"), len(_nvidia_smi("uuid"))
     return found if visible is None else min(found, len([name for name in visible.split(",") if name]))
 
 
 def _nvidia_smi(fields: str, *more: str) -> list[str]:
-    """A line for each GPU."""
+    """Return a line for each GPU."""
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *more]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
@@ -63,12 +63,12 @@ def _nvidia_smi(fields: str, *more: str) -> list[str]:
 
 
 def gpu_name() -> str | None:
-    """The name and compute capability of the GPU that is used here."""
+    """Return the name and compute capability of the GPU that is used here."""
     return nvidia_smi("name,compute_cap")
 
 
 def units(backend: Backend) -> list[str]:
-    """What a timing takes for itself, by names that no two of them share: the GPU, or each core."""
+    """Return what a timing takes for itself, by names that no two of them share: the GPU, or each core."""
     if backend == "cuda":
         return [nvidia_smi("uuid") or "gpu"]
     return [f"{platform.node()}-core{number}" for number in sorted(os.sched_getaffinity(0))]
@@ -81,7 +81,7 @@ def cpu_name() -> str:
 
 
 def open_device(backend: Backend, workers: Workers, cache: Path) -> Device:
-    """The device with its ceilings, from the cache or measured now (a second or two)."""
+    """Return the device with its ceilings, from the cache or measured now (a second or two)."""
     gpu = gpu_name() if backend == "cuda" else None
     if backend == "cuda" and gpu is None:
         raise MachineError("No NVIDIA GPU was found (nvidia-smi lists none); use --device cpu.")
@@ -89,7 +89,7 @@ def open_device(backend: Backend, workers: Workers, cache: Path) -> Device:
     arch = f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else _cpu_arch()
     file = cache / "devices" / f"{content_id('d', backend, name, arch, CEILINGS_VERSION)}.json"
     if not file.is_file():
-        with Turns(units(backend), locks(backend, cache)).alone():
+        with DeviceLock(units(backend), locks(backend, cache)).alone():
             if not file.is_file():  # another process may have measured it meanwhile
                 asked = {"backend": backend, "threads": threads()}
                 ceilings = workers.call("rag_kernels.eval.machine.device:measure", asked, deadline_s=MEASURE_LIMIT_S)
@@ -150,7 +150,7 @@ def measure(payload: dict[str, Any]) -> dict[str, float]:
 
 
 def floor_us(features: Features, device: Device) -> float:
-    """The physical floor of one call in microseconds: the larger of bytes over bandwidth and FLOPs over rate."""
+    """Return the physical floor of one call in microseconds: the larger of bytes over bandwidth and FLOPs over rate."""
     bytes_us = features.bytes_moved / (device.bandwidth_gbs * 1e3)
     flops_us = (features.flops + features.pointwise_flops) / (device.fp32_gflops * 1e3)
     return max(bytes_us, flops_us)

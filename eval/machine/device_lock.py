@@ -32,7 +32,7 @@ def locks(backend: Backend, cache: Path) -> Path:
     return cache
 
 
-class Turns:
+class DeviceLock:
     """One thread's way to its turns. Names are in an order that all keep to."""
 
     def __init__(self, names: Sequence[str], cache: Path) -> None:

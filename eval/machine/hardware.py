@@ -31,7 +31,7 @@ _EXTRAS = {"fma": "fused multiply-add", "avx512_bf16": "bf16 dot products", "avx
 
 
 def hardware(device: Device, workers: Workers, cache: Path) -> tuple[str, ...]:
-    """The facts of this device; nothing for a GPU that is not here."""
+    """Return the facts of this device; nothing for a GPU that is not here."""
     if device.backend == "cpu":
         return cpu_facts()
     if device.name == absent_gpu().name:
@@ -47,7 +47,7 @@ def hardware(device: Device, workers: Workers, cache: Path) -> tuple[str, ...]:
 
 
 def told_hardware(device: Device, folder: Path) -> tuple[str, ...]:
-    """The facts of a GPU that is elsewhere, if the file that its machine kept them in was brought here too."""
+    """Return the facts of a GPU that is elsewhere, if the file that its machine kept them in was brought here too."""
     file = _kept(device, folder)
     return gpu_facts(json.loads(file.read_text())) if file.is_file() else ()
 

@@ -30,7 +30,7 @@ class Clocks:
         self.mhz: list[int] = []
 
     def slowed(self) -> bool:
-        """Whether the device was slowed down since the last reading."""
+        """Return whether the device was slowed down since the last reading."""
         if self._gpu is not None:
             reasons, mhz = self._gpu()
             self.mhz.append(mhz)

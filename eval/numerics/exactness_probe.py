@@ -31,7 +31,7 @@ def targets(fp: FunctionalProblem) -> dict[str, Along]:
 def _argument(
     value: object, along: Along, nodes: dict[str, Node], arguments: dict[str, TensorArgument]
 ) -> tuple[str, Along] | None:
-    """The argument behind an operand, through transposes."""
+    """Return the argument behind an operand, through transposes."""
     while isinstance(value, Ref) and value.name in nodes and _is_transpose(nodes[value.name]):
         along = "rows" if along == "columns" else "columns"
         value = nodes[value.name].args[0]
@@ -45,7 +45,7 @@ def _is_transpose(node: Node) -> bool:
 
 
 def one_hot(value: torch.Tensor, along: Along, generator: torch.Generator) -> torch.Tensor:
-    """The probe's content for one argument of two or more dimensions."""
+    """Return the probe's content for one argument of two or more dimensions."""
     if along == "columns":
         return one_hot(value.mT, "rows", generator).mT
     flat = value.reshape(-1, value.shape[-1]) if along == "rows" else value
@@ -53,7 +53,7 @@ def one_hot(value: torch.Tensor, along: Along, generator: torch.Generator) -> to
 
 
 def relative_error(got: torch.Tensor, oracle: torch.Tensor) -> float:
-    """The largest error, relative to the element or to the RMS of all, whichever is larger."""
+    """Return the largest error, relative to the element or to the RMS of all, whichever is larger."""
     exact = oracle.double()
     scale = exact.abs().clamp_(min=max(float(exact.norm()) / max(1.0, exact.numel() ** 0.5), 1e-300))
     return float(((got.double() - exact).abs() / scale).max()) if exact.numel() else 0.0

@@ -32,7 +32,7 @@ def is_structured(values: torch.Tensor) -> bool:
 
 
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """An input of this kind, of the same shape, dtype and device as `own`."""
+    """Return an input of this kind, of the same shape, dtype and device as `own`."""
     if kind in {"own", "probe"} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
         return own
     normal = torch.randn(own.shape, generator=generator, device=own.device)

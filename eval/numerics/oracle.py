@@ -50,12 +50,12 @@ def tensors(result: Any) -> list[torch.Tensor]:
 
 
 def is_constant(value: torch.Tensor) -> bool:
-    """A tensor of one number throughout, as zero biases and unit scales are."""
+    """Return a tensor of one number throughout, as zero biases and unit scales are."""
     return value.is_floating_point() and value.numel() > 1 and bool((value == value.reshape(-1)[0]).all())
 
 
 def vary(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A parameter's next draw: constants (zero biases, unit scales) are moved, others rotated and scaled."""
+    """Return a parameter's next draw: constants (zero biases, unit scales) are moved, others rotated and scaled."""
     if not value.is_floating_point() or value.numel() == 0:
         return value
     if value.numel() == 1 or is_constant(value):

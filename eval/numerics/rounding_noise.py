@@ -61,7 +61,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _computes(func: Any, args: Any, result: Any) -> bool:
-    """Whether the result is new: not a view or another name of an operand, nor a tensor made from nothing."""
+    """Return whether the result is new: not a view or another name of an operand, nor a tensor made from nothing."""
     operands = [a for a in pytree.tree_leaves(args) if _is_float(a)]
     if func.is_view or not operands:
         return False

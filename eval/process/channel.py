@@ -40,7 +40,7 @@ class Failed:
 
 
 def failure_in(reply: Any) -> Failed | None:
-    """The failure that an answer tells of, if it is one."""
+    """Return the failure that an answer tells of, if it is one."""
     if isinstance(reply, dict) and reply.get("_") == "Failed":
         with suppress(codec.Malformed):
             return codec.decode_as(Failed, reply)
@@ -123,5 +123,5 @@ class Channel:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """A connected pair of stream sockets, closed on exec."""
+    """Return a connected pair of stream sockets, closed on exec."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -173,7 +173,7 @@ def _syscall(number: int, *arguments: object) -> int:
 
 
 def landlock_abi() -> int:
-    """The version of the kernel's Landlock; raises OSError where there is none."""
+    """Return the version of the kernel's Landlock; raises OSError where there is none."""
     return _syscall(LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
 
 
@@ -262,6 +262,6 @@ def _call(number: int, body: list[Instruction]) -> list[Instruction]:
 
 
 def _only(number: int, first: int, otherwise: int) -> list[Instruction]:
-    """The call is allowed with this first argument alone."""
+    """Return the call is allowed with this first argument alone."""
     check = [(LOAD, 0, 0, 16), (EQUAL, 0, 1, first), (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, otherwise)]
     return _call(number, check)

@@ -16,7 +16,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def tree(pid: int) -> list[int]:
-    """The process and its descendants, as far as /proc shows them."""
+    """Return the process and its descendants, as far as /proc shows them."""
     found, queue = [], [pid]
     while queue:
         found.append(queue.pop())
@@ -30,7 +30,7 @@ def strays(known: Container[int]) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """What any thread of the process has started; a thread or process that is gone has no children."""
+    """Return what any thread of the process has started; a thread or process that is gone has no children."""
     found: list[int] = []
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
@@ -62,7 +62,7 @@ def stands(pid: int) -> bool:
 
 
 def stat(folder: str) -> list[str]:
-    """The fields of a `stat` file from the state on (the name before it may hold anything)."""
+    """Return the fields of a `stat` file from the state on (the name before it may hold anything)."""
     with open(f"{folder}/stat") as f:
         return f.read().rpartition(")")[2].split()
 
@@ -74,7 +74,7 @@ def kill_tree(pid: int) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The process's own CPU clock, all threads and those that ended included."""
+    """Return the process's own CPU clock, all threads and those that ended included."""
     return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 

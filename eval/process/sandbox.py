@@ -104,12 +104,12 @@ class Sandbox:
 
 
 def allowed_env() -> dict[str, str]:
-    """The part of our environment that untrusted code may see."""
+    """Return the part of our environment that untrusted code may see."""
     return {name: os.environ[name] for name in ALLOWED_ENV if name in os.environ}
 
 
 def layers() -> tuple[str, ...]:
-    """The names of all layers that hold for a candidate's worker on this machine."""
+    """Return the names of all layers that hold for a candidate's worker on this machine."""
     return (*ALWAYS, *found().layers)
 
 
@@ -149,7 +149,7 @@ def _box(
     devices: Sequence[str],
     hidden: Sequence[str],
 ) -> list[str]:
-    """All of the file system is made here, of what is named and nothing else; every other folder is empty."""
+    """Return all of the file system is made here, of what is named and nothing else; every other folder is empty."""
     options = [shutil.which("bwrap") or "bwrap", "--new-session", *namespaces, "--dev", "/dev"]
     for path in dict.fromkeys(readable):
         options += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind-try", path, path]
@@ -167,7 +167,7 @@ def _box(
 
 
 def system_folders() -> list[str]:
-    """The system's programs and libraries, CUDA's, and those that the environment names."""
+    """Return the system's programs and libraries, CUDA's, and those that the environment names."""
     named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     named += [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     compilers = [shutil.which(os.environ.get(name) or name) for name in ("CC", "CXX", "g++", "nvcc", "ninja")]

@@ -200,7 +200,7 @@ def _limit(memory_bytes: int | None) -> None:
 
 
 def _members(child: _Child, children: dict[int, _Child]) -> list[int]:
-    """The worker's own tree, and what left a tree: one worker runs a candidate at a time."""
+    """Return the worker's own tree, and what left a tree: one worker runs a candidate at a time."""
     if not child.may_fork:
         return [child.pid]
     return tree(child.pid) + strays(children)
@@ -223,7 +223,7 @@ def _freeze(child: _Child, children: dict[int, _Child]) -> bool:
 
 
 def _activity(child: _Child, children: dict[int, _Child]) -> dict[str, Any]:
-    """What the kernel's clocks say; a child that may not fork costs one clock and one file."""
+    """Return what the kernel's clocks say; a child that may not fork costs one clock and one file."""
     cpu_s, threads, members = 0.0, 0, _members(child, children)
     for pid in members:
         try:

@@ -115,7 +115,7 @@ class Worker:
     def exchange(
         self, message: Any, *, deadline_s: float, fds: Sequence[int] = (), spin: bool = False
     ) -> tuple[Any, list[int]]:
-        """The same, with the descriptors that came with the reply: the caller's to close."""
+        """Return the same, with the descriptors that came with the reply: the caller's to close."""
         try:
             self._channel.settimeout(deadline_s)
             self._channel.send(message, fds)
@@ -134,7 +134,7 @@ class Worker:
         return reply, received
 
     def log(self) -> str:
-        """The tail of what the child wrote to stdout and stderr."""
+        """Return the tail of what the child wrote to stdout and stderr."""
         if self._log is not None:
             return self._log
         size = os.fstat(self._log_fd).st_size

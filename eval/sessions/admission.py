@@ -22,7 +22,7 @@ from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 
-ADMISSION_VERSION = "1"
+ADMISSION_VERSION = "2"
 EXAMINER = "rag_kernels.eval.children.examination:examine"
 BUDGET_S = 60.0  # measuring stops after this long; what is left out is noted
 DEADLINE_S = 300.0  # for modules whose single call is slow
@@ -37,7 +37,7 @@ ALREADY_KNOWN = frozenset({"zeros", "ones", "previous output"})  # need no look 
 
 
 def admission_file(fp: FunctionalProblem, device: Device, *, cache: Path) -> Path:
-    """Where this problem's admission on this machine is, or will be, kept."""
+    """Return where this problem's admission on this machine is, or will be, kept."""
     key = content_id("ad", fp.problem.source, device.key, version("torch"), ADMISSION_VERSION)
     return cache / "admissions" / f"{key}.json"
 
@@ -52,7 +52,7 @@ def open_admission(
     units: Sequence[str] = (),
     locks: Path = Path(),
 ) -> Admission:
-    """The cached admission, or one examined now. An examination that fails costs a note, never the problem.
+    """Return the cached admission, or one examined now. An examination that fails costs a note, never the problem.
 
     It takes turns (`machine.device_lock`) on `units`, with locks under the folder `locks`; the caller must hold none
     meanwhile.
@@ -76,7 +76,7 @@ def open_admission(
 
 
 def _examine(
-    fp: FunctionalProblem, device: Device, workers: Workers, budget_s: float, turns: tuple[list[str], str]
+    fp: FunctionalProblem, device: Device, workers: Workers, budget_s: float, device_lock: tuple[list[str], str]
 ) -> Examination:
     payload = {
         "problem": fp,
@@ -84,7 +84,7 @@ def _examine(
         "threads": threads(),
         "budget_s": budget_s,
         "seed": random.SystemRandom().getrandbits(40),
-        "turns": turns,
+        "lock": device_lock,
     }
     memory_bytes = None if device.backend == "cuda" else int(MEMORY_SHARE * _available_bytes())
     try:
@@ -119,37 +119,37 @@ def admit(found: Examination) -> Admission:
 
 
 def _degenerate(found: Examination) -> str:
-    """Why nothing, or nothing of interest, needs to be computed."""
+    """Return why nothing, or nothing of interest, needs to be computed."""
     if any(not output.finite for output in found.outputs) or not found.outputs:
         return ""
     slack = found.calibration.limit_rms if found.calibration else 0.0
-    known = {row.name for row in found.panel if row.passes_own or row.ratio <= slack}
+    known = {row.name for row in found.null_kernels if row.passes_own or row.ratio <= slack}
     for name, says in (("zeros", "is zero"), ("ones", "is one")):
         if name in known:
             return f"the output {says}, to rounding, with the problem's own inputs and parameters"
     if "previous output" in known:
         return "the output is the same for any inputs, to rounding: a kernel could compute it once and return it again"
-    copies = [row.name for row in found.panel if row.passes and row.name.startswith("copy of ")]
+    copies = [row.name for row in found.null_kernels if row.passes and row.name.startswith("copy of ")]
     if copies:
         return f"the output is a {copies[0]}: there is nothing to compute"
     elements = sum(math.prod(output.shape) for output in found.outputs)
     change = max(output.changed_max for output in found.outputs)
-    has_previous = any(row.name == "previous output" for row in found.panel)
+    has_previous = any(row.name == "previous output" for row in found.null_kernels)
     if has_previous and elements >= MIN_ELEMENTS and change <= SMALL_CHANGE:
         return f"the output hardly depends on the inputs: other ones move no element by more than {change:.1%} of it"
     return ""
 
 
 def _remarks(found: Examination) -> list[str]:
-    """What a reader should know of a problem that is not degenerate."""
+    """Return what a reader should know of a problem that is not degenerate."""
     remarks = []
     ignored = [s.name for s in found.sensitivities if s.change is not None and s.change <= IGNORED]
     if ignored:
         remarks.append(f"the output does not depend on {', '.join(ignored)}: a kernel need not read it")
-    for row in found.panel:
+    for row in found.null_kernels:
         if row.passes and row.name not in ALREADY_KNOWN:
             remarks.append(f"{row.name} would pass: less than the whole needs to be computed")
-    accepted = [row.name for row in found.panel if row.kernelbench and not row.passes_own]
+    accepted = [row.name for row in found.null_kernels if row.kernelbench and not row.passes_own]
     if accepted:
         remarks.append(f"KernelBench's own tolerance (1e-2) would accept {', '.join(accepted)}; this judge does not")
     if any(not output.finite for output in found.outputs):

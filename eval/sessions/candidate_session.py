@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, plain
-from rag_kernels.eval.buffers.output_snapshot import Taken, image
+from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot, image
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.errors import Internal
@@ -87,7 +87,7 @@ class Stopped(Internal):
 
 
 @dataclass
-class Place:
+class BoundBuffers:
     """Buffers that the candidate is bound to, for one session's problem."""
 
     session: ProblemSession
@@ -99,13 +99,13 @@ class Place:
     poison: int = POISONS[0]
 
 
-class Subject:
+class LoadedCandidate:
     """One candidate in one worker; a context manager. `session` is the problem it is for."""
 
     def __init__(self, session: ProblemSession, candidate: Candidate, library: Library | None) -> None:
         self.session, self.candidate, self.limits = session, candidate, session.limits
-        self.places: list[Place] = []
-        self.unbound: list[Place] = []  # where binding has not come to its end
+        self.places: list[BoundBuffers] = []
+        self.unbound: list[BoundBuffers] = []  # where binding has not come to its end
         self.is_module = candidate.tier == "module"
         self._requests = 0
         self.round_trips: list[float] = []  # seconds of requests for no call
@@ -147,7 +147,7 @@ class Subject:
         spin: bool = False,
     ) -> T:
         """One request; whatever goes wrong with it ends the trial."""
-        self.session.turns.give_way()
+        self.session.device_lock.give_way()
         deadline_s = deadline_s or self.limits.open_s
         return self._send_or_stop(request, kind, stage=stage, deadline_s=deadline_s, fds=fds, spin=spin)
 
@@ -185,8 +185,8 @@ class Subject:
             raise Stopped(Rejected("forged_answer", why)) from None
 
     def bind(
-        self, session: ProblemSession, *, tight: bool = False, strided: bool = False, beside: Place | None = None
-    ) -> Place:
+        self, session: ProblemSession, *, tight: bool = False, strided: bool = False, beside: BoundBuffers | None = None
+    ) -> BoundBuffers:
         """Bind to buffers of their own; `tight` puts every tensor's end right before a guard page (CPU).
 
         `strided` binds to copies of the first draw, laid out in memory with the last two dimensions exchanged. A place
@@ -197,7 +197,7 @@ class Subject:
             content = Arena(session.specs, readers_only="read-only inputs" not in self.limits.without, tight=True)
         like = next((p for p in self.places if p.session is session), None)
         outputs = None if session.on_gpu else Arena(session.fp.outputs, tight=tight)
-        place = Place(session, len(self.places), content, outputs, restarts=session.restarts)
+        place = BoundBuffers(session, len(self.places), content, outputs, restarts=session.restarts)
         session.write(plain(0, len(session.specs)), place.content)  # a constructor sees inputs that no call will use
         told = binding(session.fp, self.candidate, session.opened)
         told = replace(told, seed=session.rng.getrandbits(40), beside=beside.number if beside else None)
@@ -222,7 +222,7 @@ class Subject:
             self.worker.keep_to([self.session.core])
         return place
 
-    def _hold_draws(self, place: Place) -> None:
+    def _hold_draws(self, place: BoundBuffers) -> None:
         """GPU only: whole draws on the device, put there by our own code: a failure is not the candidate's."""
         place = next(p for p in self.places if p.session is place.session)  # the others share what the first one holds
         if place.restarts != place.session.restarts:
@@ -242,7 +242,7 @@ class Subject:
                 raise Stopped(_failed(failure, "load", self.limits.open_s), alive=failure.alive) from failure
             place.held += 1
 
-    def prepare(self, place: Place, recipe: Recipe, *, cold: bool = False, written: bool = False) -> None:
+    def prepare(self, place: BoundBuffers, recipe: Recipe, *, cold: bool = False, written: bool = False) -> None:
         """Lay out the content of the next call, poison the outputs, and leave nothing of the call before.
 
         `written` says that the session has this content in place already (CPU); `cold` empties the caches.
@@ -250,7 +250,7 @@ class Subject:
         self.prepare_all([place], [recipe], cold=cold, written=written)
 
     def prepare_all(
-        self, places: Sequence[Place], recipes: Sequence[Recipe], *, cold: bool = False, written: bool = False
+        self, places: Sequence[BoundBuffers], recipes: Sequence[Recipe], *, cold: bool = False, written: bool = False
     ) -> None:
         """The same for a burst of calls, in one request: of places that share a content (CPU) the last recipe holds."""
         session, numbers = places[0].session, tuple(place.number for place in places)
@@ -270,14 +270,14 @@ class Subject:
                 session.empty_caches()
         self._ask(Ready(numbers), Done)
 
-    def call(self, place: Place) -> float:
+    def call(self, place: BoundBuffers) -> float:
         """One timed call: seconds on the judge's clock."""
         limit_s = place.session.call_limit_s
         start = perf_counter()
         self._ask(Call(place.number), Done, deadline_s=limit_s)
         return perf_counter() - start
 
-    def call_all(self, places: Sequence[Place], reference: ReferenceTimes, *, delay_s: float = 0.0) -> float:
+    def call_all(self, places: Sequence[BoundBuffers], reference: ReferenceTimes, *, delay_s: float = 0.0) -> float:
         """Make a timed burst of calls, with one wait at the end; return its seconds without the way there and back.
 
         That takes as long as in a request for no call behind the same delay, and at most as long as the reference's: a
@@ -289,15 +289,15 @@ class Subject:
         own_s = self.round_trips[-1] if delay_s else statistics.median(self.round_trips)
         return max(seconds - min(own_s, reference.round_trip_s(seconds)), LEAST_S)
 
-    def _burst_s(self, places: Sequence[Place], delay_s: float) -> float:
+    def _burst_s(self, places: Sequence[BoundBuffers], delay_s: float) -> float:
         limit_s = self.session.call_limit_s * max(1, len(places))
         begin_s = time.monotonic() + delay_s if delay_s else 0.0
         start = perf_counter() + delay_s
         self._ask(Burst(tuple(p.number for p in places), begin_s), Done, deadline_s=limit_s, spin=bool(delay_s))
         return perf_counter() - start
 
-    def outputs(self, place: Place, *, keep: bool = False) -> Taken:
-        """A copy of what the last call wrote, after its form and surroundings were checked.
+    def outputs(self, place: BoundBuffers, *, keep: bool = False) -> OutputSnapshot:
+        """Return a copy of what the last call wrote, after its form and surroundings were checked.
 
         On a GPU it is good until the next one, unless it is to be kept.
         """
@@ -316,24 +316,24 @@ class Subject:
             raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
         return taken
 
-    def _wrote_beside(self, place: Place) -> bool:
+    def _wrote_beside(self, place: BoundBuffers) -> bool:
         """CPU, kernel tier: whether the rest of the outputs' pages is not the poison any more."""
         outputs = place.outputs
         if self.candidate.tier != "kernel" or outputs is None or "poison" in self.limits.without:
             return False
         return any(bool((outputs.slack(i) != place.poison).any()) for i in range(len(outputs.specs)))
 
-    def input_hash(self, place: Place) -> str:
+    def input_hash(self, place: BoundBuffers) -> str:
         """GPU only: on a CPU the inputs are mapped read-only."""
         return self._ask(HashInputs(place.number), Hashed).hash if place.session.on_gpu else ""
 
-    def fingerprint(self, place: Place) -> bytes:
-        """A short image of the outputs: the judge's own reading where they lie in shared memory."""
+    def fingerprint(self, place: BoundBuffers) -> bytes:
+        """Return a short image of the outputs: the judge's own reading where they lie in shared memory."""
         if self.candidate.tier != "kernel" or place.outputs is None:
             return self._ask(HashOutputs(place.number), Hashed).hash.encode()
         return b"".join(image(place.outputs.bytes(i)) for i in range(len(place.outputs.specs)))
 
-    def handed_over(self, place: Place, outputs: Taken, fingerprint: bytes) -> bool:
+    def handed_over(self, place: BoundBuffers, outputs: OutputSnapshot, fingerprint: bytes) -> bool:
         """Whether outputs are what the fingerprint was taken of: no other tensors, made when they were collected."""
         in_place = self.candidate.tier == "kernel" and not place.session.on_gpu
         return in_place or outputs.digest() == fingerprint
@@ -345,7 +345,7 @@ class Subject:
         """Composed tier: its own kernels do nothing from now on."""
         self._ask(Mute(muted), Done)
 
-    def recorded(self, place: Place) -> tuple[bytes, str]:
+    def recorded(self, place: BoundBuffers) -> tuple[bytes, str]:
         """Composed tier: the calls of its kernels in one call, for a checked program, or why there are none."""
         reply = self._ask(RecordCalls(place.number), Recorded)
         try:
@@ -353,7 +353,7 @@ class Subject:
         except ValueError:
             raise Stopped(Rejected("forged_answer", "The candidate's process sent calls that are none.")) from None
 
-    def profile(self, place: Place) -> Profile:
+    def profile(self, place: BoundBuffers) -> Profile:
         """One call under a profiler."""
         return self._ask(ProfileCall(place.number), Profile)
 
@@ -386,7 +386,7 @@ class Subject:
             if place.content is not place.session.content:
                 place.content.close()
 
-    def __enter__(self) -> Subject:
+    def __enter__(self) -> LoadedCandidate:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -394,7 +394,7 @@ class Subject:
 
 
 def binding(fp: FunctionalProblem, candidate: Candidate, opened: Opened) -> Binding:
-    """What a candidate's worker is told of its arguments: their form, never the problem's source."""
+    """Return what a candidate's worker is told of its arguments: their form, never the problem's source."""
     position = {a.name: i for i, a in enumerate(fp.tensors)}
     told = Binding(
         arguments=tuple(
@@ -415,7 +415,7 @@ def binding(fp: FunctionalProblem, candidate: Candidate, opened: Opened) -> Bind
 
 
 def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:
-    """How a worker's end reads as a verdict."""
+    """Return how a worker's end reads as a verdict."""
     during = "while it was loaded" if stage == "load" else "during a call"
     if failure.kind == "timed_out":
         return TimedOut(stage, deadline_s, f"The candidate did not finish within {deadline_s:g} s {during}.")

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random_recipe, whole_draw
-from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
 from rag_kernels.eval.input_kinds import SPECIAL, STRICT
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, threads
-from rag_kernels.eval.machine.device_lock import Turns
+from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,
@@ -72,7 +72,7 @@ class ProblemSession:
         candidate_workers: Workers,
         device: Device,
         limits: Limits,
-        turns: Turns | None = None,
+        device_lock: DeviceLock | None = None,
     ) -> None:
         if fp.uses_random:
             raise ProblemError(
@@ -81,7 +81,7 @@ class ProblemSession:
             )
         self.fp, self.device, self.limits = fp, device, limits
         self.workers, self.candidate_workers = workers, candidate_workers
-        self.turns = turns or Turns((), Path())  # without names everything is one's own
+        self.device_lock = device_lock or DeviceLock((), Path())  # without names everything is one's own
         self.rng = random.SystemRandom()
         self.specs = [a.spec for a in fp.tensors]
         self.content = Arena(self.specs, readers_only="read-only inputs" not in limits.without)
@@ -163,7 +163,7 @@ class ProblemSession:
         spin: bool = False,
     ) -> T:
         """One request to the reference worker; its failure is the problem's fault, not a candidate's."""
-        self.turns.give_way()
+        self.device_lock.give_way()
         try:
             return self.send(request, kind, deadline_s=deadline_s or self.limits.open_s, fds=fds, spin=spin)
         except WorkerFailed as failure:
@@ -178,7 +178,7 @@ class ProblemSession:
         fds: Sequence[int] = (),
         spin: bool = False,
     ) -> T:
-        """The same at once, where a failure (`WorkerFailed`) is the caller's to judge."""
+        """Return the same at once, where a failure (`WorkerFailed`) is the caller's to judge."""
         reply, unasked = _exchange(self.worker, request, kind, deadline_s=deadline_s, fds=fds, spin=spin)
         for fd in unasked:
             os.close(fd)
@@ -245,7 +245,7 @@ class ProblemSession:
         return None if kind == "probe" and reply.worst_error > STRICT / 2 else draw
 
     def _try_answer(self, draw: int, *, noisy: bool) -> Answered | None:
-        """The answer to inputs that may be too much for the module; None if it raises."""
+        """Return the answer to inputs that may be too much for the module; None if it raises."""
         self.write(plain(draw, len(self.specs)))
         try:
             limit_s = max(self.limits.open_s, self.call_limit_s)
@@ -287,7 +287,7 @@ class ProblemSession:
         return random_recipe(self.specs, self.movable, self.own_draws, self.rng)
 
     def with_parameters_of(self, one: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
-        """The recipes, with what is no input as in this one: a module has its parameters once for all calls."""
+        """Return the recipes, with what is no input as in this one: a module has its parameters once for all calls."""
         inputs = [a.role == "input" for a in self.fp.tensors]
         return [
             tuple(own if moves else shared for own, shared, moves in zip(recipe, one, inputs, strict=True))
@@ -314,7 +314,7 @@ class ProblemSession:
         if draw is not None and draw not in self.answered:
             self._answer(draw)
 
-    def check(self, outputs: Taken, recipe: Recipe) -> tuple[Comparison, ...]:
+    def check(self, outputs: OutputSnapshot, recipe: Recipe) -> tuple[Comparison, ...]:
         """Compare a call's outputs with the answer, one by one."""
         self.require_answer(recipe)
         draw = whole_draw(recipe)
@@ -327,22 +327,22 @@ class ProblemSession:
         limit_s = max(self.limits.open_s, self.call_limit_s)
         return self.ask(CheckOutputs(draw, outputs.number, limits), Checked, deadline_s=limit_s).results
 
-    def _submit(self, outputs: Taken) -> None:
+    def _submit(self, outputs: OutputSnapshot) -> None:
         for index, raw in enumerate(outputs.copies):
             copy_bytes(self.submitted.bytes(index), raw)
 
-    def take(self, outputs: Arena | None, *, keep: bool) -> Taken:
+    def take(self, outputs: Arena | None, *, keep: bool) -> OutputSnapshot:
         """A copy of what a candidate wrote: to `outputs`, or (GPU) to the shared memory. There it is good until the
         next one, unless it is to be kept for one check."""
         if outputs is not None:
-            return Taken(tuple(copied(outputs.bytes(index)) for index in range(len(self.fp.outputs))))
+            return OutputSnapshot(tuple(copied(outputs.bytes(index)) for index in range(len(self.fp.outputs))))
         reply = self.ask(TakeOutputs(keep), TookOutputs)
-        return Taken(number=reply.taken, hash=reply.hash)
+        return OutputSnapshot(number=reply.taken, hash=reply.hash)
 
     def share(self) -> tuple[int, int]:
         """GPU: the memory through which a new candidate gets draws and hands its outputs over, emptied of what an
         earlier one wrote: its descriptor, and its bytes."""
-        self.turns.give_way()
+        self.device_lock.give_way()
         try:
             reply, made = _exchange(self.worker, EmptyExchange(), Exchanged, deadline_s=self.limits.open_s)
         except WorkerFailed as failure:
@@ -358,8 +358,8 @@ class ProblemSession:
             os.close(self._shared[0])
             self._shared = None
 
-    def precision(self, outputs: Taken, draw: int) -> tuple[str, float]:
-        """The precision class that the outputs on the probe's draw show, and their relative error."""
+    def precision(self, outputs: OutputSnapshot, draw: int) -> tuple[str, float]:
+        """Return the precision class that the outputs on the probe's draw show, and their relative error."""
         self._submit(outputs)
         reply = self.ask(ShowPrecision(draw, outputs.number), PrecisionShown)
         return reply.name, reply.error

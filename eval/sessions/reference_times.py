@@ -108,9 +108,9 @@ class ReferenceTimes:
         return max(1, min(rule.burst_calls, max(2, math.ceil(rule.burst_s / alone_s)), room))
 
     def eager_estimate_s(self) -> float:
-        """The best of three eager calls, measured once per session."""
+        """Return the best of three eager calls, measured once per session."""
         if not self.eager_s:
-            with self._session.turns.alone():
+            with self._session.device_lock.alone():
                 self._session.write(self._session.random_recipe())
                 self.eager_s = [self.call("eager") for _ in range(3)]
             self._session.call_s = min(self.eager_s)

@@ -18,7 +18,7 @@ from typing import Literal
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device_lock import Turns
+from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 from rag_kernels.eval.sessions.admission import admission_file, open_admission
@@ -40,7 +40,7 @@ class Sessions:
     workers: Workers
     candidate_workers: Workers
     cache: Path
-    turns: Turns
+    device_lock: DeviceLock
     at_other_sizes: AtOtherSizes | None
     _kept: ProblemKnowledge | None = None
     _other_sizes: dict[tuple[str, Sizes], FunctionalProblem | None] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Sessions:
         *,
         workers: Workers | None = None,
         limits: Limits | None = None,
-        turns: Turns | None = None,
+        device_lock: DeviceLock | None = None,
     ) -> ProblemSession:
         """Open a session of its own, to be closed by who asked for it."""
         return ProblemSession(
@@ -61,7 +61,7 @@ class Sessions:
             candidate_workers=self.candidate_workers,
             device=self.device,
             limits=limits or self.limits,
-            turns=turns or self.turns,
+            device_lock=device_lock or self.device_lock,
         )
 
     def for_baselines(self, fp: FunctionalProblem, workers: Workers) -> ProblemSession:
@@ -101,7 +101,7 @@ class Sessions:
             try:
                 session = opened.enter_context(self.new(fp))
             finally:
-                with self.turns.away():
+                with self.device_lock.away():
                     wait([examined])
                     wait([small])
             return session, small.result()
@@ -113,10 +113,12 @@ class Sessions:
             self._kept = None
 
     def admission(self, fp: FunctionalProblem) -> Admission:
-        """What is known of the problem itself: examined once, kept in the cache."""
+        """Return what is known of the problem itself: examined once, kept in the cache."""
         file = admission_file(fp, self.device, cache=self.cache)
         with self._one_at_a_time[fp.problem.id]:
-            return open_admission(file, fp, self.device, self.workers, units=self.turns.names, locks=self.turns.cache)
+            return open_admission(
+                file, fp, self.device, self.workers, units=self.device_lock.names, locks=self.device_lock.cache
+            )
 
     def examine_ahead(self, fp: FunctionalProblem) -> None:
         """What `open` will want to know of the problem; from any thread. What is wrong with it shows again there.
@@ -138,30 +140,32 @@ class Sessions:
         """Add the problem's admission, and the problem at other sizes; `opened` closes them if one cannot be opened."""
         admission = None
         if "admission" not in self.limits.without:
-            with self.turns.away():  # it takes its own
+            with self.device_lock.away():  # it takes its own
                 admission = self.admission(session.fp)
         session.compare_by(admission)
         if small is None:
-            small = session if takes_special(session.fp) else self._at(session.fp, "small", self.turns, opened)
-        odd = self._at(session.fp, "odd", self.turns, opened) if thorough else None
+            small = session if takes_special(session.fp) else self._at(session.fp, "small", self.device_lock, opened)
+        odd = self._at(session.fp, "odd", self.device_lock, opened) if thorough else None
         for other in (small, odd):
             if other is not None and self.limits.precision != "strict":
                 other.compare_by(admission)  # how far off a lower precision may be is known at the own sizes
         return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd)
 
-    def _at(self, fp: FunctionalProblem, sizes: Sizes, turns: Turns, opened: ExitStack) -> ProblemSession | None:
+    def _at(
+        self, fp: FunctionalProblem, sizes: Sizes, device_lock: DeviceLock, opened: ExitStack
+    ) -> ProblemSession | None:
         found = self._other_size(fp, sizes)
-        return opened.enter_context(self.new(found, turns=turns)) if found is not None else None
+        return opened.enter_context(self.new(found, device_lock=device_lock)) if found is not None else None
 
     def _small_beside(self, fp: FunctionalProblem, opened: ExitStack) -> ProblemSession | None:
         """The problem at small sizes, opened in a thread with turns of its own; None where its own size will do."""
         if takes_special(fp) or self._other_size(fp, "small") is None:
             return None
-        turns = Turns(self.turns.names, self.turns.cache)
-        with turns.shared():
-            session = self._at(fp, "small", turns, opened)
+        device_lock = DeviceLock(self.device_lock.names, self.device_lock.cache)
+        with device_lock.shared():
+            session = self._at(fp, "small", device_lock, opened)
         if session is not None:
-            session.turns = self.turns
+            session.device_lock = self.device_lock
         return session
 
     def _other_size(self, fp: FunctionalProblem, sizes: Sizes) -> FunctionalProblem | None:

@@ -36,13 +36,13 @@ NOT_ASKED = Baseline(None, None, "torch.compile was not asked for")
 
 
 def baseline_file(fp: FunctionalProblem, device: Device, *, environment: str, rule: TimingRule, cache: Path) -> Path:
-    """Where this problem's baseline on this machine is, or will be, kept."""
+    """Return where this problem's baseline on this machine is, or will be, kept."""
     key = content_id("bl", fp.problem.source, device.key, environment, BASELINE_VERSION, rule.version)
     return cache / "baselines" / f"{key}.json"
 
 
 def open_baseline(file: Path, open_session: Callable[[], ProblemSession]) -> Baseline:
-    """The cached baseline, or one measured now (torch.compile takes seconds to a minute on a CPU)."""
+    """Return the cached baseline, or one measured now (torch.compile takes seconds to a minute on a CPU)."""
     if not file.is_file():
         with open_session() as own:
             times = ReferenceTimes(own)
@@ -66,7 +66,7 @@ def _measure(session: ProblemSession, timed: ReferenceTimes) -> Baseline:
         return Baseline(None, None, timed.compile_note)
     pairs = pairs_for(2 * timed.eager_estimate_s(), rule, least=rule.pairs // 2, most=rule.pairs)
     calls = timed.calls_for(timed.eager_estimate_s() / rule.faster)
-    with session.turns.alone():
+    with session.device_lock.alone():
         paired = interleave(
             Paired({variant: [] for variant in ["eager", *timed.variants]}, rule=rule),
             pairs,

@@ -34,12 +34,12 @@ class Paired:
         return Ratio(*(math.prod(values) ** (1 / len(parts)) for values in zip(*map(_values, parts), strict=True)))
 
     def is_narrow(self, of: str, over: str) -> bool:
-        """Whether the speed-up is known to within 1 % or so, wherever it lies."""
+        """Return whether the speed-up is known to within 1 % or so, wherever it lies."""
         found = self.speedup(of, over)
         return found.high <= self.rule.narrow * found.low
 
     def by_order(self, of: str, over: str) -> list[Ratio]:
-        """The speed-up where `of` ran before `over`, and where it ran after; one for all where pairs are few."""
+        """Return the speed-up where `of` ran before `over`, and where it ran after; one for all where pairs are few."""
         first = [order.index(of) < order.index(over) for order in self.orders]
         halves = [[i for i, before in enumerate(first) if before is side] for side in (True, False)]
         if min(map(len, halves)) < self.rule.min_half:
@@ -97,7 +97,7 @@ def ratio_of(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> Ratio
 
 
 def product(a: Ratio, b: Ratio) -> Ratio:
-    """A ratio of ratios, with the intervals multiplied (wider than either: the safe side)."""
+    """Return a ratio of ratios, with the intervals multiplied (wider than either: the safe side)."""
     return Ratio(a.median * b.median, a.low * b.low, a.high * b.high)
 
 

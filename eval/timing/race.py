@@ -1,6 +1,6 @@
 """Interleaved timing of a candidate against eager (and, in a confirmation, torch.compile), on the judge's clock.
 
-Comes in: a Subject, and the reference's clock. Goes out: paired seconds, with recipes and outputs of the calls that
+Comes in: a LoadedCandidate, the reference's clock. Goes out: paired seconds, with recipes and outputs of the calls that
 will be checked. Order within a pair is random, every call has fresh content, and which calls are kept is a secret.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from rag_kernels.eval.buffers.call_content import Recipe
-from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.machine.throttling import Clocks
 from rag_kernels.eval.records import Ratio
-from rag_kernels.eval.sessions.candidate_session import LEAST_S, Place, Subject
+from rag_kernels.eval.sessions.candidate_session import LEAST_S, BoundBuffers, LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave, pairs_for
@@ -28,7 +28,7 @@ AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
 class Times(Paired):
     """Of these variants one is `candidate`."""
 
-    kept: list[tuple[Recipe, Taken]] = field(default_factory=list)  # outputs to be checked after it
+    kept: list[tuple[Recipe, OutputSnapshot]] = field(default_factory=list)  # outputs to be checked after it
     checked: int = 0  # outputs that were too large to be kept
     slowed: list[bool] = field(default_factory=list)  # pairs in which the device was throttled
     mhz: tuple[int, int] | None = None  # the least and the greatest clock of a GPU's multiprocessors
@@ -49,7 +49,7 @@ class Times(Paired):
         return sum(self.slowed) > len(self.slowed) / 2
 
 
-def _leave(place: Place, outputs: Taken, recipe: Recipe) -> None:
+def _leave(place: BoundBuffers, outputs: OutputSnapshot, recipe: Recipe) -> None:
     """No check of large outputs."""
 
 
@@ -58,11 +58,11 @@ class Race:
 
     def __init__(
         self,
-        subject: Subject,
-        place: Place,
+        subject: LoadedCandidate,
+        place: BoundBuffers,
         reference: ReferenceTimes,
         variants: Sequence[str],
-        check: Callable[[Place, Taken, Recipe], None] = _leave,
+        check: Callable[[BoundBuffers, OutputSnapshot, Recipe], None] = _leave,
         *,
         best_speedup: float = 0.0,
     ) -> None:
@@ -71,7 +71,7 @@ class Race:
         self.rule = self.session.limits.timing
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
-        self.burst: list[Place] = []
+        self.burst: list[BoundBuffers] = []
         self.first_s = self._first_s()  # without what asking for it takes
         wanted = self.reference.calls_for(min(self.first_s, self.reference.eager_estimate_s()))
         mine = min(
@@ -86,15 +86,15 @@ class Race:
         """About what a call of the candidate takes."""
         self.session.write(recipe := self.session.random_recipe())
         taken = []
-        with self.session.turns.alone():
+        with self.session.device_lock.alone():
             for _ in range(2):
                 self.subject.prepare(self.place, recipe)
                 taken.append(self.subject.call(self.place))
         return max(min(taken) - self.rule.asking_s * self.session.on_gpu, LEAST_S)
 
-    def _places(self, wanted: int) -> list[Place]:
+    def _places(self, wanted: int) -> list[BoundBuffers]:
         """Buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
-        places: list[Place] = []
+        places: list[BoundBuffers] = []
         end = perf_counter() + self.rule.bind_s
         while len(places) < wanted and (len(places) < self.rule.least_burst or perf_counter() < end):
             places.append(self.subject.bind(self.session, beside=next(iter([*self.burst, *places]), None)))
@@ -102,7 +102,7 @@ class Race:
 
     def _missing(self) -> int:
         """How many calls a burst of the most short ones needs beside them, for asking to take little of its time."""
-        with self.session.turns.alone():
+        with self.session.device_lock.alone():
             taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
         share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
         wanted = math.ceil(len(self.burst) * share / (self.rule.most_asking / 2))
@@ -154,7 +154,7 @@ class Race:
             narrow = enough and all(times.is_narrow("candidate", other) for other in self.variants[:-1])
             return times.stopped_early or narrow
 
-        with session.turns.alone(), timed.on_one_core():
+        with session.device_lock.alone(), timed.on_one_core():
             interleave(times, count, session.rng, before=before, measure=measure, after=after)
         times.mhz = (min(clocks.mhz), max(clocks.mhz)) if clocks.mhz else None
         return times.at_full_speed()
@@ -173,13 +173,13 @@ class Race:
         return {n for s, wanted in stretches for n in self.session.rng.sample(s, min(wanted, len(s)))}
 
     def asking(self, times: Times) -> float:
-        """How long asking for a burst takes beside the burst, of either side; 0 for single calls."""
+        """Return how long asking for a burst takes beside the burst, of either side; 0 for single calls."""
         calls = {"eager": self.calls, "candidate": len(self.burst)}
         bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]
         trips = self.reference.round_trips
         return statistics.median(trips) / min(bursts) if bursts and trips else 0.0
 
-    def _keep(self, times: Times, place: Place, recipe: Recipe) -> None:
+    def _keep(self, times: Times, place: BoundBuffers, recipe: Recipe) -> None:
         """Have outputs checked: after the race, or if they are large at once.
 
         On a GPU that takes memory which the reference had at hand: it gets some again in calls that nobody times.
@@ -203,19 +203,19 @@ class Race:
         if not session.on_gpu:
             return 0.0
         session.write(session.random_recipe())
-        with session.turns.alone(), self.subject.frozen():
+        with session.device_lock.alone(), self.subject.frozen():
             for variant in [*self.variants[:-1]] * 2:  # the first time takes a host longer
                 timed.call(variant, calls=self.calls)
         least = 0.0 if self.subject.candidate.tier == "kernel" else max(1, len(self.burst)) * self.first_s
         return min(max(timed.delay_s(self.calls), least), self.rule.most_delay_s)
 
-    def _single(self, recipe: Recipe, cold: bool, delay_s: float) -> tuple[Place, Recipe, float]:
+    def _single(self, recipe: Recipe, cold: bool, delay_s: float) -> tuple[BoundBuffers, Recipe, float]:
         self.subject.prepare(self.place, recipe, cold=cold, written=True)
         if not delay_s:
             return self.place, recipe, self.subject.call(self.place)
         return self.place, recipe, self.subject.call_all([self.place], self.reference, delay_s=delay_s)
 
-    def _burst(self, cold: bool, delay_s: float = 0.0) -> tuple[Place, Recipe, float]:
+    def _burst(self, cold: bool, delay_s: float = 0.0) -> tuple[BoundBuffers, Recipe, float]:
         """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
         recipes = [self.session.random_recipe() for _ in self.burst]
         if self.subject.is_module:
@@ -228,19 +228,19 @@ class Race:
         return self.burst[chosen], recipes[chosen], seconds / len(self.burst)
 
     def _pairs(self) -> int:
-        """The number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
+        """Return the number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
         eager_s = self.reference.eager_estimate_s()
         if self.first_s > self.rule.slow_factor * eager_s:
             return self.rule.few_pairs
         return pairs_for(2 * self.calls * eager_s, self.rule)
 
     def _is_behind(self, times: Times) -> bool:
-        """Whether even the top of the interval so far is below the best candidate of this session."""
+        """Return whether even the top of the interval so far is below the best candidate of this session."""
         best = self.best_speedup
         return best > 0 and times.speedup("candidate", "eager").high < self.rule.behind * best
 
-    def _repeats(self, place: Place, recipe: Recipe) -> bool:
-        """The same bytes as for other content deserve a full check."""
+    def _repeats(self, place: BoundBuffers, recipe: Recipe) -> bool:
+        """Return the same bytes as for other content deserve a full check."""
         if "fingerprints" in self.session.limits.without:
             return False
         fingerprint = self.subject.fingerprint(place)
@@ -257,7 +257,7 @@ def order_matters(times: Times) -> str:
 
 def self_check(session: ProblemSession, reference: ReferenceTimes, pairs: int) -> Ratio:
     """Eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
-    with session.turns.alone():
+    with session.device_lock.alone():
         times = interleave(
             Paired({"one": [], "other": []}, rule=session.limits.timing),
             pairs,

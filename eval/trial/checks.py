@@ -1,7 +1,7 @@
 """Is a candidate right? One function a check, cheapest first; each ends the trial if it finds something.
 
-Comes in: a Subject bound to buffers of a ProblemSession. Goes out: labels ("fragile: large") and what was checked.
-Whether a call is checked, and how, is decided here after the call, in secret.
+Comes in: a LoadedCandidate bound to buffers of a ProblemSession. Goes out: labels ("fragile: large") and what was
+checked. Whether a call is checked, and how, is decided here after the call, in secret.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
-from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.input_kinds import SPECIAL
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.records import Rejected, Wrong
-from rag_kernels.eval.sessions.candidate_session import Place, Stopped, Subject
+from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
@@ -48,17 +48,19 @@ class Findings:
 class Checks:
     """The checks of one candidate; `place` is where it is bound to the problem at its own sizes."""
 
-    def __init__(self, subject: Subject, place: Place, found: Findings, without: frozenset[str]) -> None:
+    def __init__(self, subject: LoadedCandidate, place: BoundBuffers, found: Findings, without: frozenset[str]) -> None:
         self.subject, self.place, self.found, self.without = subject, place, found, without
         self.relative = 0.0  # of the last comparison that failed
 
-    def compare(self, place: Place, outputs: Taken, recipe: Recipe, input_class: str) -> None:
+    def compare(self, place: BoundBuffers, outputs: OutputSnapshot, recipe: Recipe, input_class: str) -> None:
         """Full comparison of one call's outputs; the class names the draw in the verdict."""
         wrong = self._compare(place.session, outputs, recipe, input_class)
         if wrong is not None:
             raise Stopped(wrong, alive=True)
 
-    def _compare(self, session: ProblemSession, outputs: Taken, recipe: Recipe, input_class: str) -> Wrong | None:
+    def _compare(
+        self, session: ProblemSession, outputs: OutputSnapshot, recipe: Recipe, input_class: str
+    ) -> Wrong | None:
         results = session.check(outputs, recipe)
         for number, result in enumerate(results):
             self.found.worst_ratio = max(self.found.worst_ratio, result.ratio if result.ok else 0.0)
@@ -93,7 +95,7 @@ class Checks:
         """One call on what was there when it was bound; nothing is noted."""
         self._call_and_compare(self.place, plain(0, len(self.place.session.specs)), "strided input")
 
-    def _call_and_compare(self, place: Place, recipe: Recipe, input_class: str) -> None:
+    def _call_and_compare(self, place: BoundBuffers, recipe: Recipe, input_class: str) -> None:
         subject, session = self.subject, place.session
         session.require_answer(recipe)
         subject.prepare(place, recipe)
@@ -105,7 +107,7 @@ class Checks:
             raise Stopped(Rejected("input_mutated", "The candidate changed its inputs."))
         self._require_unchanged(place, outputs, image)
 
-    def _require_unchanged(self, place: Place, outputs: Taken, image: bytes) -> None:
+    def _require_unchanged(self, place: BoundBuffers, outputs: OutputSnapshot, image: bytes) -> None:
         """What was there when the call returned is still there: in full on a CPU, by a fingerprint on a GPU."""
         if "late-write check" in self.without:
             return
@@ -165,7 +167,7 @@ class Checks:
         self.subject.outputs(self.place)
         return busy_s, first_s - (self.subject.used_s() - before_s)
 
-    def probe(self, place: Place) -> None:
+    def probe(self, place: BoundBuffers) -> None:
         """The precision class, from products that are exact in fp32."""
         draw = None if "exactness probe" in self.without else place.session.special("probe")
         if draw is None:
@@ -185,7 +187,7 @@ class Checks:
             )
         self.found.precision = precision
 
-    def special_values(self, place: Place) -> None:
+    def special_values(self, place: BoundBuffers) -> None:
         """Unusual inputs on which the problem itself is sound, with every tensor ending at a guard page."""
         if "special values" in self.without:
             return
@@ -245,5 +247,5 @@ class Checks:
             self.subject.mute(False)
 
 
-def _same(a: Taken, b: Taken) -> bool:
+def _same(a: OutputSnapshot, b: OutputSnapshot) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a.copies, b.copies, strict=True))

@@ -58,7 +58,7 @@ def links_library(library: Path, source: str, *, on_gpu: bool) -> str:
 
 
 def fuses_nothing(source: str, fp: FunctionalProblem) -> bool:
-    """Whether a composed forward calls the library as often as the problem itself does."""
+    """Return whether a composed forward calls the library as often as the problem itself does."""
     forward = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef))
     calls = sum(isinstance(n, ast.BinOp | ast.UnaryOp | ast.Compare) for n in ast.walk(forward))
     for node in ast.walk(forward):
@@ -70,7 +70,7 @@ def fuses_nothing(source: str, fp: FunctionalProblem) -> bool:
 
 
 def classify(tier: Tier, profile: Profile | None, *, decoy: bool, on_gpu: bool) -> ResultClass:
-    """The kind of result. `profile` is None where nothing was profiled; then the tier speaks."""
+    """Return the kind of result. `profile` is None where nothing was profiled; then the tier speaks."""
     if decoy:
         return ResultClass("library rewrite", "its own kernels are a decoy: without them the result is the same")
     if profile is None or not sum(profile.kernels.values()):

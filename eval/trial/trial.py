@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from rag_kernels.eval.buffers.call_content import Recipe
-from rag_kernels.eval.buffers.output_snapshot import Taken
+from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.build.products import Library, Programs
 from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
 from rag_kernels.eval.instruments.sanitizers import (
@@ -25,7 +25,7 @@ from rag_kernels.eval.instruments.sanitizers import (
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict
-from rag_kernels.eval.sessions.candidate_session import Place, Stopped, Subject
+from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
@@ -48,7 +48,7 @@ class Trial:
         *,
         thorough: bool = False,
         checked: Callable[[], tuple[Programs, Workers]] | None = None,
-        loaded: Callable[[], Subject] | None = None,
+        loaded: Callable[[], LoadedCandidate] | None = None,
     ) -> None:
         self.loaded = loaded  # hands over a worker that has loaded the candidate already
         self.known, self.session = known, known.session
@@ -73,7 +73,7 @@ class Trial:
         except Stopped as stopped:
             return stopped.verdict
 
-    def _rest(self, subject: Subject, place: Place, baseline: Baseline | None) -> Verdict:
+    def _rest(self, subject: LoadedCandidate, place: BoundBuffers, baseline: Baseline | None) -> Verdict:
         checks = Checks(subject, place, self.found, self.without)
         self._stage("check", checks.draws)
         if self.thorough:
@@ -86,9 +86,9 @@ class Trial:
             self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
         return self._passed(times, warm, host, baseline, seen)
 
-    def _open(self) -> Subject:
+    def _open(self) -> LoadedCandidate:
         loaded, self.loaded = self.loaded, None
-        return loaded() if loaded is not None else Subject(self.session, self.candidate, self.library)
+        return loaded() if loaded is not None else LoadedCandidate(self.session, self.candidate, self.library)
 
     def _stage(self, name: str, work: Callable[[], T]) -> T:
         start = perf_counter()
@@ -99,7 +99,7 @@ class Trial:
 
     # Checks
 
-    def _special(self, subject: Subject, checks: Checks) -> bool:
+    def _special(self, subject: LoadedCandidate, checks: Checks) -> bool:
         """Probe and special values, at the problem's own sizes or at smaller ones; False if the worker is lost."""
         small = self.known.small
         if small is None:
@@ -115,7 +115,7 @@ class Trial:
         checks.special_values(tight)
         return "strides" in self.without or self._takes_strides(subject, small)
 
-    def _takes_strides(self, subject: Subject, session: ProblemSession) -> bool:
+    def _takes_strides(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
         """Other layouts in memory are a label, and none of a kernel's, whose contract promises contiguous tensors.
 
         False if the worker is lost.
@@ -132,10 +132,10 @@ class Trial:
         self.found.checks.append("strides")
         return True
 
-    def _tight(self, subject: Subject, session: ProblemSession) -> Place:
+    def _tight(self, subject: LoadedCandidate, session: ProblemSession) -> BoundBuffers:
         return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
 
-    def _at_other_sizes(self, subject: Subject, session: ProblemSession, sizes: str) -> bool:
+    def _at_other_sizes(self, subject: LoadedCandidate, session: ProblemSession, sizes: str) -> bool:
         """What goes wrong at other sizes is a label, since the contract names one size; False if the worker is lost."""
         try:
             place = self._tight(subject, session)
@@ -196,7 +196,7 @@ class Trial:
         return "" if session is self.known.small else " at odd sizes"
 
     def _recorded(self, session: ProblemSession) -> bytes:
-        """What a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
+        """Return what a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
         try:
             with self._open() as subject:
                 place = subject.bind(session)
@@ -211,7 +211,7 @@ class Trial:
             self.found.notes.append(f"not run under sanitizers{self._sizes(session)}: {left_out}"[:300])
         return calls
 
-    def _classify(self, subject: Subject, place: Place, checks: Checks) -> ResultClass:
+    def _classify(self, subject: LoadedCandidate, place: BoundBuffers, checks: Checks) -> ResultClass:
         linked = ""
         if self.library is not None and self.candidate.tier == "kernel":
             linked = links_library(self.library.path, self.candidate.source, on_gpu=self.session.on_gpu)
@@ -234,11 +234,11 @@ class Trial:
     # Timing
 
     def _time(
-        self, subject: Subject, place: Place, checks: Checks, baseline: Baseline | None
+        self, subject: LoadedCandidate, place: BoundBuffers, checks: Checks, baseline: Baseline | None
     ) -> tuple[Times, Times | None, Times | None]:
         session = self.session
 
-        def check(place: Place, outputs: Taken, recipe: Recipe) -> None:
+        def check(place: BoundBuffers, outputs: OutputSnapshot, recipe: Recipe) -> None:
             if "rechecks" not in self.without:
                 checks.compare(place, outputs, recipe, "timed call")
 
@@ -296,7 +296,7 @@ class Trial:
         return self.session.on_gpu or self.thorough
 
     def _is_quiet(self) -> bool:
-        """Whether eager against itself comes out at 1; if not, the times before are worth nothing."""
+        """Return whether eager against itself comes out at 1; if not, the times before are worth nothing."""
         ratio = self_check(self.session, self.known.times, self.session.limits.timing.self_pairs)
         self.found.checks.append("eager against itself")
         quiet = self.session.limits.timing.quiet

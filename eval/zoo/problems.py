@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def task(forward: str, inputs: str, *, arguments: str = "x", setup: str = "", init: str = "", given: str = "") -> str:
-    """A KernelBench file whose forward is one expression; `setup` holds the further lines of `__init__`."""
+    """Return a KernelBench file whose forward is one expression; `setup` holds the further lines of `__init__`."""
     lines = "".join(f"        {line}\n" for line in setup.splitlines())
     return (
         "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\nclass Model(nn.Module):\n"

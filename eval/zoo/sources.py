@@ -31,7 +31,7 @@ def module(body: str) -> Text:
 
 
 def body(task: str, *changes: tuple[str, str]) -> Text:
-    """The honest body with some of its text replaced; every replacement must apply."""
+    """Return the honest body with some of its text replaced; every replacement must apply."""
     text = TASKS[task].body
     for old, new in changes:
         assert old in text, f"{task} has no {old!r}"

@@ -280,7 +280,7 @@ def cpp(
     after: str = "",
     compute: str = "compute(ARGS);",
 ) -> str:
-    """A kernel-tier source of the task: `top` at file scope, `before` and `after` around the honest computation.
+    """Return a kernel-tier source of the task: `top` at file scope, `before` and `after` around the honest computation.
 
     `body` replaces the honest body; `compute` replaces the call of it. `ARGS` and `PARAMS` stand for the names and the
     declarations of the parameters.

@@ -254,7 +254,7 @@ def admission_row(problem: FunctionalProblem, device: Device, admission: Admissi
         "draws": found.kinds,
         "outputs": [asdict(output) for output in found.outputs],
         "sensitivities": [asdict(sensitivity) for sensitivity in found.sensitivities],
-        "null_kernels": [asdict(null) for null in found.panel],
+        "null_kernels": [asdict(null) for null in found.null_kernels],
         "calibration": asdict(found.calibration) if found.calibration else None,
         "seconds": found.seconds,
     }

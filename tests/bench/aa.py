@@ -30,7 +30,7 @@ from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.sandbox import Sandbox
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Ratio
-from rag_kernels.eval.sessions.candidate_session import Place, Subject
+from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
@@ -94,7 +94,11 @@ def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]
 
 
 def race(
-    session: ProblemSession, reference: ReferenceTimes, sides: list[list[Place]], subjects: list[Subject], pairs: int
+    session: ProblemSession,
+    reference: ReferenceTimes,
+    sides: list[list[BoundBuffers]],
+    subjects: list[LoadedCandidate],
+    pairs: int,
 ) -> tuple[Ratio, float]:
     """Two kernels on the same content in random order, as `eval.timing.race` times a kernel against eager."""
     names = ["one", "other"]
@@ -134,7 +138,7 @@ class Modules:
 
     def race(self, session: ProblemSession) -> tuple[Ratio, float]:
         text = re.sub(r"\bModel\b", "ModelNew", self.fp.problem.source)
-        with Subject(session, Candidate(text, "module", self.judge.device.backend), None) as module:
+        with LoadedCandidate(session, Candidate(text, "module", self.judge.device.backend), None) as module:
             race = Race(module, module.bind(session), ReferenceTimes(session), ["eager"])
             race.run(cold=True, pairs=5)  # warm: not counted
             times = race.run(cold=True)
@@ -160,7 +164,7 @@ def measure(judge: LocalJudge, own: Workers, path: Path, trials: int) -> dict[st
         modules = Modules(judge, own, fp)
         session = stack.enter_context(modules.session())
         subjects = [
-            stack.enter_context(Subject(session, Candidate(text, "kernel", judge.device.backend), library))
+            stack.enter_context(LoadedCandidate(session, Candidate(text, "kernel", judge.device.backend), library))
             for library, text in copies(judge, fp)
         ]
         reference = ReferenceTimes(session)

@@ -37,7 +37,7 @@ class Row:
 
     def accepted_by_kernelbench(self, null: str) -> bool:
         return self.admission is not None and any(
-            row.kernelbench and row.name == null for row in self.admission.examination.panel
+            row.kernelbench and row.name == null for row in self.admission.examination.null_kernels
         )
 
 

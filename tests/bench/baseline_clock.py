@@ -180,7 +180,7 @@ class Judge:
         """Milliseconds of each baseline, and of the module as a candidate; with the host's time too, as `host ...`."""
         from rag_kernels.eval.problem import load_problem
         from rag_kernels.eval.records import Candidate
-        from rag_kernels.eval.sessions.candidate_session import Subject
+        from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
         from rag_kernels.eval.sessions.reference_times import ReferenceTimes
         from rag_kernels.eval.timing.race import Race
         from rag_kernels.ingest.functionalize import functionalize
@@ -191,7 +191,7 @@ class Judge:
             reference = ReferenceTimes(session)
             reference.prepare_baselines()
             text = fp.problem.source.replace("class Model(", "class ModelNew(").replace("super(Model", "super(ModelNew")
-            with Subject(session, Candidate(text, "module", judge.device.backend), None) as subject:
+            with LoadedCandidate(session, Candidate(text, "module", judge.device.backend), None) as subject:
                 race = Race(subject, subject.bind(session), reference, ["eager", *reference.variants])
                 times = race.run(cold=session.on_gpu, pairs=30)
                 found = {name: statistics.median(taken) * 1e3 for name, taken in times.seconds.items()}

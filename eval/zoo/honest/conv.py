@@ -163,7 +163,7 @@ RK_CHECK(R == 3 && S == 3 && step == 1, "only 3 x 3 filters of stride 1");
 
 
 def conv(shape: str, weight: str, options: str = "", cast: str = "", bias: bool = True) -> str:
-    """A 2-D convolution with a weight and perhaps a bias as parameters."""
+    """Return a 2-D convolution with a weight and perhaps a bias as parameters."""
     setup = f"self.weight = nn.Parameter(torch.randn({weight}){cast})"
     setup += f"\nself.bias = nn.Parameter(torch.zeros({weight.split(',')[0]}){cast})" if bias else ""
     second = "self.bias" if bias else "None"
@@ -378,7 +378,7 @@ POOLS = (
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for number, (name, source, parameters, stride, padding, bias, dtype) in enumerate(PROBLEMS):
         ways = CONVOLUTIONS | ({"Winograd": WINOGRAD} if name == "conv 3 x 3" else {})
         for (way, inner), schedule in zip(ways.items(), spread(len(ways), number), strict=True):

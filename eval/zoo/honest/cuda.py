@@ -387,7 +387,7 @@ def _gpu(body: str) -> Candidate:
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for name, (source, parameters, width, work) in BLOCKS.items():
         for how, across in ACROSS.items():
             body = f"{across}__global__ void work(const float* x, float* out, int64_t n) {{\n"

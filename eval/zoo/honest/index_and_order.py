@@ -300,7 +300,7 @@ GROUPS = (
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for number, group in enumerate(GROUPS):
         for way, text in group.ways.items():
             rounds = group.schedules if "each(" in text else 1

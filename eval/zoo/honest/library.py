@@ -185,7 +185,7 @@ def _indented(text: str, by: int) -> str:
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for name, source, exported, body, parameters, forward in COMPOSED:
         for schedule in ("serial", "omp-static", "threads"):
             cpp = f"{HEAD}{SCHEDULES[schedule]}{body}RK_EXPORT({exported}, {exported})\n"

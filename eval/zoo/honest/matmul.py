@@ -324,7 +324,7 @@ PRODUCTS_TO_JUDGE = (
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for number, problem in enumerate(PRODUCTS_TO_JUDGE):
         names = list(PRODUCTS) if number < 2 else list(PRODUCTS)[number % 2 :: 2]
         for way, schedule in zip(names, spread(len(names), number), strict=True):

@@ -229,7 +229,7 @@ FOLDS = {
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for number, norm in enumerate(NORMS):
         for moments, schedule in zip(MOMENTS, spread(len(MOMENTS), number), strict=True):
             text = kernel(norm.body(moments), schedule=schedule, dtype=norm.dtype)

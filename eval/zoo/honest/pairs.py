@@ -129,7 +129,7 @@ DISTANCES = {
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for number, (name, source, mask, allowed, dtype) in enumerate(ATTENTIONS):
         for route, schedule in zip(ROUTES, spread(len(ROUTES), 2 * number), strict=True):
             body = ATTENTION.format(mask=mask, allowed=allowed, route=ROUTES[route])

@@ -250,7 +250,7 @@ void run(In x, In c, In s, Out out) {
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for point in POINTS:
         count = "x.numel()"
         for form, element in point.forms.items():

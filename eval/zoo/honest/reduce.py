@@ -218,7 +218,7 @@ TOTALS = (
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for number, along in enumerate(ALONG):
         orders = [o for o in ORDERS if along.dtype != "int64" or o not in COMPENSATED]
         orders = orders if number in (0, 1, 4) else orders[number % 2 :: 2]

@@ -150,7 +150,7 @@ SINGLES = (
 
 
 def kernels() -> Iterator[Honest]:
-    """All of this family."""
+    """Yield all of this family."""
     for number, (operator, shape, source, dtype) in enumerate(STORING):
         ends = list(ENDS[operator].items())
         for turn, (route, schedule) in enumerate(zip(TOTALS, spread(len(TOTALS), number), strict=True)):

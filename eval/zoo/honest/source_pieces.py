@@ -145,7 +145,7 @@ PLAIN = (
 
 
 def kernel(body: str, *, schedule: str = "", dtype: str = "float32", pieces: Sequence[str] = ()) -> str:
-    """A kernel-tier source. `body` defines `run`; T is the stored type, Acc the one to compute in."""
+    """Return a kernel-tier source. `body` defines `run`; T is the stored type, Acc the one to compute in."""
     stored = NUMBERS[dtype]
     computed = "float" if dtype in STORAGE else stored
     wide = {"float": "double", "double": "long double"}.get(computed, computed)
