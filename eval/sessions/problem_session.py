@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
 from rag_kernels.eval.input_kinds import SPECIAL, STRICT
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device import threads
+from rag_kernels.eval.machine.device import measured, threads
 from rag_kernels.eval.machine.device_lock import Turns
 from rag_kernels.eval.messages.protocol import (
     Answered,
@@ -70,6 +70,7 @@ class Session:
         device: Device,
         limits: Limits,
         turns: Turns | None = None,
+        keep: Callable[[Device], Device] = lambda device: device,
     ) -> None:
         if fp.uses_random:
             raise ProblemError(
@@ -77,6 +78,7 @@ class Session:
                 "compared with it; set p=0 or leave the random operator out."
             )
         self.fp, self.device, self.limits = fp, device, limits
+        self._keep, self._measured_again = keep, False  # ceilings that turned out higher
         self.workers, self.candidate_workers = workers, candidate_workers
         self.turns = turns or Turns((), Path())  # without names everything is one's own
         self.rng = random.SystemRandom()
@@ -347,6 +349,18 @@ class Session:
         self._submit(outputs)
         reply = self.ask(ShowPrecision(draw, outputs.number), PrecisionShown)
         return reply.name, reply.error
+
+    def raise_ceilings(self, device: Device) -> None:
+        """Take the device with ceilings that are higher than was known, and have it kept."""
+        if device != self.device:
+            self.device = self._keep(device)
+
+    def measure_again(self) -> None:
+        """Measure the device's ceilings again, once a session; where that fails they stay as they are."""
+        if not self._measured_again:
+            self._measured_again = True
+            with suppress(WorkerFailed), self.turns.alone():
+                self.raise_ceilings(measured(self.device, self.workers))
 
     @property
     def reads_in_part(self) -> bool:

@@ -17,6 +17,8 @@ from typing import Literal
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.ceilings import higher
+from rag_kernels.eval.machine.device import keep_device
 from rag_kernels.eval.machine.device_lock import Turns
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
@@ -59,7 +61,19 @@ class Sessions:
             device=self.device,
             limits=limits or self.limits,
             turns=turns or self.turns,
+            keep=self.keep,
         )
+
+    def keep(self, device: Device) -> Device:
+        """Take the device with the greatest ceilings that were seen of it, and keep it in the cache."""
+        self.take(keep_device(higher(device, self.device), self.cache))
+        return self.device
+
+    def take(self, device: Device) -> None:
+        """Judge by this device's ceilings from now on."""
+        self.device = device
+        if self._kept is not None:
+            self._kept.device = device
 
     def for_baselines(self, fp: FunctionalProblem, workers: Workers) -> Session:
         """One draw will do: no answer is checked. Not opened beside others: torch.compile times kernels to choose."""
