@@ -22,7 +22,7 @@ from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
 from rag_kernels.eval.input_kinds import SPECIAL, STRICT
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device import measured, threads
+from rag_kernels.eval.machine.device import bytes_us, measured, threads
 from rag_kernels.eval.machine.device_lock import Turns
 from rag_kernels.eval.messages.protocol import (
     Answered,
@@ -380,7 +380,7 @@ class Session:
             notes.append(f"degenerate problem, no speed claim: {self.admission.degenerate}")
         if self.fp.mutated:
             notes.append(f"updates of {', '.join(self.fp.mutated)} are not part of the call")
-        if measurement.floor_fraction > 1.05:
+        if bytes_us(self.fp.features, self.device) > 1.05 * measurement.candidate_us:
             notes.append("faster than a copy from main memory: the data stays in the cache")
         if self.fp.notice:
             notes.append(self.fp.notice)
