@@ -10,6 +10,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from rag_kernels.eval.machine.ceilings import product_gflops
 from rag_kernels.eval.records import Device, Features, Measurement
 
 BLUE, ORANGE, GREEN, PINK, GREY = "#3A8FCB", "#E69F00", "#009E73", "#CC79A7", "#8C8C8C"
@@ -68,10 +69,11 @@ def roofline(device: Device, features: Features, m: Measurement) -> Chart:
     """
     work = features.flops + features.pointwise_flops
     intensity = work / features.bytes_moved
-    ridge = device.fp32_gflops / device.bandwidth_gbs
+    rate = product_gflops(features, device)
+    ridge = rate / device.bandwidth_gbs
     span = sorted((min(intensity, ridge) / 8, max(intensity, ridge) * 8))
     roof = pd.DataFrame(
-        [(i, min(i * device.bandwidth_gbs, device.fp32_gflops)) for i in (span[0], ridge, span[1])],
+        [(i, min(i * device.bandwidth_gbs, rate)) for i in (span[0], ridge, span[1])],
         columns=["intensity", "gflops"],
     )
     points = [("this kernel", m.candidate_us), ("eager", m.eager_us), ("torch.compile", m.compile_us)]

@@ -103,7 +103,7 @@ class LocalJudge:
         cache: Path,
         at_other_sizes: AtOtherSizes | None,
     ) -> None:
-        self.device, self.workers, self.limits, self.cache = device, workers, limits, cache
+        self.workers, self.limits, self.cache = workers, limits, cache
         self._candidate_workers = candidate_workers
         self._with_inductor: Workers | None = None
         self._loading: dict[Candidate, Future[LoadedCandidate]] = {}
@@ -126,6 +126,15 @@ class LocalJudge:
             sandbox=layers() + (("builds in bwrap",) if builds_boxed(tools) else ()),
             judge_version=judge_version(limits.timing),
         )
+
+    @property
+    def device(self) -> Device:
+        """The device, with the greatest ceilings that were seen of it."""
+        return self.sessions.device
+
+    @device.setter
+    def device(self, device: Device) -> None:
+        self.sessions.take(device)
 
     @property
     def can_run(self) -> bool:

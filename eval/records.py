@@ -106,6 +106,8 @@ class Features:
     flops: int  # torch.utils.flop_counter: matmul-like operators only
     pointwise_flops: int  # one per output element of every other arithmetic operator
     bytes_moved: int  # arguments read once plus outputs written once
+    # of operands of products, sorted, where there is one that `dtypes` does not have
+    product_dtypes: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +175,18 @@ class Device:
     name: str  # "Intel Xeon ... (2 threads)", "NVIDIA H200"
     arch: str  # "x86-64-v4", "sm_90"
     bandwidth_gbs: float
-    fp32_gflops: float
+    fp32_gflops: float  # of fp32's accuracy: of fp32 numbers, or a third of TF32's rate
+    # Of square products of these dtypes; 0: not measured, or the device cannot.
+    tf32_gflops: float = field(default=0.0, metadata=LATER)
+    fp16_gflops: float = field(default=0.0, metadata=LATER)
+    bf16_gflops: float = field(default=0.0, metadata=LATER)
+    fp8_gflops: float = field(default=0.0, metadata=LATER)
+    int8_gflops: float = field(default=0.0, metadata=LATER)
+    machine: str = field(default="", metadata=LATER)  # what tells it from others of its name: "24 GiB, ..."
 
     @property
     def key(self) -> str:
-        return content_id("d", self.backend, self.name, self.arch)
+        return content_id("d", self.backend, self.name, self.arch, *([self.machine] if self.machine else []))
 
 
 @dataclass(frozen=True, slots=True)

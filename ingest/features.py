@@ -47,15 +47,26 @@ def features(functional: Functional) -> Features:
     operators = sorted(_name(n) for n in functional.nodes if n.op != "getitem")
     arithmetic = [n for n in functional.nodes if operator(n.op).cost == "arithmetic"]
     read = _used(functional)
+    dtypes = {s.dtype for s in (*(a.spec for a in tensors), *outputs)}
+    multiplied = _product_dtypes(functional)
     return Features(
         operators=tuple(operators),
         ranks=tuple(len(a.spec.shape) for a in tensors if a.role == "input"),
-        dtypes=tuple(sorted({s.dtype for s in (*(a.spec for a in tensors), *outputs)})),
+        dtypes=tuple(sorted(dtypes)),
         parameter_count=sum(math.prod(a.spec.shape) for a in tensors if a.role == "parameter"),
         flops=count_flops(functional),
         pointwise_flops=sum(math.prod(n.outputs[0].shape) for n in arithmetic if n.outputs),
         bytes_moved=nbytes(a.spec for a in tensors if a.name in read) + nbytes(outputs),
+        product_dtypes=() if multiplied <= dtypes else tuple(sorted(multiplied)),
     )
+
+
+def _product_dtypes(functional: Functional) -> set[str]:
+    """Return the dtypes of numbers that products are made of; masks and indices are none."""
+    specs = specs_by_name(functional)
+    products = [n for n in functional.nodes if operator(n.op).cost in FLOPS]
+    found = {specs[r].dtype for n in products for v in n.args for r in refs(v)}
+    return {dtype for dtype in found if "float" in dtype or dtype == "int8"}
 
 
 def _name(node: Node) -> str:
@@ -112,7 +123,16 @@ def _counted(node: Node, specs: dict[str, TensorSpec]) -> int:
     kwargs = {k: _meta(v, specs) for k, v in node.kwargs}
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         overload(node.op)(*args, **kwargs)
-    return int(counter.get_total_flops())
+    return int(counter.get_total_flops() * _kept_share(node, specs))
+
+
+def _kept_share(node: Node, specs: dict[str, TensorSpec]) -> float:
+    """Return the share of a product that is needed: of causal attention's scores those on the diagonal or below."""
+    if base_name(node.op) != "scaled_dot_product_attention" or not bind(node).get("is_causal"):
+        return 1.0
+    query, key = (specs[r].shape for r in _refs_of(node)[:2])
+    rows, columns = query[-2], key[-2]
+    return sum(min(row + 1, columns) for row in range(rows)) / (rows * columns)
 
 
 def _meta(value: Value, specs: dict[str, TensorSpec]) -> Any:

@@ -6,7 +6,6 @@ closed here. Knows nothing of terminals and environment variables.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from rag_kernels.budget import Ledger
 from rag_kernels.cluster.ray_judge import open_cluster
 from rag_kernels.eval.judge import Judge, open_judge
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device import gpu_name, open_device
+from rag_kernels.eval.machine.device import gpu_name, open_device, read_device
 from rag_kernels.eval.machine.hardware import hardware, told_hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
@@ -172,7 +171,7 @@ def device_for(options: Options, target: Path | None, workers: Workers) -> Devic
             )
         return open_device(backend, workers, Path(options.cache) if options.cache else default_cache())
     try:
-        device = Device(**json.loads(target.read_text()))
+        device = read_device(target)
     except (OSError, ValueError, TypeError):
         raise MachineError(f"{target} describes no device: name devices/d_....json of a judge's cache.") from None
     if options.device not in ("auto", device.backend):

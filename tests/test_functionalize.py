@@ -79,6 +79,26 @@ def test_features_are_counted(workers: Workers) -> None:
     assert features.bytes_moved == 4 * (4 * 3 * 16 * 16 + 8 * 3 * 9 + 8 + outputs)
 
 
+def test_causal_attention_counts_the_scores_that_it_needs(workers: Workers) -> None:
+    attention = "return F.scaled_dot_product_attention(x, x, x{})"
+    whole, causal = (
+        functionalize(problem("pass", attention.format(more), "torch.randn(2, 2, 64, 16)"), workers=workers).features
+        for more in ("", ", is_causal=True")
+    )
+    assert whole.flops == 2 * 2 * (2 * 2 * 64 * 64 * 16)
+    assert causal.flops == whole.flops * 65 // 128
+
+
+def test_products_of_a_dtype_that_no_argument_has_are_named(workers: Workers) -> None:
+    multiply = "return x @ x.t()"
+    halves = "half = x.to(torch.bfloat16)\nreturn (half @ half.t()).float()"
+    found = [
+        functionalize(problem("pass", forward, "torch.randn(8, 16)"), workers=workers).features.product_dtypes
+        for forward in (multiply, halves)
+    ]
+    assert found == [(), ("bfloat16",)]
+
+
 def test_the_source_runs_by_itself_and_agrees_with_the_module(workers: Workers) -> None:
     case = problem(
         "self.fc = nn.Linear(32, 64)\nself.norm = nn.LayerNorm(64)",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from factories import problem
@@ -15,6 +18,7 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Device
 from rag_kernels.eval.timing.baseline import baseline_file
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave
+from rag_kernels.eval.timing.race import Race, Times
 from rag_kernels.eval.timing_rule import TimingRule
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +59,68 @@ def test_one_loop_measures_every_variant_once_a_pair_and_may_stop_early() -> Non
     )
     assert [len(taken) for taken in paired.seconds.values()] == [4, 4] and len(paired.orders) == 4
     assert [seen[i : i + 3] for i in range(0, 12, 3)] == [[str(n), *paired.orders[n]] for n in range(4)]
+
+
+class Asked:
+    """A reference and a device that nobody shares; a request for no call takes `trip_s`."""
+
+    def __init__(self, trip_s: float) -> None:
+        self.round_trips, self.trip_s, self.rng = [1e-4] * 3, trip_s, Random(1)
+
+    def ask_for_nothing(self, delay_s: float) -> None:
+        self.round_trips.append(self.trip_s)
+
+    def call(self, variant: str, **_: object) -> float:
+        return 300e-6
+
+    def write(self, recipe: object) -> None:
+        """No content."""
+
+    def random_recipe(self) -> object:
+        return ()
+
+    @property
+    def device_lock(self) -> Asked:
+        return self
+
+    subject = device_lock
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        yield
+
+    frozen = on_one_core = alone
+
+
+@pytest.mark.parametrize(
+    ("longer_us", "trip_us", "delay_s", "settled"),
+    [
+        (184, 100, 1e-3, True),
+        (184, 25, 1e-3, True),
+        (290, 100, 1e-3, False),
+        (184, 900, 1e-3, False),
+        (184, 100, 0, False),
+    ],
+)
+def test_a_burst_that_is_too_short_is_made_longer_before_a_label_is_given(
+    longer_us: float, trip_us: float, delay_s: float, settled: bool
+) -> None:
+    """A call of 184 us, whose burst of two was cut by the size of its buffers, and 100 us to ask for it."""
+    asked, rounds_asked = Asked(trip_us * 1e-6), set()
+    race: Any = object.__new__(Race)
+    race.session, race.subject, race.reference, race.rule = asked, asked, asked, TimingRule()
+    race.burst, race.calls = [None, None], 2
+
+    def burst(cold: bool, delay_s: float, rounds: int) -> tuple[None, tuple[()], float]:
+        rounds_asked.add(rounds)
+        return None, (), longer_us * 1e-6
+
+    race._burst = burst
+    times = Times({"eager": [300e-6] * 30, "candidate": [184e-6] * 30}, rule=race.rule, delay_s=delay_s)
+    times.orders = [["eager", "candidate"], ["candidate", "eager"]] * 15
+    assert race.asking(times) > race.rule.most_asking
+    assert race.is_settled(times) is settled
+    assert rounds_asked == ({3} if delay_s else set())
 
 
 def test_limits_carry_the_rule() -> None:

@@ -262,6 +262,6 @@ def _call(number: int, body: list[Instruction]) -> list[Instruction]:
 
 
 def _only(number: int, first: int, otherwise: int) -> list[Instruction]:
-    """Return the call is allowed with this first argument alone."""
+    """Allow the call with this first argument alone."""
     check = [(LOAD, 0, 0, 16), (EQUAL, 0, 1, first), (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, otherwise)]
     return _call(number, check)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rag_kernels.eval.admission_records import Admission
-from rag_kernels.eval.aten import operator
+from rag_kernels.eval.machine.device import bytes_us
 from rag_kernels.eval.records import Measurement
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
@@ -43,11 +43,6 @@ class ProblemKnowledge:
     leader: Leader = field(default_factory=Leader)
 
     @property
-    def reads_in_part(self) -> bool:
-        """Whether the problem may be right without reading all of its inputs, so that bytes are no bound."""
-        return any(operator(name).reads_in_part for name in self.session.fp.features.operators)
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """Labels that every candidate of this problem bears."""
         return self.admission.labels if self.admission else ()
@@ -61,7 +56,7 @@ class ProblemKnowledge:
             notes.append(f"degenerate problem, no speed claim: {self.admission.degenerate}")
         if fp.mutated:
             notes.append(f"updates of {', '.join(fp.mutated)} are not part of the call")
-        if measurement.floor_fraction > 1.05:
+        if bytes_us(fp.features, self.session.device) > 1.05 * measurement.candidate_us:
             notes.append("faster than a copy from main memory: the data stays in the cache")
         if fp.notice:
             notes.append(fp.notice)

@@ -11,7 +11,7 @@ import functools
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Admission
+from rag_kernels.eval.aten import operator
 from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random_recipe, whole_draw
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
 from rag_kernels.eval.input_kinds import SPECIAL, STRICT
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device import cache_bytes, threads
+from rag_kernels.eval.machine.device import cache_bytes, measured, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.messages.protocol import (
     Answered,
@@ -73,6 +74,7 @@ class ProblemSession:
         device: Device,
         limits: Limits,
         device_lock: DeviceLock | None = None,
+        keep: Callable[[Device], Device] = lambda device: device,
     ) -> None:
         if fp.uses_random:
             raise ProblemError(
@@ -80,6 +82,7 @@ class ProblemSession:
                 "compared with it; set p=0 or leave the random operator out."
             )
         self.fp, self.device, self.limits = fp, device, limits
+        self._keep, self._measured_again = keep, False  # ceilings that turned out higher
         self.workers, self.candidate_workers = workers, candidate_workers
         self.device_lock = device_lock or DeviceLock((), Path())  # without names everything is one's own
         self.rng = random.SystemRandom()
@@ -113,6 +116,11 @@ class ProblemSession:
     @property
     def memory_bytes(self) -> int:
         return self.limits.memory_bytes + 4 * (self.content_bytes + 4 * self.output_bytes)
+
+    @property
+    def reads_in_part(self) -> bool:
+        """Whether the problem may be right without reading all of its inputs, so that bytes are no bound."""
+        return any(operator(name).reads_in_part for name in self.fp.features.operators)
 
     @property
     def exceeds_cache(self) -> bool:
@@ -363,6 +371,18 @@ class ProblemSession:
         self._submit(outputs)
         reply = self.ask(ShowPrecision(draw, outputs.number), PrecisionShown)
         return reply.name, reply.error
+
+    def raise_ceilings(self, device: Device) -> None:
+        """Take the device with ceilings that are higher than was known, and have it kept."""
+        if device != self.device:
+            self.device = self._keep(device)
+
+    def measure_again(self) -> None:
+        """Measure the device's ceilings again, once a session; where that fails they stay as they are."""
+        if not self._measured_again:
+            self._measured_again = True
+            with suppress(WorkerFailed), self.device_lock.alone():
+                self.raise_ceilings(measured(self.device, self.workers))
 
     def close(self) -> None:
         self.worker.close()

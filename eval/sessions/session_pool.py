@@ -18,6 +18,8 @@ from typing import Literal
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.machine.ceilings import higher
+from rag_kernels.eval.machine.device import keep_device
 from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
@@ -62,7 +64,19 @@ class Sessions:
             device=self.device,
             limits=limits or self.limits,
             device_lock=device_lock or self.device_lock,
+            keep=self.keep,
         )
+
+    def keep(self, device: Device) -> Device:
+        """Take the device with the greatest ceilings that were seen of it, and keep it in the cache."""
+        self.take(keep_device(higher(device, self.device), self.cache))
+        return self.device
+
+    def take(self, device: Device) -> None:
+        """Judge by this device's ceilings from now on."""
+        self.device = device
+        if self._kept is not None:
+            self._kept.session.device = device
 
     def for_baselines(self, fp: FunctionalProblem, workers: Workers) -> ProblemSession:
         """One draw will do: no answer is checked. Not opened beside others: torch.compile times kernels to choose."""

@@ -179,6 +179,41 @@ class Race:
         trips = self.reference.round_trips
         return statistics.median(trips) / min(bursts) if bursts and trips else 0.0
 
+    def is_settled(self, times: Times) -> bool:
+        """Return whether a race whose bursts were too short comes out no worse in longer ones.
+
+        The buffers of a burst are called several times over there, in further pairs, so that asking takes little of it.
+        A kernel may find its earlier answer in them: such times are never told, and decide only that those of the
+        race, where every call had content of its own, do not rest on what asking took. On a GPU the reference's times
+        are events', which know nothing of asking.
+        """
+        session, timed, rule = self.session, self.reference, self.rule
+        rounds = min(math.ceil(2 * self.asking(times) / rule.most_asking), rule.most_burst // max(1, len(self.burst)))
+        if not self.burst or rounds < 2 or not times.delay_s:
+            return False
+        delay_s = min(rounds * times.delay_s, rule.most_delay_s)
+        longer = Times({"eager": [], "candidate": []}, rule=rule, delay_s=delay_s)
+
+        def measure(variant: str) -> float:
+            if variant == "candidate":
+                return self._burst(True, delay_s, rounds)[2]
+            with self.subject.frozen():
+                timed.ask_for_nothing(delay_s)
+                return timed.call("eager", cold=True, calls=self.calls, delay_s=delay_s)
+
+        with session.device_lock.alone(), timed.on_one_core():
+            interleave(
+                longer,
+                rule.warm_pairs,
+                session.rng,
+                before=lambda _: session.write(session.random_recipe()),
+                measure=measure,
+            )
+        trips_s = statistics.median(timed.round_trips)  # of both races: one noisy trip bars nothing
+        burst_s = rounds * len(self.burst) * statistics.median(longer.seconds["candidate"])
+        agrees = longer.speedup("candidate", "eager").high >= times.speedup("candidate", "eager").low
+        return agrees and trips_s <= rule.most_asking * burst_s
+
     def _keep(self, times: Times, place: BoundBuffers, recipe: Recipe) -> None:
         """Have outputs checked: after the race, or if they are large at once.
 
@@ -215,20 +250,19 @@ class Race:
             return self.place, recipe, self.subject.call(self.place)
         return self.place, recipe, self.subject.call_all([self.place], self.reference, delay_s=delay_s)
 
-    def _burst(self, cold: bool, delay_s: float = 0.0) -> tuple[BoundBuffers, Recipe, float]:
+    def _burst(self, cold: bool, delay_s: float = 0.0, rounds: int = 1) -> tuple[BoundBuffers, Recipe, float]:
         """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
         recipes = [self.session.random_recipe() for _ in self.burst]
         if self.subject.is_module:
             recipes = self.session.with_parameters_of(recipes[0], recipes)
         self.subject.prepare_all(self.burst, recipes, cold=cold)
-        seconds = self.subject.call_all(
-            self.session.rng.sample(self.burst, len(self.burst)), self.reference, delay_s=delay_s
-        )
+        order = [place for _ in range(rounds) for place in self.session.rng.sample(self.burst, len(self.burst))]
+        seconds = self.subject.call_all(order, self.reference, delay_s=delay_s)
         chosen = self.session.rng.randrange(len(self.burst))
-        return self.burst[chosen], recipes[chosen], seconds / len(self.burst)
+        return self.burst[chosen], recipes[chosen], seconds / len(order)
 
     def _pairs(self) -> int:
-        """Return the number of pairs follows from the reference's time, but a clearly slow candidate gets few."""
+        """Return the number of pairs: it follows from the reference's time, but a clearly slow candidate gets few."""
         eager_s = self.reference.eager_estimate_s()
         if self.first_s > self.rule.slow_factor * eager_s:
             return self.rule.few_pairs

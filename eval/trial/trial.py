@@ -22,7 +22,6 @@ from rag_kernels.eval.instruments.sanitizers import (
     sanitize,
     takes,
 )
-from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
@@ -32,6 +31,7 @@ from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.timing.paired_ratio import median_us, product
 from rag_kernels.eval.timing.race import Race, Times, order_matters, self_check
 from rag_kernels.eval.trial.checks import Checks, Findings
+from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 
 T = TypeVar("T")
@@ -254,7 +254,8 @@ class Trial:
         checks.done_means_done()
         if race.calls > 1:
             self.found.label("burst-timed")
-        if race.asking(times) > session.limits.timing.most_asking and times.speedup("candidate", "eager").high > 1:
+        short = race.asking(times) > session.limits.timing.most_asking
+        if short and times.speedup("candidate", "eager").high > 1 and not race.is_settled(times):
             self.found.label("suspicious: too short to time")
             self.found.notes.append(f"asking for {race.calls} calls takes {race.asking(times):.0%} as long as they do")
         warm = host = None
@@ -310,17 +311,20 @@ class Trial:
         self, times: Times, warm: Times | None, host: Times | None, baseline: Baseline | None, seen: ResultClass
     ) -> Verdict:
         session, found = self.session, self.found
-        candidate, eager = times.seconds["candidate"], times.seconds["eager"]
+        candidate_us, eager_us = (median_us(times.seconds[name]) for name in ("candidate", "eager"))
         against_eager = times.speedup("candidate", "eager")
         against_compile, compile_us, note = _against_compile(times, baseline, against_eager)
+        best_us = min(eager_us, compile_us or eager_us)
+        strict = found.precision == "strict"
+        told_us = settled_floor_us(session, candidate_us, best_us, strict=strict)
         measurement = Measurement(
-            candidate_us=median_us(candidate),
-            eager_us=median_us(eager),
+            candidate_us=candidate_us,
+            eager_us=eager_us,
             compile_us=compile_us,
             speedup_eager=against_eager,
             speedup_compile=against_compile,
-            pairs=len(candidate),
-            floor_us=floor_us(session.fp.features, session.device),
+            pairs=len(times.seconds["candidate"]),
+            floor_us=told_us,
             confirmed=baseline is None,
             compile_note=note or self.known.times.compile_note,
             cold=self._cold,
@@ -330,7 +334,7 @@ class Trial:
             compile_host_us=_host_us(host, "compile"),
         )
         if "physical floor" not in self.without:
-            self._floor(measurement)
+            self._floor(finding(session, candidate_us, best_us, strict=strict))
         if times.stopped_early:
             found.notes.append("timed with few pairs: slower than the best candidate so far")
         found.notes += self.known.notes(measurement)
@@ -350,19 +354,14 @@ class Trial:
             self.known.leader.note(against_eager.low)
         return passed
 
-    def _floor(self, measurement: Measurement) -> None:
+    def _floor(self, finding: Finding) -> None:
         """Nothing that must read its inputs from memory is faster than memory."""
-        session, rule = self.session, self.session.limits.timing
-        products_us = session.fp.features.flops / (session.device.fp32_gflops * 1e3)
-        if self.found.precision == "strict" and products_us > rule.pruned * measurement.candidate_us:
+        if finding.pruned:
             self.found.label("algebraic pruning")
             self.found.notes.append("faster than this device multiplies: it computes less than the problem spells out")
-        if not session.exceeds_cache or self.known.reads_in_part:
-            return
-        if measurement.floor_fraction > rule.impossible:
-            why = f"It takes {measurement.candidate_us:.1f} us where memory alone needs {measurement.floor_us:.1f} us."
-            raise Stopped(Rejected("impossible_time", why))
-        if measurement.floor_fraction > rule.suspicious:
+        if finding.impossible:
+            raise Stopped(Rejected("impossible_time", finding.impossible))
+        if finding.suspicious:
             self.found.label("suspicious: faster than memory")
 
 

@@ -136,8 +136,8 @@ class Dispatcher:
         if about.version != VERSION:
             self._retire(slot, f"it has rag-kernels {about.version}, and this host {VERSION}: install the same")
         elif self.about is not None and about.device.key != self.about.device.key:
-            why = f"it has {about.device.name}, and times there do not compare with those on {self.about.device.name}"
-            self._retire(slot, why)
+            theirs, ours = (f"{d.name} ({d.machine or d.arch})" for d in (about.device, self.about.device))
+            self._retire(slot, f"it has {theirs}, and times there do not compare with those on {ours}")
         elif self._failed[about.where] >= self._rules.unit_tries:
             self._retire(slot, f"it failed {self._rules.unit_tries} times in a row")
         elif self.about is None:

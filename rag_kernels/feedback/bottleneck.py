@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rag_kernels.eval.machine.device import floor_us
+from rag_kernels.eval.machine.ceilings import product_gflops
+from rag_kernels.eval.machine.device import bytes_us, floor_us
 from rag_kernels.eval.records import Counters, Device, Features, Measurement, Passed
 
 Kind = Literal["memory", "arithmetic", "library", "overhead"]
@@ -96,7 +97,7 @@ def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottle
     the ceiling that makes the floor.
     """
     measured = verdict.measurement
-    ridge = device.fp32_gflops / device.bandwidth_gbs
+    ridge = product_gflops(features, device) / device.bandwidth_gbs
     reached = f"at {measured.floor_fraction:.0%} of its floor"
     if measured.candidate_us < SHORT_US and measured.floor_fraction < FAR:
         return Bottleneck("overhead", f"a call of {measured.candidate_us:.0f} us {reached}", ridge)
@@ -114,8 +115,7 @@ def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottle
 
 def bound(features: Features, device: Device) -> str:
     """Return which ceiling of the machine makes the floor."""
-    memory_us = features.bytes_moved / (device.bandwidth_gbs * 1e3)
-    return "memory bandwidth" if memory_us >= floor_us(features, device) else "arithmetic"
+    return "memory bandwidth" if bytes_us(features, device) >= floor_us(features, device) else "arithmetic"
 
 
 def recommendation(verdict: Passed, features: Features, device: Device) -> str:
@@ -186,7 +186,7 @@ def _kernel(c: Counters) -> str:
 def _arithmetic(measured: Measurement, features: Features, device: Device) -> str:
     reached = (features.flops + features.pointwise_flops) / (measured.candidate_us * 1e3)
     return (
-        f"Arithmetic is the ceiling, and it does {reached:.3g} of the {device.fp32_gflops:.0f} GFLOP/s that were "
-        "measured here; look for scalar code where SIMD or tensor instructions fit, missing register and cache "
-        "blocking, and idle cores."
+        f"Arithmetic is the ceiling, and it does {reached:.3g} of the {product_gflops(features, device):.0f} GFLOP/s "
+        "that were measured here; look for scalar code where SIMD or tensor instructions fit, missing register and "
+        "cache blocking, and idle cores."
     )

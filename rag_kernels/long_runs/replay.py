@@ -12,10 +12,12 @@ import json
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rag_kernels.archive.records import Attempt, LLMCall, Run
+from rag_kernels.eval.judge import Judge
+from rag_kernels.eval.machine.ceilings import higher
 from rag_kernels.eval.records import FunctionalProblem, Passed, ProblemError, verdict_name
 from rag_kernels.llm.client import Reply
 from rag_kernels.llm.recorded import Recorded
@@ -112,6 +114,7 @@ def replay(run: Run, session: Session, *, writer: Writer, model: RecordedModel) 
     functional = session.functionalize(problem.problem)
     if functional != problem:
         yield Differs(f"{problem.problem.name} is functionalized in another way than then")
+    _remember(session.judge, recorded)
     again = session.new_run("replay", problem.problem, replay_of=run.id)
     archive.start_run(again)
     status, steps = "interrupted", _Steps(again, functional, session, writer.name)
@@ -124,6 +127,14 @@ def replay(run: Run, session: Session, *, writer: Writer, model: RecordedModel) 
         status = "finished"
     finally:
         archive.finish_run(again.id, status)
+
+
+def _remember(judge: Judge, recorded: Sequence[Attempt]) -> None:
+    """Hold this machine to no lower ceilings than the run knew of it: what was possible then is so now."""
+    for attempt in recorded:
+        then, here = attempt.judged.device, judge.device
+        if replace(then, machine=then.machine or here.machine).key == here.key:  # older runs do not say which machine
+            judge.device = higher(here, then)
 
 
 def _named(differences: Sequence[str], told: Told) -> list[str]:
