@@ -19,7 +19,7 @@ from rag_kernels.ingest.emit import Emitted, emit
 from rag_kernels.ingest.features import count_flops, features, graph_key, nbytes, output_specs, working_bytes
 from rag_kernels.ingest.graph import Functional, functional
 from rag_kernels.ingest.ranges import in_range
-from rag_kernels.ingest.recording import trace
+from rag_kernels.ingest.recording import refuse_dtype, trace
 from rag_kernels.ingest.verify import Disagrees, DoesNotRun, Ran, compare, run_module
 
 
@@ -78,6 +78,8 @@ def _attempt(problem: Problem, *, plain: bool, resized: bool) -> FunctionalProbl
         if of.id not in forms:
             recorded = trace(of)
             graph = functional(of.name, recorded)
+            for spec in (spec for node in graph.nodes for spec in node.outputs):
+                refuse_dtype(of, spec)
             forms[of.id] = graph, emit(graph, recorded.attributes, plain=plain)
         return forms[of.id]
 
