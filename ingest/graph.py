@@ -75,7 +75,9 @@ def functional(name: str, trace: Trace) -> Functional:
     nodes = _live(walk.nodes, walk.results)
     used = {r for n in nodes for v in (*n.args, *(v for _, v in n.kwargs)) for r in refs(v)} | set(walk.results)
     arguments = tuple(
-        a for a in trace.arguments if isinstance(a, ScalarArgument) or a.role == "input" or a.name in used
+        a
+        for a in trace.arguments
+        if (_is_number(a) if isinstance(a, ScalarArgument) else a.role == "input" or a.name in used)
     )
     mutated = tuple(sorted({*walk.mutated, *trace.reassigned}))
     return Functional(arguments, nodes, tuple(walk.results), mutated, any(is_random(n) for n in nodes))
@@ -328,6 +330,11 @@ def _canonical(name: str, variant: str) -> str:
     known = operator(name)
     renamed = known.alias_of and not known.keeps_name
     return f"{known.alias_of if renamed else name}.{variant}"
+
+
+def _is_number(argument: ScalarArgument) -> bool:
+    """None and strings are no arguments: no kernel takes them, and the recording has followed them."""
+    return isinstance(argument.value, bool | int | float)
 
 
 def _is_idle_dropout(args: tuple[Value, ...]) -> bool:
