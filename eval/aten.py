@@ -97,7 +97,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("leaky_relu", replace(_FUNCTION, light=True, defaults=((1, 0.01),))),
     ("glu", replace(_FUNCTION, literal_numbers=True)),
     ("rrelu", Operator(random_if=("training",))),
-    ("dropout feature_dropout alpha_dropout", Operator(dropout=True)),
+    ("dropout feature_dropout alpha_dropout feature_alpha_dropout", Operator(dropout=True)),
     # Reductions, scans, orders.
     ("any all prod norm linalg_vector_norm frobenius_norm count_nonzero", Operator()),
     ("sum mean var std logsumexp cumsum cumprod", _REDUCTION),

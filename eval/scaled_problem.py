@@ -268,6 +268,8 @@ def _shape(call: ast.Call) -> list[ast.expr]:
     if sizes:
         return list(sizes[0].elts)
     assert isinstance(call.func, ast.Attribute)
+    if call.func.attr == "arange":  # start, end, step: only the end is a size
+        return list(call.args[:2][-1:])
     return [] if call.func.attr == "randint" else list(call.args)
 
 
@@ -285,7 +287,7 @@ def _batch_keys(tree: ast.Module, function: ast.FunctionDef | None) -> set[str]:
 def _shape_literals(function: ast.FunctionDef | None) -> Iterator[tuple[ast.Constant, bool]]:
     for call in _tensor_calls(function):
         for i, node in enumerate(_shape(call)):
-            if isinstance(node, ast.Constant) and _integer(node) is not None and _integer(node) != 1:
+            if isinstance(node, ast.Constant) and (_integer(node) or 0) > 1:
                 yield node, i == 0
 
 

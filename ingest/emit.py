@@ -241,6 +241,11 @@ class _Writer:
     def _write_broadcast_tensors(self, bound: dict[str, str]) -> str:
         return f"torch.broadcast_tensors({bound['tensors'].strip('[]')})"
 
+    def _write_stft(self, bound: dict[str, str]) -> str:
+        """Write `torch.stft`, whose padding of its own stands in the graph already."""
+        rest = [(name, text) for name, text in bound.items() if name not in {"self", "n_fft", "center", "pad_mode"}]
+        return f"torch.stft({bound['self']}, {bound['n_fft']}, {_joined([*rest, ('center', 'False')])})"
+
     def _write_lstm(self, bound: dict[str, str]) -> str:
         return self._recurrent("lstm", bound)
 

@@ -50,7 +50,7 @@ def functionalize_to_fit(problem: Problem, *, workers: Workers, max_bytes: int) 
 
     def measure(candidate: Problem) -> int:
         if candidate.id not in forms:
-            forms[candidate.id] = functionalize(candidate, workers=workers)
+            forms[candidate.id] = functionalize(candidate, workers=workers, resized=True)
         return footprint(forms[candidate.id])
 
     smaller, change = fit(problem, max_bytes=max_bytes, measure=measure)

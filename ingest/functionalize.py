@@ -41,13 +41,17 @@ def functionalize(
     deadline_s: float = 60.0,
     memory_bytes: int | None = None,
     threads: int | None = None,
+    resized: bool = False,
 ) -> FunctionalProblem:
     """Record, emit and verify one problem in a child process.
+
+    `resized` says that the sizes are not the author's: the result's problem then folds the indices that it draws into
+    what they index (`ingest.ranges`).
 
     Raises ProblemError with the reason when the problem cannot be used, or when the child fails or takes longer than
     `deadline_s`.
     """
-    payload = {"problem": problem, "threads": threads}
+    payload = {"problem": problem, "threads": threads, "resized": resized}
     try:
         reply = workers.call(CHILD, payload, deadline_s=deadline_s, memory_bytes=memory_bytes)
     except WorkerFailed as failure:

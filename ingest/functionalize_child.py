@@ -18,8 +18,9 @@ from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.emit import Emitted, emit
 from rag_kernels.ingest.features import count_flops, features, graph_key, nbytes, output_specs, working_bytes
 from rag_kernels.ingest.graph import Functional, functional
-from rag_kernels.ingest.recording import trace
-from rag_kernels.ingest.verify import DoesNotRun, verify
+from rag_kernels.ingest.ranges import in_range
+from rag_kernels.ingest.recording import refuse_dtype, trace
+from rag_kernels.ingest.verify import Disagrees, DoesNotRun, Ran, compare, run_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
     random.seed(0)
     torch.manual_seed(0)
     try:
-        return _functionalize(problem)
+        return _functionalize(problem, resized=bool(payload.get("resized")))
     except ProblemError as error:
         return {"reason": str(error)}
     except (MemoryError, RecursionError) as error:
@@ -63,27 +64,29 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
         return {"reason": f"{problem.name} needs {kind}; make its sizes smaller."}
 
 
-def _functionalize(problem: Problem) -> FunctionalProblem:
+def _functionalize(problem: Problem, *, resized: bool) -> FunctionalProblem:
     try:
-        return _attempt(problem, plain=False)
-    except DoesNotRun:  # an operator whose Python spelling is not known well enough
-        return _attempt(problem, plain=True)
+        return _attempt(problem, plain=False, resized=resized)
+    except (DoesNotRun, Disagrees):  # an operator whose Python spelling is not known well enough
+        return _attempt(problem, plain=True, resized=resized)
 
 
-def _attempt(problem: Problem, *, plain: bool) -> FunctionalProblem:
+def _attempt(problem: Problem, *, plain: bool, resized: bool) -> FunctionalProblem:
     forms: dict[str, tuple[Functional, Emitted]] = {}
 
     def form(of: Problem) -> tuple[Functional, Emitted]:
         if of.id not in forms:
             recorded = trace(of)
             graph = functional(of.name, recorded)
+            for spec in (spec for node in graph.nodes for spec in node.outputs):
+                refuse_dtype(of, spec)
             forms[of.id] = graph, emit(graph, recorded.attributes, plain=plain)
         return forms[of.id]
 
     graph, emitted = form(problem)
-    verified, notice = _verified(problem, form)
+    verified, notice = _verified(problem, form, resized=resized)
     return FunctionalProblem(
-        problem=problem,
+        problem=in_range(problem, graph) if resized else problem,
         source=emitted.source,
         arguments=graph.arguments,
         constants=emitted.constants,
@@ -99,19 +102,39 @@ def _attempt(problem: Problem, *, plain: bool) -> FunctionalProblem:
     )
 
 
-def _verified(problem: Problem, form: Callable[[Problem], tuple[Functional, Emitted]]) -> tuple[bool, str]:
-    """Verify at the largest size that is cheap; a problem that cannot be shrunk stays unverified, with a notice."""
+def _verified(
+    problem: Problem, form: Callable[[Problem], tuple[Functional, Emitted]], *, resized: bool
+) -> tuple[bool, str]:
+    """Verify at the largest size that is cheap; a problem that cannot be shrunk stays unverified, with a notice.
+
+    A smaller problem on which the module itself fails does not hold together: others are then tried.
+    """
+    ran: dict[str, Ran] = {}
+
+    def run(of: Problem) -> None:
+        graph = form(of)[0]
+        whole = of.id == problem.id and not resized
+        ran.clear()
+        ran[of.id] = run_module(of if whole else in_range(of, graph), graph.arguments)
+
     deep = len(form(problem)[0].nodes) > DEEP_NODES
     for limit in LIMITS[deep:]:
 
         def load(of: Problem, limit: Limit = limit) -> int:
-            return int(UNIT * limit.load(form(of)[0]))
+            size = int(UNIT * limit.load(form(of)[0]))
+            if size <= UNIT and of.id != problem.id:
+                run(of)
+            return size
 
         try:
             checked, smaller = fit(problem, max_bytes=UNIT, measure=load)
         except ProblemError:
             continue
-        graph, emitted = form(checked)
-        verify(checked, emitted.source, graph.arguments)
+        if checked.id not in ran:
+            run(checked)
+        compare(ran[checked.id], form(checked)[1].source)
         return True, f"verified at {smaller}" if smaller else ""
-    return False, "not verified against the module: it is too large to run here, and its sizes cannot be made smaller"
+    return False, (
+        "not verified against the module: it is too large to run here, and its sizes cannot be made smaller "
+        "so that the module still runs"
+    )

@@ -75,7 +75,9 @@ def functional(name: str, trace: Trace) -> Functional:
     nodes = _live(walk.nodes, walk.results)
     used = {r for n in nodes for v in (*n.args, *(v for _, v in n.kwargs)) for r in refs(v)} | set(walk.results)
     arguments = tuple(
-        a for a in trace.arguments if isinstance(a, ScalarArgument) or a.role == "input" or a.name in used
+        a
+        for a in trace.arguments
+        if (_is_number(a) if isinstance(a, ScalarArgument) else a.role == "input" or a.name in used)
     )
     mutated = tuple(sorted({*walk.mutated, *trace.reassigned}))
     return Functional(arguments, nodes, tuple(walk.results), mutated, any(is_random(n) for n in nodes))
@@ -214,7 +216,7 @@ class _Walk:
 
     def _changes_nothing(self, node: fx.Node, name: str, args: tuple[Value, ...]) -> bool:
         if operator(name).dropout:
-            return args[1] == 0 or args[2] is False
+            return _is_idle_dropout(args)
         result = node.meta.get("val")
         if not isinstance(result, Tensor) or not args or not isinstance(args[0], Ref):
             return False
@@ -265,7 +267,10 @@ class _Walk:
             packet = getattr(torch.ops.aten, functional_name, None)
             if packet is None or variant not in packet.overloads():
                 raise NeedsFunctionalization(str(op))
-            new = self._add(node, f"aten.{functional_name}.{variant}", args, kwargs)
+            if operator(functional_name).dropout and _is_idle_dropout(args):
+                new = args[0]
+            else:
+                new = self._add(node, f"aten.{functional_name}.{variant}", args, kwargs)
         for n in (*shared, node):
             self.value[n] = new
 
@@ -325,6 +330,15 @@ def _canonical(name: str, variant: str) -> str:
     known = operator(name)
     renamed = known.alias_of and not known.keeps_name
     return f"{known.alias_of if renamed else name}.{variant}"
+
+
+def _is_number(argument: ScalarArgument) -> bool:
+    """None and strings are no arguments: no kernel takes them, and the recording has followed them."""
+    return isinstance(argument.value, bool | int | float)
+
+
+def _is_idle_dropout(args: tuple[Value, ...]) -> bool:
+    return args[1] == 0 or args[2] is False
 
 
 def _nested(value: Any) -> Any:

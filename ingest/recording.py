@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from rag_kernels.eval.buffers.shared_arena import ITEM_BYTES
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.records import Argument, Problem, ProblemError, Role, ScalarArgument, TensorArgument, TensorSpec
 from rag_kernels.ingest.recurrent import shape_only_recurrence
@@ -62,7 +63,8 @@ def execute(problem: Problem) -> ModuleType:
         return load_module(checked.name, checked.source)
     except ModuleNotFoundError as error:
         raise ProblemError(
-            f"{problem.name} imports {error.name!r}, which is not installed; run `pip install {error.name}`."
+            f"{problem.name} imports {error.name!r}, which cannot be found here; a problem is one file, so copy what "
+            "it needs of a file of your own into it, or install the package that you mean beside rag-kernels."
         ) from error
     except Exception as error:
         raise ProblemError(f"{problem.name} fails when it is imported: {error_line(error)}.") from error
@@ -121,6 +123,7 @@ def trace(problem: Problem) -> Trace:
     inputs = _fake_or_real(mode, lambda: make_inputs(problem, module))
     leaves, spec = pytree.tree_flatten(inputs)
     state = collect_state(model)
+    _refuse_unusual(problem, [s.tensor for s in state], leaves)
     names = _names(model, inputs, state)
     attributes = _numbers(model)
     tensors = [s.tensor for s in state] + [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -143,6 +146,33 @@ def trace(problem: Problem) -> Trace:
     return Trace(graph, arguments, placeholders, tuple(reassigned), attributes)
 
 
+def _refuse_unusual(problem: Problem, owned: list[Tensor], leaves: list[Any]) -> None:
+    """Raise ProblemError for arguments that cannot be handed to a kernel."""
+    for tensor in (*owned, *(leaf for leaf in leaves if isinstance(leaf, Tensor))):
+        if tensor.layout != torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+            raise ProblemError(
+                f"{problem.name}: a tensor of the inputs or the module is {kind}, and kernels take dense ones; pass "
+                "its parts (values and indices) as dense tensors and build it in the forward, or make it dense."
+            )
+        refuse_dtype(problem, spec_of(tensor))
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor | bool | int | float | str | None):
+            raise ProblemError(
+                f"{problem.name}: get_inputs() returns a {type(leaf).__name__}; return tensors, numbers, strings and "
+                "None, and give other objects to the module in get_init_inputs()."
+            )
+
+
+def refuse_dtype(problem: Problem, spec: TensorSpec) -> None:
+    """Raise ProblemError for a type that kernels and the judge do not know."""
+    if spec.dtype not in ITEM_BYTES:
+        raise ProblemError(
+            f"{problem.name}: there is a tensor of {spec.dtype}, which kernels cannot be given here; use one of "
+            f"{', '.join(ITEM_BYTES)} (fp8 values can be kept as bfloat16)."
+        )
+
+
 def _fake_or_real(mode: FakeTensorMode, call: Callable[[], Any]) -> Any:
     """Call under fake tensors; for real when the code reads a tensor's value."""
     try:
@@ -159,7 +189,13 @@ def _is_fake(tensor: Tensor, mode: FakeTensorMode) -> bool:
 def _record(problem: Problem, forward: Callable[..., Any], fakes: list[Tensor]) -> fx.GraphModule:
     try:
         return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
-    except _VALUE_READS as error:
+    except DynamicOutputShapeException as error:
+        raise ProblemError(
+            f"{problem.name}: the forward calls {_operator_of(error)}, whose result's shape depends on the data, and a "
+            "kernel's outputs have fixed shapes; write it with an operator of fixed shape (a mask instead of nonzero "
+            "or masked_select, scatter_add into zeros instead of bincount)."
+        ) from error
+    except DataDependentOutputException as error:
         raise ProblemError(
             f"{problem.name}: the forward reads a tensor's value ({error_line(error)}), so its graph depends on "
             "the data; write that branch with tensor operators such as torch.where."
@@ -168,6 +204,10 @@ def _record(problem: Problem, forward: Callable[..., Any], fakes: list[Tensor]) 
         raise
     except Exception as error:
         raise ProblemError(f"{problem.name}: the forward cannot be recorded: {error_line(error)}.") from error
+
+
+def _operator_of(error: DynamicOutputShapeException) -> str:
+    return str(error.func).removesuffix(".default")
 
 
 def untangled(graph: fx.GraphModule) -> fx.GraphModule:

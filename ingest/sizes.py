@@ -14,6 +14,7 @@ from rag_kernels.eval.records import FunctionalProblem, ProblemError
 from rag_kernels.eval.scaled_problem import REACHES, difference, odd_sizes, scaled
 from rag_kernels.eval.sessions.session_pool import Sizes
 from rag_kernels.ingest.fitting import footprint, functionalize_to_fit
+from rag_kernels.ingest.folding import unfolded
 from rag_kernels.ingest.functionalize import functionalize
 
 SMALL_BYTES = 4 << 20
@@ -32,23 +33,24 @@ def at_other_sizes(fp: FunctionalProblem, sizes: Sizes, workers: Workers) -> Fun
 
 def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
     """Scaled down by as much as it is too large; where that does not do, by trying sizes, which takes longer."""
-    guess = scaled(fp.problem, SMALL_BYTES / footprint(fp) / 2)
+    problem = unfolded(fp.problem)
+    guess = scaled(problem, SMALL_BYTES / footprint(fp) / 2)
     if guess is not None:
         with contextlib.suppress(ProblemError):
-            small = functionalize(guess, workers=workers)
+            small = functionalize(guess, workers=workers, resized=True)
             if footprint(small) <= 4 * SMALL_BYTES and small.graph_key == fp.graph_key:
-                return replace(small, notice=difference(fp.problem, guess))
+                return replace(small, notice=difference(problem, guess))
     return functionalize_to_fit(fp.problem, workers=workers, max_bytes=SMALL_BYTES)
 
 
 def _odd(fp: FunctionalProblem, small: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
     """Return the problem with all sizes odd if the module allows it, else those of the inputs, else the batch."""
     for reach in reversed(REACHES):
-        changed = odd_sizes(small.problem, reach=reach)
+        changed = odd_sizes(unfolded(small.problem), reach=reach)
         if changed is None:
             continue
         try:
-            found = functionalize(changed, workers=workers)
+            found = functionalize(changed, workers=workers, resized=True)
         except ProblemError:
             continue
         if found.graph_key == fp.graph_key:

@@ -1,11 +1,13 @@
 """Compare the functional form with the module: the same weights, the same inputs, the same random draws.
 
 Comes in: a problem, its functional form and the emitted source. Goes out: nothing, or a ProblemError that says how
-far apart they are. Runs in the child process, for real and in train mode, as KernelBench runs modules.
+far apart they are. The module runs first: where it fails, nothing is said of the functional form. Runs in the child
+process, for real and in train mode, as KernelBench runs modules.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,33 +23,76 @@ ABSOLUTE = 1e-5  # of the output's root mean square
 _LOOSER = {torch.float16: 32.0, torch.bfloat16: 256.0}
 
 
+class ModuleFails(ProblemError):
+    """The module itself raises on its inputs."""
+
+
 class DoesNotRun(ProblemError):
     """The emitted source raises."""
 
 
-def verify(problem: Problem, source: str, arguments: tuple[Argument, ...]) -> None:
-    """Run both forms and compare every output.
+class Disagrees(ProblemError):
+    """The emitted source gives something else than the module."""
 
-    Raises ProblemError when outputs disagree in number or values, and DoesNotRun when the emitted source raises.
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What the module made of its inputs, and the values of the functional form's arguments before."""
+
+    problem: Problem
+    values: list[Any]
+    outputs: list[Tensor]
+
+
+def run_module(problem: Problem, arguments: tuple[Argument, ...]) -> Ran:
+    """Run the module for real.
+
+    Raises ModuleFails when it raises.
     """
     torch.manual_seed(SEED)
     module = execute(problem)
     model = build(problem, module)
     inputs = make_inputs(problem, module)
     values = _values(model, pytree.tree_leaves(inputs), arguments)
+    torch.manual_seed(SEED)
     with torch.no_grad():
-        mine = _functional_outputs(problem, source, values)
-        torch.manual_seed(SEED)
-        theirs = tensors_of(problem, model(*inputs))
+        try:
+            result = model(*inputs)
+        except (MemoryError, ProblemError):
+            raise
+        except Exception as error:
+            raise ModuleFails(
+                f"{problem.name}: the module fails on the inputs that get_inputs() draws: {error_line(error)}; "
+                "correct the inputs or the forward."
+            ) from error
+        return Ran(problem, values, tensors_of(problem, result))
+
+
+def compare(ran: Ran, source: str) -> None:
+    """Run the functional form on what the module had, and compare every output.
+
+    Raises Disagrees when outputs differ in number or values, and DoesNotRun when the emitted source raises.
+    """
+    name, theirs = ran.problem.name, ran.outputs
+    with torch.no_grad():
+        mine = _functional_outputs(ran.problem, source, ran.values)
     if len(mine) != len(theirs):
-        raise ProblemError(f"{problem.name}: the functional form returns {len(mine)} tensors, not {len(theirs)}.")
+        raise Disagrees(f"{name}: the functional form returns {len(mine)} tensors, not {len(theirs)}.")
     for i, (ours, reference) in enumerate(zip(mine, theirs, strict=True)):
         reason = _difference(ours, reference)
         if reason:
-            raise ProblemError(
-                f"{problem.name}: the functional form disagrees with the module in output {i}: {reason}; "
+            raise Disagrees(
+                f"{name}: the functional form disagrees with the module in output {i}: {reason}; "
                 "report the problem file, because this is a fault of the functionalizer."
             )
+
+
+def verify(problem: Problem, source: str, arguments: tuple[Argument, ...]) -> None:
+    """Run the module, then its functional form, and compare every output.
+
+    Raises what `run_module` and `compare` raise.
+    """
+    compare(run_module(problem, arguments), source)
 
 
 def _values(model: torch.nn.Module, leaves: list[Any], arguments: tuple[Argument, ...]) -> list[Any]:
@@ -55,7 +100,7 @@ def _values(model: torch.nn.Module, leaves: list[Any], arguments: tuple[Argument
         if isinstance(argument, ScalarArgument) or argument.role == "input":
             leaf = leaves[int(argument.path)]
             return leaf.clone() if isinstance(leaf, Tensor) else leaf
-        return state_at(model, argument.path)
+        return state_at(model, argument.path).clone()  # the module may change it
 
     return [value(a) for a in arguments]
 

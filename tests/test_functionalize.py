@@ -120,6 +120,9 @@ def test_the_same_problem_gives_the_same_text(workers: Workers) -> None:
     assert functionalize(CONV, workers=workers) == functionalize(CONV, workers=workers)
 
 
+IMAGE = "torch.randn(2, 4, 8, 8)"
+
+
 RELUS = [
     ("self.act = nn.ReLU()", "return self.act(x @ y)", "M, N"),
     ("self.act = nn.ReLU(inplace=True)", "return self.act(torch.matmul(x, y))", "32, 48"),
@@ -229,6 +232,40 @@ def test_dropout_of_rate_zero_is_no_dropout(workers: Workers) -> None:
     assert not done.uses_random and done.features.operators == ("add",)
 
 
+@pytest.mark.parametrize("name", ["Dropout", "Dropout2d", "AlphaDropout", "FeatureAlphaDropout"])
+def test_dropout_in_place_draws_nothing_in_eval_mode(workers: Workers, name: str) -> None:
+    case = problem(f"self.drop = nn.{name}(0.4, inplace=True)\nself.eval()", "return self.drop(x * 2) + 1", IMAGE)
+    done = functionalize(case, workers=workers)
+    assert done.verified and not done.uses_random and "dropout" not in done.source
+
+
+def test_dropout_in_place_draws_in_train_mode(workers: Workers) -> None:
+    case = problem("self.drop = nn.Dropout(0.4, inplace=True)", "return self.drop(x * 2) + 1", IMAGE)
+    assert functionalize(case, workers=workers).uses_random
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_a_short_time_fourier_transform_pads_once(workers: Workers, center: bool) -> None:
+    spectrum = f"torch.stft(x, 64, hop_length=16, window=self.window, center={center}, return_complex=True)"
+    case = problem(
+        "self.register_buffer('window', torch.hann_window(64))", f"return {spectrum}.abs()", "torch.randn(4, 512)"
+    )
+    done = functionalize(case, workers=workers)
+    assert done.verified and "torch.stft(" in done.source
+
+
+def test_none_and_strings_among_the_inputs_are_constants(workers: Workers) -> None:
+    case = problem(
+        "pass",
+        "return F.pad(x, (1, 1), mode=mode) if mask is None and flag else x * mask",
+        "torch.randn(4, 8), None, 'reflect', True",
+        given="x, mask, mode, flag",
+    )
+    done = functionalize(case, workers=workers)
+    assert done.verified
+    assert [a.value for a in done.arguments if isinstance(a, ScalarArgument)] == [True]
+
+
 def test_writes_through_views_become_values(workers: Workers) -> None:
     forward = "y = torch.zeros_like(x)\ny[:, 1:] = x[:, :-1]\ny[:, 0] += 2\nreturn y * x"
     done = functionalize(problem("pass", forward, "torch.randn(4, 8)"), workers=workers)
@@ -259,8 +296,14 @@ BAD = {
     "get_inputs() fails: ValueError: no data": Problem(
         "p", problem("pass", "return x", "1").source.replace("return [1]", "raise ValueError('no data')")
     ),
-    "pip install not_a_package_at_all": Problem("p", "import not_a_package_at_all\n" + CONV.source),
+    "copy what it needs of a file of your own into it": Problem("p", "import not_a_package_at_all\n" + CONV.source),
     "depends on the data": problem("pass", "return x * 2 if x.sum() > 0 else x", "torch.randn(4)"),
+    "calls aten.bincount, whose result's shape depends on the data": problem(
+        "pass", "return torch.bincount(x, minlength=16)", "torch.randint(0, 16, (4,))"
+    ),
+    "is sparse_coo, and kernels take dense ones": problem("pass", "return x @ x", "torch.randn(4, 4).to_sparse()"),
+    "a tensor of float8_e4m3fn": problem("pass", "return x.float() * 2", "torch.randn(4, 4).to(torch.float8_e4m3fn)"),
+    "returns a device": problem("pass", "return x * 2", "torch.randn(4), torch.device('cpu')", given="x, d"),
     "returns int": problem("pass", "return 3", "torch.randn(4)"),
     "cannot be recorded: RuntimeError": problem("pass", "return x @ x", "torch.randn(4, 5)"),
     "ended its process": problem("pass", "import os\nos.abort()", "torch.randn(4)"),

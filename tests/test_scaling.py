@@ -8,7 +8,7 @@ import pytest
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import difference, fit, scaled
+from rag_kernels.eval.scaled_problem import difference, fit, odd_sizes, scaled
 
 CONV = """\
 import torch
@@ -117,3 +117,14 @@ def test_fit_says_so_when_nothing_fits() -> None:
 def elements_of_values(problem: Problem) -> int:
     found = values(problem)
     return found["batch_size"] * found["height"]
+
+
+def test_of_a_range_only_the_end_is_a_size() -> None:
+    source = CONV.replace(
+        "torch.rand(batch_size, channels, height, width)", "torch.arange(0, 4096, 8), torch.arange(512)"
+    )
+    smaller = scaled(Problem("p", source), 1 / 16)
+    assert smaller is not None and "torch.arange(0, 512, 8), torch.arange(256)" in smaller.source
+    odd = odd_sizes(Problem("p", source), reach="inputs")
+    assert odd is not None and "torch.arange(0, 4097, 8), torch.arange(513)" in odd.source
+    fit(Problem("p", source), max_bytes=100, measure=elements)

@@ -71,6 +71,9 @@ class CompiledForward:
         from torch.utils import _pytree as pytree
 
         leaves = pytree.tree_leaves(tuple(inputs))
+        taken = {int(path) for role, path, _, _ in self.arguments if role in ("input", "scalar")}
+        if any(leaf is not None for i, leaf in enumerate(leaves) if i not in taken):
+            return None  # None was recorded there, or a string, which is not known here
         values: list[Any] = []
         for role, path, shape, dtype in self.arguments:
             held = role in ("parameter", "buffer")

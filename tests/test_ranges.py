@@ -1,0 +1,155 @@
+"""Integer inputs index something: at other sizes they stay in its range, whatever the text draws them from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
+from rag_kernels.eval.sessions.session_pool import Sizes
+from rag_kernels.ingest.fitting import functionalize_to_fit
+from rag_kernels.ingest.folding import unfolded
+from rag_kernels.ingest.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.sizes import at_other_sizes
+
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+
+
+def problem(
+    forward: str, inputs: str, *, given: str, constants: str = "", init: str = "pass", args: str = "", values: str = ""
+) -> Problem:
+    return Problem(
+        "case",
+        f"{HEAD}{constants}\n\nclass Model(nn.Module):\n    def __init__(self{', ' + args if args else ''}):\n"
+        f"        super().__init__()\n        {init}\n\n    def forward(self, {given}):\n        {forward}\n\n"
+        f"def get_inputs():\n    return [{inputs}]\n\ndef get_init_inputs():\n    return [{values or args}]\n",
+    )
+
+
+TABLE = "self.table = nn.Embedding(v, d); self.norm = nn.RMSNorm(d)"
+CASES = {
+    "a loss over a vocabulary of literals": problem(
+        "return F.cross_entropy(x, t)", "torch.randn(4096, 128256), torch.randint(0, 128256, (4096,))", given="x, t"
+    ),
+    "a loss over named classes, some ignored": problem(
+        "return F.cross_entropy(x, t, ignore_index=255)",
+        "torch.randn(B, C, 64, 64), torch.where(torch.rand(B, 64, 64) < 0.1, 255, torch.randint(C, (B, 64, 64)))",
+        given="x, t",
+        constants="B, C = 512, 151",
+    ),
+    "a negative log likelihood": problem(
+        "return F.nll_loss(F.log_softmax(x.view(-1, x.size(-1)), -1), t.view(-1) - 1)",
+        "torch.randn(32, 256, 50304), torch.randint(1, 50305, (32, 256))",
+        given="x, t",
+    ),
+    "an embedding and a norm": problem(
+        "return self.norm(self.table(t))",
+        "torch.randint(0, 128256, (16, 2048))",
+        given="t",
+        init=TABLE,
+        args="v, d",
+        values="128256, 4096",
+    ),
+    "an embedding by names and expressions": problem(
+        "return self.norm(self.table(t))",
+        "torch.randint(0, 2 * HALF - 1, (BATCH, 2048))",
+        given="t",
+        constants="HALF = 64128\nVOCAB = 128256\nBATCH = 64",
+        init=TABLE,
+        args="v, d",
+        values="VOCAB, 2048",
+    ),
+    "two tables": problem(
+        "return self.a(i.flatten()) * self.b(j).flatten(0, 1)",
+        "torch.randint(0, 1000000, (256, 512)), torch.randint(0, 200000, (256, 512))",
+        given="i, j",
+        init="self.a = nn.Embedding(m, d); self.b = nn.Embedding(n, d)",
+        args="m, n, d",
+        values="1000000, 200000, 512",
+    ),
+    "gather": problem(
+        "return torch.gather(x, 1, i).exp()",
+        "torch.randn(8192, 32768), torch.randint(0, 32768, (8192, 512))",
+        given="x, i",
+    ),
+    "index_add": problem(
+        "return x.index_add(0, i, y)",
+        "torch.zeros(100000, 512), torch.randint(0, 100000, (400000,)), torch.randn(400000, 512)",
+        given="x, i, y",
+    ),
+    "rows from both ends": problem(
+        "return x[:, i] * 2",
+        "torch.randn(4096, 65536), torch.randint(-65536, 65536, (256,))",
+        given="x, i",
+    ),
+    "scatter": problem(
+        "return torch.zeros_like(x).scatter_add(1, i, y)",
+        "torch.randn(4096, 32768), torch.randint(0, 32768, (4096, 8192)), torch.randn(4096, 8192)",
+        given="x, i, y",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers(preload=PRELOAD) as started:
+        yield started
+
+
+def runs(form: FunctionalProblem) -> list[torch.Tensor]:
+    module = load_module("case", form.problem.source)
+    torch.manual_seed(1)
+    inputs = module.get_inputs()
+    module.Model(*module.get_init_inputs())(*inputs)
+    return [i for i in inputs if not i.is_floating_point()]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_indices_stay_in_range_at_other_sizes(workers: Workers, case: Problem) -> None:
+    full = functionalize(case, workers=workers)
+    assert full.verified and full.problem == case, full.notice
+    both: tuple[Sizes, ...] = ("small", "odd")
+    for sizes in both:
+        other = at_other_sizes(full, sizes, workers)
+        assert other is not None and other.verified and other.graph_key == full.graph_key
+        assert all(len(set(i.flatten().tolist())) > 1 for i in runs(other))
+
+
+def test_a_problem_made_to_fit_is_in_range_and_can_be_made_smaller(workers: Workers) -> None:
+    fitted = functionalize_to_fit(CASES["an embedding and a norm"], workers=workers, max_bytes=256 << 20)
+    assert "scaled down" in fitted.notice
+    runs(fitted)
+    small = at_other_sizes(fitted, "small", workers)
+    assert small is not None and small.problem.source.count("_drawn_inputs = get_inputs") == 1
+    runs(small)
+
+
+def test_sentinels_stay(workers: Workers) -> None:
+    full = functionalize(CASES["a loss over named classes, some ignored"], workers=workers)
+    small = at_other_sizes(full, "small", workers)
+    assert small is not None
+    (targets,) = runs(small)
+    assert (targets == 255).any() and unfolded(small.problem) != small.problem
+
+
+def test_a_module_that_fails_at_smaller_sizes_is_not_told_of_the_functional_form(workers: Workers) -> None:
+    case = problem(
+        "return self.table(t * 2)",  # what is read is no input's values: nobody can know the range
+        "torch.randint(100000, 120000, (1 << 16, 64))",
+        given="t",
+        init="self.table = nn.Embedding(v, d)",
+        args="v, d",
+        values="240000, 512",
+    )
+    form = functionalize(case, workers=workers)
+    assert form.verified or form.notice.startswith("not verified against the module")
+
+
+def test_a_module_that_fails_by_itself_says_so(workers: Workers) -> None:
+    case = problem("return F.cross_entropy(x, t)", "torch.randn(8, 10), torch.randint(10, 20, (8,))", given="x, t")
+    with pytest.raises(ProblemError, match=r"the module fails on the inputs that get_inputs\(\) draws: .*IndexError"):
+        functionalize(case, workers=workers)
