@@ -115,7 +115,7 @@ def _product_s(dtype: str, device: Any, n: int) -> float:
 
     if dtype == "int8":
         a, b = (torch.randint(-8, 8, (n, n), dtype=torch.int8, device=device) for _ in range(2))
-        return _best_s(lambda: torch._int_mm(a, b), on_gpu=device.type == "cuda")
+        return _best_s(lambda: torch._int_mm(a, b.t()), on_gpu=device.type == "cuda")
     a, b = (torch.randn(n, n, device=device).to(getattr(torch, dtype)) for _ in range(2))
     if dtype.startswith("float8"):
         one, columns = torch.ones((), device=device), b.t()  # which is what the library takes
