@@ -2,7 +2,9 @@
 
     RagKernelsError                    what `except` of a caller needs
     ├── ProblemError                   here                     the problem file cannot be used
-    │   └── DoesNotRun                 ingest.verify            the emitted source raises
+    │   ├── ModuleFails                ingest.verify            the module itself raises on its inputs
+    │   ├── DoesNotRun                 ingest.verify            the emitted source raises
+    │   └── Disagrees                  ingest.verify            the emitted source gives something else
     ├── MachineError                   here                     this machine lacks something
     ├── ArchiveError                   archive.records          the archive cannot be used
     │   └── ImportRefused              ingest.importers.protocol   nothing there is what the importer reads

@@ -80,7 +80,7 @@ def test_problem_page_shows_the_admission_report_of_this_machine(
     monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path))
     found = Examination(
         sensitivities=(Sensitivity("x", "input", 1.2),),
-        panel=(NullKernel("zeros", False, False, 300.0, True),),
+        null_kernels=(NullKernel("zeros", False, False, 300.0, True),),
         notes=("KernelBench's tolerance would pass zeros",),
     )
     file = admission_file(problem(), device(), cache=tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import os
@@ -99,6 +100,15 @@ def test_links_resolve(document: Path) -> None:
 def test_files_named_in_text_exist(document: Path) -> None:
     for name in re.findall(rf"`((?:{FOLDERS})/[\w/.-]*)`", document.read_text()):
         assert (ROOT / name).exists(), f"{document.name} names {name}"
+
+
+def test_the_way_of_one_problem_names_what_is_there() -> None:
+    rows = re.findall(r"^\| [^|]+ \| `([^`]+\.py)` \| `([^`]+)` \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert len(rows) == 20
+    for file, name in rows:
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        defined = {n.name for n in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(n, kinds)}
+        assert set(name.split(".")) <= defined, (file, name)
 
 
 @pytest.mark.parametrize("page", FOR_USERS, ids=lambda page: page.name)

@@ -17,7 +17,7 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.machine.device import device_file, read_device
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import WorkerFailed
-from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed
+from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
@@ -238,6 +238,10 @@ def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: Functio
             {"after": "std::thread([p = out.data] { usleep(2000); p[0] = 7; }).detach();"},
             "rejected:late_write",
         ),
+        (  # at other sizes only: no less dishonest
+            {"after": "if (rows != 128) std::thread([p = out.data] { usleep(2000); p[0] = 7; }).detach();"},
+            "rejected:late_write",
+        ),
     ],
 )
 def test_what_ordinary_inputs_do_not_show(
@@ -245,6 +249,11 @@ def test_what_ordinary_inputs_do_not_show(
 ) -> None:
     found = verdict(judge, softmax, "#include <unistd.h>\n" + altered(**parts))
     assert expected in codes(found), found
+
+
+def test_an_undefined_symbol_is_named(judge: LocalJudge, softmax: FunctionalProblem) -> None:
+    found = verdict(judge, softmax, altered(before="void nowhere(int64_t); if (n > 0) nowhere(n);"))
+    assert isinstance(found, Crashed) and "nowherel` is declared and nowhere defined" in found.reason, found
 
 
 def test_what_thread_sanitizer_cannot_judge_is_left_out(judge: LocalJudge, softmax: FunctionalProblem) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import signal
 import statistics
 import time
@@ -73,6 +74,7 @@ from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
 T = TypeVar("T", bound=CandidateReply)
 Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
+_UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker says it
 LEAST_S = 1e-9  # of a burst that was over before the way there and back: impossible, and judged so
 POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
 
@@ -428,6 +430,9 @@ def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:
             hint = " (a read or write out of bounds, or a write to a read-only input)"
         case signal.SIGILL:
             hint = " (an instruction this CPU does not have)"
+    if undefined := _UNDEFINED.search(failure.log):
+        name = undefined.group(1)
+        hint = f" (`{name}` is declared and nowhere defined: define it in the source)"
     raised = failure.kind == "raised"
     subject = "The candidate failed" if raised else "The candidate's process ended"
     return Crashed(f"{subject} {during}: {failure.message}{hint}", failure.log, raised=raised)

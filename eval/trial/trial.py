@@ -59,7 +59,7 @@ class Trial:
         self.stage_s: dict[str, float] = {}
 
     def run(self, baseline: Baseline | None) -> Verdict:
-        """Load, check, time, check again. `baseline` None means that compile is timed live (a confirmation)."""
+        """Load, check (idle after a call, special values, draws), time, check again. `baseline` None means that compile is timed live (a confirmation)."""
         try:
             with self._stage("load", self._open) as subject:
                 place = self._stage("load", lambda: subject.bind(self.session))
@@ -126,6 +126,8 @@ class Trial:
             place = subject.bind(session, strided=True)
             Checks(subject, place, self.found, self.without).first_draw()
         except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
             if self.candidate.tier != "kernel":
                 self.found.label("contiguous-only")
             return stopped.alive
@@ -136,11 +138,16 @@ class Trial:
         return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
 
     def _at_other_sizes(self, subject: LoadedCandidate, session: ProblemSession, sizes: str) -> bool:
-        """What goes wrong at other sizes is a label, since the contract names one size; False if the worker is lost."""
+        """What goes wrong at other sizes is a label, since the contract names one size; False if the worker is lost.
+
+        A rejection stays one: a kernel that writes late at other sizes is no less dishonest.
+        """
         try:
             place = self._tight(subject, session)
             Checks(subject, place, self.found, self.without).own_draws()
         except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
             self.found.label("shape-specialised")
             reason = getattr(stopped.verdict, "reason", "")
             self.found.notes.append(f"at {sizes} ({session.fp.notice or 'scaled'}): {reason}"[:300])
