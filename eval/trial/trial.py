@@ -59,7 +59,11 @@ class Trial:
         self.stage_s: dict[str, float] = {}
 
     def run(self, baseline: Baseline | None) -> Verdict:
-        """Load, check (idle after a call, special values, draws), time, check again. `baseline` None means that compile is timed live (a confirmation)."""
+        """Load, check (idle after a call, special values, draws), time, check again.
+
+        `baseline` None means that compile is timed live (a confirmation). A worker that is lost at other sizes is
+        replaced by another one.
+        """
         try:
             with self._stage("load", self._open) as subject:
                 place = self._stage("load", lambda: subject.bind(self.session))
