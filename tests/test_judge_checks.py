@@ -23,6 +23,7 @@ from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.race import Race, Times
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.trial.result_class import fuses_nothing
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
@@ -266,6 +267,49 @@ def test_a_decoy_kernel_makes_no_custom_kernel(judge: LocalJudge, softmax: Funct
     found = verdict(judge, softmax, DECOY, "composed")
     assert "label:library rewrite" in codes(found), found
     assert any("decoy" in note for note in found.notes)  # type: ignore[union-attr]
+
+
+ATTENTION = (
+    HEAD
+    + """
+class Model(nn.Module):
+    def forward(self, q, k, v):
+        return torch.softmax(torch.matmul(q, k.transpose(-1, -2)) * 0.125, -1) @ v
+
+def get_inputs():
+    return [torch.rand(2, 64, 64) for _ in range(3)]
+
+def get_init_inputs():
+    return []
+"""
+)
+FUSED_ROWS = """
+def forward(q, k, v):
+    rows = q.shape[-1] // 2 * 2
+    scores = torch.matmul(q, k.transpose(-1, -2))
+    out = torch.empty((scores.size(0), scores.size(-1) + 2 - 2, rows))
+    kernels.scaled_softmax(scores, out)
+    return torch.matmul(out, v)
+"""
+SPELT_OUT = """
+def forward(q, k, v):
+    scores = torch.matmul(q, k.transpose(-1, -2)) * 0.125
+    out = torch.empty(v.shape)
+    kernels.copied(torch.matmul(torch.softmax(scores, -1), -(-v)), out)
+    return out
+"""
+
+
+LIBRARY_ATTENTION = """
+def forward(q, k, v):
+    return torch.ops.aten.scaled_dot_product_attention.default(q, k, v, scale=0.125)
+"""
+
+
+@pytest.mark.parametrize(("source", "nothing"), [(FUSED_ROWS, False), (SPELT_OUT, True), (LIBRARY_ATTENTION, True)])
+def test_signs_of_dimensions_and_sizes_call_no_library(judge: LocalJudge, source: str, nothing: bool) -> None:
+    fp = functionalize(problem_from_source("attention", ATTENTION), workers=judge.workers)
+    assert fuses_nothing(source, fp) is nothing
 
 
 def test_torch_alone_is_a_library_rewrite(judge: LocalJudge, softmax: FunctionalProblem) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,15 +59,46 @@ def links_library(library: Path, source: str, *, on_gpu: bool) -> str:
 
 
 def fuses_nothing(source: str, fp: FunctionalProblem) -> bool:
-    """Return whether a composed forward calls the library as often as the problem itself does."""
+    """Return whether a composed forward calls no kernel of its own, or the library as often as the problem itself does.
+
+    Signs and arithmetic call it where a tensor is among the operands: `x.transpose(-1, -2)` and `n // 2` do not.
+    """
     forward = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef))
-    calls = sum(isinstance(n, ast.BinOp | ast.UnaryOp | ast.Compare) for n in ast.walk(forward))
+    if not any(isinstance(n, ast.Name) and n.id == "kernels" for n in ast.walk(forward)):
+        return True
+    numbers = {argument.arg for argument in forward.args.kwonlyargs}  # the problem's constants
+    for node in ast.walk(forward):
+        if isinstance(node, ast.Assign) and _is_number(node.value, numbers):
+            numbers |= {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    arithmetic = [n for n in ast.walk(forward) if isinstance(n, ast.BinOp | ast.UnaryOp | ast.Compare)]
+    calls = sum(not _is_number(n, numbers) for n in arithmetic)
     for node in ast.walk(forward):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             root = node.func.value
             calls += isinstance(root, ast.Name) and root.id in {"torch", "F"} and not operator(node.func.attr).free
     needed = sum(not operator(n.op).free for n in fp.nodes)
     return calls >= needed
+
+
+def _is_number(node: ast.expr, numbers: Container[str]) -> bool:
+    """Return whether an expression is made of literals, sizes of tensors and names that are known to be numbers."""
+    match node:
+        case ast.Constant() | ast.Attribute(attr="shape") | ast.Call(func=ast.Attribute(attr="size" | "numel" | "dim")):
+            return True
+        case ast.Name(id=name):
+            return name in numbers
+        case ast.Subscript(value=value):
+            return _is_number(value, numbers)
+        case ast.UnaryOp(operand=operand):
+            return _is_number(operand, numbers)
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left, numbers) and _is_number(right, numbers)
+        case ast.Compare(left=left, comparators=others):
+            return all(_is_number(operand, numbers) for operand in [left, *others])
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            return all(_is_number(element, numbers) for element in elements)
+        case _:
+            return False
 
 
 def classify(tier: Tier, profile: Profile | None, *, decoy: bool, on_gpu: bool) -> ResultClass:
