@@ -95,8 +95,8 @@ KERNELS = """
     ),
     standing AS (
         SELECT
-            id, kernel_id, problem_id, functional_id, trust, label, device_key, device_name, speedup, floor_fraction,
-            place
+            id, kernel_id, problem_id, functional_id, trust, label, device_key, device_name, told AS speedup,
+            told_floor AS floor_fraction, place
         FROM latest
         UNION ALL
         SELECT concat_ws(' ', kernel_id, problem_id, functional_id), kernel_id, problem_id, functional_id,
@@ -160,7 +160,8 @@ SOLVERS = """
 PLACED = ("evaluations", "kernels", "candidates", "ideas", "problems")
 EVALUATION_COLUMNS = """
     id, kernel_id, problem_id, functional_id, trust, label, labels, "precision", device_name, device_arch,
-    candidate_us, eager_us, compile_us, speedup_eager, speedup_compile, floor_fraction
+    candidate_us, eager_us, compile_us, told_eager AS speedup_eager, told_compile AS speedup_compile,
+    told_floor AS floor_fraction, stated_trust = 'verified' AS at_least
 """
 
 
@@ -297,7 +298,7 @@ def _only_claimed(name: str) -> dict[str, Any]:
     unknown = ("candidate_us", "eager_us", "compile_us", "speedup_eager", "speedup_compile", "floor_fraction")
     said = dict(zip(("kernel_id", "problem_id", "functional_id"), name.split(), strict=True))
     empty = dict.fromkeys(("label", "precision", "device_name", "device_arch"), "")
-    return {"id": name, "trust": "claimed", "labels": [], **said, **empty, **dict.fromkeys(unknown)}
+    return {"id": name, "trust": "claimed", "labels": [], "at_least": False, **said, **empty, **dict.fromkeys(unknown)}
 
 
 def _by_id(

@@ -193,6 +193,7 @@ class ArchivedKernel:
     attribution: str
     created_at: str
     labels: tuple[str, ...] = ()  # the judge's remarks beside `label`: "nondeterministic", "suspicious: ..."
+    at_least: bool = False  # its speed-ups are lower ends of intervals, since nothing confirmed them
     stale: str = ""  # why this evaluation no longer holds, or ""
 
     @property

@@ -339,7 +339,9 @@ def show_reverified(row: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(row)
         return
-    speed = f", {row['speedup']:.2f}x" if row["speedup"] is not None else ""
+    from rag_kernels.text.wording import times
+
+    speed = "" if row["speedup"] is None else f", {times(row['speedup'], at_least=row['at_least'])}"
     reason = f" ({row['reason']})" if row["reason"] else ""
     print(f"{row['kernel_id']} {row['problem']}: {row['state']}{speed}{reason}", flush=True)
 

@@ -112,8 +112,9 @@ def follow(
     rows: dict[str, dict[str, Any]] = {}
     done: list[Grown] = []
     console, finished = Console(stderr=as_json), True
+    earlier = {run.problem_name: session.archive.attempts(run.id) for run in growth_run.runs.values()}
     try:
-        with growth_table(console, f"{len(files)} problems") as show:
+        with growth_table(console, f"{len(files)} problems", earlier) as show:
             for event in grow(files, session, growth_run, until=until):
                 if isinstance(event, Grown):
                     done.append(event)

@@ -50,8 +50,7 @@ def attempts_table(console: Console, title: str) -> Iterator[Callable[[Attempt],
             table.add_row(
                 str(row["attempt"]),
                 Text(row["verdict"], VERDICT_STYLES.get(row["verdict"], "red")),
-                times(row["speedup_eager"]),
-                times(row["speedup_compile"]),
+                *speeds(row),
                 percent(row["floor_fraction"]),
                 f"{row['seconds']:.1f}",
                 escape(shorten(detail(row), room)),
@@ -67,9 +66,16 @@ def attempt_line(row: Row) -> str:
     """Return one attempt on one line."""
     head = f"{row['attempt']:>3}  {row['verdict']:<12}"
     if row["verdict"] == "passed":
-        head += f"  {times(row['speedup_eager'])} eager  {times(row['speedup_compile'])} compile"
+        over_eager, over_compile = speeds(row)
+        head += f"  {over_eager} eager  {over_compile} compile"
         head += f"  {percent(row['floor_fraction'])} of floor"
     return f"{head}  {row['seconds']:.1f} s  {shorten(detail(row))}"
+
+
+def speeds(row: Row) -> tuple[str, str]:
+    """Return what is told of the speed-ups over eager and over torch.compile."""
+    at_least = bool(row["at_least"])
+    return times(row["speedup_eager"], at_least=at_least), times(row["speedup_compile"], at_least=at_least)
 
 
 def detail(row: Row) -> str:
@@ -84,9 +90,10 @@ def summary(row: Row) -> str:
         last = f" The last one: {row['verdict']}. {row['reason']}" if row["verdict"] else f" {row['reason']}"
         return f"No verified kernel ({spent}).{last}"
     trust = "confirmed in a fresh process" if row["confirmed"] else "verified, not confirmed"
+    over_eager, over_compile = speeds(row)
     lines = [
         f"{row['problem']}: kernel {row['kernel_id']}, {trust}",
-        f"  {times(row['speedup_eager'])} eager, {times(row['speedup_compile'])} torch.compile, "
+        f"  {over_eager} eager, {over_compile} torch.compile, "
         f"{percent(row['floor_fraction'])} of the physical floor, on {row['device_name']}",
         f"  {row['label']}, {row['tier']} tier, {row['precision']} precision, {row['writer']} writer"
         + (f" ({row['model']})" if row["model"] else ""),
@@ -106,7 +113,7 @@ def print_table(rows: Sequence[Row], columns: dict[str, str]) -> None:
         console = Console(width=WIDE_CHARS)
     made = Table(*(Column(name, no_wrap=True) for name in columns), box=SIMPLE_HEAD)
     for row in rows:
-        made.add_row(*(escape(cell(row.get(key), key)) for key in columns.values()))
+        made.add_row(*(escape(cell(row.get(key), key, at_least=bool(row.get("at_least")))) for key in columns.values()))
     console.print(made)
 
 
@@ -127,23 +134,23 @@ def replayed_line(row: Row) -> str:
     head = f"{row['attempt']:>3}  {row['kernel_id']}"
     if row["difference"]:
         return f"{head}  differs: {row['difference']}"
-    speeds = f"  {times(row['then']['speedup'])} then, {times(row['now']['speedup'])} now"
-    return f"{head}  {row['now']['verdict']} again{speeds if row['now']['speedup'] else ''}"
+    then, now = (times(row[when]["speedup"], at_least=bool(row[when]["at_least"])) for when in ("then", "now"))
+    return f"{head}  {row['now']['verdict']} again{f'  {then} then, {now} now' if row['now']['speedup'] else ''}"
 
 
 def scores_text(problems: Sequence[Solved], scores: Sequence[Score]) -> str:
     """Return Markdown tables: a line for each problem, and a line for each number."""
     lines = ["| problem | candidates | first round | of it right | best speed-up | cost |", "|---|---|---|---|---|---|"]
     for one in problems:
+        best = times(one.best, at_least=one.best_at_least)
         lines.append(
-            f"| {one.problem} | {one.candidates} | {one.samples} | {one.right} | {times(one.best)} "
-            f"| {money(one.cost_usd)} |"
+            f"| {one.problem} | {one.candidates} | {one.samples} | {one.right} | {best} | {money(one.cost_usd)} |"
         )
     lines += ["", "| | problems | share | interval |", "|---|---|---|---|"]
     for score in scores:
         found = score.interval
         name = score.metric if score.p is None else score.metric.replace("_p", f"_{score.p:g}")
-        interval = f"{percent(found.low)} to {percent(found.high)}" if score.problems > 1 else "one problem"
+        interval = f"{percent(found.low)} to {percent(found.high)}"
         lines.append(f"| {name.replace('@k', f'@{score.k}')} | {score.problems} | {percent(found.mean)} | {interval} |")
     return "\n".join(lines)
 
@@ -169,11 +176,11 @@ def arms_text(arms: Sequence[Arm]) -> str:
     return "\n".join(lines)
 
 
-def cell(value: Any, key: str) -> str:
+def cell(value: Any, key: str, *, at_least: bool = False) -> str:
     if value is None:
         return "-"
     if key.startswith("speedup"):
-        return times(value)
+        return times(value, at_least=at_least)
     if key == "floor_fraction":
         return percent(value)
     if isinstance(value, bool):
@@ -275,6 +282,8 @@ def error(ratio: float | None) -> str:
 
 def facts(rows: Iterable[tuple[str, Any]]) -> str:
     """Return names and values, one on a line, aligned."""
-    known = [(name, cell(value, name)) for name, value in rows]
+    values = dict(rows)
+    at_least = bool(values.pop("at_least", False))
+    known = [(name, cell(value, name, at_least=at_least)) for name, value in values.items()]
     width = max((len(name) for name, _ in known), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in known)

@@ -19,6 +19,7 @@ from rag_kernels.eval.records import (
     Crashed,
     Device,
     FunctionalProblem,
+    Judged,
     Passed,
     Rejected,
     TimedOut,
@@ -26,6 +27,7 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
+from rag_kernels.eval.told import told
 from rag_kernels.run.standings import winner
 
 if TYPE_CHECKING:
@@ -44,8 +46,12 @@ UNMEASURED: Row = dict.fromkeys(
         "label",
         "precision",
         "error_ratio",
+        "speedup",
         "speedup_eager",
         "speedup_compile",
+        "at_least",
+        "speedup_eager_median",
+        "speedup_compile_median",
         "speedup_eager_interval",
         "speedup_compile_interval",
         "candidate_us",
@@ -58,9 +64,21 @@ UNMEASURED: Row = dict.fromkeys(
 )
 
 
-def verdict_row(verdict: Verdict) -> Row:
-    """Return what the verdict says, with the measurement's keys always there (null when nothing was measured)."""
+def judged_row(judged: Judged) -> Row:
+    """Return what the verdict says, with the measurement's keys always there (null when nothing was measured).
+
+    The speed-ups are those that are told of the kernel: with `at_least` they are the lower ends of their intervals.
+    """
+    verdict: Verdict = judged.verdict
     row: Row = {"verdict": verdict_name(verdict), "reason": "", **UNMEASURED}
+    if (said := told(judged)) is not None:
+        row |= {
+            "speedup": said.speedup,
+            "speedup_eager": said.over_eager,
+            "speedup_compile": said.over_compile,
+            "at_least": not said.confirmed,
+            "floor_fraction": said.of_floor,
+        }
     match verdict:
         case Passed(label=label, precision=precision, error_ratio=error_ratio, measurement=m):
             over_compile = m.speedup_compile
@@ -68,15 +86,14 @@ def verdict_row(verdict: Verdict) -> Row:
                 "label": label,
                 "precision": precision,
                 "error_ratio": error_ratio,
-                "speedup_eager": m.speedup_eager.median,
-                "speedup_compile": over_compile.median if over_compile else None,
+                "speedup_eager_median": m.speedup_eager.median,
+                "speedup_compile_median": over_compile.median if over_compile else None,
                 "speedup_eager_interval": [m.speedup_eager.low, m.speedup_eager.high],
                 "speedup_compile_interval": [over_compile.low, over_compile.high] if over_compile else None,
                 "candidate_us": m.candidate_us,
                 "eager_us": m.eager_us,
                 "compile_us": m.compile_us,
                 "floor_us": m.floor_us,
-                "floor_fraction": m.floor_fraction,
                 "confirmed": m.confirmed,
                 "notes": list(verdict.notes) + ([m.compile_note] if m.compile_note else []),
             }
@@ -108,7 +125,7 @@ def attempt_row(attempt: Attempt) -> Row:
         "note": attempt.note,
         "device": attempt.candidate.backend,
         "device_name": attempt.judged.device.name,
-        **verdict_row(attempt.judged.verdict),
+        **judged_row(attempt.judged),
         "exemplars": [e.kernel_id for e in attempt.exemplars],
         "parents": [{"kernel_id": e.source, "relation": e.relation} for e in attempt.parents],
         "stage_s": attempt.judged.stage_s,
@@ -189,8 +206,10 @@ def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
         "candidate_us": kernel.candidate_us,
         "eager_us": kernel.eager_us,
         "compile_us": kernel.compile_us,
+        "speedup": kernel.speedup,
         "speedup_eager": kernel.speedup_eager,
         "speedup_compile": kernel.speedup_compile,
+        "at_least": kernel.at_least,
         "floor_fraction": kernel.floor_fraction,
         "created_at": kernel.created_at,
     }
@@ -271,8 +290,8 @@ def replayed_row(replayed: Replayed) -> Row:
         "kernel_id": then.candidate.id,
         "attempt": then.number,
         "round": then.round,
-        "then": {"verdict": verdict_name(then.judged.verdict), "speedup": speedup_of(then)},
-        "now": None if again is None else {"verdict": verdict_name(again.judged.verdict), "speedup": speedup_of(again)},
+        "then": said_of(then.judged),
+        "now": None if again is None else said_of(again.judged),
         "difference": replayed.difference,
     }
 
@@ -282,15 +301,19 @@ def solved_row(solved: Solved) -> Row:
 
 
 def score_row(score: Score) -> Row:
-    """Return a number with its interval (null for a single problem); `p` and `k` are null where they do not apply."""
+    """Return a number with Wilson's interval; `p` and `k` are null where they do not apply."""
     found = score.interval
-    interval = [found.low, found.high] if score.problems > 1 else None
-    return {"type": "score", **asdict(score), "mean": found.mean, "interval": interval}
+    return {"type": "score", **asdict(score), "mean": found.mean, "interval": [found.low, found.high]}
 
 
-def speedup_of(attempt: Attempt) -> float | None:
-    verdict = attempt.judged.verdict
-    return verdict.measurement.speedup if isinstance(verdict, Passed) else None
+def said_of(judged: Judged) -> Row:
+    """Return a verdict with the speed-up that is told of it; null where nothing was measured."""
+    said = told(judged)
+    return {
+        "verdict": verdict_name(judged.verdict),
+        "speedup": None if said is None else said.speedup,
+        "at_least": None if said is None else not said.confirmed,
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -306,12 +329,11 @@ def reverified_row(result: Reverified) -> Row:
     """Return a new judgement. `state` is holds, stale, fails here or not judged; `was` is what the archive said
     before.
     """
-    verdict = None if result.attempt is None else result.attempt.judged.verdict
+    nothing = {"verdict": None, "speedup": None, "at_least": None}
     return {
         "kernel_id": result.due.candidate.id,
         "problem": result.due.problem.name,
-        "verdict": None if verdict is None else verdict_name(verdict),
-        "speedup": verdict.measurement.speedup if isinstance(verdict, Passed) else None,
+        **(nothing if result.attempt is None else said_of(result.attempt.judged)),
         "was": {"trust": result.due.trust, "speedup": result.due.speedup},
         "state": result.state,
         "reason": result.why_not if result.mark is None else result.mark.reason,

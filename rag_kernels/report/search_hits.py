@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def hit_text(row: Row, *, explain: bool = False) -> str:
     """Return a kernel that was found, and why; explained, with every number that the score is made of."""
-    speed = f"{times(row['speedup_eager'])} eager, {times(row['speedup_compile'])} torch.compile"
+    over_eager, over_compile = (
+        times(row[key], at_least=row["at_least"]) for key in ("speedup_eager", "speedup_compile")
+    )
+    speed = f"{over_eager} eager, {over_compile} torch.compile"
     head = f"{row['kernel_id']}  {row['problem']}: {speed}, {row['trust']}, {row['backend']}"
     head += f"\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"
     if not explain:
