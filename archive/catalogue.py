@@ -59,6 +59,8 @@ class Catalogue:
     evaluation_id: Names
     functional: Ints  # the number of the functional problem; never falls
     text: Ints  # the number of the text
+    problem_names: tuple[str, ...]  # distinct
+    problem_name: Ints  # the number of the name of the problem that the kernel's evaluation is of
     on_cuda: NDArray[np.bool_]
     here: NDArray[np.bool_]  # measured on the device that was asked for
     device: Ints  # number of the device's name
@@ -130,6 +132,7 @@ KERNELS = """
     SELECT
         best.kernel_id, best.id AS evaluation_id, best.functional_id,
         concat_ws(' ', p.name, i.text, best.label) AS text,
+        p.name AS problem_name,
         c.backend = 'cuda' AS on_cuda,
         best.device_key = {device} AS here,
         best.device_name,
@@ -190,6 +193,7 @@ def _read_rest(functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, mo
     pairs = con.execute(SOLVERS).fetchnumpy()
     texts, text = _numbered(found["text"])
     devices, device = _numbered(found["device_name"])
+    problem_names, problem_name = _numbered(found["problem_name"])
     wanted = {name.decode() for name in functional_id.tolist()}
     return Catalogue(
         functionals=tuple(row for row in functionals if row.id in wanted),
@@ -200,6 +204,8 @@ def _read_rest(functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, mo
         evaluation_id=np.asarray(found["evaluation_id"], dtype=np.bytes_),
         functional=functional.astype(np.int32),
         text=text,
+        problem_names=problem_names,
+        problem_name=problem_name,
         on_cuda=np.asarray(found["on_cuda"], dtype=np.bool_),
         here=np.asarray(found["here"], dtype=np.bool_),
         device=device,

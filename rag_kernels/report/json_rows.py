@@ -225,6 +225,7 @@ def hit_row(hit: Hit) -> Row:
     return kernel_row(
         hit.kernel,
         score=round(hit.score, 4),
+        named=round(hit.why.named, 4),
         reasons=list(hit.why.short),
         signals=[asdict(signal) for signal in hit.why.signals],
         factors=[asdict(factor) for factor in hit.why.factors],

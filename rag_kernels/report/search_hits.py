@@ -32,5 +32,6 @@ def hit_text(row: Row, *, explain: bool = False) -> str:
     lines.append(f"        {'relevance':<10} {relevance:8.3f}")
     lines += [f"        {f['name']:<10} x {f['weight']:.2f}    {f['told']}".rstrip() for f in row["factors"]]
     exact = " + 1 for the same graph" if "same graph" in row["reasons"] else ""
+    exact += f" + {row['named']:.3g} for what is named" if row["named"] else ""
     scaled = f"        {'score':<10} {row['score']:8.3f}  = relevance x all weights / {MOST}{exact}"
     return "\n".join([head, *lines, scaled])
