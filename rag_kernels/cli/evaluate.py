@@ -77,6 +77,7 @@ def judge_one(
     """
     from rag_kernels.eval.build.candidate_form import candidate_from_file
     from rag_kernels.eval.problem import load_problem
+    from rag_kernels.report.console import archived_line
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
     from rag_kernels.run.standings import winner
@@ -88,11 +89,15 @@ def judge_one(
         raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {device}.")
     end_politely()
     with open_session(options, backend=candidate.backend) as session:
-        attempts, finished = watch(session.evaluate(loaded, candidate, confirm=confirm), loaded.name, as_json=as_json)
+        judging = session.evaluate(loaded, candidate, confirm=confirm)
+        attempts, finished = watch(judging, loaded.name, as_json=as_json, brief=True)
     run_id = attempts[0].run_id if attempts else None
-    if attempts and not as_json:
+    row = result_row(attempts, run_id=run_id, problem=loaded.name)
+    if as_json:
+        emit("result", row)
+    elif attempts:
         print_verdict(attempts[-1].judged)
-    show_result(result_row(attempts, run_id=run_id, problem=loaded.name), as_json=as_json)
+        print(archived_line(row))
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)
 
 
@@ -107,7 +112,7 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
     from rag_kernels.wiring import open_session
 
     sampled = read_lines(batch)
-    solved, finished = 0, True
+    solved, done, finished = 0, 0, True
     end_politely()
     with open_session(options) as session, built_ahead(sampled, session.judge):
         if session.at_once > 1:
@@ -120,11 +125,12 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
             attempts = session.archive.attempts(one.run.id)
             show_result(result_row(attempts, run_id=one.run.id, problem=one.problem.name), as_json=as_json)
             solved += winner(attempts) is not None
+            done += 1
             if not finished:
                 print("Interrupted; the same command goes on.", file=sys.stderr)
                 break
     if as_json:
-        emit({"type": "summary", "problems": len(sampled), "verified": solved})
+        emit("summary", {"problems": len(sampled), "done": done, "verified": solved})
     else:
         print(f"{solved} of {len(sampled)} problems have a verified kernel.")
     raise typer.Exit(130 if not finished else 0 if solved else 1)

@@ -51,7 +51,7 @@ def search(
     rows = [hit_row(hit) for hit in hits]
     if as_json:
         for row in rows:
-            emit(row)
+            emit("hit", row)
         return
     from rag_kernels.report.search_hits import hit_text
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
@@ -19,12 +19,16 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.records import verdict_name
 from rag_kernels.eval.told import told
 from rag_kernels.long_runs.growth import Grown, TurnEnded
+from rag_kernels.report.columns import GAP, fitting
 from rag_kernels.report.console import attempt_line, summary
 from rag_kernels.report.json_rows import attempt_row, grown_row
+from rag_kernels.report.waiting import waiting
 from rag_kernels.run.standings import winner
 from rag_kernels.text.wording import shorten, times
 
 Event = Attempt | TurnEnded | Grown
+WIDTHS = {"state": 7, "turns": 5, "candidates": 10, "best": 7, "last": 24}
+DROPPABLE = ("turns", "candidates", "last")  # the first says least
 SHOWN = 20  # problems in the live table: those that were worked on last
 
 
@@ -59,15 +63,21 @@ def growth_table(
         yield lambda event: _print(console, event)
         return
     lines: dict[str, Line] = {}
-    with Live(_table(lines, title, console), console=console, refresh_per_second=4) as live:
+    with (
+        waiting(counts=False) as now,
+        Live(Group(_table(lines, title, console), now), console=console, refresh_per_second=4) as live,
+    ):
 
         def show(event: Event) -> None:
             name = _name(event)
             line = lines.pop(name, Line(attempts=tuple(earlier.get(name, ()))))
             lines[name] = _after(line, event)  # the newest is last
-            live.update(_table(lines, title, console))
+            live.update(Group(_table(lines, title, console), now))
 
-        yield show
+        try:
+            yield show
+        finally:
+            live.update(_table(lines, title, console))
 
 
 def _print(console: Console, event: Event) -> None:
@@ -98,10 +108,13 @@ def _after(line: Line, event: Event) -> Line:
 
 
 def _table(lines: dict[str, Line], title: str, console: Console) -> Table:
-    names = ("problem", "state", "turns", "candidates", "best", "last")
-    table = Table(*(Column(name, no_wrap=True) for name in names), title=escape(title), box=SIMPLE_HEAD)
-    room = max(20, console.width - 70)
-    for name, line in list(lines.items())[-SHOWN:]:
+    shown = list(lines.items())[-SHOWN:]
+    widths = {"problem": max([7, *(len(name) for name, _ in shown)]), **WIDTHS}
+    kept = fitting(widths, DROPPABLE, console.width)
+    room = console.width - sum(widths[name] + GAP for name in kept if name != "last") - GAP - 1
+    table = Table(*(Column(name, no_wrap=True) for name in kept), title=escape(title), box=SIMPLE_HEAD)
+    for name, line in shown:
         cells = (name, line.state, str(line.turns), str(line.candidates), line.best, shorten(line.last, room))
-        table.add_row(*(escape(cell) for cell in cells))
+        named = dict(zip(widths, cells, strict=True))
+        table.add_row(*(escape(named[each]) for each in kept))
     return table

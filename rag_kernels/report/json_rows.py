@@ -32,7 +32,6 @@ from rag_kernels.run.standings import winner
 
 if TYPE_CHECKING:
     from rag_kernels.eval.admission_records import Admission
-    from rag_kernels.experiments.retrieval_ablation import AblationTrial, Arm
     from rag_kernels.experiments.scores import Score, Solved
     from rag_kernels.long_runs.growth import Grown
     from rag_kernels.long_runs.replay import Replayed
@@ -112,7 +111,6 @@ def judged_row(judged: Judged) -> Row:
 
 def attempt_row(attempt: Attempt) -> Row:
     return {
-        "type": "attempt",
         "run_id": attempt.run_id,
         "problem": attempt.problem.problem.name,
         "attempt": attempt.number,
@@ -134,22 +132,24 @@ def attempt_row(attempt: Attempt) -> Row:
     }
 
 
-def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str, out: str | None = None) -> Row:
+def result_row(
+    attempts: Sequence[Attempt], *, run_id: str | None, problem: str, out: str | None = None, why: str = ""
+) -> Row:
     """Return the row that closes a run: the winner, or the last attempt when nothing passed.
 
-    `kernel_id` is null unless a kernel passed. `attempts` counts candidates, not confirmations.
+    `why` the run ended is the reason where nothing was written. `kernel_id` is null unless a kernel passed. `attempts`
+    counts candidates, not confirmations.
     """
     best = winner(attempts)
     shown = best or next((a for a in reversed(attempts) if isinstance(a.judged.verdict, Compiled)), None)
     shown = shown or (attempts[-1] if attempts else None)
     if shown is None:
         return {
-            "type": "result",
             "run_id": run_id,
             "problem": problem,
             "kernel_id": None,
             "verdict": None,
-            "reason": "No candidate was written.",
+            "reason": f"No candidate was written: {why[0].lower()}{why[1:]}" if why else "No candidate was written.",
             **UNMEASURED,
             "tier": None,
             "writer": None,
@@ -165,7 +165,6 @@ def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str,
     known = [c for c in costs if c is not None]
     return {
         **attempt_row(shown),
-        "type": "result",
         "kernel_id": best.candidate.id if best else None,
         "graph_key": shown.problem.graph_key,
         "attempts": len({a.candidate.id for a in attempts}),
@@ -180,7 +179,7 @@ def grown_row(grown: Grown) -> Row:
     run_id = grown.attempts[0].run_id if grown.attempts else None
     row = result_row(grown.attempts, run_id=run_id, problem=grown.name)
     state = "failed" if grown.failure else "skipped" if grown.skipped else "done"
-    return {**row, "type": "problem", "state": state, "reason": grown.failure or row["reason"]}
+    return {**row, "state": state, "reason": grown.failure or row["reason"]}
 
 
 def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
@@ -232,14 +231,6 @@ def hit_row(hit: Hit) -> Row:
     )
 
 
-def trial_row(trial: AblationTrial) -> Row:
-    return {"type": "trial", **asdict(trial)}
-
-
-def arm_row(arm: Arm) -> Row:
-    return {"type": "arm", **asdict(arm)}
-
-
 def functional_row(problem: FunctionalProblem) -> Row:
     """Return the parameterized call and its features."""
     features = problem.features
@@ -287,7 +278,6 @@ def replayed_row(replayed: Replayed) -> Row:
     """Return a judgement beside the recorded one. `speedup` is null where nothing was measured."""
     then, again = replayed.recorded, replayed.again
     return {
-        "type": "replayed",
         "kernel_id": then.candidate.id,
         "attempt": then.number,
         "round": then.round,
@@ -298,13 +288,13 @@ def replayed_row(replayed: Replayed) -> Row:
 
 
 def solved_row(solved: Solved) -> Row:
-    return {"type": "problem", **asdict(solved), "speedups": list(solved.speedups)}
+    return {**asdict(solved), "speedups": list(solved.speedups)}
 
 
 def score_row(score: Score) -> Row:
     """Return a number with Wilson's interval; `p` and `k` are null where they do not apply."""
     found = score.interval
-    return {"type": "score", **asdict(score), "mean": found.mean, "interval": [found.low, found.high]}
+    return {**asdict(score), "mean": found.mean, "interval": [found.low, found.high]}
 
 
 def said_of(judged: Judged) -> Row:
