@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-PROGRESS = logging.getLogger("rag_kernels.progress")
+PROGRESS = logging.getLogger(__name__)
 
 
 def doing(what: str, *, wanted: int | None = None) -> None:
