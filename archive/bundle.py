@@ -34,7 +34,7 @@ FORMAT = "rag-kernels bundle 1"
 WITH_CLAIMS = "rag-kernels bundle 2"  # the same and the table of claims; what needs none is written as before
 EVALUATION_DERIVED = """, stated_trust AS trust, judged_labels(judged) AS labels,
     told_ratio(judged, 'speedup_eager') AS told_eager, told_ratio(judged, 'speedup_compile') AS told_compile,
-    least(told_eager, told_compile) AS told, told_floor(judged, floor_fraction) AS told_floor"""
+    least(told_eager, told_compile) AS told, told_floor(floor_fraction) AS told_floor"""
 EVERYTHING = KernelFilter(include_retracted=True)
 SOURCE_NAME = re.compile(r"sources/k_[0-9a-f]+\.(cu|cpp|py)")
 

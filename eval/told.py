@@ -19,7 +19,7 @@ class Told:
     speedup: float  # over the better of both baselines
     over_eager: float
     over_compile: float | None  # None: torch.compile failed on this problem
-    of_floor: float | None  # None: the floor is of another machine
+    of_floor: float | None  # None: no floor is known, see `told_floor`
     confirmed: bool  # else the speed-ups are lower ends of intervals
 
 
@@ -30,9 +30,7 @@ def told(judged: Judged) -> Told | None:
         return None
     m = verdict.measurement
     over_compile = None if m.speedup_compile is None else told_ratio(m, m.speedup_compile)
-    return Told(
-        told_speedup(m), told_ratio(m, m.speedup_eager), over_compile, _of_floor(m, judged.device.machine), m.confirmed
-    )
+    return Told(told_speedup(m), told_ratio(m, m.speedup_eager), over_compile, told_floor(m), m.confirmed)
 
 
 def told_speedup(measured: Measurement) -> float:
@@ -46,10 +44,9 @@ def told_ratio(measured: Measurement, ratio: Ratio) -> float:
     return ratio.median if measured.confirmed else ratio.low
 
 
-def _of_floor(measured: Measurement, machine: str) -> float | None:
-    """Return the share of the floor that was reached.
+def told_floor(measured: Measurement) -> float | None:
+    """Return the share of the floor that was reached; None where the kernel was faster than it.
 
-    Older records do not say which machine their ceilings are of. A time below the floor then shows that they are of
-    another machine of the same name.
+    Such a floor is no floor: its ceilings are of another machine of the same name, or were measured on a busy one.
     """
-    return None if measured.floor_fraction > 1 and not machine else measured.floor_fraction
+    return None if measured.floor_fraction > 1 else measured.floor_fraction

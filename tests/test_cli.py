@@ -167,10 +167,12 @@ def test_eval(home: Path, tmp_path: Path, source: str, code: int, verdict: str) 
         "--archive",
         ":memory:",
         "--no-confirm",
+        "--asm",
         "--json",
         program=QUICK_PROGRAM,
     )
     assert (done.code, done.rows[-1]["verdict"]) == (code, verdict), done.err
+    assert ("ret" in done.rows[-1]["assembly"]) if verdict == "passed" else ("kernel.cpp:1:" in done.rows[-1]["log"])
     assert done.rows[-1]["writer"] == "import"
 
 

@@ -67,7 +67,7 @@ def test_generate_ends_with_the_promised_object(generated: Done, home: Path) -> 
     assert promised <= result.keys() and result["type"] == "result"
     assert (result["verdict"], result["tier"], result["writer"], result["device"]) == ("passed", "kernel", "llm", "cpu")
     assert result["confirmed"] is True and result["attempts"] == 2 and result["out"] == "best.py"
-    assert result["speedup_eager"] > 0 and 0 < result["floor_fraction"] < 2
+    assert result["speedup_eager"] > 0 and 0 < (result["floor_fraction"] or 1) <= 1
     assert result["speedup_compile"] > 0, "torch.compile was measured live, in the fresh process of the confirmation"
     kept = home / "cache" / "inductor" / "precompiled_headers"
     assert list(kept.glob("*.gch")), "the next process does not wait for it"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories import attempt, candidate, device, judged, measurement, passed, problem, run, wrong
-from rich.console import Console
+from factories import attempt, candidate, judged, measurement, passed, problem, run, wrong
+from rich.console import Console, RenderableType
 
 from rag_kernels.archive import browse, queries
 from rag_kernels.archive.bundle import export, import_bundle
@@ -22,6 +23,7 @@ from rag_kernels.report.console import attempt_line, facts, scores_text, summary
 from rag_kernels.report.growth_view import growth_table
 from rag_kernels.report.json_rows import attempt_row, hit_row, kernel_row, result_row
 from rag_kernels.report.search_hits import hit_text
+from rag_kernels.report.verdict import report
 from rag_kernels.retrieval.reasons import Reasons
 from rag_kernels.retrieval.retriever import Hit
 
@@ -99,9 +101,9 @@ def test_the_lower_of_the_lower_ends_counts() -> None:
 
 def test_a_floor_of_another_machine_is_not_told(archive: MemoryArchive) -> None:
     beaten = replace(passed(), measurement=replace(measurement(), floor_us=150.0))
-    old, new = judged(beaten), judged(beaten, on=device(machine="24 GiB"))
-    assert [said.of_floor for said in map(told, (old, new)) if said] == [None, 1.5]
-    archive.record_attempt(attempt("r1", 5, RELU, variant=7, judged=old))
+    assert [said.of_floor for said in map(told, (judged(beaten), judged())) if said] == [None, 0.5]
+    assert "faster than this floor" in text_of(report(judged(beaten)))
+    archive.record_attempt(attempt("r1", 5, RELU, variant=7, verdict=beaten))
     kernel = archive.kernel(candidate(RELU, variant=7).id)
     assert kernel is not None and kernel.floor_fraction is None
 
@@ -117,6 +119,12 @@ def test_a_bundle_of_medians_is_told_by_the_same_rule(archive: MemoryArchive, tm
 def test_two_of_two_are_not_sure() -> None:
     told_of_two = scores_text([], scores([solved_row(2.0), solved_row(1.5)]))
     assert "| fast_1 | 2 | 100 % | 34 % to 100 % |" in told_of_two
+
+
+def text_of(shown: RenderableType) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(shown)
+    return console.export_text()
 
 
 def solved_row(best: float) -> Solved:

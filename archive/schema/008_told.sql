@@ -6,7 +6,7 @@ ALTER TABLE evaluations ADD COLUMN told_floor DOUBLE;
 COMMENT ON COLUMN evaluations.told IS 'what is shown of speedup: confirmed, else the lower of the lower ends of the intervals';
 COMMENT ON COLUMN evaluations.told_eager IS 'what is shown of speedup_eager: confirmed, else the lower end of its interval';
 COMMENT ON COLUMN evaluations.told_compile IS 'what is shown of speedup_compile: confirmed, else the lower end of its interval';
-COMMENT ON COLUMN evaluations.told_floor IS 'what is shown of floor_fraction; null where the floor was another machine''s';
+COMMENT ON COLUMN evaluations.told_floor IS 'what is shown of floor_fraction; null where the kernel was faster than the floor, which is none then';
 UPDATE evaluations SET
     told_eager = CASE
         WHEN json_extract_string(judged, '$.verdict.measurement.confirmed') = 'true' THEN speedup_eager
@@ -16,8 +16,5 @@ UPDATE evaluations SET
         WHEN json_extract_string(judged, '$.verdict.measurement.confirmed') = 'true' THEN speedup_compile
         ELSE json_extract_string(judged, '$.verdict.measurement.speedup_compile.low')::DOUBLE
     END,
-    told_floor = CASE
-        WHEN floor_fraction > 1 AND coalesce(json_extract_string(judged, '$.device.machine'), '') = '' THEN NULL
-        ELSE floor_fraction
-    END;
+    told_floor = CASE WHEN floor_fraction > 1 THEN NULL ELSE floor_fraction END;
 UPDATE evaluations SET told = least(told_eager, told_compile);

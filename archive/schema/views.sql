@@ -15,10 +15,8 @@ CREATE OR REPLACE MACRO told_ratio(judged, ratio) AS json_extract_string(
 )::DOUBLE;
 COMMENT ON MACRO told_ratio IS 'What is shown of a ratio in a whole Judged record: its median where it is confirmed, else the lower end of its interval.';
 
-CREATE OR REPLACE MACRO told_floor(judged, fraction) AS CASE
-    WHEN fraction > 1 AND coalesce(json_extract_string(judged, '$.device.machine'), '') = '' THEN NULL ELSE fraction
-END;
-COMMENT ON MACRO told_floor IS 'What is shown of a floor_fraction: null where it is above 1 and the record does not say which machine its floor is of.';
+CREATE OR REPLACE MACRO told_floor(fraction) AS CASE WHEN fraction > 1 THEN NULL ELSE fraction END;
+COMMENT ON MACRO told_floor IS 'What is shown of a floor_fraction: null above 1, where the floor is of another machine or was measured on a busy one.';
 
 CREATE OR REPLACE MACRO barring(labels) AS list_filter(
     labels, lambda label: starts_with(label, 'suspicious') OR starts_with(label, 'degenerate problem')
@@ -189,7 +187,7 @@ COMMENT ON COLUMN kernel_cards.stale IS 'why the evaluation no longer holds, or 
 COMMENT ON COLUMN kernel_cards.speedup IS 'over the better baseline: confirmed, else the lower end of the interval';
 COMMENT ON COLUMN kernel_cards.speedup_eager IS 'over eager: confirmed, else the lower end of the interval';
 COMMENT ON COLUMN kernel_cards.speedup_compile IS 'over torch.compile: confirmed, else the lower end of the interval';
-COMMENT ON COLUMN kernel_cards.floor_fraction IS 'floor over measured time; null where the floor was another machine''s';
+COMMENT ON COLUMN kernel_cards.floor_fraction IS 'floor over measured time; null where the kernel was faster than the floor, which is none then';
 COMMENT ON COLUMN kernel_cards.at_least IS 'whether the speed-ups are lower ends of intervals, since nobody confirmed them';
 COMMENT ON COLUMN kernel_cards.unranked IS 'why it has no place on the leaderboard, or empty';
 

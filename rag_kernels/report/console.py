@@ -116,10 +116,11 @@ def summary(row: Row) -> str:
         return f"No verified kernel ({spent}).{last}"
     trust = "confirmed in a fresh process" if row["confirmed"] else "verified, not confirmed"
     over_eager, over_compile = speeds(row)
+    reached = row["floor_fraction"]
+    floor = "no floor known" if reached is None else f"{percent(reached)} of the physical floor"
     lines = [
         f"{row['problem']}: kernel {row['kernel_id']}, {trust}",
-        f"  {over_eager} eager, {over_compile} torch.compile, "
-        f"{percent(row['floor_fraction'])} of the physical floor, on {row['device_name']}",
+        f"  {over_eager} eager, {over_compile} torch.compile, {floor}, on {row['device_name']}",
         f"  {row['label']}, {row['tier']} tier, {row['precision']} precision, {row['writer']} writer"
         + (f" ({row['model']})" if row["model"] else ""),
         f"  {spent}; run {row['run_id']}",

@@ -91,6 +91,7 @@ class ResultRow(Measured):
     note: NotRequired[str]
     device_name: NotRequired[str]
     graph_key: NotRequired[str]
+    assembly: NotRequired[str]
     parents: NotRequired[list[dict[str, str]]]
     stage_s: NotRequired[dict[str, float]]
 
