@@ -71,7 +71,7 @@ class Options:
     budget_seconds: float | None = None
     budget_tokens: int | None = None
     budget_usd: float | None = None
-    precision: Precision = "strict"  # the lowest class that products may be computed in
+    precision: Precision = "strict"  # or lower in matrix products, for the kernel and PyTorch alike
     max_autotune: bool = False  # torch.compile(mode="max-autotune") is a baseline too
     seed: int = 0
     embedder: str = "builtin"  # or a sentence-transformers model by name or path

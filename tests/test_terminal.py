@@ -15,9 +15,9 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.progress import PROGRESS, doing
 from rag_kernels.long_runs.growth import Grown
 from rag_kernels.report.columns import fitting
-from rag_kernels.report.console import attempts_table, print_table, waiting_line
+from rag_kernels.report.console import attempts_table, print_table, summary, waiting_line
 from rag_kernels.report.growth_view import growth_table
-from rag_kernels.report.json_rows import grown_row
+from rag_kernels.report.json_rows import grown_row, result_row
 from rag_kernels.report.verdict import report
 from rag_kernels.report.waiting import Waiting
 
@@ -80,6 +80,12 @@ def test_headings_are_never_cut() -> None:
             if "problem" in line or "verdict" in line
         )
         assert "…" not in head
+
+
+def test_a_run_that_wrote_nothing_says_why() -> None:
+    row = result_row([], run_id="r1", problem="p", why="The budget of 2 rounds is used up.")
+    assert row["reason"] == "No candidate was written: the budget of 2 rounds is used up."
+    assert summary(row).endswith("No candidate was written: the budget of 2 rounds is used up.")
 
 
 def test_columns_go_by_rank() -> None:

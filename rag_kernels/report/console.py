@@ -117,7 +117,9 @@ def summary(row: Row) -> str:
     trust = "confirmed in a fresh process" if row["confirmed"] else "verified, not confirmed"
     over_eager, over_compile = speeds(row)
     reached = row["floor_fraction"]
-    floor = "no floor known" if reached is None else f"{percent(reached)} of the physical floor"
+    floor = (
+        "faster than the floor that was measured" if reached is None else f"{percent(reached)} of the physical floor"
+    )
     lines = [
         f"{row['problem']}: kernel {row['kernel_id']}, {trust}",
         f"  {over_eager} eager, {over_compile} torch.compile, {floor}, on {row['device_name']}",
