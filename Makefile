@@ -35,6 +35,7 @@ lint: $(READY_DEV)  ## ruff and mypy alone
 docs: $(READY)  ## make docs/reference anew from the source
 	@$(BIN)/python docs/make_cli.py
 	@$(BIN)/python docs/make_python.py
+	@$(BIN)/python docs/make_json.py
 	@$(BIN)/python docs/make_graph.py
 	@$(BIN)/python -m rag_kernels.archive.docs > docs/reference/archive_schema.md
 

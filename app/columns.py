@@ -22,13 +22,13 @@ CARDS = f"""
         TRY_CAST(created_at AS TIMESTAMP) AS created_at, {BEST_ROW.removesuffix(" = 1")} AS choice
     FROM kernel_cards
 """
-# Attempts, by steps of five minutes.
+# Candidates by their last judgement (a confirmation is no further attempt), by steps of five minutes.
 TRIES = """
     SELECT
         problem_id, problem_name AS problem, writer, model, verdict, count(*) AS attempts,
         count(*) FILTER (won) AS won, max(speedup) FILTER (barred = '') AS best,
         time_bucket(INTERVAL '5 minutes', TRY_CAST(created_at AS TIMESTAMP)) AS time
-    FROM attempt_results GROUP BY ALL
+    FROM candidate_results GROUP BY ALL
 """
 SPENDING = """
     SELECT time_bucket(INTERVAL '5 minutes', TRY_CAST(created_at AS TIMESTAMP)) AS time, model,

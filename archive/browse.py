@@ -173,14 +173,15 @@ def paid(archive: Tables, kernel_ids: Sequence[str]) -> list[Paid]:
         FROM (
             SELECT
                 k.id AS kernel_id, p.id AS problem_id, p.name AS problem_name, i.text AS idea, c.source,
-                max(e.speedup) AS speedup, coalesce(any_value(x.shown), 0) AS shown,
+                max_by(e.speedup, {'trust': trust_rank(e.trust), 'speedup': e.speedup}) AS speedup,
+                coalesce(any_value(x.shown), 0) AS shown,
                 coalesce(any_value(x.passed), 0) AS passed, coalesce(any_value(x.won), 0) AS won
             FROM kernels AS k
             JOIN candidates AS c ON c.id = k.id
             JOIN functionals AS f ON f.id = k.functional_id
             JOIN problems AS p ON p.id = f.problem_id
             JOIN ideas AS i ON i.id = k.idea_id
-            LEFT JOIN evaluations AS e ON e.kernel_id = k.id AND e.problem_id = p.id
+            LEFT JOIN kernel_cards AS e ON e.id = k.id AND e.problem_id = p.id
             LEFT JOIN (
                 SELECT kernel_id, count(*) AS shown, count(*) FILTER (verdict = 'passed') AS passed,
                     count(*) FILTER (won) AS won
@@ -207,7 +208,7 @@ def signal_records(archive: Tables) -> list[SignalRecord]:
                         lambda reason: regexp_extract(reason, '^(same graph|bm25|dense|graph|remedy|drawn at random)')
                     ) END
                 ) AS signal
-                FROM attempt_results
+                FROM candidate_results
                 WHERE writer = 'llm' OR len(exemplars) > 0
             )
             WHERE signal <> ''

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 FORMAT = "rag-kernels bundle 1"
 WITH_CLAIMS = "rag-kernels bundle 2"  # the same and the table of claims; what needs none is written as before
+EVALUATION_DERIVED = """, stated_trust AS trust, judged_labels(judged) AS labels,
+    told_ratio(judged, 'speedup_eager') AS told_eager, told_ratio(judged, 'speedup_compile') AS told_compile,
+    least(told_eager, told_compile) AS told, told_floor(floor_fraction) AS told_floor"""
 EVERYTHING = KernelFilter(include_retracted=True)
 SOURCE_NAME = re.compile(r"sources/k_[0-9a-f]+\.(cu|cpp|py)")
 
@@ -66,7 +69,9 @@ TABLES: dict[str, str] = {
                         WHERE k.id IN (FROM chosen))
             OR p.id IN (SELECT i.problem_id FROM kernels AS k JOIN ideas AS i ON i.id = k.idea_id
                         WHERE k.id IN (FROM chosen))""",
-    "evaluations": "SELECT * EXCLUDE (trust, labels) FROM evaluations WHERE kernel_id IN (FROM chosen)",
+    "evaluations": """
+        SELECT * EXCLUDE (trust, labels, told, told_eager, told_compile, told_floor)
+        FROM evaluations WHERE kernel_id IN (FROM chosen)""",
     "claims": "SELECT * FROM claims WHERE candidate_id IN (FROM chosen)",
     "edges": "SELECT * FROM edges WHERE child IN (FROM told)",
     "retractions": "SELECT * FROM retractions WHERE kernel_id IN (FROM chosen)",
@@ -231,7 +236,7 @@ def _load_sql(table: str, folder: Path) -> str:
             f"INSERT INTO candidates BY NAME SELECT c.id, c.tier, c.backend, t.content AS source FROM {file} AS c "
             f"JOIN {texts} AS t ON parse_filename(t.filename) = concat(c.id, '.', c.extension)"
         )
-    derived = ", stated_trust AS trust, judged_labels(judged) AS labels" if table == "evaluations" else ""
+    derived = EVALUATION_DERIVED if table == "evaluations" else ""
     return f"INSERT INTO {table} BY NAME SELECT *{derived} FROM {file}"
 
 

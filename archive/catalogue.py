@@ -59,6 +59,8 @@ class Catalogue:
     evaluation_id: Names
     functional: Ints  # the number of the functional problem; never falls
     text: Ints  # the number of the text
+    problem_names: tuple[str, ...]  # distinct
+    problem_name: Ints  # the number of the name of the problem that the kernel's evaluation is of
     on_cuda: NDArray[np.bool_]
     here: NDArray[np.bool_]  # measured on the device that was asked for
     device: Ints  # number of the device's name
@@ -95,8 +97,8 @@ KERNELS = """
     ),
     standing AS (
         SELECT
-            id, kernel_id, problem_id, functional_id, trust, label, device_key, device_name, speedup, floor_fraction,
-            place
+            id, kernel_id, problem_id, functional_id, trust, label, device_key, device_name, told AS speedup,
+            told_floor AS floor_fraction, place
         FROM latest
         UNION ALL
         SELECT concat_ws(' ', kernel_id, problem_id, functional_id), kernel_id, problem_id, functional_id,
@@ -130,6 +132,7 @@ KERNELS = """
     SELECT
         best.kernel_id, best.id AS evaluation_id, best.functional_id,
         concat_ws(' ', p.name, i.text, best.label) AS text,
+        p.name AS problem_name,
         c.backend = 'cuda' AS on_cuda,
         best.device_key = {device} AS here,
         best.device_name,
@@ -160,7 +163,8 @@ SOLVERS = """
 PLACED = ("evaluations", "kernels", "candidates", "ideas", "problems")
 EVALUATION_COLUMNS = """
     id, kernel_id, problem_id, functional_id, trust, label, labels, "precision", device_name, device_arch,
-    candidate_us, eager_us, compile_us, speedup_eager, speedup_compile, floor_fraction
+    candidate_us, eager_us, compile_us, told_eager AS speedup_eager, told_compile AS speedup_compile,
+    told_floor AS floor_fraction, stated_trust = 'verified' AS at_least
 """
 
 
@@ -189,6 +193,7 @@ def _read_rest(functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, mo
     pairs = con.execute(SOLVERS).fetchnumpy()
     texts, text = _numbered(found["text"])
     devices, device = _numbered(found["device_name"])
+    problem_names, problem_name = _numbered(found["problem_name"])
     wanted = {name.decode() for name in functional_id.tolist()}
     return Catalogue(
         functionals=tuple(row for row in functionals if row.id in wanted),
@@ -199,6 +204,8 @@ def _read_rest(functionals: Sequence[FunctionalRow], con: DuckDBPyConnection, mo
         evaluation_id=np.asarray(found["evaluation_id"], dtype=np.bytes_),
         functional=functional.astype(np.int32),
         text=text,
+        problem_names=problem_names,
+        problem_name=problem_name,
         on_cuda=np.asarray(found["on_cuda"], dtype=np.bool_),
         here=np.asarray(found["here"], dtype=np.bool_),
         device=device,
@@ -297,7 +304,7 @@ def _only_claimed(name: str) -> dict[str, Any]:
     unknown = ("candidate_us", "eager_us", "compile_us", "speedup_eager", "speedup_compile", "floor_fraction")
     said = dict(zip(("kernel_id", "problem_id", "functional_id"), name.split(), strict=True))
     empty = dict.fromkeys(("label", "precision", "device_name", "device_arch"), "")
-    return {"id": name, "trust": "claimed", "labels": [], **said, **empty, **dict.fromkeys(unknown)}
+    return {"id": name, "trust": "claimed", "labels": [], "at_least": False, **said, **empty, **dict.fromkeys(unknown)}
 
 
 def _by_id(

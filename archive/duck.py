@@ -45,8 +45,14 @@ STATS = """
         (SELECT count(*) FROM claims) AS claims,
         (SELECT count(*) FROM edges) AS edges,
         (SELECT count(*) FROM runs) AS runs,
-        (SELECT count(*) FROM attempts) AS attempts,
-        (SELECT count(*) FROM attempts WHERE verdict = 'passed') AS passed_attempts,
+        (SELECT count(*) FROM (SELECT DISTINCT run_id, functional_id, candidate_id FROM attempts)) AS attempts,
+        (
+            SELECT count(*) FROM (
+                SELECT verdict FROM attempts QUALIFY row_number() OVER (
+                    PARTITION BY run_id, functional_id, candidate_id ORDER BY number DESC
+                ) = 1
+            ) WHERE verdict = 'passed'
+        ) AS passed_attempts,
         (SELECT count(*) FROM llm_calls) AS llm_calls,
         (SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::BIGINT FROM llm_calls) AS tokens,
         (SELECT coalesce(sum(cost_usd), 0) FROM llm_calls) AS cost_usd,

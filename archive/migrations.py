@@ -29,6 +29,7 @@ MIGRATIONS: tuple[str, ...] = (
     "005_briefs",
     "006_shared",
     "007_keys",
+    "008_told",
 )
 SCHEMA = Path(__file__).parent / "schema"
 INDEXED = """
@@ -73,25 +74,29 @@ def pending(con: DuckDBPyConnection, names: Sequence[str] = MIGRATIONS) -> list[
 
 
 def migrate(con: DuckDBPyConnection, names: Sequence[str] = MIGRATIONS, schema: Path = SCHEMA) -> list[str]:
-    """Take all pending steps in one transaction and return their names."""
+    """Take all pending steps and return their names.
+
+    Each is a transaction: DuckDB does not let one change a table's rows and then its columns. A file whose migration
+    was cut short goes on with the next step.
+    """
     steps = pending(con, names)
     if not steps:
         return []
-    con.execute("BEGIN")
     con.execute("CREATE TABLE IF NOT EXISTS migrations (position INTEGER NOT NULL, name VARCHAR, applied_at VARCHAR)")
     con.execute("COMMENT ON TABLE migrations IS 'Steps of the schema that this file has taken.'")
     con.execute("COMMENT ON COLUMN migrations.position IS 'order'")
     con.execute("COMMENT ON COLUMN migrations.name IS 'a file in archive/schema/'")
     con.execute("COMMENT ON COLUMN migrations.applied_at IS 'when this file took the step'")
     for name in steps:
+        con.execute("BEGIN")
         if name == "007_keys":
             drop_indexes(con)
         con.execute((schema / f"{name}.sql").read_text())
+        if name == MIGRATIONS[-1]:
+            con.execute((schema / "views.sql").read_text())
         now = datetime.now(UTC).isoformat(timespec="seconds")
         con.execute("INSERT INTO migrations SELECT count(*) + 1, ?, ? FROM migrations", [name, now])
-    if steps[-1] == MIGRATIONS[-1]:
-        con.execute((schema / "views.sql").read_text())
-    con.execute("COMMIT")
+        con.execute("COMMIT")
     return steps
 
 

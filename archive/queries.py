@@ -45,6 +45,7 @@ class Place:
     speedup_compile: float | None
     speedup: float | None
     floor_fraction: float | None
+    at_least: bool  # the speed-ups are lower ends of intervals: nothing confirmed them
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class AttemptRow:
     verdict: str
     reason: str
     speedup: float | None
+    at_least: bool
     trust: Trust | None
     label: str | None
     won: bool
@@ -98,6 +100,7 @@ class Judgement:
     first_round: int
     right: bool
     speedup: float | None
+    at_least: bool
     cost_usd: float | None
     verdict: str
     reason: str
@@ -117,6 +120,7 @@ class RunRow:
     passed: int
     verified_kernels: int
     best_speedup: float | None
+    best_at_least: bool
     seconds: float
     cost_usd: float | None
     cost_per_verified_kernel: float | None
@@ -183,7 +187,7 @@ def last_judgements(archive: Tables, run_ids: Sequence[str]) -> list[Judgement]:
         found = rows.query(
             con,
             "SELECT run_id, problem_id, problem_name, candidate_id, min(number) OVER each AS number, "
-            "min(round) OVER each AS first_round, verdict = 'passed' AND barred = '' AS \"right\", speedup, "
+            "min(round) OVER each AS first_round, verdict = 'passed' AND barred = '' AS \"right\", speedup, at_least, "
             "sum(cost_usd) OVER each AS cost_usd, verdict, reason, seconds FROM attempt_results "
             "WHERE list_contains(?::VARCHAR[], run_id) "
             "WINDOW each AS (PARTITION BY run_id, problem_id, candidate_id) "

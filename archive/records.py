@@ -12,7 +12,8 @@ from typing import Literal
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import RagKernelsError
 from rag_kernels.eval.ids import content_id
-from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier
+from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier, verdict_name
+from rag_kernels.eval.told import told
 
 Trust = Literal["claimed", "compiled", "verified", "confirmed"]
 Relation = Literal["parent", "crossover", "retrieved", "transplanted", "imported"]
@@ -94,6 +95,13 @@ class Attempt:
     @property
     def id(self) -> str:
         return content_id("a", self.run_id, str(self.number))
+
+    def __repr__(self) -> str:
+        """Return one line: the whole record is pages long."""
+        said = told(self.judged)
+        speed = "" if said is None else f", {'' if said.confirmed else 'at least '}{said.speedup:.2f} times as fast"
+        name, verdict = self.problem.problem.name, verdict_name(self.judged.verdict)
+        return f"<Attempt {self.number} of {name}: {verdict}{speed}, kernel {self.candidate.id}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +201,7 @@ class ArchivedKernel:
     attribution: str
     created_at: str
     labels: tuple[str, ...] = ()  # the judge's remarks beside `label`: "nondeterministic", "suspicious: ..."
+    at_least: bool = False  # its speed-ups are lower ends of intervals, since nothing confirmed them
     stale: str = ""  # why this evaluation no longer holds, or ""
 
     @property

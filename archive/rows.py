@@ -27,6 +27,7 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
+from rag_kernels.eval.told import told
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -35,6 +36,8 @@ Row = dict[str, Any]
 
 KERNEL_COLUMNS = tuple(ArchivedKernel.__dataclass_fields__)
 CALL_COLUMNS = tuple(LLMCall.__dataclass_fields__)
+
+TOLD_COLUMNS = ("told", "told_eager", "told_compile", "told_floor")  # of evaluations: what is shown of its medians
 
 # What tells the rows of a table apart. DuckDB is not told: see archive/migrations.py.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -209,6 +212,7 @@ def evaluation_columns(kernel_id: str, functional: str, problem_id: str, judged:
         "compiler": judged.environment.compiler,
         "judge_version": judged.environment.judge_version,
         **_passed_columns(judged.verdict),
+        **_told_columns(judged),
         "judged": text,
         "created_at": created_at,
     }
@@ -238,6 +242,13 @@ def _measurement_columns(measured: Measurement) -> Row:
         "floor_us": measured.floor_us,
         "floor_fraction": measured.floor_fraction,
     }
+
+
+def _told_columns(judged: Judged) -> Row:
+    said = told(judged)
+    if said is None:
+        return dict.fromkeys(TOLD_COLUMNS)
+    return dict(zip(TOLD_COLUMNS, (said.speedup, said.over_eager, said.over_compile, said.of_floor), strict=True))
 
 
 def kernel_row(attempt: Attempt, functional: str) -> Row:

@@ -31,7 +31,7 @@ ORDERS = {
 }
 TOP = {
     "eval": ("judge.py",),
-    "rag_kernels": ("__init__.py", "api.py", "compiled.py", "doctor.py", "scripted.py", "wiring.py"),
+    "rag_kernels": ("__init__.py", "api.py", "best.py", "compiled.py", "doctor.py", "scripted.py", "wiring.py"),
     "rag_kernels/offline": (),
 }
 

@@ -27,6 +27,7 @@ from rag_kernels.eval.machine.hardware import hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.sandbox import Sandbox, layers
 from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import (
     Backend,
     BuildFailed,
@@ -152,6 +153,7 @@ class LocalJudge:
             yield from self._judge_while_building(fp, triaged, to_build)
             return
         started = perf_counter()
+        doing(f"building {len(to_build)} candidate{'' if len(to_build) == 1 else 's'}")
         built = self._builder.build(to_build)
         build_s = perf_counter() - started
         for candidate, verdict in triaged:
@@ -177,6 +179,7 @@ class LocalJudge:
 
     def confirm(self, fp: FunctionalProblem, candidate: Candidate) -> Judged:
         started = perf_counter()
+        doing("confirming: eager and torch.compile in fresh processes")
         library = self._builder.whole(candidate)
         with self._turns.shared(), self.sessions.open_fresh(fp, self._compile_workers()) as known:
             known.times.eager_estimate_s()
@@ -217,6 +220,7 @@ class LocalJudge:
             library = built if isinstance(built, Library) else None
             with self._turns.shared():
                 started = perf_counter()
+                doing("answers of the problem in fp64, and its own times")
                 known = self.sessions.open(fp)
                 baseline = self._baseline(fp)
                 known.times.eager_estimate_s()
@@ -239,6 +243,8 @@ class LocalJudge:
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
         if not self.limits.measure_compile:
             return NOT_ASKED
+        if not self._baseline_file(fp).is_file():
+            doing("timing torch.compile")
         return open_baseline(self._baseline_file(fp), lambda: self.sessions.for_baselines(fp, self._compile_workers()))
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:

@@ -304,7 +304,7 @@ class BuildFailed:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Ran, but the numbers are not the problem's. `input_class` names the draw on which it failed."""
+    """Ran, but its result is wrong. `input_class` names the draw on which it failed."""
 
     reason: str
     input_class: str

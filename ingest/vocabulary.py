@@ -209,7 +209,9 @@ _PHRASES: tuple[tuple[str, str], ...] = (
     (r"pool(?:ing)?", "pool"),
     (r"(layer|batch|instance|group|rms) ?norm(?:alization|alisation)?s?([123]d)?", r"\1_norm"),
     (r"root mean square(?: norm(?:alization|alisation)?)?", "rms_norm"),
-    (r"(l1|l2|frobenius) ?norm(?:alization|alisation)?", r"\1_norm"),
+    (r"frobenius ?norm(?:alization|alisation)?", "frobenius_norm vector_norm"),
+    (r"(l1|l2) ?norm(?:alization|alisation)?", r"\1_norm"),
+    (r"cosine ?similarity(?: ?loss)?", "cosine_similarity loss"),
     (r"normali[sz]ation|normali[sz]e|norm", "norm"),
     (r"log ?soft ?max", "log_softmax"),
     (r"soft ?max", "softmax"),
@@ -261,17 +263,20 @@ def words_of(text: str) -> list[str]:
     """Return free text as the words of descriptions, in the order of the text, without words that have no
     meaning here.
     """
+    return list(dict.fromkeys(word for words in phrases_of(text) for word in words))
+
+
+def phrases_of(text: str) -> list[tuple[str, ...]]:
+    """Return free text as phrases, in its order: each is a word of descriptions, with others that may stand for it."""
     rest = re.sub(r"[-/_,+.:;()>]+", " ", text.lower())
     rest = re.sub(r"\s+", " ", rest)
-    found: list[tuple[int, str]] = []
+    found: dict[int, list[str]] = {}
     for pattern, words in _phrase_patterns():
         while match := pattern.search(rest):
             expanded = match.expand(words.replace("average", "avg")).replace("average", "avg").split()
-            found += [(match.start(), word) for word in expanded]
+            found.setdefault(match.start(), []).extend(expanded)
             rest = rest[: match.start()] + " " * (match.end() - match.start()) + rest[match.end() :]
     for match in re.finditer(r"\S+", rest):
         if match.group() not in _FILLER:
-            found.append((match.start(), operator(match.group()) or match.group()))
-    words_in_order = [word for _, word in sorted(found, key=lambda item: item[0])]
-    spelled = [word if word in FAMILIES else operator(word) or word for word in words_in_order]
-    return list(dict.fromkeys(spelled))
+            found.setdefault(match.start(), []).append(operator(match.group()) or match.group())
+    return [tuple(word if word in FAMILIES else operator(word) or word for word in found[at]) for at in sorted(found)]

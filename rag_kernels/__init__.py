@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rag_kernels.api import evaluate, functionalize, generate
     from rag_kernels.archive.memory import MemoryArchive
     from rag_kernels.archive.protocol import Archive
+    from rag_kernels.best import Best, apply, optimize
     from rag_kernels.eval.errors import RagKernelsError
     from rag_kernels.eval.judge import Judge
     from rag_kernels.eval.records import Candidate
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Archive",
+    "Best",
     "Brief",
     "Budget",
     "Candidate",
@@ -47,12 +49,14 @@ __all__ = [
     "Shown",
     "StreamingWriter",
     "Writer",
+    "apply",
     "evaluate",
     "find_kernels",
     "functionalize",
     "generate",
     "grow",
     "open_session",
+    "optimize",
     "winner",
 ]
 
@@ -60,6 +64,7 @@ _HOMES = {
     "rag_kernels.api": ("evaluate", "functionalize", "generate"),
     "rag_kernels.archive.memory": ("MemoryArchive",),
     "rag_kernels.archive.protocol": ("Archive",),
+    "rag_kernels.best": ("Best", "apply", "optimize"),
     "rag_kernels.eval.errors": ("RagKernelsError",),
     "rag_kernels.eval.judge": ("Judge",),
     "rag_kernels.eval.records": ("Candidate",),
@@ -89,3 +94,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(home), name)
     raise AttributeError(f"module 'rag_kernels' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
@@ -16,9 +16,9 @@ from rag_kernels.eval.build.candidate_form import candidate_from_file
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.eval.records import FunctionalProblem, Problem
 from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
-from rag_kernels.options import Options
+from rag_kernels.options import Keywords, Options, options_of
 from rag_kernels.records import Writer
 from rag_kernels.wiring import open_session, target_backend
 
@@ -30,17 +30,36 @@ def generate(
     judge: Judge | None = None,
     archive: Archive | str | Path | None = None,
     resume: str | None = None,
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Iterator[Attempt]:
     """Write, prove, time and archive kernels for a problem file; yields each attempt as it is judged.
 
     Other keywords are the fields of `Options`: `models`, `device`, `effort`, `hint`... An `archive` is a place or an
-    open one. A writer, a judge or an open archive is used as it is and not closed: see `open_session`.
+    open one. A writer, a judge or an open archive is used as it is and not closed: see `open_session`. A problem or an
+    option that cannot be used raises here, before anything is asked for.
     """
-    loaded = load_problem(Path(problem))
     place, opened = _place(archive)
-    settings = Options(archive=place, **options)
-    with open_session(settings, writer=writer, judge=judge, archive=opened) as session:
+    return generate_for(
+        load_problem(Path(problem)),
+        options_of(options, place),
+        writer=writer,
+        judge=judge,
+        archive=opened,
+        resume=resume,
+    )
+
+
+def generate_for(
+    loaded: Problem,
+    settings: Options,
+    *,
+    writer: Writer | None = None,
+    judge: Judge | None = None,
+    archive: Archive | None = None,
+    resume: str | None = None,
+) -> Iterator[Attempt]:
+    """Yield the attempts on a problem, each as it is judged."""
+    with open_session(settings, writer=writer, judge=judge, archive=archive) as session:
         run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
         yield from session.generate(loaded, run)
 
@@ -52,12 +71,12 @@ def evaluate(
     judge: Judge | None = None,
     archive: Archive | str | Path | None = None,
     confirm: bool = True,
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Attempt:
     """Judge a kernel from outside and return what came of it (of its confirmation, when it passed)."""
     loaded = load_problem(Path(problem))
     place, opened = _place(archive)
-    settings = Options(archive=place, **options)
+    settings = options_of(options, place)
     candidate = candidate_from_file(Path(kernel), judge.device.backend if judge else target_backend(settings))
     with open_session(settings, judge=judge, archive=opened, backend=candidate.backend) as session:
         return list(session.evaluate(loaded, candidate, confirm=confirm))[-1]

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,6 +63,23 @@ def checks(options: Options, *, probe: bool = False) -> Iterator[Check]:
     yield archive(options)
     yield disk()
     yield from llm(options, probe=probe)
+
+
+def ready(found: Sequence[Check]) -> bool:
+    """Return whether kernels for the CPU can be made here."""
+    return all(check.ok for check in found if check.required)
+
+
+def conclusion(found: Sequence[Check]) -> str:
+    """Return one line: what can be done here, and who writes ("Ready for CPU; no GPU; offline writer.")."""
+    ok = {check.check: check.ok for check in found}
+    cuda = ok.get("gpu", False) and ok.get("nvcc", False)
+    missing = [check.check for check in found if check.required and not check.ok]
+    ready_for = f"Not ready: {', '.join(missing)}" if missing else f"Ready for CPU{' and CUDA' if cuda else ''}"
+    gpu = "" if cuda else "; a GPU, but no nvcc" if ok.get("gpu") else "; no GPU"
+    models = [check for check in found if check.check == "llm" and check.ok]
+    writer = "; ".join(check.detail for check in models) if models else "offline writer"
+    return f"{ready_for}{gpu}; {writer}."
 
 
 def python() -> Check:

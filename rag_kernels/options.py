@@ -5,16 +5,54 @@ Knows nothing of where its values come from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, TypedDict, get_args
 
 from rag_kernels.choices import DeviceChoice, LeaveOut, Precision, ReasoningEffort, RetrievalMode
+from rag_kernels.eval.errors import RagKernelsError
 from rag_kernels.records import Budget
+
+EFFORTS = range(1, 10)
+HOTTEST = 2.0  # of a temperature
+
+
+class OptionError(RagKernelsError, ValueError):
+    """An option has a value that it cannot have; the message says which values it can."""
+
+
+class Keywords(TypedDict, total=False):
+    """The fields of `Options` as keywords of the Python functions; `archive` is an argument of its own there."""
+
+    models: Sequence[str] | str
+    api_base: str
+    device: DeviceChoice
+    effort: int
+    rounds: int | None
+    drafts: int | None
+    examples: int | None
+    retrieval: RetrievalMode
+    leave_out: LeaveOut
+    hint: str
+    temperatures: Sequence[float]
+    reasoning_effort: ReasoningEffort | None
+    budget_seconds: float | None
+    budget_tokens: int | None
+    budget_usd: float | None
+    precision: Precision
+    max_autotune: bool
+    seed: int
+    embedder: str
+    cache: str
+    cluster: str
+    judge_cpus: int
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Configure a session. `effort` is the one dial; `rounds`, `drafts` and `examples` override what follows from
-    it.
+    it. Raises OptionError for a value that an option cannot have.
     """
 
     models: tuple[str, ...] = ()  # empty: the offline writer
@@ -33,13 +71,31 @@ class Options:
     budget_seconds: float | None = None
     budget_tokens: int | None = None
     budget_usd: float | None = None
-    precision: Precision = "strict"  # the lowest class that products may be computed in
+    precision: Precision = "strict"  # or lower in matrix products, for the kernel and PyTorch alike
     max_autotune: bool = False  # torch.compile(mode="max-autotune") is a baseline too
     seed: int = 0
     embedder: str = "builtin"  # or a sentence-transformers model by name or path
     cache: str = ""  # empty: the default place
     cluster: str = ""  # judges on this Ray cluster; empty: here
     judge_cpus: int = 0  # cores of a judge there; 0: an equal share for each GPU of a host, or all
+
+    def __post_init__(self) -> None:
+        if isinstance(self.models, str):
+            object.__setattr__(self, "models", (self.models,) if self.models else ())
+        for name in ("models", "temperatures"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, words in CHOICES.items():
+            value = getattr(self, name)
+            if value not in words and not (name == "reasoning_effort" and value is None):
+                raise OptionError(f"{name}={value!r} is not known: it is one of {', '.join(map(repr, words))}.")
+        if self.effort not in EFFORTS:
+            raise OptionError(f"effort={self.effort!r} is out of range: it is from 1 to 9.")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and value >= least):
+                raise OptionError(f"{name}={value!r} is out of range: it is {least} or more.")
+        if not all(0 <= temperature <= HOTTEST for temperature in self.temperatures):
+            raise OptionError(f"temperatures={self.temperatures!r} are out of range: each is from 0 to 2.")
 
     @property
     def budget(self) -> Budget:
@@ -58,3 +114,32 @@ class Options:
     @property
     def exemplar_count(self) -> int:
         return self.effort + 1 if self.examples is None else self.examples
+
+
+CHOICES = {
+    "device": get_args(DeviceChoice),
+    "retrieval": get_args(RetrievalMode),
+    "leave_out": get_args(LeaveOut),
+    "precision": get_args(Precision),
+    "reasoning_effort": get_args(ReasoningEffort),
+}
+LEAST = {
+    "rounds": 1,
+    "drafts": 1,
+    "examples": 0,
+    "budget_seconds": 0,
+    "budget_tokens": 0,
+    "budget_usd": 0,
+    "judge_cpus": 0,
+}
+
+
+def options_of(keywords: Keywords, archive: str = "") -> Options:
+    """Return the options that keywords stand for; raises OptionError for an unknown one, or a wrong value."""
+    given: dict[str, Any] = dict(keywords)
+    known = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            raise OptionError(f"There is no option {name!r}{f'; did you mean {near[0]!r}?' if near else '.'}")
+    return Options(archive=archive, **given)

@@ -130,6 +130,7 @@ def test_any_duckdb_can_read_every_view(tmp_path: Path) -> None:
         "best_per_graph_key": 1,
         "ancestry": 3,
         "attempt_results": 3,
+        "candidate_results": 3,
         "exemplars_shown": 1,
         "exemplar_credit": 1,
         "run_summary": 1,

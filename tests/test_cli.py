@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 
 from rag_kernels.cli import app, main
 from rag_kernels.cli.functionalize import functional_text
+from rag_kernels.cli.grouped_help import GROUPS
 from rag_kernels.cli.settings import Settings
+from rag_kernels.eval.judge import JUDGE_VERSION
 from rag_kernels.eval.machine.device import gpu_name
 
 COMMANDS = [
@@ -58,6 +61,19 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
 
 def test_settings_are_few() -> None:
     assert len(Settings.model_fields) < 12
+
+
+def test_the_short_option_and_the_groups(home: Path) -> None:
+    short, long = (CliRunner().invoke(app, [option]).output for option in ("-h", "--help"))
+    assert short == long and "--install-completion" in short
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(app.registered_commands and [c.name for c in app.registered_commands] + ["archive"])
+    assert all(f"{title}:" in short for title in GROUPS) and "More:" not in short
+
+
+def test_the_version_names_the_judge_and_torch(home: Path) -> None:
+    said = run(home, "--version").out
+    assert said.startswith("rag-kernels ") and f"judge {JUDGE_VERSION}" in said and f"torch {version('torch')}" in said
 
 
 # Bad usage and input: exit code 2, a sentence, and nothing else
@@ -151,10 +167,12 @@ def test_eval(home: Path, tmp_path: Path, source: str, code: int, verdict: str) 
         "--archive",
         ":memory:",
         "--no-confirm",
+        "--asm",
         "--json",
         program=QUICK_PROGRAM,
     )
     assert (done.code, done.rows[-1]["verdict"]) == (code, verdict), done.err
+    assert ("ret" in done.rows[-1]["assembly"]) if verdict == "passed" else ("kernel.cpp:1:" in done.rows[-1]["log"])
     assert done.rows[-1]["writer"] == "import"
 
 
@@ -182,6 +200,8 @@ def test_without_a_gpu_cuda_is_compiled_and_never_verified(home: Path, tmp_path:
 def test_doctor(home: Path) -> None:
     done = run(home, "doctor", "--json")
     checks = {row["check"]: row for row in done.rows}
+    assert done.rows[-1]["check"] == "conclusion" and done.rows[-1]["detail"].startswith("Ready for CPU")
+    assert done.rows[-1]["detail"].endswith("offline writer.")
     wanted = {
         "python",
         "torch",
@@ -198,10 +218,11 @@ def test_doctor(home: Path) -> None:
         "llm",
     }
     assert done.code == 0 and wanted <= checks.keys()
-    assert all(row["ok"] or row["next_step"] for row in done.rows)
+    assert all(row["ok"] or row["next_step"] for row in done.rows[:-1])
     assert not checks["llm"]["ok"] and "offline writer" in checks["llm"]["next_step"]
 
 
 def test_doctor_says_what_is_missing(home: Path) -> None:
     done = run(home, "doctor", CXX="/nowhere/g++")
     assert done.code == 2 and "MISSING  openmp" in done.out
+    assert done.out.splitlines()[-1].startswith("Not ready: ")

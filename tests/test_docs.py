@@ -14,6 +14,7 @@ from pathlib import Path
 
 import make_cli
 import make_graph
+import make_json
 import make_python
 import pytest
 
@@ -130,6 +131,7 @@ def test_every_notebook_is_in_the_index() -> None:
     [
         ("archive_schema", archive_docs.page),
         ("cli", make_cli.page),
+        ("json", make_json.page),
         ("packages", make_graph.page),
         ("python", make_python.page),
     ],
@@ -140,7 +142,7 @@ def test_generated_pages_are_current(name: str, page: Callable[[], str]) -> None
 
 def test_every_generated_page_is_tested() -> None:
     pages = {path.stem for path in (ROOT / "docs" / "reference").glob("*.md")}
-    assert pages == {"archive_schema", "cli", "packages", "python"}
+    assert pages == {"archive_schema", "cli", "json", "packages", "python"}
 
 
 def test_every_example_has_a_row() -> None:

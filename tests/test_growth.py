@@ -290,7 +290,7 @@ def test_a_report_of_nothing_is_a_report() -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_view_of_a_growth(told: tuple[GrowthRun, Session, list[Event]], terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=300)
-    with growth_table(console, "3 problems") as show:
+    with growth_table(console, "3 problems", {}) as show:
         for event in told[2]:
             show(event)
     assert isinstance(console.file, io.StringIO)

@@ -186,6 +186,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(rag_kernels.__all__) == rag_kernels.__all__
     assert set(rag_kernels.__all__) == {
         "Archive",
+        "Best",
         "Brief",
         "Budget",
         "Candidate",
@@ -205,12 +206,14 @@ def test_the_public_names_are_these() -> None:
         "Shown",
         "StreamingWriter",
         "Writer",
+        "apply",
         "evaluate",
         "find_kernels",
         "functionalize",
         "generate",
         "grow",
         "open_session",
+        "optimize",
         "winner",
     }
     for name in rag_kernels.__all__:

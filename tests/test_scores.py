@@ -17,7 +17,7 @@ RELU = problem()
 
 
 def row(samples: int, *speedups: float) -> Solved:
-    return Solved("p", "p", samples, len(speedups), speedups, max(speedups, default=None), samples, 0.0)
+    return Solved("p", "p", samples, len(speedups), speedups, max(speedups, default=None), False, samples, 0.0)
 
 
 def found(told: list[Score], metric: str, p: float | None, k: int | None) -> Score:
@@ -58,7 +58,7 @@ def test_a_run_is_scored_by_last_judgements_and_first_rounds() -> None:
         archive.record_attempt(made, retract="it failed again" if number == 5 else "")
     archive.record_call(llm_call("r1"))
     [only] = solved(archive, runs_of(archive, ["r1"]))
-    assert (only.samples, only.right, only.speedups, only.best, only.candidates) == (3, 1, (0.4,), 3.2, 4)
+    assert (only.samples, only.right, only.speedups, only.best, only.candidates) == (3, 1, (0.38,), 3.04, 4)
     with pytest.raises(ProblemError, match="no run 'r2'"):
         runs_of(archive, ["r2"])
 

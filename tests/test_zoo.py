@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_kernels.cli.common import JSON_SCHEMA
 from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
 from rag_kernels.eval.build.compile import header_options, toolchain
 from rag_kernels.eval.limits import DEFENCES
@@ -177,6 +178,8 @@ def test_the_command_judges_specimens_and_twins(tmp_path: Path) -> None:
         timeout=280,
     )
     rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row.pop("schema") for row in rows] == [JSON_SCHEMA] * len(rows)
+    assert [row.pop("type") for row in rows] == ["specimen"] * (len(rows) - 1) + ["zoo_summary"]
     odd = [row for row in rows[:-1] if not row["ok"]]
     assert odd == [], done.stderr
     assert done.returncode == 0

@@ -7,6 +7,17 @@ COMMENT ON MACRO trust_rank IS '1 for claimed, 4 for confirmed.';
 CREATE OR REPLACE MACRO judged_labels(judged) AS json_extract_string(judged::JSON, '$.verdict.labels[*]');
 COMMENT ON MACRO judged_labels IS 'The labels in a whole Judged record.';
 
+CREATE OR REPLACE MACRO told_ratio(judged, ratio) AS json_extract_string(
+    judged,
+    '$.verdict.measurement.' || ratio || CASE
+        WHEN json_extract_string(judged, '$.verdict.measurement.confirmed') = 'true' THEN '.median' ELSE '.low'
+    END
+)::DOUBLE;
+COMMENT ON MACRO told_ratio IS 'What is shown of a ratio in a whole Judged record: its median where it is confirmed, else the lower end of its interval.';
+
+CREATE OR REPLACE MACRO told_floor(fraction) AS CASE WHEN fraction > 1 THEN NULL ELSE fraction END;
+COMMENT ON MACRO told_floor IS 'What is shown of a floor_fraction: null above 1, where the floor is of another machine or was measured on a busy one.';
+
 CREATE OR REPLACE MACRO barring(labels) AS list_filter(
     labels, lambda label: starts_with(label, 'suspicious') OR starts_with(label, 'degenerate problem')
 );
@@ -125,6 +136,7 @@ SELECT
     e.judged_at,
     e.labels,
     e.stale,
+    coalesce(e.stated_trust = 'verified', false) AS at_least,
     CASE
         WHEN r.reason IS NOT NULL THEN 'retracted: ' || r.reason
         WHEN e.stale <> '' THEN 'stale: ' || e.stale
@@ -133,7 +145,13 @@ SELECT
         ELSE coalesce(array_to_string(barring(e.labels), '; '), '')
     END AS unranked
 FROM (
-    SELECT * EXCLUDE (id, created_at), id AS evaluation_id, created_at AS judged_at, '' AS warning
+    SELECT
+        * EXCLUDE (
+            id, created_at, speedup, speedup_eager, speedup_compile, floor_fraction, told, told_eager, told_compile,
+            told_floor
+        ),
+        told AS speedup, told_eager AS speedup_eager, told_compile AS speedup_compile, told_floor AS floor_fraction,
+        id AS evaluation_id, created_at AS judged_at, '' AS warning
     FROM (
         SELECT evaluations.*, coalesce(stale.reason, '') AS stale
         FROM evaluations
@@ -166,6 +184,11 @@ COMMENT ON COLUMN kernel_cards.evaluation_id IS 'evaluations.id of the one that 
 COMMENT ON COLUMN kernel_cards.judged_at IS 'when that was made, or the claim was imported';
 COMMENT ON COLUMN kernel_cards.retracted IS 'why, or what is known against a kernel that is only claimed, or empty';
 COMMENT ON COLUMN kernel_cards.stale IS 'why the evaluation no longer holds, or empty';
+COMMENT ON COLUMN kernel_cards.speedup IS 'over the better baseline: confirmed, else the lower end of the interval';
+COMMENT ON COLUMN kernel_cards.speedup_eager IS 'over eager: confirmed, else the lower end of the interval';
+COMMENT ON COLUMN kernel_cards.speedup_compile IS 'over torch.compile: confirmed, else the lower end of the interval';
+COMMENT ON COLUMN kernel_cards.floor_fraction IS 'floor over measured time; null where the kernel was faster than the floor, which is none then';
+COMMENT ON COLUMN kernel_cards.at_least IS 'whether the speed-ups are lower ends of intervals, since nobody confirmed them';
 COMMENT ON COLUMN kernel_cards.unranked IS 'why it has no place on the leaderboard, or empty';
 
 CREATE OR REPLACE VIEW leaderboard AS
@@ -173,11 +196,13 @@ SELECT
     row_number() OVER (PARTITION BY problem_id, device_key ORDER BY speedup DESC, candidate_us, id) AS place,
     problem_id, problem_name, device_key, device_name, device_arch, id AS kernel_id, backend, tier, trust, label,
     writer, model, candidate_us, eager_us, compile_us, speedup_eager, speedup_compile, speedup, floor_fraction,
-    "precision", labels
+    "precision", labels, at_least
 FROM kernel_cards
 WHERE unranked = '';
 COMMENT ON VIEW leaderboard IS 'Verified kernels in order of speed-up, per problem and device. Retracted, stale and suspicious ones and those of degenerate problems are in `unranked`.';
 COMMENT ON COLUMN leaderboard.place IS '1 is the fastest for the problem on the device';
+COMMENT ON COLUMN leaderboard.speedup IS 'over the better baseline: confirmed, else the lower end of the interval';
+COMMENT ON COLUMN leaderboard.at_least IS 'whether the speed-ups are lower ends of intervals, since nobody confirmed them';
 COMMENT ON COLUMN leaderboard.model IS 'the LLM, or empty';
 
 CREATE OR REPLACE VIEW best_per_graph_key AS
@@ -210,14 +235,15 @@ COMMENT ON COLUMN ancestry.distance IS '1 is a direct source';
 CREATE OR REPLACE VIEW attempt_results AS
 SELECT
     a.id AS attempt_id, a.run_id, a.number, a.round, f.problem_id, p.name AS problem_name, f.graph_key,
-    a.candidate_id, c.tier, c.backend, a.verdict, a.reason, e.speedup, e.trust, e.label,
+    a.candidate_id, c.tier, c.backend, a.verdict, a.reason, e.told AS speedup, e.trust, e.label,
     a.writer, a.model, i.text AS idea, a.exemplars, a.cost_usd, a.seconds, a.created_at, e.labels,
     CASE
         WHEN r.reason IS NOT NULL THEN 'retracted: ' || r.reason
         WHEN s.reason IS NOT NULL THEN 'stale: ' || s.reason
         ELSE coalesce(array_to_string(barring(e.labels), '; '), '')
     END AS barred,
-    coalesce(a.verdict = 'passed' AND e.speedup > 1 AND barred = '', false) AS won
+    coalesce(a.verdict = 'passed' AND e.told > 1 AND barred = '', false) AS won,
+    coalesce(e.stated_trust = 'verified', false) AS at_least, e."precision"
 FROM attempts AS a
 JOIN functionals AS f ON f.id = a.functional_id
 JOIN problems AS p ON p.id = f.problem_id
@@ -233,7 +259,24 @@ COMMENT ON COLUMN attempt_results.idea IS 'what was tried, in plain English';
 COMMENT ON COLUMN attempt_results.seconds IS 'from draft to verdict';
 COMMENT ON COLUMN attempt_results.created_at IS 'when the verdict came';
 COMMENT ON COLUMN attempt_results.won IS 'passed, faster than the better baseline, and not barred';
+COMMENT ON COLUMN attempt_results.speedup IS 'over the better baseline: confirmed, else the lower end of the interval';
+COMMENT ON COLUMN attempt_results.at_least IS 'whether the speed-up is the lower end of an interval, since nothing confirmed it';
 COMMENT ON COLUMN attempt_results.barred IS 'why a pass counts for nothing (retracted, stale, suspicious, degenerate problem), or empty';
+
+CREATE OR REPLACE VIEW candidate_results AS
+SELECT *
+FROM attempt_results
+QUALIFY row_number() OVER (PARTITION BY run_id, problem_id, candidate_id ORDER BY number DESC) = 1;
+COMMENT ON VIEW candidate_results IS 'The last attempt on each candidate of a run: a confirmation stands for what it confirmed, and counts as no further attempt or win.';
+COMMENT ON COLUMN candidate_results.reason IS 'why it failed; empty when it passed';
+COMMENT ON COLUMN candidate_results.model IS 'the LLM, or empty';
+COMMENT ON COLUMN candidate_results.idea IS 'what was tried, in plain English';
+COMMENT ON COLUMN candidate_results.speedup IS 'over the better baseline: confirmed, else the lower end of the interval';
+COMMENT ON COLUMN candidate_results.at_least IS 'whether the speed-up is the lower end of an interval, since nothing confirmed it';
+COMMENT ON COLUMN candidate_results.seconds IS 'of this attempt, from draft to verdict';
+COMMENT ON COLUMN candidate_results.created_at IS 'when the verdict came';
+COMMENT ON COLUMN candidate_results.won IS 'passed, faster than the better baseline, and not barred';
+COMMENT ON COLUMN candidate_results.barred IS 'why a pass counts for nothing (retracted, stale, suspicious, degenerate problem), or empty';
 
 CREATE OR REPLACE VIEW exemplars_shown AS
 SELECT
@@ -241,10 +284,7 @@ SELECT
     x.attempt_id, x.run_id, x.number, x.problem_id, x.problem_name, x.candidate_id, x.verdict, x.speedup, x.won
 FROM (
     SELECT *, unnest(exemplars) AS exemplar
-    FROM (
-        SELECT * FROM attempt_results
-        QUALIFY row_number() OVER (PARTITION BY run_id, candidate_id ORDER BY number DESC) = 1
-    )
+    FROM candidate_results
 ) AS x;
 COMMENT ON VIEW exemplars_shown IS 'Each kernel that a writer was shown, with what became of the candidate that it then wrote: the last judgement of it in the run, its confirmation if there was one.';
 COMMENT ON COLUMN exemplars_shown.kernel_id IS 'kernels.id of the exemplar';
@@ -268,6 +308,14 @@ COMMENT ON COLUMN exemplar_credit.passed IS 'of these, how many were right';
 COMMENT ON COLUMN exemplar_credit.won IS 'and how many faster than the better baseline, none of them barred';
 COMMENT ON COLUMN exemplar_credit.median_speedup IS 'of those that were right';
 
+CREATE OR REPLACE MACRO merit(trust, label, "precision", speedup) AS {
+    'confirmed': trust = 'confirmed',
+    'claims': "precision" = 'strict' AND label IN ('custom kernel', 'fused + library'),
+    'strict': "precision" = 'strict',
+    'speedup': speedup
+};
+COMMENT ON MACRO merit IS 'What orders the kernels of a run: confirmed first, then what may claim a speed, then strict precision, then speed.';
+
 CREATE OR REPLACE VIEW run_summary AS
 SELECT
     r.id AS run_id, r.command, r.problem_name, r.started_at, r.status,
@@ -275,7 +323,8 @@ SELECT
     coalesce(a.passed, 0) AS passed,
     coalesce(a.verified_kernels, 0) AS verified_kernels,
     a.best_speedup,
-    coalesce(a.seconds, 0) AS seconds,
+    coalesce(a.best_at_least, false) AS best_at_least,
+    coalesce(s.seconds, 0) AS seconds,
     CASE WHEN c.run_id IS NULL THEN 0.0 ELSE c.cost_usd END AS cost_usd,
     CASE WHEN c.run_id IS NULL THEN 0.0 ELSE c.cost_usd END / nullif(a.verified_kernels, 0) AS cost_per_verified_kernel
 FROM runs AS r
@@ -283,20 +332,25 @@ LEFT JOIN (
     SELECT
         run_id, count(*) AS attempts, count(*) FILTER (verdict = 'passed') AS passed,
         count(DISTINCT candidate_id) FILTER (verdict = 'passed' AND barred = '') AS verified_kernels,
-        max(speedup) FILTER (barred = '') AS best_speedup, sum(seconds) AS seconds
-    FROM attempt_results
+        max_by(speedup, merit(trust, label, "precision", speedup)) FILTER (verdict = 'passed' AND barred = '')
+            AS best_speedup,
+        max_by(at_least, merit(trust, label, "precision", speedup)) FILTER (verdict = 'passed' AND barred = '')
+            AS best_at_least
+    FROM candidate_results
     GROUP BY run_id
 ) AS a ON a.run_id = r.id
+LEFT JOIN (SELECT run_id, sum(seconds) AS seconds FROM attempts GROUP BY run_id) AS s ON s.run_id = r.id
 LEFT JOIN (
     SELECT run_id, CASE WHEN count(*) = count(cost_usd) THEN sum(cost_usd) END AS cost_usd
     FROM llm_calls
     GROUP BY run_id
 ) AS c ON c.run_id = r.id;
 COMMENT ON VIEW run_summary IS 'What each run tried, won and paid for LLM calls. A cost is null when the price of a call is unknown.';
-COMMENT ON COLUMN run_summary.attempts IS 'candidates judged, confirmations included';
-COMMENT ON COLUMN run_summary.passed IS 'of these, how many were right';
+COMMENT ON COLUMN run_summary.attempts IS 'candidates judged; a confirmation is none of its own';
+COMMENT ON COLUMN run_summary.passed IS 'of these, how many were right at last';
 COMMENT ON COLUMN run_summary.verified_kernels IS 'distinct kernels that were right and are not barred';
-COMMENT ON COLUMN run_summary.best_speedup IS 'of the kernels that are not barred, over the better baseline';
+COMMENT ON COLUMN run_summary.best_speedup IS 'of the run''s best kernel that is not barred, over the better baseline: confirmed, else the lower end of the interval';
+COMMENT ON COLUMN run_summary.best_at_least IS 'whether that is the lower end of an interval';
 COMMENT ON COLUMN run_summary.seconds IS 'of all attempts together';
 COMMENT ON COLUMN run_summary.cost_per_verified_kernel IS 'US dollars for LLM calls by verified kernels; null when there is none';
 
@@ -316,7 +370,7 @@ CREATE OR REPLACE VIEW fast_p AS
 SELECT t.run_id, x.p, avg(coalesce(t.best > x.p, false)::INTEGER) AS share, count(*) AS problems
 FROM (
     SELECT run_id, problem_id, max(speedup) FILTER (verdict = 'passed' AND barred = '') AS best
-    FROM attempt_results
+    FROM candidate_results
     GROUP BY run_id, problem_id
 ) AS t, (SELECT unnest([0.0, 1.0, 1.5, 2.0, 3.0]::DOUBLE[]) AS p) AS x
 GROUP BY t.run_id, x.p;
@@ -339,8 +393,8 @@ CREATE OR REPLACE VIEW claims_against_measurements AS
 SELECT
     c.importer, c.origin, c.candidate_id AS kernel_id, p.name AS problem_name, c.correct AS claimed_correct,
     c.speedup_eager AS claimed_speedup_eager, c.speedup_compile AS claimed_speedup_compile,
-    e.trust, e.device_name AS measured_on, e.speedup_eager AS measured_speedup_eager,
-    e.speedup_compile AS measured_speedup_compile, a.verdict, a.reason
+    e.trust, e.device_name AS measured_on, e.told_eager AS measured_speedup_eager,
+    e.told_compile AS measured_speedup_compile, a.verdict, a.reason
 FROM claims AS c
 JOIN problems AS p ON p.id = c.problem_id
 LEFT JOIN (
@@ -361,7 +415,7 @@ COMMENT ON COLUMN claims_against_measurements.claimed_correct IS 'as the source 
 COMMENT ON COLUMN claims_against_measurements.claimed_speedup_eager IS 'as the source says';
 COMMENT ON COLUMN claims_against_measurements.claimed_speedup_compile IS 'as the source says';
 COMMENT ON COLUMN claims_against_measurements.measured_on IS 'the device, for example NVIDIA H200';
-COMMENT ON COLUMN claims_against_measurements.measured_speedup_eager IS 'median of pair ratios over eager';
-COMMENT ON COLUMN claims_against_measurements.measured_speedup_compile IS 'median of pair ratios over torch.compile';
+COMMENT ON COLUMN claims_against_measurements.measured_speedup_eager IS 'over eager: confirmed, else the lower end of the interval';
+COMMENT ON COLUMN claims_against_measurements.measured_speedup_compile IS 'over torch.compile: confirmed, else the lower end of the interval';
 COMMENT ON COLUMN claims_against_measurements.verdict IS 'of the newest attempt here; null when nobody tried';
 COMMENT ON COLUMN claims_against_measurements.reason IS 'a sentence; empty when it passed';

@@ -1,1 +1,1 @@
-"""Sanitizers and Nsight Compute around a candidate."""
+"""Sanitizers, Nsight Compute and disassemblers around a candidate."""

@@ -69,7 +69,7 @@ class Checks:
                 where = (f"output {number}: " if len(results) > 1 else "") + result.where
                 if session.admission and (like := session.admission.explain(result.ratio)):
                     where += f"; {like}"
-                return Wrong("The numbers are not the problem's.", input_class, result.ratio, where)
+                return Wrong("Wrong result.", input_class, result.ratio, where)
         return None
 
     def draws(self) -> None:

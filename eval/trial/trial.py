@@ -23,6 +23,7 @@ from rag_kernels.eval.instruments.sanitizers import (
     takes,
 )
 from rag_kernels.eval.process.workers import Workers
+from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
@@ -35,6 +36,17 @@ from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floo
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 
 T = TypeVar("T")
+
+STAGES = {  # in words, for whoever waits
+    "load": "loading",
+    "check": "comparing results",
+    "special": "trying special values",
+    "repeat": "repeating calls",
+    "sanitize": "running under sanitizers",
+    "classify": "finding out what ran",
+    "time": "timing",
+    "odd": "trying other sizes",
+}
 
 
 class Trial:
@@ -95,6 +107,7 @@ class Trial:
         return loaded() if loaded is not None else LoadedCandidate(self.session, self.candidate, self.library)
 
     def _stage(self, name: str, work: Callable[[], T]) -> T:
+        doing(STAGES.get(name, name))
         start = perf_counter()
         try:
             return work()

@@ -29,18 +29,19 @@ from rag_kernels.cli import (
     zoo,
 )
 from rag_kernels.cli.common import emit, start_logging
+from rag_kernels.cli.grouped_help import GroupedHelp
 from rag_kernels.eval.errors import Internal, RagKernelsError
-from rag_kernels.version import __version__
 
 EXIT_BAD_INPUT = 2
 EXIT_OUR_FAULT = 70
 
 app = typer.Typer(
     name="rag-kernels",
+    cls=GroupedHelp,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("generate", short_help="Write and prove a faster kernel.")(generate.generate)
 app.command("check", short_help="Is a problem worth it?")(check.check)
@@ -60,7 +61,9 @@ app.command("doctor", short_help="Check this machine.")(doctor.doctor)
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        print(__version__)
+        from rag_kernels.cli.versions import versions
+
+        print(versions())
         raise typer.Exit
 
 
@@ -68,7 +71,13 @@ def show_version(wanted: bool) -> None:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug messages.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=show_version,
+            is_eager=True,
+            help="Show the versions of rag-kernels, its judge and torch, and exit.",
+        ),
     ] = False,
 ) -> None:
     """Write, prove, time and archive faster kernels for PyTorch modules.
@@ -108,4 +117,4 @@ def expected(error: Exception) -> str:
 def fail(message: str, arguments: list[str]) -> None:
     print(f"Error: {message}", file=sys.stderr)
     if "--json" in arguments:
-        emit({"error": message})
+        emit("error", {"error": message})

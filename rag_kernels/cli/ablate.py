@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -43,7 +43,6 @@ def ablate(
     from rag_kernels.experiments.retrieval_ablation import AblationTrial, summarise
     from rag_kernels.experiments.retrieval_ablation import ablate as run_all
     from rag_kernels.report.console import arms_text, trial_line
-    from rag_kernels.report.json_rows import arm_row, trial_row
     from rag_kernels.wiring import open_arms
 
     arms = modes(retrieval)
@@ -56,7 +55,7 @@ def ablate(
             for trial in run_all(files, make_session, options, arms=arms, seeds=range(seeds), source=source):
                 trials.append(trial)
                 if as_json:
-                    emit(trial_row(trial))
+                    emit("trial", asdict(trial))
                 else:
                     print(trial_line(trial), flush=True)
     except KeyboardInterrupt:
@@ -64,7 +63,7 @@ def ablate(
     found = summarise(trials)
     if as_json:
         for arm in found:
-            emit(arm_row(arm))
+            emit("arm", asdict(arm))
     else:
         print(arms_text(found))
     raise typer.Exit(0 if any(trial.solved for trial in trials) else 1)

@@ -63,7 +63,7 @@ def stats(archive: ArchivePlace = None, as_json: Json = False) -> None:
     """
     counts = opened(archive).stats()
     if as_json:
-        emit(counts)
+        emit("stats", counts)
     else:
         from rag_kernels.report.console import facts
 
@@ -87,6 +87,7 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
     row = kernel_row(shown)
     if as_json:
         emit(
+            "kernel",
             {
                 **row,
                 "claims": claims,
@@ -95,7 +96,7 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
                 "functional_source": shown.functional_source,
                 "licence": shown.licence,
                 "attribution": shown.attribution,
-            }
+            },
         )
         return
     print(facts((name, value) for name, value in row.items() if value not in ("", None, [])))
@@ -122,7 +123,7 @@ def retract(
     shown = found(store, kernel)
     store.retract(shown.id, why)
     if as_json:
-        emit({"kernel_id": shown.id, "retracted": why})
+        emit("retracted", {"kernel_id": shown.id, "retracted": why})
     else:
         print(f"{shown.id} ({shown.problem_name}) is retracted: {why}")
 
@@ -137,7 +138,7 @@ def reindex_all(archive: ArchivePlace = None, as_json: Json = False) -> None:
     embedded = embed_missing(store)
     count = store.reindex()
     if as_json:
-        emit({"indexed": count, "embedded": embedded})
+        emit("reindexed", {"indexed": count, "embedded": embedded})
     else:
         print(f"{count} vectors indexed, {embedded} of them new.")
 
@@ -228,7 +229,7 @@ def importer_for(source: str, problems: Path | None, filters: Path | None, licen
 def show_report(report: Report, path: Path, *, as_json: bool) -> None:
     skipped = [{"where": row.where, "why": row.why} for row in report.skipped]
     if as_json:
-        emit({"read": report.read, **report.new, "skipped": skipped})
+        emit("imported", {"read": report.read, **report.new, "skipped": skipped})
         return
     for row in skipped[:SHOWN]:
         print(f"left out: {row['where']}: {row['why']}")
@@ -269,7 +270,7 @@ def functionalize(
         for row in functionalize_imported(store, embedder, workers=workers, jobs=jobs or len(os.sched_getaffinity(0))):
             done, failed = done + row.ok, failed + (not row.ok)
             if as_json:
-                emit({"problem": row.name, "ok": row.ok, "reason": row.reason, "seconds": row.seconds})
+                emit("form", {"problem": row.name, "ok": row.ok, "reason": row.reason, "seconds": row.seconds})
             else:
                 print(f"{row.name}: {'ok' if row.ok else row.reason}", flush=True)
     if not as_json:
@@ -286,7 +287,7 @@ def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
 
     wrong = audit(opened(archive))
     if as_json:
-        emit({"ok": not wrong, "wrong": wrong})
+        emit("audit", {"ok": not wrong, "wrong": wrong})
     else:
         print("\n".join(wrong) or "Everything is what it says it is.")
     raise typer.Exit(1 if wrong else 0)
@@ -337,15 +338,17 @@ def reverify(
 
 def show_reverified(row: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        emit(row)
+        emit("reverified", row)
         return
-    speed = f", {row['speedup']:.2f}x" if row["speedup"] is not None else ""
+    from rag_kernels.text.wording import times
+
+    speed = "" if row["speedup"] is None else f", {times(row['speedup'], at_least=row['at_least'])}"
     reason = f" ({row['reason']})" if row["reason"] else ""
     print(f"{row['kernel_id']} {row['problem']}: {row['state']}{speed}{reason}", flush=True)
 
 
 def show_counts(counts: dict[str, int], what: str, *, as_json: bool, **extra: str) -> None:
     if as_json:
-        emit({**counts, **extra})
+        emit("bundle", {**counts, **extra})
     else:
         print(f"{counts.get('kernels', 0)} kernels, {counts.get('evaluations', 0)} evaluations {what}.")

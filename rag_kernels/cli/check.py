@@ -40,7 +40,7 @@ def check(
     for row in admission_rows(files, read_options(device=device)):
         code = max(code, BROKEN if not row["ok"] else DEGENERATE if row["degenerate"] else 0)
         if as_json:
-            emit(row)
+            emit("admission", row)
         elif len(files) > 1 or not row["ok"]:
             print(admission_line(row), flush=True)
         else:

@@ -63,7 +63,7 @@ LeaveOut = Annotated[
 ]
 Precision = Annotated[
     choices.Precision,
-    typer.Option("--precision", help="The lowest class that products may be computed in, baselines alike."),
+    typer.Option("--precision", help="Allow TF32 or lower in matrix products, for the kernel and for PyTorch alike."),
 ]
 MaxAutotune = Annotated[
     bool, typer.Option("--max-autotune", help='Race torch.compile(mode="max-autotune") too: minutes a problem.')
@@ -105,6 +105,7 @@ JudgeCpus = Annotated[
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for whatever is drawn at random.")]
 
 
+JSON_SCHEMA = 1  # counted up when a key of a row is renamed, goes, or means something else
 OUR_LOGGERS = ("eval", "archive", "ingest", "rag_kernels")
 
 
@@ -137,9 +138,9 @@ def end_politely() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
-def emit(row: dict[str, Any]) -> None:
-    """Print one JSON object on a line of its own, at once."""
-    print(json.dumps(row, ensure_ascii=False), flush=True)
+def emit(kind: str, row: dict[str, Any]) -> None:
+    """Print one JSON object on a line of its own, at once. `kind` is its `type`, one of `json_types.TYPES`."""
+    print(json.dumps({"type": kind, "schema": JSON_SCHEMA, **row}, ensure_ascii=False), flush=True)
 
 
 def read_settings(**flags: Any) -> Settings:

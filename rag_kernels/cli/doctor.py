@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -24,24 +25,21 @@ def doctor(
 
     Example: rag-kernels doctor
     """
-    from rag_kernels.doctor import checks
+    from rag_kernels.doctor import Check, checks, conclusion, ready
 
     rows = []
     for check in checks(read_options(models=model, api_base=api_base, archive=archive), probe=probe):
         rows.append(check)
         if as_json:
-            emit(
-                {
-                    "check": check.check,
-                    "ok": check.ok,
-                    "required": check.required,
-                    "detail": check.detail,
-                    "next_step": check.next_step,
-                }
-            )
+            emit("check", asdict(check))
         else:
             mark = "ok     " if check.ok else "MISSING" if check.required else "no     "
             print(f"{mark}  {check.check:<12} {check.detail}", flush=True)
             if check.next_step:
                 print(f"{'':<23}{check.next_step}")
-    raise typer.Exit(2 if any(row.required and not row.ok for row in rows) else 0)
+    said = conclusion(rows)
+    if as_json:
+        emit("check", asdict(Check("conclusion", ready(rows), said, required=True)))
+    else:
+        print(f"\n{said}")
+    raise typer.Exit(0 if ready(rows) else 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -23,6 +25,8 @@ from rag_kernels.cli.common import (
 from rag_kernels.cli.generate import show_result, watch
 
 if TYPE_CHECKING:
+    from rag_kernels.archive.records import Attempt
+    from rag_kernels.eval.records import Judged
     from rag_kernels.options import Options
 
 
@@ -38,6 +42,9 @@ def evaluate(
     confirm: Annotated[
         bool, typer.Option(help="Judge a passed kernel once more in a fresh process, as the archive's top tier asks.")
     ] = True,
+    asm: Annotated[
+        bool, typer.Option("--asm", help="Show what a .cpp or .cu kernel was compiled to, after the verdict.")
+    ] = False,
     precision: Precision = "strict",
     max_autotune: MaxAutotune = False,
     archive: ArchivePlace = None,
@@ -65,18 +72,19 @@ def evaluate(
         judge_batch(batch, options, confirm=confirm, as_json=as_json)
     if problem is None or kernel is None:
         raise typer.BadParameter("Name a PROBLEM and a KERNEL, or a file with --batch.")
-    judge_one(problem, kernel, options, device, confirm=confirm, as_json=as_json)
+    judge_one(problem, kernel, options, device, confirm=confirm, asm=asm, as_json=as_json)
 
 
 def judge_one(
-    problem: Path, kernel: Path, options: Options, device: str | None, *, confirm: bool, as_json: bool
+    problem: Path, kernel: Path, options: Options, device: str | None, *, confirm: bool, asm: bool, as_json: bool
 ) -> NoReturn:
-    """Judge one kernel.
+    """Judge one kernel. Messages of the compiler name the user's file, whose lines they count.
 
     `device` is what the command line says; what settings say is no reason to refuse a kernel of another backend.
     """
     from rag_kernels.eval.build.candidate_form import candidate_from_file
     from rag_kernels.eval.problem import load_problem
+    from rag_kernels.report.console import archived_line
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
     from rag_kernels.run.standings import winner
@@ -86,14 +94,52 @@ def judge_one(
     candidate = candidate_from_file(kernel, target_backend(options))
     if device not in (None, "auto", candidate.backend):
         raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {device}.")
+    if asm and candidate.tier != "kernel":
+        raise typer.BadParameter("--asm shows .cpp and .cu kernels; this is a Python file.")
     end_politely()
     with open_session(options, backend=candidate.backend) as session:
-        attempts, finished = watch(session.evaluate(loaded, candidate, confirm=confirm), loaded.name, as_json=as_json)
+        judging = session.evaluate(loaded, candidate, confirm=confirm)
+        attempts, finished = watch(judging, loaded.name, as_json=as_json, brief=True)
     run_id = attempts[0].run_id if attempts else None
-    if attempts and not as_json:
-        print_verdict(attempts[-1].judged)
-    show_result(result_row(attempts, run_id=run_id, problem=loaded.name), as_json=as_json)
+    row = result_row(attempts, run_id=run_id, problem=loaded.name)
+    if candidate.tier == "kernel":
+        row |= {key: naming(row[key], kernel) for key in ("reason", "log") if key in row}
+    listing = assembly_of(attempts, options) if asm else ""
+    if as_json:
+        emit("result", row | ({"assembly": listing} if listing else {}))
+    elif attempts:
+        print_verdict(judged_as(attempts[-1].judged, kernel) if candidate.tier == "kernel" else attempts[-1].judged)
+        print(archived_line(row))
+        print(f"\n{listing}" if listing else "", end="\n" if listing else "")
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)
+
+
+def naming(text: str, kernel: Path) -> str:
+    """Return a compiler's message with the user's file in place of the copy that was compiled."""
+    return re.sub(r"\bkernel\d*\.(?:cpp|cu)\b", str(kernel), text)
+
+
+def judged_as(judged: Judged, kernel: Path) -> Judged:
+    """Return a judgement whose messages name the user's file."""
+    from rag_kernels.eval.records import BuildFailed
+
+    verdict = judged.verdict
+    if not isinstance(verdict, BuildFailed):
+        return judged
+    told = replace(verdict, reason=naming(verdict.reason, kernel), log=naming(verdict.log, kernel))
+    return replace(judged, verdict=told)
+
+
+def assembly_of(attempts: list[Attempt], options: Options) -> str:
+    """Return the assembly of the kernel that was judged; empty where it did not build."""
+    from rag_kernels.eval.instruments.assembly import assembly
+    from rag_kernels.eval.places import default_cache
+    from rag_kernels.eval.records import BuildFailed
+
+    if not attempts or isinstance(attempts[-1].judged.verdict, BuildFailed):
+        return ""
+    candidate = attempts[-1].candidate
+    return assembly(candidate.source, candidate.backend, Path(options.cache) if options.cache else default_cache())
 
 
 def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:
@@ -107,7 +153,7 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
     from rag_kernels.wiring import open_session
 
     sampled = read_lines(batch)
-    solved, finished = 0, True
+    solved, done, finished = 0, 0, True
     end_politely()
     with open_session(options) as session, built_ahead(sampled, session.judge):
         if session.at_once > 1:
@@ -120,11 +166,12 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
             attempts = session.archive.attempts(one.run.id)
             show_result(result_row(attempts, run_id=one.run.id, problem=one.problem.name), as_json=as_json)
             solved += winner(attempts) is not None
+            done += 1
             if not finished:
                 print("Interrupted; the same command goes on.", file=sys.stderr)
                 break
     if as_json:
-        emit({"type": "summary", "problems": len(sampled), "verified": solved})
+        emit("summary", {"problems": len(sampled), "done": done, "verified": solved})
     else:
         print(f"{solved} of {len(sampled)} problems have a verified kernel.")
     raise typer.Exit(130 if not finished else 0 if solved else 1)

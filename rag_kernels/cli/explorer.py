@@ -28,6 +28,6 @@ def explorer(
         raise typer.BadParameter("The explorer reads what others write: --archive must name a folder or an address.")
     url = f"http://127.0.0.1:{port}"
     if as_json:
-        emit({"url": url, "archive": str(store)})
+        emit("explorer", {"url": url, "archive": str(store)})
     print(f"The explorer is at {url} (Ctrl-C ends it).", file=sys.stderr, flush=True)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "rag_kernels.app.launch", str(store), "--port", str(port)])

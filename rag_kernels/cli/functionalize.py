@@ -36,7 +36,7 @@ def functionalize(
     for row in functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0))):
         failed += not row["ok"]
         if as_json:
-            emit(row)
+            emit("functional", row)
         else:
             print(functional_text(row, brief=len(files) > 1), flush=True)
     if not as_json and len(files) > 1:

@@ -12,7 +12,7 @@ from rag_kernels.cli.common import Json, emit, end_politely, writable_out
 from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from rag_kernels.archive.records import Attempt
     from rag_kernels.options import Options
@@ -49,11 +49,13 @@ def generate(
     end_politely()
     with open_session(options) as session:
         run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
-        _, finished = watch(session.generate(loaded, run), loaded.name, as_json=as_json)
+        why: list[str] = []
+        _, finished = watch(noting(session.generate(loaded, run), why), loaded.name, as_json=as_json)
         attempts = session.archive.attempts(run.id)
     best = winner(attempts)
     written = str(write_kernel(best, out)) if best and out else None
-    row = result_row(attempts, run_id=run.id, problem=loaded.name, out=written)
+    ended = why[0] if why else "it was interrupted before the first one was there."
+    row = result_row(attempts, run_id=run.id, problem=loaded.name, out=written, why=ended)
     show_result(row, as_json=as_json)
     if not finished:
         print(f"Interrupted; go on with: rag-kernels generate {problem} --resume {run.id}", file=sys.stderr)
@@ -61,21 +63,29 @@ def generate(
     raise typer.Exit(0 if best else 1)
 
 
-def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool) -> tuple[list[Attempt], bool]:
-    """Show attempts as they are judged; False beside them when Ctrl-C or a kill ended them early."""
+def noting(attempts: Generator[Attempt, None, str], why: list[str]) -> Iterator[Attempt]:
+    """Yield attempts, and note why they ended."""
+    why.append((yield from attempts))
+
+
+def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool, brief: bool = False) -> tuple[list[Attempt], bool]:
+    """Show attempts as they are judged; False beside them when Ctrl-C or a kill ended them early.
+
+    In brief only what is waited for is shown, and that on a terminal alone.
+    """
     from rich.console import Console
 
-    from rag_kernels.report.console import attempts_table
+    from rag_kernels.report.console import attempts_table, waiting_line
     from rag_kernels.report.json_rows import attempt_row
 
     console = Console(stderr=as_json)
     seen: list[Attempt] = []
     try:
-        with attempts_table(console, title) as show:
+        with waiting_line(console) if brief else attempts_table(console, title) as show:
             for attempt in attempts:
                 seen.append(attempt)
                 if as_json:
-                    emit(attempt_row(attempt))
+                    emit("attempt", attempt_row(attempt))
                 if not as_json or console.is_terminal:
                     show(attempt)
     except KeyboardInterrupt:
@@ -87,6 +97,6 @@ def show_result(row: dict[str, Any], *, as_json: bool) -> None:
     from rag_kernels.report.console import summary
 
     if as_json:
-        emit(row)
+        emit("result", row)
     else:
         print(summary(row))

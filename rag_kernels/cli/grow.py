@@ -104,7 +104,7 @@ def follow(
     from rich.console import Console
 
     from rag_kernels.archive.records import Attempt
-    from rag_kernels.long_runs.growth import Grown, TurnEnded, grow
+    from rag_kernels.long_runs.growth import Grown, grow
     from rag_kernels.report.growth_report import write_report
     from rag_kernels.report.growth_view import growth_table
     from rag_kernels.report.json_rows import attempt_row, grown_row
@@ -112,14 +112,17 @@ def follow(
     rows: dict[str, dict[str, Any]] = {}
     done: list[Grown] = []
     console, finished = Console(stderr=as_json), True
+    earlier = {run.problem_name: session.archive.attempts(run.id) for run in growth_run.runs.values()}
     try:
-        with growth_table(console, f"{len(files)} problems") as show:
+        with growth_table(console, f"{len(files)} problems", earlier) as show:
             for event in grow(files, session, growth_run, until=until):
                 if isinstance(event, Grown):
                     done.append(event)
                     rows[event.name] = grown_row(event)
-                if as_json and not isinstance(event, TurnEnded):
-                    emit(attempt_row(event) if isinstance(event, Attempt) else grown_row(event))
+                if as_json and isinstance(event, Attempt):
+                    emit("attempt", attempt_row(event))
+                if as_json and isinstance(event, Grown):
+                    emit("problem", grown_row(event))
                 if not as_json or console.is_terminal:
                     show(event)
                 if folder is not None and not isinstance(event, Attempt):
@@ -149,7 +152,7 @@ def show_summary(rows: list[dict[str, Any]], *, of: int, as_json: bool) -> None:
     won = sum(1 for row in rows if row["kernel_id"])
     done = sum(1 for row in rows if row["state"] != "waiting")
     if as_json:
-        emit({"type": "summary", "problems": of, "done": done, "verified": won})
+        emit("summary", {"problems": of, "done": done, "verified": won})
         return
     columns = {
         "problem": "problem",
@@ -160,5 +163,5 @@ def show_summary(rows: list[dict[str, Any]], *, of: int, as_json: bool) -> None:
         "candidates": "attempts",
         "seconds": "seconds",
     }
-    print_table(rows, columns)
+    print_table(rows, columns, ("seconds", "candidates", "state", "kernel", "vs eager"))
     print(f"{won} of {of} problems have a verified kernel.")

@@ -39,28 +39,28 @@ def replay(
     known = find_run(store.runs(limit=100_000), run)
     model = RecordedModel(store.calls(known.id))
     options = replace(recorded_options(known), archive=settings.archive, cache=settings.cache)
-    rows = []
+    rows, judged = [], 0
     end_politely()
     try:
         with open_session(options, model=model) as session:
             writer = session.make_writer(Ledger(Budget()))
             for event in repeat(known, session, writer=writer, model=model):
                 if isinstance(event, Differs):
-                    row = {"type": "differs", "difference": event.what}
+                    kind, row = "differs", {"difference": event.what}
                 else:
-                    row = replayed_row(event)
+                    kind, row = "replayed", replayed_row(event)
                 rows.append(row)
+                judged += kind == "replayed"
                 if as_json:
-                    emit(row)
+                    emit(kind, row)
                 else:
                     print(replayed_line(row), flush=True)
     except KeyboardInterrupt:
         print("Interrupted: what was replayed so far is above.", file=sys.stderr)
         raise typer.Exit(130) from None
-    judged = [row for row in rows if row["type"] == "replayed"]
     different = sum(1 for row in rows if row["difference"])
     if as_json:
-        emit({"type": "summary", "run_id": known.id, "judgements": len(judged), "differences": different})
+        emit("replay_summary", {"run_id": known.id, "judgements": judged, "differences": different})
     else:
-        print(f"Run {known.id}: {len(judged)} judgements repeated, {different or 'no'} differences.")
+        print(f"Run {known.id}: {judged} judgements repeated, {different or 'no'} differences.")
     raise typer.Exit(1 if different else 0)

@@ -33,8 +33,10 @@ def report(
     problems = solved(store, found)
     told = scores(problems)
     if as_json:
-        for row in (*map(solved_row, problems), *map(score_row, told)):
-            emit(row)
+        for problem in problems:
+            emit("solved", solved_row(problem))
+        for score in told:
+            emit("score", score_row(score))
     else:
         print(scores_text(problems, told))
     if out is not None:

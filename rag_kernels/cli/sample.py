@@ -47,7 +47,7 @@ def sample(
         for row in sampled_rows(files, out, samples, options, target):
             written, failed = written + row["candidates"], failed + bool(row["reason"])
             if as_json:
-                emit(row)
+                emit("sampled", row)
             else:
                 print(f"{row['problem']}: {row['reason'] or row['state']}, {row['candidates']} candidates", flush=True)
     except KeyboardInterrupt:

@@ -40,7 +40,7 @@ def serve(
     with serving(store.root, address, token) as server:
         at = str(Address(host, port, plain=not address.loopback))
         if as_json:
-            emit({"archive": str(store.root), "address": at, "token": bool(token)})
+            emit("server", {"archive": str(store.root), "address": at, "token": bool(token)})
         print(f"{store.root} is served at {at} (Ctrl-C ends it). Clients: RAG_KERNELS_ARCHIVE={at}", file=sys.stderr)
         if token:
             print(f"and {TOKEN} as here.", file=sys.stderr)

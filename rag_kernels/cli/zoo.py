@@ -67,7 +67,7 @@ def zoo(
     if report is not None:
         report.write_text(text + "\n")
     if as_json:
-        emit(summary(seen))
+        emit("zoo_summary", summary(seen))
     else:
         print(text)
     escaped = any(s.text.kind == "specimen" and s.judged and not s.caught and not known(s.text.specimen) for s in seen)
@@ -86,7 +86,7 @@ def shown(seen: Iterable[Seen], *, as_json: bool) -> list[Seen]:
     for one in seen:
         kept.append(one)
         if as_json:
-            emit(row(one))
+            emit("specimen", row(one))
         else:
             print(line(one), file=sys.stderr, flush=True)
     return kept
@@ -117,7 +117,8 @@ def ablation_table(device: Backend, specimens: tuple[Specimen, ...], *, as_json:
     for one in ablate(device, first):
         found.append(one)
         if as_json:
-            emit({"without": one.defence, "judged": one.again, "missed": one.missed, "instead": dict(one.instead)})
+            missed = {"missed": list(one.missed), "instead": dict(one.instead)}
+            emit("without", {"without": one.defence, "judged": one.again, **missed})
         else:
             print(f"without {one.defence}: {len(one.missed)} of {one.again} missed", file=sys.stderr, flush=True)
     return first, "\n\n" + ablation(first, found)

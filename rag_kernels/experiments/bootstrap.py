@@ -1,4 +1,4 @@
-"""Means over problems with their intervals, by bootstrap.
+"""Means over problems with their intervals: by bootstrap, and for shares by Wilson's formula.
 
 Comes in: values grouped by problem. Goes out: intervals of about 95 %. Problems are resampled, not trials: more seeds
 of few problems say little about other problems.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 RESAMPLES = 10_000
+Z = 1.96  # of about 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,18 @@ class Interval:
     high: float
 
 
-def mean_interval(groups: Sequence[Sequence[float]]) -> Interval:
-    """Return the mean over problems of each problem's mean, with its interval."""
-    return _bootstrap(np.array([np.mean(group) for group in groups]))
+def share_interval(values: Sequence[float]) -> Interval:
+    """Return the mean of values between 0 and 1, one a problem, with Wilson's interval.
+
+    It does not shrink to a point where all values are alike: two of two is 34 to 100 %.
+    """
+    count = len(values)
+    if not count:
+        return Interval(float("nan"), float("nan"), float("nan"))
+    mean = float(np.mean(values))
+    middle = (mean + Z**2 / (2 * count)) / (1 + Z**2 / count)
+    half = Z / (1 + Z**2 / count) * float(np.sqrt(mean * (1 - mean) / count + Z**2 / (4 * count**2)))
+    return Interval(mean, max(0.0, middle - half), min(1.0, middle + half))
 
 
 def ratio_interval(above: Mapping[str, Sequence[float]], below: Mapping[str, Sequence[float]] | None) -> Interval:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
+from statistics import mean
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt, Run
@@ -20,7 +21,8 @@ from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Passed, Problem, ProblemError
-from rag_kernels.experiments.bootstrap import Interval, mean_interval, ratio_interval
+from rag_kernels.eval.told import told_speedup
+from rag_kernels.experiments.bootstrap import Interval, ratio_interval, share_interval
 from rag_kernels.options import Options
 from rag_kernels.run import standings
 from rag_kernels.run.session import Session
@@ -127,7 +129,7 @@ def _run(problem: Problem, options: Options) -> Run:
 def _speedup(best: Attempt | None) -> float:
     if best is None or not isinstance(best.judged.verdict, Passed) or not best.judged.verdict.claims_speed:
         return 1.0
-    return best.judged.verdict.measurement.speedup
+    return told_speedup(best.judged.verdict.measurement)
 
 
 def summarise(trials: Sequence[AblationTrial]) -> list[Arm]:
@@ -154,8 +156,8 @@ def _arm(arm: RetrievalMode, of_arm: dict[RetrievalMode, dict[str, list[Ablation
     return Arm(
         arm=arm,
         problems=len(own),
-        solved=mean_interval([[float(t.solved) for t in group] for group in own.values()]),
-        faster=mean_interval([[float(t.speedup > 1) for t in group] for group in own.values()]),
+        solved=share_interval([mean(float(t.solved) for t in group) for group in own.values()]),
+        faster=share_interval([mean(float(t.speedup > 1) for t in group) for group in own.values()]),
         speedup=ratio_interval(gains, None),
         over_off=over("off"),
         over_random=over("random"),

@@ -1,9 +1,10 @@
-"""pass@k, fast_p and fast_p@k of runs, with intervals by bootstrap over problems.
+"""pass@k, fast_p and fast_p@k of runs, with Wilson's intervals over problems.
 
 Comes in: what runs judged. Goes out: a `Score` for each number, and a `Solved` for each problem. A candidate counts as
-right when its last judgement is a pass that nothing bars, and as faster than p by its speed-up over the better of eager
-and torch.compile. Samples for the @k figures are the candidates of the first round, which have seen no other, and
-replies that held no code. Knows nothing of terminals and pictures.
+right when its last judgement is a pass that nothing bars, and as faster than p by the speed-up that is told of it: over
+the better of eager and torch.compile, confirmed, else the lower end of the interval. Samples for the @k figures are the
+candidates of the first round, which have seen no other, and replies that held no code. Knows nothing of terminals and
+pictures.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.queries import Judgement, last_judgements
 from rag_kernels.archive.records import Run
 from rag_kernels.eval.records import ProblemError
-from rag_kernels.experiments.bootstrap import Interval, mean_interval
+from rag_kernels.experiments.bootstrap import Interval, share_interval
 from rag_kernels.llm import reply as llm_reply
 from rag_kernels.run.journal import read_journal
 from rag_kernels.run.session import run_setting
 
 THRESHOLDS = (0.0, 1.0, 1.5, 2.0, 3.0)
+WRITING = ("generate", "grow", "sample")  # commands that write candidates
 GROUPS = ("growth", "batch")  # settings that runs of one command share
 
 
@@ -37,6 +39,7 @@ class Solved:
     right: int
     speedups: tuple[float, ...]  # of the right samples
     best: float | None  # of any round; None when no candidate was right
+    best_at_least: bool  # it is the lower end of an interval: nothing confirmed it
     candidates: int  # of any round
     cost_usd: float | None
 
@@ -53,15 +56,16 @@ class Score:
 
 
 def runs_of(archive: Archive, names: Sequence[str]) -> list[Run]:
-    """Return runs by their ids, all runs of a growth or a batch by its id, or for `latest` what was run last, whole.
+    """Return runs by their ids, all runs of a growth or a batch by its id, or for `latest` the newest that was written.
 
     Raises ProblemError for an id that the archive does not have.
     """
-    known = [run for run in archive.runs(limit=100_000) if run.command in ("generate", "grow", "sample", "eval")]
+    known = [run for run in archive.runs(limit=100_000) if run.command in (*WRITING, "eval")]
+    newest = next((run for run in known if run.command in WRITING), None)  # judging one kernel is no search
     found: dict[str, Run] = {}
     for name in names:
-        if name == "latest" and known:
-            name = next((shared for key in GROUPS if (shared := run_setting(known[0], key))), known[0].id)
+        if name == "latest" and newest:
+            name = next((shared for key in GROUPS if (shared := run_setting(newest, key))), newest.id)
         same = [run for run in known if name in (run.id, *(run_setting(run, key) for key in GROUPS))]
         if not same:
             raise ProblemError(f"The archive has no run {name!r}: `generate` prints its id; see `rag-kernels app`.")
@@ -94,7 +98,7 @@ def replies_without_code(archive: Archive, run_id: str) -> int:
 
 def _solved(problem_id: str, name: str, judged: Sequence[Judgement], without_code: int) -> Solved:
     first = [j for j in judged if j.first_round == 1]
-    speedups = [j.speedup or 0.0 for j in judged if j.right]
+    best = max((j for j in judged if j.right), key=lambda j: (not j.at_least, j.speedup or 0.0), default=None)
     costs = [j.cost_usd for j in judged]
     known = [cost for cost in costs if cost is not None]
     return Solved(
@@ -103,7 +107,8 @@ def _solved(problem_id: str, name: str, judged: Sequence[Judgement], without_cod
         samples=len(first) + without_code,
         right=sum(j.right for j in first),
         speedups=tuple(j.speedup or 0.0 for j in first if j.right),
-        best=max(speedups, default=None),
+        best=(best.speedup or 0.0) if best else None,
+        best_at_least=best is not None and best.at_least,
         candidates=len(judged),
         cost_usd=sum(known) if len(known) == len(costs) else None,
     )
@@ -127,7 +132,7 @@ def _score(
         enough = [one for one in problems if one.samples >= k]
         good = [one.right if p is None else sum(s > p for s in one.speedups) for one in enough]
         values = [at_least_one(one.samples, count, k) for one, count in zip(enough, good, strict=True)]
-    return Score(metric, p, k, len(values), mean_interval([[value] for value in values]))
+    return Score(metric, p, k, len(values), share_interval(values))
 
 
 def at_least_one(samples: int, good: int, k: int) -> float:

@@ -13,13 +13,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
-from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.sessions.admission import IGNORED
+from rag_kernels.report.columns import GAP, fitting
 from rag_kernels.report.json_rows import Row, attempt_row
+from rag_kernels.report.waiting import waiting
 from rag_kernels.text.wording import LINE_CHARS, count, money, percent, shorten, times
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 VERDICT_STYLES = {"passed": "green", "compiled": "yellow"}
 WIDE_CHARS = 200
+DETAIL = "idea, or what is wrong"
+ATTEMPT_WIDTHS = {"#": 3, "verdict": 12, "vs eager": 8, "vs compile": 10, "of floor": 8, "s": 6, DETAIL: 30}
+ATTEMPT_DROPPABLE = ("s", "of floor", "vs eager", "#")  # the first says least
 
 
 @contextmanager
@@ -37,39 +41,66 @@ def attempts_table(console: Console, title: str) -> Iterator[Callable[[Attempt],
     if not console.is_terminal:
         yield lambda attempt: console.print(attempt_line(attempt_row(attempt)), soft_wrap=True, highlight=False)
         return
-    names = ("#", "verdict", "vs eager", "vs compile", "of floor", "s", "idea, or what is wrong")
-    table = Table(*(Column(name, no_wrap=True) for name in names), title=escape(title), box=SIMPLE_HEAD)
-    room = max(20, console.width - 66)
-    waiting = Table.grid()
-    waiting.add_row(table)
-    waiting.add_row(Spinner("dots", "working"))
-    with Live(waiting, console=console, refresh_per_second=8, transient=False) as live:
+    kept = fitting(ATTEMPT_WIDTHS, ATTEMPT_DROPPABLE, console.width)
+    table = Table(*(Column(name, no_wrap=True) for name in kept), title=escape(title), box=SIMPLE_HEAD)
+    room = console.width - sum(ATTEMPT_WIDTHS[name] + GAP for name in kept if name != DETAIL) - GAP - 1
+    seen: set[str] = set()
+    with waiting() as line:
+        shown = Table.grid()
+        shown.add_row(table)
+        shown.add_row(line)
+        with Live(shown, console=console, refresh_per_second=8, transient=False) as live:
 
-        def show(attempt: Attempt) -> None:
-            row = attempt_row(attempt)
-            table.add_row(
-                str(row["attempt"]),
-                Text(row["verdict"], VERDICT_STYLES.get(row["verdict"], "red")),
-                times(row["speedup_eager"]),
-                times(row["speedup_compile"]),
-                percent(row["floor_fraction"]),
-                f"{row['seconds']:.1f}",
-                escape(shorten(detail(row), room)),
-            )
+            def show(attempt: Attempt) -> None:
+                seen.add(attempt.candidate.id)
+                line.judged(len(seen))
+                cells = attempt_cells(attempt_row(attempt), room)
+                table.add_row(*(cells[name] for name in kept))
 
-        try:
-            yield show
-        finally:
-            live.update(table)
+            try:
+                yield show
+            finally:
+                live.update(table)
+
+
+@contextmanager
+def waiting_line(console: Console) -> Iterator[Callable[[Attempt], None]]:
+    """Hand out a function that takes an attempt and shows nothing; until the end, say on a terminal what goes on."""
+    if not console.is_terminal:
+        yield lambda attempt: None
+        return
+    with waiting() as line, Live(line, console=console, refresh_per_second=8, transient=True):
+        yield lambda attempt: None
+
+
+def attempt_cells(row: Row, room: int) -> dict[str, str | Text]:
+    """Return the cells of one attempt by the names of their columns; the detail has `room` characters."""
+    over_eager, over_compile = speeds(row)
+    return {
+        "#": str(row["attempt"]),
+        "verdict": Text(row["verdict"], VERDICT_STYLES.get(row["verdict"], "red")),
+        "vs eager": over_eager,
+        "vs compile": over_compile,
+        "of floor": percent(row["floor_fraction"]),
+        "s": f"{row['seconds']:.1f}",
+        DETAIL: escape(shorten(detail(row), room)),
+    }
 
 
 def attempt_line(row: Row) -> str:
     """Return one attempt on one line."""
     head = f"{row['attempt']:>3}  {row['verdict']:<12}"
     if row["verdict"] == "passed":
-        head += f"  {times(row['speedup_eager'])} eager  {times(row['speedup_compile'])} compile"
+        over_eager, over_compile = speeds(row)
+        head += f"  {over_eager} eager  {over_compile} compile"
         head += f"  {percent(row['floor_fraction'])} of floor"
     return f"{head}  {row['seconds']:.1f} s  {shorten(detail(row))}"
+
+
+def speeds(row: Row) -> tuple[str, str]:
+    """Return what is told of the speed-ups over eager and over torch.compile."""
+    at_least = bool(row["at_least"])
+    return times(row["speedup_eager"], at_least=at_least), times(row["speedup_compile"], at_least=at_least)
 
 
 def detail(row: Row) -> str:
@@ -84,10 +115,14 @@ def summary(row: Row) -> str:
         last = f" The last one: {row['verdict']}. {row['reason']}" if row["verdict"] else f" {row['reason']}"
         return f"No verified kernel ({spent}).{last}"
     trust = "confirmed in a fresh process" if row["confirmed"] else "verified, not confirmed"
+    over_eager, over_compile = speeds(row)
+    reached = row["floor_fraction"]
+    floor = (
+        "faster than the floor that was measured" if reached is None else f"{percent(reached)} of the physical floor"
+    )
     lines = [
         f"{row['problem']}: kernel {row['kernel_id']}, {trust}",
-        f"  {times(row['speedup_eager'])} eager, {times(row['speedup_compile'])} torch.compile, "
-        f"{percent(row['floor_fraction'])} of the physical floor, on {row['device_name']}",
+        f"  {over_eager} eager, {over_compile} torch.compile, {floor}, on {row['device_name']}",
         f"  {row['label']}, {row['tier']} tier, {row['precision']} precision, {row['writer']} writer"
         + (f" ({row['model']})" if row["model"] else ""),
         f"  {spent}; run {row['run_id']}",
@@ -99,14 +134,32 @@ def summary(row: Row) -> str:
     return "\n".join(lines)
 
 
-def print_table(rows: Sequence[Row], columns: dict[str, str]) -> None:
-    """Print rows as a table; `columns` maps headings to keys. Nothing is cut where there is no terminal."""
-    console = Console()
+def archived_line(row: Row) -> str:
+    """Return where a judged kernel is kept, when its verdict and times are on the screen already."""
+    if row["kernel_id"] is None:
+        return f"  archived  as a failed attempt of run {row['run_id']}"
+    trust = "confirmed" if row["confirmed"] else "verified, not confirmed"
+    return f"  archived  {row['kernel_id']}, {trust}; run {row['run_id']}"
+
+
+def print_table(
+    rows: Sequence[Row], columns: dict[str, str], droppable: Sequence[str] = (), console: Console | None = None
+) -> None:
+    """Print rows as a table; `columns` maps headings to keys. A narrow terminal leaves out the `droppable` headings, in
+    their order; nothing is left out where there is no terminal.
+    """
+    console = console or Console()
     if not console.is_terminal:
         console = Console(width=WIDE_CHARS)
-    made = Table(*(Column(name, no_wrap=True) for name in columns), box=SIMPLE_HEAD)
-    for row in rows:
-        made.add_row(*(escape(cell(row.get(key), key)) for key in columns.values()))
+    texts = [
+        {name: cell(row.get(key), key, at_least=bool(row.get("at_least"))) for name, key in columns.items()}
+        for row in rows
+    ]
+    widths = {name: max([len(name), *(len(text[name]) for text in texts)]) for name in columns}
+    kept = fitting(widths, droppable, console.width)
+    made = Table(*(Column(name, no_wrap=True) for name in kept), box=SIMPLE_HEAD)
+    for text in texts:
+        made.add_row(*(escape(text[name]) for name in kept))
     console.print(made)
 
 
@@ -122,28 +175,28 @@ def trial_line(trial: AblationTrial) -> str:
 
 def replayed_line(row: Row) -> str:
     """Return one step of a replay on one line."""
-    if row["type"] == "differs":
+    if "kernel_id" not in row:
         return f"differs  {row['difference']}"
     head = f"{row['attempt']:>3}  {row['kernel_id']}"
     if row["difference"]:
         return f"{head}  differs: {row['difference']}"
-    speeds = f"  {times(row['then']['speedup'])} then, {times(row['now']['speedup'])} now"
-    return f"{head}  {row['now']['verdict']} again{speeds if row['now']['speedup'] else ''}"
+    then, now = (times(row[when]["speedup"], at_least=bool(row[when]["at_least"])) for when in ("then", "now"))
+    return f"{head}  {row['now']['verdict']} again{f'  {then} then, {now} now' if row['now']['speedup'] else ''}"
 
 
 def scores_text(problems: Sequence[Solved], scores: Sequence[Score]) -> str:
     """Return Markdown tables: a line for each problem, and a line for each number."""
     lines = ["| problem | candidates | first round | of it right | best speed-up | cost |", "|---|---|---|---|---|---|"]
     for one in problems:
+        best = times(one.best, at_least=one.best_at_least)
         lines.append(
-            f"| {one.problem} | {one.candidates} | {one.samples} | {one.right} | {times(one.best)} "
-            f"| {money(one.cost_usd)} |"
+            f"| {one.problem} | {one.candidates} | {one.samples} | {one.right} | {best} | {money(one.cost_usd)} |"
         )
     lines += ["", "| | problems | share | interval |", "|---|---|---|---|"]
     for score in scores:
         found = score.interval
         name = score.metric if score.p is None else score.metric.replace("_p", f"_{score.p:g}")
-        interval = f"{percent(found.low)} to {percent(found.high)}" if score.problems > 1 else "one problem"
+        interval = f"{percent(found.low)} to {percent(found.high)}"
         lines.append(f"| {name.replace('@k', f'@{score.k}')} | {score.problems} | {percent(found.mean)} | {interval} |")
     return "\n".join(lines)
 
@@ -169,11 +222,11 @@ def arms_text(arms: Sequence[Arm]) -> str:
     return "\n".join(lines)
 
 
-def cell(value: Any, key: str) -> str:
+def cell(value: Any, key: str, *, at_least: bool = False) -> str:
     if value is None:
         return "-"
     if key.startswith("speedup"):
-        return times(value)
+        return times(value, at_least=at_least)
     if key == "floor_fraction":
         return percent(value)
     if isinstance(value, bool):
@@ -275,6 +328,8 @@ def error(ratio: float | None) -> str:
 
 def facts(rows: Iterable[tuple[str, Any]]) -> str:
     """Return names and values, one on a line, aligned."""
-    known = [(name, cell(value, name)) for name, value in rows]
+    values = dict(rows)
+    at_least = bool(values.pop("at_least", False))
+    known = [(name, cell(value, name, at_least=at_least)) for name, value in values.items()]
     width = max((len(name) for name, _ in known), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in known)

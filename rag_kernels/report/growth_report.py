@@ -15,10 +15,12 @@ from pathlib import Path
 
 from rag_kernels.archive.records import Attempt, LLMCall
 from rag_kernels.eval.records import Passed, verdict_name
+from rag_kernels.eval.told import told
 from rag_kernels.long_runs.growth import Grown, GrowthRun, calls_of
-from rag_kernels.report.json_rows import verdict_row
+from rag_kernels.report.console import speeds
+from rag_kernels.report.json_rows import judged_row
 from rag_kernels.run.session import Session
-from rag_kernels.run.standings import winner
+from rag_kernels.run.standings import standing, winner
 from rag_kernels.text.wording import count, money, percent, shorten, times
 
 EXAMPLE_CHARS = 100
@@ -43,7 +45,7 @@ class Worked:
     """Hold what the growth made of one problem."""
 
     name: str
-    before: float | None  # the best speed-up of earlier nights of the growth
+    before: Attempt | None  # the best of earlier nights of the growth
     best: Attempt | None
     of_this_run: tuple[Attempt, ...]
     calls: tuple[LLMCall, ...]
@@ -78,29 +80,28 @@ def _worked(run_id: str, growth_run: GrowthRun, session: Session) -> Worked:
     before = winner([a for a in attempts if not growth_run.is_of(a.created_at)])
     calls = tuple(c for c in session.archive.calls(run_id) if growth_run.is_of(c.created_at))
     name = next((run.problem_name for run in growth_run.runs.values() if run.id == run_id), run_id)
-    return Worked(name, _speedup(before), winner(attempts), of_this_run, calls)
+    return Worked(name, before, winner(attempts), of_this_run, calls)
 
 
 def _won(worked: Sequence[Worked]) -> Section:
     """Return the section of problems whose best kernel was found in this growth run."""
     ids = {one.name: {a.id for a in one.of_this_run} for one in worked}
     won = [one for one in worked if one.best is not None and one.best.id in ids[one.name]]
-    won.sort(key=lambda one: -(_speedup(one.best) or 0.0))
+    won.sort(key=lambda one: -_speedup(one.best))
     columns = ("problem", "kernel", "before", "vs eager", "vs compile", "of floor", "kind", "confirmed", "cost")
-    faster = sum((_speedup(one.best) or 0.0) > 1 for one in won)
+    faster = sum(_speedup(one.best) > 1 for one in won)
     text = f"{count(len(won), 'problem')} of {len(worked)} got a better kernel; {faster} of them beat PyTorch."
     return Section("What was won", text, columns, tuple(_won_row(one) for one in won))
 
 
 def _won_row(one: Worked) -> tuple[str, ...]:
     assert one.best is not None
-    row = verdict_row(one.best.judged.verdict)
+    row = judged_row(one.best.judged)
     return (
         one.name,
         one.best.candidate.id,
-        times(one.before),
-        times(row["speedup_eager"]),
-        times(row["speedup_compile"]),
+        _said(one.before),
+        *speeds(row),
         percent(row["floor_fraction"]),
         row["label"] or "",
         "yes" if row["confirmed"] else "no",
@@ -124,7 +125,7 @@ def _spent(worked: Sequence[Worked], calls: Sequence[LLMCall]) -> Section:
 
 
 def _cost_row(name: str, calls: Sequence[LLMCall], attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    passed = {a.candidate.id for a in attempts if isinstance(a.judged.verdict, Passed)}
+    passed = standing(attempts)
     return (
         name,
         str(len(calls)),
@@ -166,9 +167,14 @@ def _known(calls: Sequence[LLMCall]) -> float:
     return sum(call.cost_usd or 0.0 for call in calls)
 
 
-def _speedup(attempt: Attempt | None) -> float | None:
-    verdict = attempt.judged.verdict if attempt else None
-    return verdict.measurement.speedup if isinstance(verdict, Passed) else None
+def _speedup(attempt: Attempt | None) -> float:
+    said = told(attempt.judged) if attempt else None
+    return said.speedup if said else 0.0
+
+
+def _said(attempt: Attempt | None) -> str:
+    said = told(attempt.judged) if attempt else None
+    return times(said.speedup, at_least=not said.confirmed) if said else "-"
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:

@@ -5,24 +5,30 @@ Comes in: events of `growth.grow`. Goes out: text on a rich console.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Column, Table
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.eval.records import Passed, verdict_name
+from rag_kernels.eval.records import verdict_name
+from rag_kernels.eval.told import told
 from rag_kernels.long_runs.growth import Grown, TurnEnded
+from rag_kernels.report.columns import GAP, fitting
 from rag_kernels.report.console import attempt_line, summary
 from rag_kernels.report.json_rows import attempt_row, grown_row
+from rag_kernels.report.waiting import waiting
+from rag_kernels.run.standings import winner
 from rag_kernels.text.wording import shorten, times
 
 Event = Attempt | TurnEnded | Grown
+WIDTHS = {"state": 7, "turns": 5, "candidates": 10, "best": 7, "last": 24}
+DROPPABLE = ("turns", "candidates", "last")  # the first says least
 SHOWN = 20  # problems in the live table: those that were worked on last
 
 
@@ -32,27 +38,46 @@ class Line:
 
     state: str = ""
     turns: int = 0
-    candidates: int = 0
-    best: float | None = None
+    attempts: tuple[Attempt, ...] = ()
     last: str = ""
+
+    @property
+    def candidates(self) -> int:
+        """Return how many there were; a confirmation is none of its own."""
+        return len({attempt.candidate.id for attempt in self.attempts})
+
+    @property
+    def best(self) -> str:
+        """Return what is told of the best kernel: the end says the same."""
+        best = winner(self.attempts)
+        said = told(best.judged) if best else None
+        return times(said.speedup, at_least=not said.confirmed) if said else "-"
 
 
 @contextmanager
-def growth_table(console: Console, title: str) -> Iterator[Callable[[Event], None]]:
-    """Hand out a function that shows an event."""
+def growth_table(
+    console: Console, title: str, earlier: Mapping[str, Sequence[Attempt]]
+) -> Iterator[Callable[[Event], None]]:
+    """Hand out a function that shows an event. `earlier` are attempts of problems that the growth worked on before."""
     if not console.is_terminal:
         yield lambda event: _print(console, event)
         return
     lines: dict[str, Line] = {}
-    with Live(_table(lines, title, console), console=console, refresh_per_second=4) as live:
+    with (
+        waiting(counts=False) as now,
+        Live(Group(_table(lines, title, console), now), console=console, refresh_per_second=4) as live,
+    ):
 
         def show(event: Event) -> None:
             name = _name(event)
-            line = lines.pop(name, Line())
+            line = lines.pop(name, Line(attempts=tuple(earlier.get(name, ()))))
             lines[name] = _after(line, event)  # the newest is last
-            live.update(_table(lines, title, console))
+            live.update(Group(_table(lines, title, console), now))
 
-        yield show
+        try:
+            yield show
+        finally:
+            live.update(_table(lines, title, console))
 
 
 def _print(console: Console, event: Event) -> None:
@@ -74,21 +99,22 @@ def _name(event: Event) -> str:
 
 def _after(line: Line, event: Event) -> Line:
     if isinstance(event, Attempt):
-        verdict = event.judged.verdict
-        speedup = verdict.measurement.speedup if isinstance(verdict, Passed) else None
-        best = max((s for s in (line.best, speedup) if s is not None), default=None)
-        return Line("working", line.turns, line.candidates + 1, best, f"{verdict_name(verdict)}: {event.idea}")
+        last = f"{verdict_name(event.judged.verdict)}: {event.idea}"
+        return Line("working", line.turns, (*line.attempts, event), last)
     if isinstance(event, TurnEnded):
-        return Line("waiting", event.entry.turns, line.candidates, line.best, event.failure or line.last)
+        return Line("waiting", event.entry.turns, line.attempts, event.failure or line.last)
     state = "failed" if event.failure else "skipped" if event.skipped else "done"
-    return Line(state, line.turns, line.candidates, line.best, event.failure or line.last)
+    return Line(state, line.turns, event.attempts or line.attempts, event.failure or line.last)
 
 
 def _table(lines: dict[str, Line], title: str, console: Console) -> Table:
-    names = ("problem", "state", "turns", "candidates", "best", "last")
-    table = Table(*(Column(name, no_wrap=True) for name in names), title=escape(title), box=SIMPLE_HEAD)
-    room = max(20, console.width - 70)
-    for name, line in list(lines.items())[-SHOWN:]:
-        cells = (name, line.state, str(line.turns), str(line.candidates), times(line.best), shorten(line.last, room))
-        table.add_row(*(escape(cell) for cell in cells))
+    shown = list(lines.items())[-SHOWN:]
+    widths = {"problem": max([7, *(len(name) for name, _ in shown)]), **WIDTHS}
+    kept = fitting(widths, DROPPABLE, console.width)
+    room = console.width - sum(widths[name] + GAP for name in kept if name != "last") - GAP - 1
+    table = Table(*(Column(name, no_wrap=True) for name in kept), title=escape(title), box=SIMPLE_HEAD)
+    for name, line in shown:
+        cells = (name, line.state, str(line.turns), str(line.candidates), line.best, shorten(line.last, room))
+        named = dict(zip(widths, cells, strict=True))
+        table.add_row(*(escape(named[each]) for each in kept))
     return table

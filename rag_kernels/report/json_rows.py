@@ -19,6 +19,7 @@ from rag_kernels.eval.records import (
     Crashed,
     Device,
     FunctionalProblem,
+    Judged,
     Passed,
     Rejected,
     TimedOut,
@@ -26,11 +27,11 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
+from rag_kernels.eval.told import told
 from rag_kernels.run.standings import winner
 
 if TYPE_CHECKING:
     from rag_kernels.eval.admission_records import Admission
-    from rag_kernels.experiments.retrieval_ablation import AblationTrial, Arm
     from rag_kernels.experiments.scores import Score, Solved
     from rag_kernels.long_runs.growth import Grown
     from rag_kernels.long_runs.replay import Replayed
@@ -44,8 +45,12 @@ UNMEASURED: Row = dict.fromkeys(
         "label",
         "precision",
         "error_ratio",
+        "speedup",
         "speedup_eager",
         "speedup_compile",
+        "at_least",
+        "speedup_eager_median",
+        "speedup_compile_median",
         "speedup_eager_interval",
         "speedup_compile_interval",
         "candidate_us",
@@ -58,9 +63,21 @@ UNMEASURED: Row = dict.fromkeys(
 )
 
 
-def verdict_row(verdict: Verdict) -> Row:
-    """Return what the verdict says, with the measurement's keys always there (null when nothing was measured)."""
+def judged_row(judged: Judged) -> Row:
+    """Return what the verdict says, with the measurement's keys always there (null when nothing was measured).
+
+    The speed-ups are those that are told of the kernel: with `at_least` they are the lower ends of their intervals.
+    """
+    verdict: Verdict = judged.verdict
     row: Row = {"verdict": verdict_name(verdict), "reason": "", **UNMEASURED}
+    if (said := told(judged)) is not None:
+        row |= {
+            "speedup": said.speedup,
+            "speedup_eager": said.over_eager,
+            "speedup_compile": said.over_compile,
+            "at_least": not said.confirmed,
+            "floor_fraction": said.of_floor,
+        }
     match verdict:
         case Passed(label=label, precision=precision, error_ratio=error_ratio, measurement=m):
             over_compile = m.speedup_compile
@@ -68,15 +85,14 @@ def verdict_row(verdict: Verdict) -> Row:
                 "label": label,
                 "precision": precision,
                 "error_ratio": error_ratio,
-                "speedup_eager": m.speedup_eager.median,
-                "speedup_compile": over_compile.median if over_compile else None,
+                "speedup_eager_median": m.speedup_eager.median,
+                "speedup_compile_median": over_compile.median if over_compile else None,
                 "speedup_eager_interval": [m.speedup_eager.low, m.speedup_eager.high],
                 "speedup_compile_interval": [over_compile.low, over_compile.high] if over_compile else None,
                 "candidate_us": m.candidate_us,
                 "eager_us": m.eager_us,
                 "compile_us": m.compile_us,
                 "floor_us": m.floor_us,
-                "floor_fraction": m.floor_fraction,
                 "confirmed": m.confirmed,
                 "notes": list(verdict.notes) + ([m.compile_note] if m.compile_note else []),
             }
@@ -95,7 +111,6 @@ def verdict_row(verdict: Verdict) -> Row:
 
 def attempt_row(attempt: Attempt) -> Row:
     return {
-        "type": "attempt",
         "run_id": attempt.run_id,
         "problem": attempt.problem.problem.name,
         "attempt": attempt.number,
@@ -108,7 +123,7 @@ def attempt_row(attempt: Attempt) -> Row:
         "note": attempt.note,
         "device": attempt.candidate.backend,
         "device_name": attempt.judged.device.name,
-        **verdict_row(attempt.judged.verdict),
+        **judged_row(attempt.judged),
         "exemplars": [e.kernel_id for e in attempt.exemplars],
         "parents": [{"kernel_id": e.source, "relation": e.relation} for e in attempt.parents],
         "stage_s": attempt.judged.stage_s,
@@ -117,22 +132,24 @@ def attempt_row(attempt: Attempt) -> Row:
     }
 
 
-def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str, out: str | None = None) -> Row:
+def result_row(
+    attempts: Sequence[Attempt], *, run_id: str | None, problem: str, out: str | None = None, why: str = ""
+) -> Row:
     """Return the row that closes a run: the winner, or the last attempt when nothing passed.
 
-    `kernel_id` is null unless a kernel passed. `attempts` counts candidates, not confirmations.
+    `why` the run ended is the reason where nothing was written. `kernel_id` is null unless a kernel passed. `attempts`
+    counts candidates, not confirmations.
     """
     best = winner(attempts)
     shown = best or next((a for a in reversed(attempts) if isinstance(a.judged.verdict, Compiled)), None)
     shown = shown or (attempts[-1] if attempts else None)
     if shown is None:
         return {
-            "type": "result",
             "run_id": run_id,
             "problem": problem,
             "kernel_id": None,
             "verdict": None,
-            "reason": "No candidate was written.",
+            "reason": f"No candidate was written: {why[0].lower()}{why[1:]}" if why else "No candidate was written.",
             **UNMEASURED,
             "tier": None,
             "writer": None,
@@ -148,7 +165,6 @@ def result_row(attempts: Sequence[Attempt], *, run_id: str | None, problem: str,
     known = [c for c in costs if c is not None]
     return {
         **attempt_row(shown),
-        "type": "result",
         "kernel_id": best.candidate.id if best else None,
         "graph_key": shown.problem.graph_key,
         "attempts": len({a.candidate.id for a in attempts}),
@@ -163,7 +179,7 @@ def grown_row(grown: Grown) -> Row:
     run_id = grown.attempts[0].run_id if grown.attempts else None
     row = result_row(grown.attempts, run_id=run_id, problem=grown.name)
     state = "failed" if grown.failure else "skipped" if grown.skipped else "done"
-    return {**row, "type": "problem", "state": state, "reason": grown.failure or row["reason"]}
+    return {**row, "state": state, "reason": grown.failure or row["reason"]}
 
 
 def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
@@ -189,8 +205,10 @@ def kernel_row(kernel: ArchivedKernel, **extra: Any) -> Row:
         "candidate_us": kernel.candidate_us,
         "eager_us": kernel.eager_us,
         "compile_us": kernel.compile_us,
+        "speedup": kernel.speedup,
         "speedup_eager": kernel.speedup_eager,
         "speedup_compile": kernel.speedup_compile,
+        "at_least": kernel.at_least,
         "floor_fraction": kernel.floor_fraction,
         "created_at": kernel.created_at,
     }
@@ -206,18 +224,11 @@ def hit_row(hit: Hit) -> Row:
     return kernel_row(
         hit.kernel,
         score=round(hit.score, 4),
+        named=round(hit.why.named, 4),
         reasons=list(hit.why.short),
         signals=[asdict(signal) for signal in hit.why.signals],
         factors=[asdict(factor) for factor in hit.why.factors],
     )
-
-
-def trial_row(trial: AblationTrial) -> Row:
-    return {"type": "trial", **asdict(trial)}
-
-
-def arm_row(arm: Arm) -> Row:
-    return {"type": "arm", **asdict(arm)}
 
 
 def functional_row(problem: FunctionalProblem) -> Row:
@@ -267,30 +278,33 @@ def replayed_row(replayed: Replayed) -> Row:
     """Return a judgement beside the recorded one. `speedup` is null where nothing was measured."""
     then, again = replayed.recorded, replayed.again
     return {
-        "type": "replayed",
         "kernel_id": then.candidate.id,
         "attempt": then.number,
         "round": then.round,
-        "then": {"verdict": verdict_name(then.judged.verdict), "speedup": speedup_of(then)},
-        "now": None if again is None else {"verdict": verdict_name(again.judged.verdict), "speedup": speedup_of(again)},
+        "then": said_of(then.judged),
+        "now": None if again is None else said_of(again.judged),
         "difference": replayed.difference,
     }
 
 
 def solved_row(solved: Solved) -> Row:
-    return {"type": "problem", **asdict(solved), "speedups": list(solved.speedups)}
+    return {**asdict(solved), "speedups": list(solved.speedups)}
 
 
 def score_row(score: Score) -> Row:
-    """Return a number with its interval (null for a single problem); `p` and `k` are null where they do not apply."""
+    """Return a number with Wilson's interval; `p` and `k` are null where they do not apply."""
     found = score.interval
-    interval = [found.low, found.high] if score.problems > 1 else None
-    return {"type": "score", **asdict(score), "mean": found.mean, "interval": interval}
+    return {**asdict(score), "mean": found.mean, "interval": [found.low, found.high]}
 
 
-def speedup_of(attempt: Attempt) -> float | None:
-    verdict = attempt.judged.verdict
-    return verdict.measurement.speedup if isinstance(verdict, Passed) else None
+def said_of(judged: Judged) -> Row:
+    """Return a verdict with the speed-up that is told of it; null where nothing was measured."""
+    said = told(judged)
+    return {
+        "verdict": verdict_name(judged.verdict),
+        "speedup": None if said is None else said.speedup,
+        "at_least": None if said is None else not said.confirmed,
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -306,12 +320,11 @@ def reverified_row(result: Reverified) -> Row:
     """Return a new judgement. `state` is holds, stale, fails here or not judged; `was` is what the archive said
     before.
     """
-    verdict = None if result.attempt is None else result.attempt.judged.verdict
+    nothing = {"verdict": None, "speedup": None, "at_least": None}
     return {
         "kernel_id": result.due.candidate.id,
         "problem": result.due.problem.name,
-        "verdict": None if verdict is None else verdict_name(verdict),
-        "speedup": verdict.measurement.speedup if isinstance(verdict, Passed) else None,
+        **(nothing if result.attempt is None else said_of(result.attempt.judged)),
         "was": {"trust": result.due.trust, "speedup": result.due.speedup},
         "state": result.state,
         "reason": result.why_not if result.mark is None else result.mark.reason,

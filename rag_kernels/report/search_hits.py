@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def hit_text(row: Row, *, explain: bool = False) -> str:
     """Return a kernel that was found, and why; explained, with every number that the score is made of."""
-    speed = f"{times(row['speedup_eager'])} eager, {times(row['speedup_compile'])} torch.compile"
+    over_eager, over_compile = (
+        times(row[key], at_least=row["at_least"]) for key in ("speedup_eager", "speedup_compile")
+    )
+    speed = f"{over_eager} eager, {over_compile} torch.compile"
     head = f"{row['kernel_id']}  {row['problem']}: {speed}, {row['trust']}, {row['backend']}"
     head += f"\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"
     if not explain:
@@ -29,5 +32,6 @@ def hit_text(row: Row, *, explain: bool = False) -> str:
     lines.append(f"        {'relevance':<10} {relevance:8.3f}")
     lines += [f"        {f['name']:<10} x {f['weight']:.2f}    {f['told']}".rstrip() for f in row["factors"]]
     exact = " + 1 for the same graph" if "same graph" in row["reasons"] else ""
+    exact += f" + {row['named']:.3g} for what is named" if row["named"] else ""
     scaled = f"        {'score':<10} {row['score']:8.3f}  = relevance x all weights / {MOST}{exact}"
     return "\n".join([head, *lines, scaled])

@@ -24,6 +24,7 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
+from rag_kernels.eval.told import told_floor
 
 LOG_LINES = 12
 
@@ -68,7 +69,9 @@ def times(m: Measurement) -> Table:
         others = (("eager", m.eager_host_us), ("torch.compile", m.compile_host_us))
         seen = ", ".join(f"{name} {_us(us)}" for name, us in others if us is not None)
         table.add_row("with the host's time", _us(m.candidate_host_us), seen)
-    table.add_row("physical floor", _us(m.floor_us), f"{m.floor_fraction:.0%} of the speed of light")
+    reached = told_floor(m)
+    of_floor = f"{reached:.0%} of the speed of light" if reached is not None else "faster than this floor: it is none"
+    table.add_row("physical floor", _us(m.floor_us), of_floor)
     table.caption = f"{m.pairs} pairs in random order{', confirmed in fresh processes' if m.confirmed else ''}"
     return table
 

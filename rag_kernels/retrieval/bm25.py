@@ -59,6 +59,10 @@ class Postings:
         either = self._size + np.float32(asked) - shared
         return np.where(either > 0, shared / np.where(either > 0, either, 1), 0).astype(np.float32)
 
+    def holders(self, token: str) -> NDArray[np.int32]:
+        """Return the numbers of the documents that have a token."""
+        return self._document[self._range(token)] if token in self.tokens else self._document[:0]
+
     def _range(self, token: str) -> slice:
         number = self.tokens[token]
         return slice(self._start[number], self._start[number + 1])

@@ -5,48 +5,57 @@ Comes in: words, a functional problem, or the id of an archived kernel to optimi
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Unpack
 
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.archive.store import open_archive
 from rag_kernels.eval.records import FunctionalProblem, Passed
 from rag_kernels.feedback.bottleneck import Bottleneck, Kind, bottleneck_of
 from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.options import Options
+from rag_kernels.options import Keywords, options_of
 from rag_kernels.retrieval.retriever import Hit, RetrievalLimits, Retriever
 from rag_kernels.retrieval.starter import stock
 
 
 def find_kernels(
-    query: str | FunctionalProblem, *, count: int = 10, bottleneck: Kind | None = None, **options: Any
+    query: str | FunctionalProblem,
+    *,
+    count: int = 10,
+    bottleneck: Kind | None = None,
+    archive: str | Path = "",
+    **options: Unpack[Keywords],
 ) -> list[Hit]:
     """Return archived kernels like these words or like this problem, best first, with scores and reasons.
 
-    With a `bottleneck`, those that know a remedy for it come first.
+    What the words name comes first: a kernel, a problem, operators. With a `bottleneck`, those that know a remedy for
+    it come first.
     """
-    settings = Options(**options)
-    archive, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
-    stock(archive, embedder)
+    settings = options_of(options, str(archive))
+    store, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
+    stock(store, embedder)
     held = None if bottleneck is None else Bottleneck(bottleneck, bottleneck)
-    return Retriever(archive, embedder).search(query, mode=settings.retrieval, count=count, bottleneck=held)
+    return Retriever(store, embedder).search(query, mode=settings.retrieval, count=count, bottleneck=held)
 
 
-def find_remedies(kernel_id: str, *, count: int = 10, **options: Any) -> list[Hit]:
+def find_remedies(
+    kernel_id: str, *, count: int = 10, archive: str | Path = "", **options: Unpack[Keywords]
+) -> list[Hit]:
     """Return kernels that may teach how to speed this one up, by what the judge found to hold it back.
 
     Raises ArchiveError when the archive has no such kernel, or it was never timed.
     """
-    settings = Options(**options)
-    archive, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
-    stock(archive, embedder)
-    kernel = archive.kernel(kernel_id)
+    settings = options_of(options, str(archive))
+    store, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
+    stock(store, embedder)
+    kernel = store.kernel(kernel_id)
     if kernel is None:
         raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `search`.")
-    problem, judged = archive.evaluation(kernel.id)
+    problem, judged = store.evaluation(kernel.id)
     if not isinstance(judged.verdict, Passed):
         raise ArchiveError(f"{kernel.id} was never timed, so nothing is known of what holds it back: judge it first.")
     held = bottleneck_of(judged.verdict, problem.features, judged.device)
     limits = RetrievalLimits(backend=kernel.backend, exclude_kernel_ids=(kernel.id,))
-    return Retriever(archive, embedder).search(
+    return Retriever(store, embedder).search(
         problem, mode=settings.retrieval, count=count, limits=limits, bottleneck=held
     )

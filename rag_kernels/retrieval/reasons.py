@@ -42,12 +42,13 @@ class Reasons:
     """Hold all reasons of one candidate; `short` goes into prompts and archives.
 
     Relevance is the sum of the shares; the score is relevance times all weights, scaled below 1, and 1 more for the
-    same graph.
+    same graph; a kernel that the words name has so much more that it comes before those that are only alike.
     """
 
     short: tuple[str, ...]
     signals: tuple[Signal, ...]
     factors: tuple[Factor, ...]
+    named: float = 0.0  # how far the words of the query name it
 
 
 def tell(
@@ -66,7 +67,9 @@ def tell(
     ]
     told = _told(corpus, query, row, {name: float(weight[at]) for name, weight in weights.items()})
     made = [Factor(name, told.get(name, ""), float(weight[at])) for name, weight in weights.items()]
-    return Reasons(tuple(_short(corpus, query, row, signals, told)), tuple(signals), tuple(made))
+    by_name = float(found.named[at])
+    short = (*(["named"] if by_name else []), *_short(corpus, query, row, signals, told))
+    return Reasons(short, tuple(signals), tuple(made), by_name)
 
 
 def _short(corpus: Corpus, query: Query, row: int, signals: list[Signal], told: Mapping[str, str]) -> Iterator[str]:

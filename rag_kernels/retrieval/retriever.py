@@ -48,7 +48,9 @@ class RetrievalLimits:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Hold a kernel that was found, with its score (above 1 for the same graph) and how it came about."""
+    """Hold a kernel that was found, with its score and how it came about: above 1 for the same graph, or for what was
+    named.
+    """
 
     kernel: ArchivedKernel
     score: float
@@ -195,7 +197,7 @@ class Retriever:
         score = np.sum(list(shares.values()), axis=0) * np.prod(list(weights.values()), axis=0) / MOST
         functional = corpus.catalogue.functional[found.rows]
         exact = corpus.graph_key[functional] == (query.graph_key or "")
-        score = np.where(exact, 1 + score, score)
+        score = np.where(exact, 1 + score, score) + found.named
         order = np.argsort(-score, kind="stable")
         if of_graph is not None:
             order = order[_among(corpus.graph_key[functional][order]) < of_graph]

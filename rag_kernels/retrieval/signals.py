@@ -21,6 +21,7 @@ from rag_kernels.feedback.bottleneck import Bottleneck
 from rag_kernels.ingest.describe import description, graph_words, keywords, query_graph, query_text
 from rag_kernels.ingest.embedder import Embedder, Matrix
 from rag_kernels.retrieval.corpus import Corpus, Facts, facts_of
+from rag_kernels.retrieval.named import named
 from rag_kernels.retrieval.rank_fusion import foremost, places
 
 POOL = 200  # functional problems that each signal puts forward
@@ -42,6 +43,7 @@ class Query:
     facts: Facts | None
     graph_key: str | None
     bottleneck: Bottleneck | None
+    words: str = ""  # as they were asked; empty for a problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Candidates:
     """Hold rows of the catalogue, in order, with what each signal gives each of them; a place of 0 is none."""
 
     rows: Rows
+    named: NDArray[np.float32]  # how far the words of the query name each: above zero it comes first
     scores: dict[str, NDArray[np.float32]]
     places: dict[str, NDArray[np.int64]]
 
@@ -61,7 +64,8 @@ def make_query(asked: str | FunctionalProblem, embedder: Embedder, bottleneck: B
     else:
         text, source, graph, facts, key = query_text(asked), asked, query_graph(asked), None, None
     vector = embedder.embed([text])[0]
-    return Query(text, tuple(keywords(text, source)), tuple(graph), vector, facts, key, bottleneck)
+    words = asked if isinstance(asked, str) else ""
+    return Query(text, tuple(keywords(text, source)), tuple(graph), vector, facts, key, bottleneck, words)
 
 
 def names_of(mode: RetrievalMode, query: Query) -> Sequence[str]:
@@ -89,6 +93,11 @@ def candidates(
     if by_text is not None:
         further = foremost(np.where(open_[corpus.catalogue.functional], by_text[corpus.catalogue.text], 0), POOL)
         rows = np.union1d(rows, further)
+    alone = len(names) == 1  # a signal that is tried by itself decides by itself
+    by_name = np.zeros(len(corpus.catalogue.functional), dtype=np.float32)
+    if query.words and not alone:
+        by_name = named(corpus, query.words)
+    rows = np.union1d(rows, foremost(np.where(open_[corpus.catalogue.functional], by_name, 0), POOL))
     rows = rows[allowed(rows)]
     functional, text = corpus.catalogue.functional[rows], corpus.catalogue.text[rows]
     scores: dict[str, NDArray[np.float32]] = {}
@@ -101,7 +110,7 @@ def candidates(
         else:
             extra = by_text[text] if name == "bm25" and by_text is not None else 0
             scores[name] = (by_problem[name][functional] + extra).astype(np.float32)
-    return Candidates(rows, scores, {name: places(score) for name, score in scores.items()})
+    return Candidates(rows, by_name[rows], scores, {name: places(score) for name, score in scores.items()})
 
 
 _OF_PROBLEM = ("bm25", "dense", "graph")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rag_kernels.budget import BudgetExhaustedError, Ledger
+from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import Candidate
 from rag_kernels.records import Brief, Draft, Gained, StreamingWriter, Writer, WriterError
 from rag_kernels.run.history import History, new_drafts
@@ -91,6 +92,7 @@ class DraftFlow:
             self._handed = self._collect()
             if self._handed:
                 log.info("%d candidates to build and judge.", len(self._handed))
+                doing("building", wanted=len(self._history.attempts) + len(self._handed))
                 yield self._handed
 
     def more(self) -> list[Candidate]:
@@ -107,6 +109,7 @@ class DraftFlow:
 
     def _refresh_and_ask(self) -> None:
         """Look for other exemplars when it is time, and ask for drafts."""
+        doing("looking for exemplars, and asking the writer")
         if len(self._history.attempts) >= self._stale_at and not self.stopped:
             self._refresh()
             self._stale_at = len(self._history.attempts) + (self._width if self._streams else 0)

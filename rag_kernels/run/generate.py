@@ -8,7 +8,7 @@ terminals, settings, or which writer, judge or archive it drives.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -62,8 +62,9 @@ def generate(
     width: int,
     hint: str = "",
     confirm: bool = True,
-) -> Iterator[Attempt]:
-    """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent.
+) -> Generator[Attempt, None, str]:
+    """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent; return why it
+    ended.
 
     Drafts are judged as they come, while a model writes others (`DraftFlow`). A run that the archive knows already goes
     on where it stood: nothing that was judged is judged again, and no reply that was paid for is asked for again.
@@ -121,6 +122,7 @@ def generate(
         log.info("%s", flow.stopped)
         background.finish()
         status = "finished"
+        return flow.stopped
     except Exception:
         status = "failed"
         raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +57,11 @@ class Session:
             f"The archive has no run {name!r} of {problem.name} to resume: leave --resume out to start a new one."
         )
 
-    def generate(self, problem: Problem, run: Run, *, ledger: Ledger | None = None) -> Iterator[Attempt]:
-        """Search for kernels; yield each attempt as it is judged. A run that the archive knows is resumed."""
+    def generate(self, problem: Problem, run: Run, *, ledger: Ledger | None = None) -> Generator[Attempt, None, str]:
+        """Search for kernels; yield each attempt as it is judged, and return why it ended.
+
+        A run that the archive knows is resumed.
+        """
         options = self.options
         ledger = ledger or Ledger(options.budget, spent=spent_before(self.archive, run.id))
         return generate.generate(

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from rag_kernels.archive.records import Attempt, Edge, Run
 from rag_kernels.eval.records import FunctionalProblem, Judged, Passed
+from rag_kernels.eval.told import told_speedup
 from rag_kernels.records import Draft
 from rag_kernels.run.history import History
 
@@ -60,7 +61,7 @@ def merit(attempt: Attempt) -> tuple[bool, bool, float]:
     verdict = attempt.judged.verdict
     if not isinstance(verdict, Passed):
         return (False, False, 0.0)
-    return (verdict.claims_speed, verdict.precision == "strict", verdict.measurement.speedup)
+    return (verdict.claims_speed, verdict.precision == "strict", told_speedup(verdict.measurement))
 
 
 def is_ahead(one: Attempt, other: Attempt) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 LINE_CHARS = 120
+AT_LEAST = "≥"
 
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}x"
+def times(ratio: float | None, *, at_least: bool = False) -> str:
+    """Return a speed-up; `at_least` marks one that nobody confirmed: it is the lower end of its interval."""
+    return "-" if ratio is None else f"{AT_LEAST if at_least else ''}{ratio:.2f}x"
 
 
 def percent(fraction: float | None) -> str:

@@ -1,0 +1,154 @@
+"""From a live `nn.Module` and its inputs to a Problem: text that stands for itself, as a file would.
+
+Comes in: a module and the tensors that it is called with. Goes out: a Problem whose `Model` computes the same by ATen
+operators, with parameters and buffers under their own names and of their own shapes, dtypes and spread. Their values
+stay where they are: a kernel is given them at each call. Runs the module's forward once, to trace it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import Problem, ProblemError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+    from torch.export.graph_signature import InputSpec
+
+FEW = 1024  # elements of a constant tensor that is written out
+
+SOURCE = """\
+import torch
+from torch import device  # noqa: F401
+
+
+def graph({names}):
+{body}
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+{held}
+
+    def forward(self, {inputs}):
+        return {returned}
+
+
+def get_inputs():
+    return [{drawn}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def problem_of_module(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], name: str = "") -> Problem:
+    """Return the problem that a module is for these inputs; `train` or `eval` is as the module stands.
+
+    Raises ProblemError where it cannot be traced, or is called with something else than tensors.
+    """
+    import torch
+
+    name = name or re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", type(module).__name__).lower()
+    if not example_inputs or not all(isinstance(value, torch.Tensor) for value in example_inputs):
+        raise ProblemError(f"{name}: example_inputs must be a list of tensors, one for each argument of forward.")
+    if module.training and any(True for _ in module.buffers()):
+        raise ProblemError(f"{name} may change its buffers when it is called: put it into eval mode first (`.eval()`).")
+    try:
+        with torch.no_grad():
+            traced = torch.export.export(module, tuple(example_inputs))
+    except Exception as error:  # whatever a forward raises, and what export cannot follow
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ProblemError(
+            f"{name} cannot be traced by torch.export ({first}); take a submodule without control flow over values."
+        ) from error
+    return problem_from_source(name, _source(name, traced, example_inputs))
+
+
+def _source(name: str, traced: ExportedProgram, example_inputs: Sequence[torch.Tensor]) -> str:
+    specs = traced.graph_signature.input_specs
+    body = re.match(r".*?def forward\([^)]*\):\n(.*)", traced.graph_module.code, re.DOTALL)
+    if body is None:
+        raise ProblemError(f"{name} was traced to something that is no function; take a submodule of it.")
+    names = [spec.arg.name for spec in specs]
+    inputs = [spec.arg.name for spec in specs if spec.kind.name == "USER_INPUT"]
+    if len(inputs) != len(example_inputs):
+        raise ProblemError(f"{name} has arguments that are no tensors: give it tensors alone.")
+    call = ", ".join(spec.arg.name if spec.kind.name == "USER_INPUT" else _read(str(spec.target)) for spec in specs)
+    single = len(traced.graph_signature.user_outputs) == 1
+    return SOURCE.format(
+        names=", ".join(names),
+        body=re.sub(r";  \w+(?: = \w+)* = None\b", "", body.group(1)).rstrip(),
+        held="\n".join(f"        {line}" for line in _held(name, specs, traced)) or "        pass",
+        inputs=", ".join(inputs),
+        returned=f"graph({call})[0]" if single else f"graph({call})",
+        drawn=", ".join(_drawn(value) for value in example_inputs),
+    )
+
+
+def _read(path: str) -> str:
+    """Return an expression for what the module holds under a dotted name."""
+    found = "self"
+    for part in path.split("."):
+        found = f"{found}.{part}" if part.isidentifier() else f"getattr({found}, {part!r})"
+    return found
+
+
+def _held(name: str, specs: Sequence[InputSpec], traced: ExportedProgram) -> Iterator[str]:
+    """Yield the lines that make parameters, buffers and constants, and the modules that hold them."""
+    made: set[str] = set()
+    for spec in specs:
+        kind, path = spec.kind.name, str(spec.target)
+        if kind == "USER_INPUT":
+            continue
+        if kind not in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            raise ProblemError(f"{name} needs {path}, which is no tensor: take a submodule without it.")
+        if any(part.isdigit() for part in path.split(".")[-1:]):
+            raise ProblemError(f"{name} holds a tensor under the number {path}: give it a name.")
+        *outer, last = path.split(".")
+        for depth in range(1, len(outer) + 1):
+            place = ".".join(outer[:depth])
+            if place not in made:
+                made.add(place)
+                yield f"{_owner(outer[: depth - 1])}.add_module({outer[depth - 1]!r}, torch.nn.Module())"
+        value = traced.constants[path] if path in traced.constants else traced.state_dict[path]
+        text = _constant(name, path, value) if kind == "CONSTANT_TENSOR" else _drawn(value)
+        if kind == "PARAMETER":
+            yield f"{_owner(outer)}.register_parameter({last!r}, torch.nn.Parameter({text}))"
+        else:
+            yield f"{_owner(outer)}.register_buffer({last!r}, {text})"
+
+
+def _owner(parts: Sequence[str]) -> str:
+    return f"self.get_submodule({'.'.join(parts)!r})" if parts else "self"
+
+
+def _constant(name: str, path: str, value: torch.Tensor) -> str:
+    if value.numel() > FEW:
+        raise ProblemError(f"{name} computes with a constant of {value.numel()} elements ({path}): make it a buffer.")
+    return f"torch.tensor({value.tolist()!r}, dtype={value.dtype})"
+
+
+def _drawn(value: torch.Tensor) -> str:
+    """Return an expression that draws a tensor of this shape, dtype and spread."""
+    import torch
+
+    shape: Any = tuple(value.shape)
+    if value.dtype == torch.bool:
+        return f"torch.rand({shape}) < {float(value.float().mean()):.3g}"
+    if value.is_floating_point():
+        flat = value.detach().float()
+        spread = float(flat.std()) if value.numel() > 1 else 0.0
+        middle = float(flat.mean()) if value.numel() else 0.0
+        spread, middle = spread or 0.1, 0.0 if abs(middle) < 0.1 * (spread or 0.1) else middle
+        return f"(torch.randn({shape}) * {spread:.3g} + {middle:.3g}).to({value.dtype})"
+    if value.is_complex():
+        raise ProblemError("Complex tensors are not supported; split them into real and imaginary parts.")
+    low, high = (int(value.min()), int(value.max())) if value.numel() else (0, 0)
+    return f"torch.randint({low}, {high + 1}, {shape}, dtype={value.dtype})"

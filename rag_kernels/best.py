@@ -1,0 +1,173 @@
+"""The best kernel of a module, and where it goes: from a live `nn.Module` to one that runs the kernel.
+
+Comes in: a module with example inputs. Goes out: a `Best`, to run, to save, to explain, and to put into a model. Start
+at `optimize`. Knows nothing of terminals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from rag_kernels.api import generate_for
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.judge import Judge
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.records import Problem, ProblemError
+from rag_kernels.eval.told import told
+from rag_kernels.export.formats import write_kernel
+from rag_kernels.export.module_file import module_text
+from rag_kernels.feedback import explain
+from rag_kernels.ingest.live_module import problem_of_module
+from rag_kernels.options import Keywords, options_of
+from rag_kernels.records import Writer
+from rag_kernels.report.console import attempt_line, detail, speeds, summary
+from rag_kernels.report.json_rows import attempt_row, result_row
+from rag_kernels.run.standings import winner
+
+if TYPE_CHECKING:
+    import torch
+
+COLUMNS = ("#", "verdict", "over eager", "over torch.compile", "idea, or what is wrong")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Best:
+    """Hold what a search for a module's kernel came to. `attempt` is the best one; None where no kernel is right."""
+
+    module: torch.nn.Module
+    problem: Problem
+    attempts: tuple[Attempt, ...]
+    attempt: Attempt | None
+
+    @property
+    def speedup(self) -> float | None:
+        """Return the kernel's one number, over the better baseline: confirmed, else the lower end of its interval."""
+        said = told(self.attempt.judged) if self.attempt else None
+        return said.speedup if said else None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the kernel, in the format of the path's suffix (.py: an importable module), and return where.
+
+        Raises ProblemError where there is no kernel.
+        """
+        return write_kernel(self._kernel(), Path(path))
+
+    def explain(self) -> str:
+        """Return what was found, what every attempt came to, and what holds the kernel back."""
+        run_id = self.attempts[0].run_id if self.attempts else None
+        parts = [summary(result_row(self.attempts, run_id=run_id, problem=self.problem.name))]
+        parts += [attempt_line(attempt_row(attempt)) for attempt in self.attempts]
+        if self.attempt is not None:
+            judged, features = self.attempt.judged, self.attempt.problem.features
+            parts.append(explain.explain(judged.verdict, device=judged.device, features=features))
+        return "\n".join(parts)
+
+    def optimized(self) -> torch.nn.Module:
+        """Return a module that runs the kernel where a call is the one that was verified, else the original.
+
+        Its parameters are those of the original. Raises ProblemError where there is no kernel.
+        """
+        return _with_kernel(self.module, self._kernel())
+
+    def fits(self, module: torch.nn.Module) -> bool:
+        """Return whether a module is of the same class, settings, and shapes of parameters and buffers."""
+        return _signature(module) == _signature(self.module)
+
+    def _kernel(self) -> Attempt:
+        if self.attempt is None:
+            raise ProblemError(f"{self.problem.name} has no verified kernel: raise `effort`, or name a model.")
+        return self.attempt
+
+    def __repr__(self) -> str:
+        return f"<Best of {self.problem.name}: {self.attempt!r} of {len(self.attempts)} attempts>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the attempts, for notebooks."""
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+        rows = "".join(f"<tr>{_cells(attempt)}</tr>" for attempt in self.attempts)
+        return f"<p>{escape(repr(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def optimize(
+    module: torch.nn.Module,
+    example_inputs: Sequence[torch.Tensor],
+    *,
+    name: str = "",
+    writer: Writer | None = None,
+    judge: Judge | None = None,
+    archive: Archive | str | Path | None = None,
+    progress: Callable[[Attempt], object] | None = None,
+    **options: Unpack[Keywords],
+) -> Best:
+    """Write, prove and time kernels for a module as it is called with these tensors; return the best.
+
+    `progress` is called with each attempt as soon as it is judged. Other keywords are the fields of `Options`. Raises
+    ProblemError where the module cannot be traced, and OptionError for an option that cannot be used.
+    """
+    opened = None if archive is None or isinstance(archive, str | Path) else archive
+    settings = options_of(options, "" if archive is None or opened is not None else str(archive))
+    problem = problem_of_module(module, example_inputs, name)
+    attempts = []
+    for attempt in generate_for(problem, settings, writer=writer, judge=judge, archive=opened):
+        attempts.append(attempt)
+        if progress is not None:
+            progress(attempt)
+    return Best(module, problem, tuple(attempts), winner(attempts))
+
+
+def apply(model: torch.nn.Module, kernels: Iterable[Best]) -> list[str]:
+    """Put kernels into a model, in place: wherever a submodule is like the module that one was written for.
+
+    Returns the names of the submodules that were replaced. A call that is not the verified one runs the original.
+    """
+    found = [best for best in kernels if best.attempt is not None]
+    replaced: list[str] = []
+    for name, module in list(model.named_modules()):
+        best = next((best for best in found if best.fits(module)), None)
+        if best is None or not name or any(name.startswith(f"{done}.") for done in replaced):
+            continue
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, _with_kernel(module, best._kernel()))
+        replaced.append(name)
+    return replaced
+
+
+def _with_kernel(module: torch.nn.Module, attempt: Attempt) -> torch.nn.Module:
+    import torch
+
+    compiled = load_module(attempt.candidate.id, module_text(attempt)).COMPILED
+
+    class WithKernel(torch.nn.Module):
+        """Run a kernel where a call is the one that was verified, else the module that it stands for."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.original = module
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            if not kwargs and compiled.fits(self.original, args):
+                return compiled(self.original, args)
+            return self.original(*args, **kwargs)
+
+    return WithKernel()
+
+
+def _signature(module: torch.nn.Module) -> list[Any]:
+    """Return what two modules must have in common to compute the same: classes, settings, shapes and dtypes."""
+    told_of: list[Any] = []
+    for name, part in module.named_modules():
+        settings = {key: repr(value) for key, value in vars(part).items() if not key.startswith("_")}
+        told_of.append((name, type(part), settings))
+    told_of += [(name, tuple(value.shape), value.dtype) for name, value in module.state_dict().items()]
+    return told_of
+
+
+def _cells(attempt: Attempt) -> str:
+    row = attempt_row(attempt)
+    texts = (str(row["attempt"]), row["verdict"], *speeds(row), detail(row))
+    return "".join(f"<td>{escape(text)}</td>" for text in texts)

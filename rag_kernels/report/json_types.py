@@ -1,0 +1,447 @@
+"""The objects that `--json` prints, by their `type`: what docs/reference/json.md is made from and tests hold rows to.
+
+Comes in: nothing. Goes out: `TYPES`. Rows that are a record's fields are named by that record. Speed-ups are those that
+are told of a kernel: confirmed, else with `at_least` the lower end of the interval. Times of one call are in
+microseconds (`_us`), others in seconds. Nothing here runs when a command runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
+
+from rag_kernels.experiments.retrieval_ablation import AblationTrial, Arm
+from rag_kernels.experiments.scores import Solved
+
+Floats = list[float] | None
+
+
+class Measured(TypedDict):
+    """What a judgement measured; null where nothing was."""
+
+    verdict: str | None
+    reason: str
+    label: str | None
+    precision: str | None
+    error_ratio: float | None
+    speedup: float | None
+    speedup_eager: float | None
+    speedup_compile: float | None
+    at_least: bool | None
+    speedup_eager_median: float | None
+    speedup_compile_median: float | None
+    speedup_eager_interval: Floats
+    speedup_compile_interval: Floats
+    candidate_us: float | None
+    eager_us: float | None
+    compile_us: float | None
+    floor_us: float | None
+    floor_fraction: float | None
+    confirmed: bool | None
+    notes: NotRequired[list[str]]
+    input_class: NotRequired[str]
+    where: NotRequired[str]
+    log: NotRequired[str]
+    stage: NotRequired[str]
+    code: NotRequired[str]
+
+
+class AttemptRow(Measured):
+    """A candidate that was judged, as soon as it was; a confirmation is an attempt with a note that says so."""
+
+    run_id: str
+    problem: str
+    attempt: int
+    round: int
+    kernel_id: str
+    tier: str
+    writer: str
+    model: str
+    idea: str
+    note: str
+    device: str
+    device_name: str
+    exemplars: list[str]
+    parents: list[dict[str, str]]
+    stage_s: dict[str, float]
+    cost_usd: float | None
+    seconds: float
+
+
+class ResultRow(Measured):
+    """The end of a run: its best kernel, or its last attempt where none passed (`kernel_id` is null then)."""
+
+    run_id: str | None
+    problem: str
+    kernel_id: str | None
+    tier: str | None
+    writer: str | None
+    model: str | None
+    device: str | None
+    exemplars: list[str]
+    attempts: int
+    seconds: float
+    cost_usd: float | None
+    out: str | None
+    attempt: NotRequired[int]
+    round: NotRequired[int]
+    idea: NotRequired[str]
+    note: NotRequired[str]
+    device_name: NotRequired[str]
+    graph_key: NotRequired[str]
+    assembly: NotRequired[str]
+    parents: NotRequired[list[dict[str, str]]]
+    stage_s: NotRequired[dict[str, float]]
+
+
+class ProblemRow(ResultRow):
+    """What a growth made of one problem."""
+
+    state: str
+
+
+class SummaryRow(TypedDict):
+    """The end of many problems: how many there were, were done with, and have a verified kernel."""
+
+    problems: int
+    done: int
+    verified: int
+
+
+class KernelRow(TypedDict):
+    """An archived kernel."""
+
+    kernel_id: str
+    problem: str
+    tier: str
+    backend: str
+    trust: str
+    retracted: str
+    stale: str
+    label: str
+    labels: list[str]
+    precision: str
+    idea: str
+    writer: str
+    model: str
+    graph_key: str
+    operators: list[str]
+    device: str
+    candidate_us: float | None
+    eager_us: float | None
+    compile_us: float | None
+    speedup: float | None
+    speedup_eager: float | None
+    speedup_compile: float | None
+    at_least: bool
+    floor_fraction: float | None
+    created_at: str
+    claims: NotRequired[list[dict[str, Any]]]
+    lineage: NotRequired[list[dict[str, str]]]
+    source: NotRequired[str]
+    functional_source: NotRequired[str]
+    licence: NotRequired[str]
+    attribution: NotRequired[str]
+
+
+class HitRow(KernelRow):
+    """A kernel that a search found, best first, with all that its score is made of."""
+
+    score: float
+    named: float
+    reasons: list[str]
+    signals: list[dict[str, Any]]
+    factors: list[dict[str, Any]]
+
+
+class FunctionalRow(TypedDict):
+    """A problem as a parameterized call; without its call where `ok` is false."""
+
+    problem: str
+    path: str
+    ok: bool
+    reason: str
+    graph_key: str | None
+    seconds: float
+    source: NotRequired[str]
+    notice: NotRequired[str]
+    operators: NotRequired[list[str]]
+    ranks: NotRequired[list[int]]
+    dtypes: NotRequired[list[str]]
+    parameter_count: NotRequired[int]
+    flops: NotRequired[int]
+    pointwise_flops: NotRequired[int]
+    bytes_moved: NotRequired[int]
+    uses_random: NotRequired[bool]
+    mutated: NotRequired[list[str]]
+
+
+class AdmissionRow(TypedDict):
+    """What the examination of a problem found; without its findings where `ok` is false."""
+
+    problem: str
+    path: str
+    ok: bool
+    reason: str
+    degenerate: NotRequired[str]
+    labels: NotRequired[list[str]]
+    notes: NotRequired[list[str]]
+    device_name: NotRequired[str]
+    arguments: NotRequired[list[dict[str, Any]]]
+    flops: NotRequired[int]
+    bytes_moved: NotRequired[int]
+    floor_us: NotRequired[float | None]
+    draws: NotRequired[list[str]]
+    outputs: NotRequired[list[dict[str, Any]]]
+    sensitivities: NotRequired[list[dict[str, Any]]]
+    null_kernels: NotRequired[list[dict[str, Any]]]
+    calibration: NotRequired[dict[str, Any] | None]
+    seconds: NotRequired[float]
+
+
+class SampledRow(TypedDict):
+    """A problem whose candidates were written, to be judged elsewhere."""
+
+    problem: str
+    state: str
+    candidates: int
+    reason: str
+
+
+class ScoreRow(TypedDict):
+    """A number over problems with Wilson's interval; `p` and `k` are null where they do not apply."""
+
+    metric: str
+    p: float | None
+    k: int | None
+    problems: int
+    mean: float
+    interval: list[float]
+
+
+class ReplayedRow(TypedDict):
+    """A judgement beside the recorded one."""
+
+    kernel_id: str
+    attempt: int
+    round: int
+    then: dict[str, Any]
+    now: dict[str, Any] | None
+    difference: str
+
+
+class DiffersRow(TypedDict):
+    """What a replay asked otherwise than the recorded run."""
+
+    difference: str
+
+
+class ReplaySummaryRow(TypedDict):
+    """The end of a replay."""
+
+    run_id: str
+    judgements: int
+    differences: int
+
+
+class StatsRow(TypedDict):
+    """How much an archive holds. A candidate counts as one attempt, however often it was judged in its run."""
+
+    problems: int
+    kernels: int
+    verified: int
+    confirmed: int
+    retracted: int
+    evaluations: int
+    claims: int
+    edges: int
+    runs: int
+    attempts: int
+    passed_attempts: int
+    llm_calls: int
+    tokens: int
+    cost_usd: float
+    calls_of_unknown_cost: int
+    embeddings: int
+
+
+class RetractedRow(TypedDict):
+    """A kernel that nobody is to see again, and why."""
+
+    kernel_id: str
+    retracted: str
+
+
+class ReindexedRow(TypedDict):
+    """How many vectors are indexed, and how many of them are new."""
+
+    indexed: int
+    embedded: int
+
+
+class BundleRow(TypedDict):
+    """How many rows of each table a bundle took along (`archive export`, with `out`) or brought (`archive import`)."""
+
+    candidates: int
+    kernels: int
+    ideas: int
+    functionals: int
+    problems: int
+    evaluations: int
+    claims: int
+    edges: int
+    retractions: int
+    out: NotRequired[str]
+
+
+class ImportedRow(TypedDict):
+    """How many rows of a foreign archive were read, what is new of each table, and what was left out and why."""
+
+    read: int
+    skipped: list[dict[str, str]]
+    problems: NotRequired[int]
+    functionals: NotRequired[int]
+    candidates: NotRequired[int]
+    ideas: NotRequired[int]
+    kernels: NotRequired[int]
+    edges: NotRequired[int]
+    claims: NotRequired[int]
+
+
+class FormRow(TypedDict):
+    """An imported problem whose functional form was worked out, or why not."""
+
+    problem: str
+    ok: bool
+    reason: str
+    seconds: float
+
+
+class AuditRow(TypedDict):
+    """Whether an archive is what it says it is, with a sentence for each fault."""
+
+    ok: bool
+    wrong: list[str]
+
+
+class ReverifiedRow(TypedDict):
+    """A kernel that was judged again; `was` is what the archive said before."""
+
+    kernel_id: str
+    problem: str
+    verdict: str | None
+    speedup: float | None
+    at_least: bool | None
+    was: dict[str, Any]
+    state: str
+    reason: str
+
+
+class ServerRow(TypedDict):
+    """An archive that is served."""
+
+    archive: str
+    address: str
+    token: bool
+
+
+class ExplorerRow(TypedDict):
+    """An explorer that starts."""
+
+    url: str
+    archive: str
+
+
+class SpecimenRow(TypedDict):
+    """One text of the zoo and what the judge said of it."""
+
+    name: str
+    kind: str
+    family: str
+    tier: str
+    device: str
+    ok: bool
+    codes: list[str]
+    reason: str
+    stage_s: dict[str, float]
+
+
+class ZooSummaryRow(TypedDict):
+    """The end of a zoo."""
+
+    specimens: int
+    caught: int
+    right_reason: int
+    honest: int
+    false_rejects: int
+    false_flags: int
+
+
+class WithoutRow(TypedDict):
+    """What the judge misses without one of its defences."""
+
+    without: str
+    judged: int
+    missed: list[str]
+    instead: dict[str, Any]
+
+
+class CheckRow(TypedDict):
+    """Something that `doctor` tried on this machine; the last one is its conclusion."""
+
+    check: str
+    ok: bool
+    required: bool
+    detail: str
+    next_step: str
+
+
+class ErrorRow(TypedDict):
+    """Why a command ended early, in a sentence."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonType:
+    """Hold a record of one type of row, and the commands that print it."""
+
+    record: Any
+    commands: tuple[str, ...]
+
+
+TYPES = {
+    "attempt": JsonType(AttemptRow, ("generate", "eval", "grow")),
+    "result": JsonType(ResultRow, ("generate", "eval")),
+    "problem": JsonType(ProblemRow, ("grow",)),
+    "summary": JsonType(SummaryRow, ("grow", "eval --batch")),
+    "sampled": JsonType(SampledRow, ("sample",)),
+    "functional": JsonType(FunctionalRow, ("functionalize",)),
+    "admission": JsonType(AdmissionRow, ("check",)),
+    "hit": JsonType(HitRow, ("search",)),
+    "solved": JsonType(Solved, ("report",)),
+    "score": JsonType(ScoreRow, ("report",)),
+    "replayed": JsonType(ReplayedRow, ("replay",)),
+    "differs": JsonType(DiffersRow, ("replay",)),
+    "replay_summary": JsonType(ReplaySummaryRow, ("replay",)),
+    "trial": JsonType(AblationTrial, ("ablate",)),
+    "arm": JsonType(Arm, ("ablate",)),
+    "stats": JsonType(StatsRow, ("archive stats",)),
+    "kernel": JsonType(KernelRow, ("archive show",)),
+    "retracted": JsonType(RetractedRow, ("archive retract",)),
+    "reindexed": JsonType(ReindexedRow, ("archive reindex",)),
+    "bundle": JsonType(BundleRow, ("archive export", "archive import")),
+    "imported": JsonType(ImportedRow, ("archive import --from",)),
+    "form": JsonType(FormRow, ("archive functionalize",)),
+    "audit": JsonType(AuditRow, ("archive verify",)),
+    "reverified": JsonType(ReverifiedRow, ("archive reverify",)),
+    "server": JsonType(ServerRow, ("archive serve",)),
+    "explorer": JsonType(ExplorerRow, ("app",)),
+    "specimen": JsonType(SpecimenRow, ("zoo",)),
+    "zoo_summary": JsonType(ZooSummaryRow, ("zoo",)),
+    "without": JsonType(WithoutRow, ("zoo --ablate",)),
+    "check": JsonType(CheckRow, ("doctor",)),
+    "error": JsonType(ErrorRow, ("all",)),
+}

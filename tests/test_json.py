@@ -1,0 +1,93 @@
+"""Rows of `--json` are what docs/reference/json.md says: each type from the command that prints it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, NotRequired, get_origin, get_type_hints
+
+import pytest
+from cli_home import BRIEF, QUICK_PROGRAM, RELU, RIGHT, WRONG, Done, model, run
+from pydantic import TypeAdapter, ValidationError
+
+from rag_kernels.cli.common import JSON_SCHEMA
+from rag_kernels.report.json_types import TYPES
+
+
+def fault(row: dict[str, Any]) -> str:
+    """What is wrong with a row: a key too many, one too few, or a value of another kind."""
+    rest = dict(row)
+    kind, schema = rest.pop("type"), rest.pop("schema")
+    record = TYPES[kind].record
+    hints = get_type_hints(record, include_extras=True)
+    needed = {key for key, hint in hints.items() if get_origin(hint) is not NotRequired}
+    if schema != JSON_SCHEMA or not needed <= rest.keys() or not rest.keys() <= hints.keys():
+        return f"{kind}: {needed - rest.keys()} are missing, {rest.keys() - hints.keys()} are not told"
+    for key, value in rest.items():
+        hint = hints[key].__args__[0] if get_origin(hints[key]) is NotRequired else hints[key]
+        try:
+            TypeAdapter(hint).validate_python(value)
+        except ValidationError as error:
+            return f"{kind}.{key}: {error}"
+    return ""
+
+
+def faults(done: Done, *types: str) -> list[str]:
+    assert {row["type"] for row in done.rows} == set(types), done.err
+    return [told for row in done.rows if (told := fault(row))]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("json")
+    (made / "relu.py").write_text(RELU.problem.source)
+    (made / "right.cpp").write_text(RIGHT)
+    (made / "wrong.cpp").write_text(WRONG)
+    (made / "broken.py").write_text("class Model(:\n")
+    return made
+
+
+def test_the_types_of_a_search(home: Path) -> None:
+    where = ("--archive", home / "a", "--json")
+    done = run(
+        home, "generate", "relu.py", "--model", model(home / "m", RIGHT, WRONG), *BRIEF, *where, program=QUICK_PROGRAM
+    )
+    assert faults(done, "attempt", "result") == []
+    kernel_id = done.rows[-1]["kernel_id"]
+    assert faults(run(home, "report", "latest", *where), "solved", "score") == []
+    assert faults(run(home, "search", "relu", *where), "hit") == []
+    assert faults(run(home, "archive", "show", kernel_id, *where), "kernel") == []
+    assert faults(run(home, "archive", "stats", *where), "stats") == []
+    assert faults(run(home, "archive", "verify", *where), "audit") == []
+    assert faults(run(home, "archive", "reindex", *where), "reindexed") == []
+    assert faults(run(home, "archive", "export", "b.zip", *where), "bundle") == []
+    assert faults(run(home, "archive", "import", "b.zip", "--archive", home / "b", "--json"), "bundle") == []
+    assert faults(run(home, "archive", "retract", kernel_id, "--why", "a test", *where), "retracted") == []
+    assert faults(run(home, "replay", "latest", *where, program=QUICK_PROGRAM), "replayed", "replay_summary") == []
+
+
+def test_the_types_of_judging(home: Path) -> None:
+    for file in ("right.cpp", "wrong.cpp"):
+        where = ("--archive", ":memory:", "--no-confirm", "--json")
+        assert faults(run(home, "eval", "relu.py", file, *where, program=QUICK_PROGRAM), "attempt", "result") == []
+    assert faults(run(home, "functionalize", "relu.py", "broken.py", "--json"), "functional") == []
+    assert faults(run(home, "check", "relu.py", "broken.py", "--json"), "admission") == []
+
+
+def test_the_types_of_the_machine(home: Path) -> None:
+    assert faults(run(home, "doctor", "--json"), "check") == []
+    assert faults(run(home, "generate", "missing.py", "--json"), "error") == []
+
+
+def test_every_type_has_a_command_and_keys() -> None:
+    for kind in TYPES.values():
+        assert kind.commands and (kind.record.__doc__ or "").strip()
+        assert fields(kind.record) if is_dataclass(kind.record) else get_type_hints(kind.record)
+
+
+def test_a_row_of_other_keys_is_seen() -> None:
+    good = {"type": "audit", "schema": JSON_SCHEMA, "ok": True, "wrong": []}
+    assert fault(json.loads(json.dumps(good))) == ""
+    assert fault({**good, "more": 1}) and fault({**good, "ok": "perhaps"})
+    assert fault({key: value for key, value in good.items() if key != "ok"})

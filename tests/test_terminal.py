@@ -1,0 +1,118 @@
+"""What a terminal of 80 and of 120 columns shows, as pictures in text; `UPDATE_PICTURES=1 pytest` draws them anew."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from factories import attempt, candidate, compiled, passed, problem, wrong
+from rich.console import Console
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.progress import PROGRESS, doing
+from rag_kernels.long_runs.growth import Grown
+from rag_kernels.report.columns import fitting
+from rag_kernels.report.console import attempts_table, print_table, summary, waiting_line
+from rag_kernels.report.growth_view import growth_table
+from rag_kernels.report.json_rows import grown_row, result_row
+from rag_kernels.report.verdict import report
+from rag_kernels.report.waiting import Waiting
+
+PICTURES = Path(__file__).parent / "terminal"
+RELU = problem()
+ATTEMPTS = (
+    attempt("r1", 1, RELU, verdict=passed(5.0, confirmed=False), model="openai/a-model-with-a-long-name"),
+    attempt("r1", 2, RELU, variant=1, verdict=wrong()),
+    attempt("r1", 3, RELU, variant=2, verdict=compiled()),
+    attempt("r1", 4, RELU, verdict=passed(2.5), note="confirmation of attempt 1"),
+)
+COLUMNS = {"problem": "problem", "state": "state", "kernel": "kernel_id", "vs eager": "speedup_eager"}
+COLUMNS |= {"vs compile": "speedup_compile", "candidates": "attempts", "seconds": "seconds"}
+
+
+def attempts(console: Console) -> None:
+    with attempts_table(console, "relu [1]") as show:
+        for one in ATTEMPTS:
+            show(one)
+
+
+def growth(console: Console) -> None:
+    with growth_table(console, "2 problems", {}) as show:
+        for one in ATTEMPTS:
+            show(one)
+        show(Grown(Path("scaled_relu.py"), "scaled_relu", ATTEMPTS))
+        show(Grown(Path("2.py"), "a_problem_with_a_long_name", (), failure="It has a syntax error on line 1."))
+
+
+def grown(console: Console) -> None:
+    rows = [grown_row(Grown(Path("p.py"), "scaled_relu", ATTEMPTS))]
+    print_table(rows, COLUMNS, ("seconds", "candidates", "state", "kernel", "vs eager"), console)
+
+
+def verdict(console: Console) -> None:
+    console.print(report(ATTEMPTS[-1].judged))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("draw", [attempts, growth, grown, verdict])
+def test_the_picture(draw: Callable[[Console], None], width: int) -> None:
+    console = Console(file=io.StringIO(), record=True, force_terminal=True, width=width, _environ={})
+    draw(console)
+    lines = [line.rstrip() for line in console.export_text().rstrip().splitlines()]
+    heads = [number for number, line in enumerate(lines) if line.startswith("  ") and "   " in line.strip()[:40]]
+    shown = [number for number in heads if any(word in lines[number] for word in ("verdict", "problem "))]
+    last = "\n".join(lines[shown[-1] :] if shown else lines)  # the last frame of a view that is drawn anew
+    assert all(len(line) <= width for line in last.splitlines())
+    picture = PICTURES / f"{draw.__name__}_{width}.txt"
+    if os.environ.get("UPDATE_PICTURES"):
+        picture.write_text(last + "\n")
+    assert last + "\n" == picture.read_text()
+
+
+def test_headings_are_never_cut() -> None:
+    for name in ("attempts", "growth", "grown"):
+        head = next(
+            line
+            for line in (PICTURES / f"{name}_80.txt").read_text().splitlines()
+            if "problem" in line or "verdict" in line
+        )
+        assert "…" not in head
+
+
+def test_a_run_that_wrote_nothing_says_why() -> None:
+    row = result_row([], run_id="r1", problem="p", why="The budget of 2 rounds is used up.")
+    assert row["reason"] == "No candidate was written: the budget of 2 rounds is used up."
+    assert summary(row).endswith("No candidate was written: the budget of 2 rounds is used up.")
+
+
+def test_columns_go_by_rank() -> None:
+    widths = {"a": 10, "b": 10, "c": 10}
+    assert fitting(widths, ("b", "a"), 40) == ["a", "b", "c"]
+    assert fitting(widths, ("b", "a"), 39) == ["a", "c"]
+    assert fitting(widths, ("b", "a"), 5) == ["c"]
+
+
+def test_the_line_says_what_is_waited_for_and_what_is_left() -> None:
+    line = Waiting()
+    PROGRESS.addHandler(line)
+    PROGRESS.setLevel("DEBUG")
+    try:
+        doing("building", wanted=2)
+        doing("timing torch.compile")
+        line.judged(1)
+        assert line.text() == "timing torch.compile 0 s, judged 1 of 2; 0 s in all"
+    finally:
+        PROGRESS.removeHandler(line)
+        PROGRESS.setLevel("NOTSET")
+
+
+def test_in_brief_only_the_line_is_shown() -> None:
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+        with waiting_line(console) as show:
+            one: Attempt = attempt("r1", 1, RELU, candidate=candidate(RELU))
+            show(one)
+        assert isinstance(console.file, io.StringIO) and "2.00x" not in console.file.getvalue()
