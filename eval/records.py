@@ -133,6 +133,8 @@ class FunctionalProblem:
     features: Features
     verified: bool  # run against the module, and it agreed
     notice: str = ""  # for example: "verified at batch_size=16 instead of 4096"
+    # leaves of the inputs that the module changes in place; kernels get them as they were, and leave them so
+    written: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def tensors(self) -> tuple[TensorArgument, ...]:

@@ -8,6 +8,7 @@ hands in. Small numbers (kernel sizes, strides, heads, groups) are left alone.
 from __future__ import annotations
 
 import ast
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -178,7 +179,13 @@ def _literal_site(node: ast.Constant, reach: Reach, offsets: list[int]) -> Site:
 
 
 def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
-    return next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+    """Return a function of the problem; the bodies of all where one wraps another of its name."""
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    if not found:
+        return None
+    whole = copy.copy(found[-1])
+    whole.body = [statement for function in found for statement in function.body]
+    return whole
 
 
 def _named(source: str) -> list[Site]:

@@ -143,6 +143,8 @@ def _reads(node: Node, specs: dict[str, TensorSpec]) -> Iterator[_Read]:
         classes_given = given.get("num_classes", -1)
         if isinstance(classes_given, int) and classes_given > 0:
             yield _Read(given["self"], classes_given)
+    elif name == "bincount" and given.get("minlength"):
+        yield _Read(given["self"], int(str(given["minlength"])))
     elif name == "ctc_loss":
         steps, _, classes = _shape(given["log_probs"], specs)
         yield _Read(given["targets"], classes)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rag_kernels.eval.records import Argument, Problem, ProblemError, ScalarArgument
+from rag_kernels.eval.records import Argument, Problem, ProblemError, ScalarArgument, TensorSpec
 from rag_kernels.ingest.recording import build, error_line, execute, make_inputs, state_at, tensors_of
 
 SEED = 2025
@@ -68,12 +68,19 @@ def run_module(problem: Problem, arguments: tuple[Argument, ...]) -> Ran:
         return Ran(problem, values, tensors_of(problem, result))
 
 
-def compare(ran: Ran, source: str) -> None:
+def compare(ran: Ran, source: str, recorded: tuple[TensorSpec, ...] = ()) -> None:
     """Run the functional form on what the module had, and compare every output.
 
-    Raises Disagrees when outputs differ in number or values, and DoesNotRun when the emitted source raises.
+    Raises Disagrees when outputs differ in number or values, DoesNotRun when the emitted source raises, and
+    ProblemError when the module's own outputs have other shapes than were `recorded`.
     """
     name, theirs = ran.problem.name, ran.outputs
+    for spec, real in zip(recorded, theirs, strict=False):
+        if spec.shape != tuple(real.shape):
+            raise ProblemError(
+                f"{name}: the forward returns {list(real.shape)} where {list(spec.shape)} was recorded: this shape "
+                "depends on the data (bincount of values that its minlength is not above?), and a kernel's is fixed."
+            )
     with torch.no_grad():
         mine = _functional_outputs(ran.problem, source, ran.values)
     if len(mine) != len(theirs):

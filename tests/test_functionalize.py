@@ -254,6 +254,42 @@ def test_a_short_time_fourier_transform_pads_once(workers: Workers, center: bool
     assert done.verified and "torch.stft(" in done.source
 
 
+def test_counts_below_a_minlength_have_a_fixed_shape(workers: Workers) -> None:
+    counted = problem(
+        "pass", "return torch.bincount(x, w, minlength=16)", "torch.randint(0, 16, (99,)), torch.rand(99)"
+    )
+    done = functionalize(Problem("counted", counted.source.replace("self, x", "self, x, w")), workers=workers)
+    assert done.verified and [(s.shape, s.dtype) for s in done.outputs] == [((16,), "float32")]
+
+
+def test_a_problem_written_for_a_gpu_is_recorded_without_one(workers: Workers) -> None:
+    done = functionalize(
+        problem(
+            "self.w = nn.Parameter(torch.ones(8, device='cuda')).cuda()",
+            "mask = torch.ones(8, device=torch.device(DEVICE))\n"
+            "assert (x.cuda() == x).all is not None and x.device.type != 'cuda'\nreturn x.to('cuda:0') * self.w * mask",
+            "torch.randn(4, 8, device=DEVICE, generator=torch.Generator('cuda').manual_seed(1))",
+            constants="DEVICE = 'cuda'",
+        ),
+        workers=workers,
+    )
+    assert done.verified and done.arguments[0].name == "x"
+
+
+def test_a_module_may_be_built_and_converted_in_the_forward(workers: Workers) -> None:
+    made = "layer = nn.Linear(8, 4)\nlayer.weight = nn.Parameter(x[:4])\nlayer.bias = nn.Parameter(x[0, :4])\n"
+    done = functionalize(
+        problem("pass", made + "return layer.double()(x.double())", "torch.randn(6, 8)"), workers=workers
+    )
+    assert done.verified and not done.uses_random and done.outputs[0].dtype == "float64"
+
+
+def test_inputs_that_the_forward_changes_are_named(workers: Workers) -> None:
+    case = problem("pass", "out[...] = torch.relu(x) + out\nreturn out", "torch.randn(4, 8), torch.ones(4, 8)")
+    done = functionalize(Problem("case", case.source.replace("self, x", "self, x, out")), workers=workers)
+    assert done.verified and done.written == ("1",)
+
+
 def test_none_and_strings_among_the_inputs_are_constants(workers: Workers) -> None:
     case = problem(
         "pass",
@@ -299,7 +335,10 @@ BAD = {
     "copy what it needs of a file of your own into it": Problem("p", "import not_a_package_at_all\n" + CONV.source),
     "depends on the data": problem("pass", "return x * 2 if x.sum() > 0 else x", "torch.randn(4)"),
     "calls aten.bincount, whose result's shape depends on the data": problem(
-        "pass", "return torch.bincount(x, minlength=16)", "torch.randint(0, 16, (4,))"
+        "pass", "return torch.bincount(x)", "torch.randint(0, 16, (4,))"
+    ),
+    "returns [21] where [16] was recorded": problem(
+        "pass", "return torch.bincount(x, minlength=16)", "torch.arange(21)"
     ),
     "is sparse_coo, and kernels take dense ones": problem("pass", "return x @ x", "torch.randn(4, 4).to_sparse()"),
     "a tensor of float8_e4m3fn": problem("pass", "return x.float() * 2", "torch.randn(4, 4).to(torch.float8_e4m3fn)"),

@@ -10,6 +10,7 @@ import typer
 
 from rag_kernels.cli.common import (
     ArchivePlace,
+    Backward,
     Cluster,
     DeviceChoice,
     Json,
@@ -23,6 +24,7 @@ from rag_kernels.cli.common import (
 from rag_kernels.cli.generate import show_result, watch
 
 if TYPE_CHECKING:
+    from rag_kernels.eval.records import Problem
     from rag_kernels.options import Options
 
 
@@ -40,6 +42,7 @@ def evaluate(
     ] = True,
     precision: Precision = "strict",
     max_autotune: MaxAutotune = False,
+    backward: Backward = False,
     archive: ArchivePlace = None,
     cluster: Cluster = "",
     judge_cpus: JudgeCpus = 0,
@@ -51,6 +54,9 @@ def evaluate(
 
     Example: rag-kernels eval --batch candidates.jsonl
     """
+    from rag_kernels.eval.problem import load_problem
+    from rag_kernels.ingest.gradients import load_backward
+
     options = read_options(
         device=device,
         archive=archive,
@@ -65,34 +71,33 @@ def evaluate(
         judge_batch(batch, options, confirm=confirm, as_json=as_json)
     if problem is None or kernel is None:
         raise typer.BadParameter("Name a PROBLEM and a KERNEL, or a file with --batch.")
-    judge_one(problem, kernel, options, device, confirm=confirm, as_json=as_json)
+    loaded = load_backward(problem) if backward else load_problem(problem)
+    judge_one(loaded, kernel, options, device, confirm=confirm, as_json=as_json)
 
 
 def judge_one(
-    problem: Path, kernel: Path, options: Options, device: str | None, *, confirm: bool, as_json: bool
+    problem: Problem, kernel: Path, options: Options, device: str | None, *, confirm: bool, as_json: bool
 ) -> NoReturn:
     """Judge one kernel.
 
     `device` is what the command line says; what settings say is no reason to refuse a kernel of another backend.
     """
     from rag_kernels.eval.build.candidate_form import candidate_from_file
-    from rag_kernels.eval.problem import load_problem
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
     from rag_kernels.run.standings import winner
     from rag_kernels.wiring import open_session, target_backend
 
-    loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
     if device not in (None, "auto", candidate.backend):
         raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {device}.")
     end_politely()
     with open_session(options, backend=candidate.backend) as session:
-        attempts, finished = watch(session.evaluate(loaded, candidate, confirm=confirm), loaded.name, as_json=as_json)
+        attempts, finished = watch(session.evaluate(problem, candidate, confirm=confirm), problem.name, as_json=as_json)
     run_id = attempts[0].run_id if attempts else None
     if attempts and not as_json:
         print_verdict(attempts[-1].judged)
-    show_result(result_row(attempts, run_id=run_id, problem=loaded.name), as_json=as_json)
+    show_result(result_row(attempts, run_id=run_id, problem=problem.name), as_json=as_json)
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)
 
 
