@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim
+from rag_kernels.eval.contract import contract_line
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import (
     BuildFailed,
@@ -54,6 +55,7 @@ UNMEASURED: Row = dict.fromkeys(
         "floor_us",
         "floor_fraction",
         "confirmed",
+        "serves",
     )
 )
 
@@ -78,6 +80,7 @@ def verdict_row(verdict: Verdict) -> Row:
                 "floor_us": m.floor_us,
                 "floor_fraction": m.floor_fraction,
                 "confirmed": m.confirmed,
+                "serves": contract_line(verdict.contract) if verdict.contract else None,
                 "notes": list(verdict.notes) + ([m.compile_note] if m.compile_note else []),
             }
         case Wrong(error_ratio=error_ratio, input_class=input_class, where=where):
