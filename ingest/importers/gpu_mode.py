@@ -59,6 +59,10 @@ def get_inputs():
 
 def get_init_inputs():
     return []
+
+
+def get_workloads():
+    return {workloads!r}
 """
 
 SUBMISSION = """
@@ -126,7 +130,7 @@ def _problem(folder: _Folder, name: str, where: str) -> Imported:
     for required in ("ref_kernel", "generate_input"):
         if f"def {required}(" not in source:
             raise ValueError(f"reference.py does not define {required}")
-    problem = known_problem(name, source.rstrip() + _in_kernelbench_form(cases[-1]))
+    problem = known_problem(name, source.rstrip() + _in_kernelbench_form(cases))
     if isinstance(problem, str):
         raise ValueError(problem)
     details = {"case": cases[-1], "cases": len(cases), "ranking_by": task.get("ranking_by", "last")}
@@ -140,11 +144,27 @@ def _problem(folder: _Folder, name: str, where: str) -> Imported:
     return Imported(stated(problem, source.replace("ref_kernel", "module_fn")), None, claim)
 
 
-def _in_kernelbench_form(case: dict[str, Any]) -> str:
-    """Return the lines that make a reference a problem: sizes as integers, and a seed that follows PyTorch's own."""
+def _in_kernelbench_form(cases: list[dict[str, Any]]) -> str:
+    """Return the lines that make a reference a problem: sizes as integers, and a seed that follows PyTorch's own.
+
+    The other cases are its workloads where they differ in sizes alone.
+    """
+    case = cases[-1]
     values = {name: "torch.initial_seed() % 2**31" if name == "seed" else repr(value) for name, value in case.items()}
     sizes = "\n".join(f"    {name} = {value}" for name, value in values.items())
-    return REFERENCE.format(sizes=sizes, arguments=", ".join(f"{name}={name}" for name in values))
+    workloads = [_sizes(other) for other in cases if isinstance(other, dict) and _rest(other) == _rest(case)]
+    arguments = ", ".join(f"{name}={name}" for name in values)
+    return REFERENCE.format(sizes=sizes, arguments=arguments, workloads=workloads)
+
+
+def _sizes(case: dict[str, Any]) -> dict[str, int]:
+    return {n: v for n, v in case.items() if type(v) is int and v > 0 and n != "seed"}
+
+
+def _rest(case: dict[str, Any]) -> dict[str, Any]:
+    """Return what is no size, and the names of the sizes: two cases are the same problem where it is equal."""
+    sizes = _sizes(case)
+    return {n: None if n in sizes else v for n, v in case.items() if n != "seed"}
 
 
 def _submissions(folder: _Folder, problem: Imported, where: str) -> Iterator[Read]:

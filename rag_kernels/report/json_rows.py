@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rag_kernels.long_runs.replay import Replayed
     from rag_kernels.retrieval.retriever import Hit
     from rag_kernels.run.reverify import Reverified
+    from rag_kernels.run.workloads import Served, Total
 
 Row = dict[str, Any]
 
@@ -58,6 +59,29 @@ UNMEASURED: Row = dict.fromkeys(
         "serves",
     )
 )
+
+
+def served_row(served: Served) -> Row:
+    """Return what came of a kernel on one workload."""
+    row = verdict_row(served.attempt.judged.verdict)
+    sizes = dict(served.workload.sizes)
+    told = {"type": "workload", "workload": served.workload.name, "sizes": sizes, "weight": served.workload.weight}
+    return {**told, "run": served.attempt.run_id, **row}
+
+
+def total_row(total: Total, *, workloads: int) -> Row:
+    """Return what all workloads take together; ratios are of the sums, and null where none passed."""
+
+    def over(us: float | None) -> float | None:
+        return us / total.candidate_us if us is not None and total.candidate_us else None
+
+    return {
+        "type": "total",
+        "workloads": workloads,
+        **asdict(total),
+        "speedup_eager": over(total.eager_us),
+        "speedup_compile": over(total.compile_us),
+    }
 
 
 def verdict_row(verdict: Verdict) -> Row:
