@@ -178,7 +178,7 @@ def refuse_dtype(problem: Problem, spec: TensorSpec) -> None:
 def _fake_or_real(mode: FakeTensorMode, call: Callable[[], Any]) -> Any:
     """Call under fake tensors; for real when the code reads a tensor's value."""
     try:
-        with mode:
+        with mode, replaced_parameters():
             return call()
     except _VALUE_READS:
         return call()

@@ -55,7 +55,7 @@ def of_backward() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def replaced_parameters() -> Iterator[None]:
-    """Let `module.to(...)` put new tensors in place of the old inside the block; swapping recorded ones fails."""
+    """Let `module.to(...)` put new tensors in place of the old inside the block; swapping fake ones fails."""
     kind: Any = nn.Module
     original = kind._apply
 
@@ -63,8 +63,15 @@ def replaced_parameters() -> Iterator[None]:
         for child in self.children() if recurse else ():
             child._apply(change)
         for store in (self._parameters, self._buffers):
-            store.update({name: change(tensor) for name, tensor in store.items() if tensor is not None})
+            store.update({name: changed(tensor, change) for name, tensor in store.items() if tensor is not None})
         return self
+
+    def changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.no_grad():
+            new = change(tensor)
+        if not isinstance(tensor, nn.Parameter) or new is tensor:
+            return new
+        return nn.Parameter(new, requires_grad=tensor.requires_grad)
 
     kind._apply = apply
     try:

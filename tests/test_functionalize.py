@@ -284,6 +284,15 @@ def test_a_module_may_be_built_and_converted_in_the_forward(workers: Workers) ->
     assert done.verified and not done.uses_random and done.outputs[0].dtype == "float64"
 
 
+def test_a_module_may_be_converted_while_it_is_built(workers: Workers) -> None:
+    init = "self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(torch.bfloat16).eval()\nself.net.float()"
+    done = functionalize(
+        problem(f"{init}.double()", "return self.net(x.double())", "torch.randn(2, 3, 8, 8)"), workers=workers
+    )
+    assert done.verified and {a.role for a in done.tensors} == {"input", "parameter", "buffer"}
+    assert {a.spec.dtype for a in done.tensors if a.role == "parameter"} == {"float64"}
+
+
 def test_inputs_that_the_forward_changes_are_named(workers: Workers) -> None:
     case = problem("pass", "out[...] = torch.relu(x) + out\nreturn out", "torch.randn(4, 8), torch.ones(4, 8)")
     done = functionalize(Problem("case", case.source.replace("self, x", "self, x, out")), workers=workers)
