@@ -75,6 +75,8 @@ def get_inputs():
             ]
             outputs = _tensors(ForwardModel(*get_init_inputs())(*torch.utils._pytree.tree_unflatten(leaves, tree)))
         _output_forms.extend((y.shape, y.dtype) for y in outputs if y.requires_grad)
+    if not _output_forms:
+        raise ValueError("no output of the forward has a gradient")
     torch.manual_seed((torch.initial_seed() + 1) % 2**62)
     drawn = tuple(torch.randn(shape, dtype=dtype) for shape, dtype in _output_forms)
     return [drawn[0] if len(drawn) == 1 else drawn, *inputs]

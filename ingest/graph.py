@@ -29,6 +29,7 @@ from rag_kernels.eval.records import (
 from rag_kernels.ingest.recording import RESERVED, Trace, spec_of, untangled
 
 _LITERAL_ELEMENTS = 64
+_BELOW_AUTOGRAD = frozenset({"convolution", "_softmax", "_log_softmax"})
 _DROPPED_KWARGS = {"layout", "pin_memory", "memory_format", "non_blocking", "device", "copy"}
 
 
@@ -229,6 +230,8 @@ class _Walk:
             self._add(node, "aten.transpose.int", (args[0], 0, 1), {})
         elif known.reshape:
             self._add(node, "aten.reshape.default", (args[0], tuple(node.meta["val"].shape)), {})
+        elif name in _BELOW_AUTOGRAD:
+            self._add(node, *_as_written(name, args, len(node.meta["val"].shape) - 2), {})
         else:
             args = self._without_statistics(node, op, name, args)
             self._add(node, f"aten.{_canonical(name, op._overloadname)}", args, kwargs)
@@ -344,6 +347,17 @@ class _Walk:
             candidate, number = f"{name}_{number}", number + 1
         self.taken.add(candidate)
         return candidate
+
+
+def _as_written(name: str, args: tuple[Value, ...], axes: int) -> tuple[str, tuple[Value, ...]]:
+    """Return the call of which this is the form below autograd, where gradients are recorded."""
+    if name != "convolution":
+        return f"aten.{name.removeprefix('_')}.int", args[:2]
+    data, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args
+    if transposed:
+        order = (data, weight, bias, stride, padding, output_padding, groups, dilation)
+        return f"aten.conv_transpose{axes}d.{'default' if axes == 1 else 'input'}", order
+    return f"aten.conv{axes}d.default", (data, weight, bias, stride, padding, dilation, groups)
 
 
 def _canonical(name: str, variant: str) -> str:

@@ -48,7 +48,9 @@ def of_backward() -> dict[Any, Callable[..., Any]]:
 
     def wanted(op: Any) -> bool:
         name = str(op).removeprefix("aten.")
-        return ("backward" in name or name.startswith(("native_", "_native_"))) and not name.startswith(_WHOLE)
+        return ("backward" in name or name.startswith(("native_", "_native_", "nll_loss"))) and not name.startswith(
+            _WHOLE
+        )
 
     return {op: rule for op, rule in decomposition_table.items() if wanted(op)}
 

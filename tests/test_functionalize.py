@@ -11,6 +11,7 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
 from rag_kernels.ingest.functionalize import PRELOAD, functionalize, functionalize_many
+from rag_kernels.ingest.gradients import backward_problem
 from rag_kernels.ingest.graph import refs
 from rag_kernels.ingest.recording import state_at
 from rag_kernels.ingest.verify import verify
@@ -291,6 +292,57 @@ def test_a_module_may_be_converted_while_it_is_built(workers: Workers) -> None:
     )
     assert done.verified and {a.role for a in done.tensors} == {"input", "parameter", "buffer"}
     assert {a.spec.dtype for a in done.tensors if a.role == "parameter"} == {"float64"}
+
+
+MOBILE = (
+    HEAD
+    + """
+BATCH, CHANNELS, SIZE = 2, 8, 12
+
+
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        wide = channels * 4
+        self.expand = nn.Sequential(nn.Conv2d(channels, wide, 1), nn.BatchNorm2d(wide), nn.SiLU(inplace=True))
+        self.depthwise = nn.Sequential(nn.Conv2d(wide, wide, 3, padding=1, groups=wide), nn.SiLU(inplace=True))
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, wide, 1), nn.Sigmoid())
+        self.project = nn.Sequential(nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels))
+
+    def forward(self, x):
+        y = self.depthwise(self.expand(x))
+        return x + self.project(y * self.squeeze(y))
+
+
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.net = nn.Sequential(
+            Block(channels), Block(channels), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2, inplace=True)
+        ).eval()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def get_inputs():
+    return [torch.randn(BATCH, CHANNELS, SIZE, SIZE)]
+
+
+def get_init_inputs():
+    return [CHANNELS]
+"""
+)
+
+
+def test_a_network_as_efficientnet_is_recorded_forward_and_backward(workers: Workers) -> None:
+    forward = functionalize(Problem("mobile", MOBILE), workers=workers)
+    backward = functionalize(backward_problem(Problem("mobile", MOBILE)), workers=workers)
+    for done in (forward, backward):
+        assert done.verified and not done.uses_random and not done.mutated and not done.written
+    parameters = sum(a.role == "parameter" for a in forward.tensors)
+    assert len(backward.outputs) == 1 + parameters  # of the input, and of each
+    assert {"aten.conv2d.default"} == {n.op for n in backward.nodes if "conv" in n.op and "backward" not in n.op}
 
 
 def test_inputs_that_the_forward_changes_are_named(workers: Workers) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import Problem
+from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.scaled_problem import odd_sizes
 from rag_kernels.ingest.functionalize import PRELOAD, functionalize
 from rag_kernels.ingest.gradients import backward_problem
@@ -102,6 +102,12 @@ def test_outputs_without_a_gradient_take_none(workers: Workers) -> None:
     )
     torch.testing.assert_close(found, expected)
     assert functionalize(problem, workers=workers).verified
+
+
+def test_a_forward_without_gradients_says_so(workers: Workers) -> None:
+    problem = Problem("p", NORM.source.replace("+ residual", "+ residual > 0"))
+    with pytest.raises(ProblemError, match="no output of the forward has a gradient"):
+        functionalize(backward_problem(problem), workers=workers)
 
 
 def test_draws_follow_the_seed() -> None:
