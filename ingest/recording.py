@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -242,13 +243,26 @@ def _operator_of(error: DynamicOutputShapeException) -> str:
 
 
 def untangled(graph: fx.GraphModule) -> fx.GraphModule:
-    """Return the same graph without writes through views, by torch's own functionalization (which splits
-    operators up).
+    """Return the same graph without writes through views, by torch's own functionalization.
+
+    What it leaves in its arguments is written at the end, as a copy.
     """
     fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     mode = next(fake.fake_mode for fake in fakes)
+
+    def with_arguments(*values: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
+        return graph(*values), values
+
+    def forward(*values: Tensor) -> Any:
+        pure = dispatch_functionalize(with_arguments, FunctionalTensorMode(pre_dispatch=True, export=True))
+        results, left = pure(*values)
+        for value, new in zip(values, left, strict=True):
+            if new is not value:
+                value.copy_(new)
+        return results
+
     with mode, torch.no_grad():
-        return make_fx(torch.func.functionalize(graph, remove="mutations"), _allow_non_fake_inputs=True)(*fakes)
+        return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
 
 
 def tensors_of(problem: Problem, result: Any) -> list[Tensor]:

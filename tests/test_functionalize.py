@@ -370,6 +370,24 @@ def test_writes_through_views_become_values(workers: Workers) -> None:
     assert not any(node.op.split(".")[1].endswith("_") for node in done.nodes)
 
 
+def test_a_cache_written_through_a_view_is_an_update_and_splits_nothing_up(workers: Workers) -> None:
+    case = problem(
+        "self.register_buffer('cache', torch.zeros(2, 4, 8, 16))",
+        "self.cache[:, :, 3:5] = x\nreturn F.scaled_dot_product_attention(x, self.cache, self.cache.clone())",
+        "torch.randn(2, 4, 2, 16)",
+    )
+    done = functionalize(case, workers=workers)
+    assert done.verified and done.mutated == ("cache",) and not done.uses_random
+    assert [n.op for n in done.nodes][-1] == "aten.scaled_dot_product_attention.default"
+
+
+def test_a_view_of_an_input_may_be_written_to(workers: Workers) -> None:
+    done = functionalize(
+        problem("pass", "x[:, 1:] = x[:, :-1].clone()\nx[:, 0] = 7\nreturn x * 2", "torch.randn(4, 8)"), workers=workers
+    )
+    assert done.verified and done.written == ("0",)
+
+
 def test_an_operator_with_another_spelling_in_python_is_written_as_recorded(workers: Workers) -> None:
     case = problem("pass", "return torch.tensordot(x, x, dims=2) + 1", "torch.randn(4, 8)")
     done = functionalize(case, workers=workers)
@@ -424,6 +442,18 @@ def test_a_forward_that_hangs_is_given_up_at_the_deadline(workers: Workers) -> N
     case = problem("pass", "while True: pass", "torch.randn(4)")
     with pytest.raises(ProblemError, match="not functionalized within 2 s"):
         functionalize(case, workers=workers, deadline_s=2.0)
+
+
+def test_a_deep_network_in_16_bits_may_round_in_another_order(workers: Workers) -> None:
+    case = problem(
+        "self.net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(24)]).bfloat16()",
+        "for layer in self.net:\n    x = x + layer(x.transpose(0, 1).contiguous().transpose(0, 1)).tanh()\nreturn x",
+        "torch.randn(256, 64).bfloat16()",
+    )
+    done = functionalize(case, workers=workers)
+    assert done.verified
+    with pytest.raises(ProblemError, match="disagrees"):
+        verify(case, done.source.replace("torch.tanh", "0.9 * torch.tanh"), done.arguments)
 
 
 def test_a_functional_form_that_disagrees_is_refused(workers: Workers) -> None:
