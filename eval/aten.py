@@ -129,6 +129,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("conv1d conv2d conv3d", replace(_PRODUCT, in_functional=True, one_hot=((1, "first"),))),
     ("conv_transpose1d conv_transpose2d conv_transpose3d bilinear", replace(_PRODUCT, in_functional=True)),
     ("scaled_dot_product_attention", replace(_PRODUCT, in_functional=True, random_if=("dropout_p",))),
+    ("_scaled_dot_product_flash_attention_for_cpu", replace(_PRODUCT, random_if=("dropout_p",))),
     ("lstm gru rnn_tanh rnn_relu", Operator(cost="recurrent", literal_numbers=True, random_if=("dropout", "train"))),
     # Views.
     ("squeeze unsqueeze unflatten movedim", _VIEW),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import sys
 import types
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from rag_kernels.eval.records import Problem, ProblemError
 
+_GPU = re.compile(r"cuda(:\d+)?")
 REQUIRED = {
     "Model": "class Model(nn.Module)",
     "get_inputs": "def get_inputs()",
@@ -77,12 +79,49 @@ def _natural(stem: str) -> tuple[int, str]:
     return (int(head) if head.isdigit() else -1, stem)
 
 
-def load_module(name: str, source: str) -> types.ModuleType:
-    """Execute source as a module of its own. Child processes only: this runs the user's code."""
+class _OnDevice(ast.NodeTransformer):
+    """Let a problem's text name the device that it is run on wherever it names a GPU."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        if isinstance(node.value, str) and _GPU.fullmatch(node.value):
+            return ast.copy_location(ast.Constant(self.device), node)
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        sides = [node.left, *node.comparators]  # a word beside `==` asks for a device and chooses none
+        node.left, *node.comparators = [s if isinstance(s, ast.Constant) else self.visit(s) for s in sides]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "cuda" and not _names_module(node.func.value):
+            moved = ast.Attribute(node.func.value, "to", ast.Load())
+            return ast.copy_location(ast.Call(moved, [ast.Constant(self.device)], []), node)
+        return node
+
+
+def _names_module(value: ast.expr) -> bool:
+    """Return whether a value is `torch`, whose `cuda` is a module."""
+    return isinstance(value, ast.Name) and value.id == "torch"
+
+
+def load_module(name: str, source: str, *, device: str | None = None) -> types.ModuleType:
+    """Execute source as a module of its own. Child processes only: this runs the user's code.
+
+    Where the source names a GPU ("cuda", "cuda:0", `.cuda()`) it gets `device`, so that a problem that was written for
+    a GPU is drawn and recorded without one; None leaves it as it is.
+    """
     module = types.ModuleType(f"rag_kernels_problem_{abs(hash(source))}")
     filename = f"<{name}>"
     module.__file__ = filename
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     sys.modules[module.__name__] = module
-    exec(compile(source, filename, "exec"), module.__dict__)
+    tree = ast.parse(source, filename)
+    if device is not None:
+        _OnDevice(device).visit(tree)
+        ast.fix_missing_locations(tree)
+    exec(compile(tree, filename, "exec"), module.__dict__)
     return module

@@ -133,6 +133,8 @@ class FunctionalProblem:
     features: Features
     verified: bool  # run against the module, and it agreed
     notice: str = ""  # for example: "verified at batch_size=16 instead of 4096"
+    # leaves of the inputs that the module changes in place; kernels get them as they were, and leave them so
+    written: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def tensors(self) -> tuple[TensorArgument, ...]:
@@ -266,6 +268,24 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedTensor:
+    """One argument of a contract; a dimension is a number that stays, or the name of a free size ("N", "2*N")."""
+
+    name: str
+    dtype: str
+    shape: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """The calls that a kernel was seen to be right for: sizes that were judged at several values are free."""
+
+    tensors: tuple[ServedTensor, ...]
+    following: tuple[str, ...]  # constants that had other values at the other sizes
+    alignment: Literal["element", "allocation"]  # of contiguous tensors: any, or as PyTorch allocates
+
+
+@dataclass(frozen=True, slots=True)
 class Passed:
     """Right on every check, and timed."""
 
@@ -281,6 +301,7 @@ class Passed:
     own_share: float | None = field(
         default=None, metadata=LATER
     )  # of a call's time, in its own code; None: not profiled
+    contract: Contract | None = field(default=None, metadata=LATER)
 
     @property
     def claims_speed(self) -> bool:

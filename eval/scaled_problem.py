@@ -8,8 +8,9 @@ hands in. Small numbers (kernel sizes, strides, heads, groups) are left alone.
 from __future__ import annotations
 
 import ast
+import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +56,27 @@ def odd_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     reaches = REACHES[: REACHES.index(reach) + 1]
     changes = {s.key: s.value + 1 for s in _sites(problem.source) if s.reach in reaches and s.value % 2 == 0}
     return _rewritten(problem, changes) if changes else None
+
+
+def size_names(problem: Problem) -> list[str]:
+    """Return the names of the integers that the text assigns; of `height = width = 32` both."""
+    return list(dict.fromkeys(name for site in _named(problem.source, least=1) for name in _own_names(site.key)))
+
+
+def resized(problem: Problem, sizes: Mapping[str, int]) -> Problem:
+    """Return the problem with other values for sizes, by their names in the text."""
+    data = problem.source.encode()
+    for site in sorted(_named(problem.source, least=1), key=lambda s: -s.start):
+        value = next((sizes[name] for name in _own_names(site.key) if name in sizes), None)
+        if value is not None:
+            data = data[: site.start] + str(value).encode("ascii") + data[site.end :]
+    return Problem(problem.name, data.decode())
+
+
+def _own_names(key: str) -> list[str]:
+    """Return the names under which a site is known: `height=width` has two, `shape[0]` one."""
+    names, bracket, item = key.partition("[")
+    return [f"{name}{bracket}{item}" for name in names.split("=")]
 
 
 def fit(problem: Problem, *, max_bytes: int, measure: Callable[[Problem], int]) -> tuple[Problem, str]:
@@ -178,11 +200,17 @@ def _literal_site(node: ast.Constant, reach: Reach, offsets: list[int]) -> Site:
 
 
 def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
-    return next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+    """Return a function of the problem; the bodies of all where one wraps another of its name."""
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    if not found:
+        return None
+    whole = copy.copy(found[-1])
+    whole.body = [statement for function in found for statement in function.body]
+    return whole
 
 
-def _named(source: str) -> list[Site]:
-    """Integers assigned to names, at module level and in get_inputs.
+def _named(source: str, *, least: int = 2) -> list[Site]:
+    """Integers assigned to names, at module level and in get_inputs; smaller ones than `least` are no sizes.
 
     Items of tuples are `name[0]`, `name[1]`...; `height = width = 32` is one site with the key `height=width`.
     """
@@ -202,7 +230,7 @@ def _named(source: str) -> list[Site]:
             )
             for key, expression in items:
                 number = _integer(expression)
-                if number is not None and number > 1:
+                if number is not None and number >= least:
                     found.append(Site(key, number, *_span(expression, offsets), "inputs"))
     return found
 

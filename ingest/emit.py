@@ -111,13 +111,15 @@ class _Writer:
         if len(items) == 1 and not whole:
             ((index, name),) = items.items()
             return f"{name} = {_indexable(expression)}[{index}]"
-        names = ", ".join(items.get(i, "_") for i in range(max(len(node.outputs), max(items) + 1)))
+        returned = len(overload(node.op)._schema.returns) if node.op.startswith("aten.") else 1  # None among them too
+        count = max(len(node.outputs), max(items) + 1, returned)
+        names = ", ".join(items.get(i, "_") for i in range(count))
         if not whole:
-            return f"{names}{',' if len(node.outputs) == 1 else ''} = {expression}"
+            return f"{names}{',' if count == 1 else ''} = {expression}"
         return f"{node.name} = {expression}; {names} = {node.name}"
 
     def _expression(self, node: Node) -> str:
-        if self.plain and node.op.startswith("aten."):
+        if node.op.startswith("aten.") and (self.plain or base_name(node.op).endswith("_backward")):  # not in Python
             return f"torch.ops.{node.op}({', '.join(self._arguments(node))})"
         if node.op == "torch.tensor":
             dtype = dict(node.kwargs)["dtype"]

@@ -6,6 +6,8 @@ fits, else scaled down with a notice that says which constants were reduced. Not
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import replace
 
 import psutil
@@ -13,7 +15,7 @@ import psutil
 from rag_kernels.eval.buffers.shared_arena import tensor_bytes
 from rag_kernels.eval.machine.device import nvidia_smi
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import Backend, FunctionalProblem, Problem
+from rag_kernels.eval.records import Backend, Device, FunctionalProblem, Problem
 from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.functionalize import functionalize
 
@@ -30,6 +32,15 @@ def room_bytes(backend: Backend) -> int:
     if free_mib is None:
         return host // CPU_SHARE  # CUDA without a GPU: candidates are only compiled
     return min((int(free_mib) << 20) // GPU_SHARE, host // 3)
+
+
+def room_on(device: Device) -> int:
+    """Return the same for a device that is not here, by the memory that its record names; without one, no bound."""
+    if device.backend == "cuda":
+        total_mib = re.match(r"(\d+)(?: MiB)?,", device.machine)
+        return (int(total_mib[1]) << 20) // GPU_SHARE if total_mib else sys.maxsize
+    total_gib = re.search(r"(\d+) GiB$", device.machine)
+    return (int(total_gib[1]) << 30) // CPU_SHARE if total_gib else sys.maxsize
 
 
 def footprint(problem: FunctionalProblem) -> int:

@@ -99,6 +99,7 @@ def _attempt(problem: Problem, *, plain: bool, resized: bool) -> FunctionalProbl
         features=features(graph),
         verified=verified,
         notice=notice,
+        written=graph.written,
     )
 
 
@@ -132,7 +133,7 @@ def _verified(
             continue
         if checked.id not in ran:
             run(checked)
-        compare(ran[checked.id], form(checked)[1].source)
+        compare(ran[checked.id], form(checked)[1].source, output_specs(form(checked)[0]))
         return True, f"verified at {smaller}" if smaller else ""
     return False, (
         "not verified against the module: it is too large to run here, and its sizes cannot be made smaller "

@@ -29,6 +29,7 @@ from rag_kernels.eval.records import (
 from rag_kernels.ingest.recording import RESERVED, Trace, spec_of, untangled
 
 _LITERAL_ELEMENTS = 64
+_BELOW_AUTOGRAD = frozenset({"convolution", "_softmax", "_log_softmax"})
 _DROPPED_KWARGS = {"layout", "pin_memory", "memory_format", "non_blocking", "device", "copy"}
 
 
@@ -40,6 +41,7 @@ class Functional:
     nodes: tuple[Node, ...]
     results: tuple[str, ...]
     mutated: tuple[str, ...]
+    written: tuple[str, ...]  # leaves of the inputs that the forward changes in place
     uses_random: bool
 
 
@@ -80,7 +82,8 @@ def functional(name: str, trace: Trace) -> Functional:
         if (_is_number(a) if isinstance(a, ScalarArgument) else a.role == "input" or a.name in used)
     )
     mutated = tuple(sorted({*walk.mutated, *trace.reassigned}))
-    return Functional(arguments, nodes, tuple(walk.results), mutated, any(is_random(n) for n in nodes))
+    written = tuple(sorted(walk.written, key=int))
+    return Functional(arguments, nodes, tuple(walk.results), mutated, written, any(is_random(n) for n in nodes))
 
 
 def refs(value: Value) -> list[str]:
@@ -116,10 +119,21 @@ def is_random(node: Node) -> bool:
 
 
 def _live(nodes: list[Node], results: list[str]) -> tuple[Node, ...]:
-    """Drop calls whose results nobody uses; random ones stay, because they advance the generator."""
-    wanted, kept = set(results), []
+    """Drop calls whose results nobody uses.
+
+    Where one of the others is random, all random ones stay, because they advance the generator.
+    """
+    needed = _reaching(nodes, results, set())
+    if not any(is_random(node) for node in needed):
+        return needed
+    return _reaching(nodes, results, {node.name for node in nodes if is_random(node)})
+
+
+def _reaching(nodes: list[Node], results: list[str], also: set[str]) -> tuple[Node, ...]:
+    """Return the calls that lead to the results, or to those named in `also`."""
+    wanted, kept = set(results) | also, []
     for node in reversed(nodes):
-        if node.name in wanted or is_random(node):
+        if node.name in wanted:
             kept.append(node)
             for value in (*node.args, *(v for _, v in node.kwargs)):
                 wanted.update(refs(value))
@@ -134,12 +148,16 @@ class _Walk:
         self.nodes: list[Node] = []
         self.results: list[str] = []
         self.mutated: set[str] = set()
+        self.written: set[str] = set()
         self.value: dict[fx.Node, Value] = {}
         self.sharing: dict[int, list[fx.Node]] = {}  # recorded values by storage
         self.owner: dict[int, str] = {}  # paths of state tensors by storage
+        self.given: dict[int, str] = {}  # leaves of the inputs by storage
         self.specs: dict[str, tuple[TensorSpec, ...]] = {}
         self.pending = iter(trace.placeholders)
-        self.path = {a.name: a.path for a in trace.arguments if isinstance(a, TensorArgument) and a.role != "input"}
+        tensors = [a for a in trace.arguments if isinstance(a, TensorArgument)]
+        self.path = {a.name: a.path for a in tensors if a.role != "input"}
+        self.leaf = {a.name: a.path for a in tensors if a.role == "input"}
         self.taken = {a.name for a in trace.arguments} | RESERVED
 
     def visit(self, node: fx.Node) -> None:
@@ -149,6 +167,8 @@ class _Walk:
             self.specs[name] = (spec_of(node.meta["val"]),)
             if name in self.path:
                 self.owner[_storage(node)] = self.path[name]
+            else:
+                self.given[_storage(node)] = self.leaf[name]
         elif node.op == "get_attr":
             self._literal(node)
         elif node.op == "output":
@@ -210,6 +230,8 @@ class _Walk:
             self._add(node, "aten.transpose.int", (args[0], 0, 1), {})
         elif known.reshape:
             self._add(node, "aten.reshape.default", (args[0], tuple(node.meta["val"].shape)), {})
+        elif name in _BELOW_AUTOGRAD:
+            self._add(node, *_as_written(name, args, len(node.meta["val"].shape) - 2), {})
         else:
             args = self._without_statistics(node, op, name, args)
             self._add(node, f"aten.{_canonical(name, op._overloadname)}", args, kwargs)
@@ -245,6 +267,8 @@ class _Walk:
     def _note_mutation(self, target: Any) -> None:
         if isinstance(target, fx.Node) and _storage(target) in self.owner:
             self.mutated.add(self.owner[_storage(target)])
+        if isinstance(target, fx.Node) and _storage(target) in self.given:
+            self.written.add(self.given[_storage(target)])
 
     def _inplace(
         self, node: fx.Node, op: OpOverload, name: str, args: tuple[Value, ...], kwargs: dict[str, Value]
@@ -323,6 +347,17 @@ class _Walk:
             candidate, number = f"{name}_{number}", number + 1
         self.taken.add(candidate)
         return candidate
+
+
+def _as_written(name: str, args: tuple[Value, ...], axes: int) -> tuple[str, tuple[Value, ...]]:
+    """Return the call of which this is the form below autograd, where gradients are recorded."""
+    if name != "convolution":
+        return f"aten.{name.removeprefix('_')}.int", args[:2]
+    data, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args
+    if transposed:
+        order = (data, weight, bias, stride, padding, output_padding, groups, dilation)
+        return f"aten.conv_transpose{axes}d.{'default' if axes == 1 else 'input'}", order
+    return f"aten.conv{axes}d.default", (data, weight, bias, stride, padding, dilation, groups)
 
 
 def _canonical(name: str, variant: str) -> str:

@@ -30,15 +30,27 @@ _ALONG = frozenset(
 )
 _LOSSES = frozenset("cross_entropy_loss nll_loss nll_loss_nd nll_loss2d".split())
 _MARGINS = frozenset("multi_margin_loss multilabel_margin_loss".split())
+_ALTERNATIVES = 16  # sums of values that may each come from several inputs
 _WRAPPING = frozenset("index index_put _unsafe_index index_add index_select take put".split())  # -1 is the last
 
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """A value of the graph that is an input's plus an offset."""
+    """A value of the graph that is a sum of inputs, each times a number above 0, and an offset: `row * 64 + column`."""
 
-    path: str
-    offset: int
+    terms: tuple[tuple[str, int], ...]  # leaf and factor, the largest factor first
+    offset: int = 0
+
+    def plus(self, other: _Origin) -> _Origin:
+        """Return the sum of two."""
+        factors = dict(self.terms)
+        for path, factor in other.terms:
+            factors[path] = factors.get(path, 0) + factor
+        return _Origin(tuple(sorted(factors.items(), key=lambda t: -t[1])), self.offset + other.offset)
+
+    def times(self, factor: int) -> _Origin:
+        """Return it times a positive number."""
+        return _Origin(tuple((path, f * factor) for path, f in self.terms), self.offset * factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,7 @@ def _bounds(graph: Functional) -> list[Bound]:
     """Return the narrowest bound of each integer input that something reads as indices."""
     specs = _specs(graph)
     origins: dict[str, frozenset[_Origin]] = {
-        a.name: frozenset({_Origin(a.path, 0)})
+        a.name: frozenset({_Origin(((a.path, 1),))})
         for a in graph.arguments
         if isinstance(a, TensorArgument) and a.role == "input" and _is_integer(a.spec)
     }
@@ -68,24 +80,43 @@ def _bounds(graph: Functional) -> list[Bound]:
     for node in graph.nodes:
         for read in _reads(node, specs):
             for origin in (o for name in refs(read.indices) for o in origins.get(name, ())):
-                _narrow(found, origin, read)
+                for bound in _bounded(origin, read):
+                    _narrow(found, bound)
         origins[node.name] = _moved(node, origins)
     return [b for b in found.values() if b.low < b.high]
 
 
-def _narrow(found: dict[str, Bound], origin: _Origin, read: _Read) -> None:
-    low, high = max(0, -origin.offset), read.size - origin.offset
-    kept = None if read.kept is None else read.kept - origin.offset
-    known = found.get(origin.path)
-    if known is None:
-        found[origin.path] = Bound(origin.path, low, high, read.wraps and not origin.offset, kept)
+def _bounded(origin: _Origin, read: _Read) -> Iterator[Bound]:
+    """Yield bounds of the inputs that an index is made of, such that it stays within what is read.
+
+    Of a sum, the largest factor counts whole blocks of the size, and each other one what lies within a block.
+    """
+    (lead, factor), *others = origin.terms
+    if others:
+        room, block = read.size - origin.offset, factor
+        if origin.offset >= 0:
+            yield Bound(lead, 0, room // factor, False, None)
+            for path, within in others:
+                yield Bound(path, 0, block // within, False, None)
+                block = within
         return
-    found[origin.path] = Bound(
-        origin.path,
-        max(low, known.low),
-        min(high, known.high),
-        known.wraps or (read.wraps and not origin.offset),
-        kept if known.kept is None else known.kept,
+    plain = factor == 1 and not origin.offset
+    kept = read.kept - origin.offset if read.kept is not None and factor == 1 else None
+    high = (read.size - 1 - origin.offset) // factor + 1
+    yield Bound(lead, max(0, -(origin.offset // factor)), high, read.wraps and plain, kept)
+
+
+def _narrow(found: dict[str, Bound], new: Bound) -> None:
+    known = found.get(new.path)
+    if known is None:
+        found[new.path] = new
+        return
+    found[new.path] = Bound(
+        new.path,
+        max(new.low, known.low),
+        min(new.high, known.high),
+        known.wraps or new.wraps,
+        new.kept if known.kept is None else known.kept,
     )
 
 
@@ -99,7 +130,7 @@ def _is_integer(spec: TensorSpec) -> bool:
 
 
 def _moved(node: Node, origins: dict[str, frozenset[_Origin]]) -> frozenset[_Origin]:
-    """Return what a node's values are made of, as far as that is one input's values plus a constant."""
+    """Return what a node's values are made of, as far as that is a sum of inputs' values and a constant."""
     name = base_name(node.op)
     first = [origins.get(r, frozenset()) for r in refs(node.args[0])] if node.args else []
     from_below = name in {"clamp_min", "relu"} or (name == "clamp" and bind(node).get("max") is None)
@@ -108,10 +139,23 @@ def _moved(node: Node, origins: dict[str, frozenset[_Origin]]) -> frozenset[_Ori
     if name in {"where", "masked_fill"}:  # what a mask replaces was no index, perhaps: the rest is
         chosen = node.args[1:] if name == "where" else node.args[:1]
         return frozenset(o for v in chosen for r in refs(v) for o in origins.get(r, ()))
-    if name in {"add", "sub"} and len(node.args) > 1 and isinstance(node.args[1], int) and not node.kwargs:
-        step = node.args[1] if name == "add" else -node.args[1]
-        return frozenset(_Origin(o.path, o.offset + step) for known in first for o in known)
-    return frozenset()
+    if name not in {"add", "sub", "mul"} or len(node.args) < 2 or node.kwargs:
+        return frozenset()
+    left, right = (_summand(value, origins) for value in node.args[:2])
+    if name == "mul":
+        factors = [v for v in node.args[:2] if isinstance(v, int) and v > 0]
+        return frozenset(o.times(factor) for factor in factors for o in {*left, *right} if o.terms)
+    if name == "sub":
+        right = frozenset(_Origin((), -o.offset) for o in right if not o.terms)
+    sums = [a.plus(b) for a in left for b in right]
+    return frozenset(o for o in sums if o.terms) if len(sums) <= _ALTERNATIVES else frozenset()
+
+
+def _summand(value: Value, origins: dict[str, frozenset[_Origin]]) -> frozenset[_Origin]:
+    """Return what one operand is made of; a number is an offset."""
+    if isinstance(value, int):
+        return frozenset({_Origin((), value)})
+    return origins.get(value.name, frozenset()) if isinstance(value, Ref) else frozenset()
 
 
 def _reads(node: Node, specs: dict[str, TensorSpec]) -> Iterator[_Read]:
@@ -143,6 +187,8 @@ def _reads(node: Node, specs: dict[str, TensorSpec]) -> Iterator[_Read]:
         classes_given = given.get("num_classes", -1)
         if isinstance(classes_given, int) and classes_given > 0:
             yield _Read(given["self"], classes_given)
+    elif name == "bincount" and given.get("minlength"):
+        yield _Read(given["self"], int(str(given["minlength"])))
     elif name == "ctc_loss":
         steps, _, classes = _shape(given["log_probs"], specs)
         yield _Read(given["targets"], classes)

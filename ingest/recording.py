@@ -11,6 +11,7 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -25,6 +27,7 @@ from rag_kernels.eval.buffers.shared_arena import ITEM_BYTES
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.records import Argument, Problem, ProblemError, Role, ScalarArgument, TensorArgument, TensorSpec
 from rag_kernels.ingest.recurrent import shape_only_recurrence
+from rag_kernels.ingest.stand_ins import bincount_of_minlength, of_backward, replaced_parameters
 
 _VALUE_READS = (DataDependentOutputException, DynamicOutputShapeException)
 
@@ -60,7 +63,7 @@ def execute(problem: Problem) -> ModuleType:
     """
     checked = problem_from_source(problem.name, problem.source)
     try:
-        return load_module(checked.name, checked.source)
+        return load_module(checked.name, checked.source, device="cpu")
     except ModuleNotFoundError as error:
         raise ProblemError(
             f"{problem.name} imports {error.name!r}, which cannot be found here; a problem is one file, so copy what "
@@ -137,7 +140,7 @@ def trace(problem: Problem) -> Trace:
         reassigned.extend(_replaced(model, state, owned))
         return tensors_of(problem, result)
 
-    with mode, torch.no_grad(), shape_only_recurrence():
+    with mode, torch.no_grad(), shape_only_recurrence(), bincount_of_minlength(), replaced_parameters():
         fakes = [mode.from_tensor(t) if not _is_fake(t, mode) else t for t in tensors]
         graph = _record(problem, forward, fakes)
     owned_names = names[len(leaves) :]
@@ -176,7 +179,7 @@ def refuse_dtype(problem: Problem, spec: TensorSpec) -> None:
 def _fake_or_real(mode: FakeTensorMode, call: Callable[[], Any]) -> Any:
     """Call under fake tensors; for real when the code reads a tensor's value."""
     try:
-        with mode:
+        with mode, replaced_parameters():
             return call()
     except _VALUE_READS:
         return call()
@@ -186,14 +189,43 @@ def _is_fake(tensor: Tensor, mode: FakeTensorMode) -> bool:
     return getattr(tensor, "fake_mode", None) is mode
 
 
+class _RunsAutograd(Exception):
+    """The forward computes gradients."""
+
+
+@contextmanager
+def _without_autograd() -> Iterator[None]:
+    """Raise _RunsAutograd inside the block where gradients are computed, by whatever function."""
+    engine: Any = torch.autograd  # both `grad` and `backward` look this name up there
+    run = engine._engine_run_backward
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise _RunsAutograd
+
+    engine._engine_run_backward = refuse
+    try:
+        yield
+    finally:
+        engine._engine_run_backward = run
+
+
+def _recorded(forward: Callable[..., Any], fakes: list[Tensor]) -> fx.GraphModule:
+    """Record a forward as it is written, or below autograd where it computes gradients."""
+    try:
+        with _without_autograd():
+            return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
+    except _RunsAutograd:
+        return make_fx(forward, decomposition_table=of_backward(), _allow_non_fake_inputs=True)(*fakes)
+
+
 def _record(problem: Problem, forward: Callable[..., Any], fakes: list[Tensor]) -> fx.GraphModule:
     try:
-        return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
+        return _recorded(forward, fakes)
     except DynamicOutputShapeException as error:
         raise ProblemError(
             f"{problem.name}: the forward calls {_operator_of(error)}, whose result's shape depends on the data, and a "
             "kernel's outputs have fixed shapes; write it with an operator of fixed shape (a mask instead of nonzero "
-            "or masked_select, scatter_add into zeros instead of bincount)."
+            "or masked_select, bincount with a minlength that is above all values)."
         ) from error
     except DataDependentOutputException as error:
         raise ProblemError(
@@ -211,13 +243,26 @@ def _operator_of(error: DynamicOutputShapeException) -> str:
 
 
 def untangled(graph: fx.GraphModule) -> fx.GraphModule:
-    """Return the same graph without writes through views, by torch's own functionalization (which splits
-    operators up).
+    """Return the same graph without writes through views, by torch's own functionalization.
+
+    What it leaves in its arguments is written at the end, as a copy.
     """
     fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
     mode = next(fake.fake_mode for fake in fakes)
+
+    def with_arguments(*values: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
+        return graph(*values), values
+
+    def forward(*values: Tensor) -> Any:
+        pure = dispatch_functionalize(with_arguments, FunctionalTensorMode(pre_dispatch=True, export=True))
+        results, left = pure(*values)
+        for value, new in zip(values, left, strict=True):
+            if new is not value:
+                value.copy_(new)
+        return results
+
     with mode, torch.no_grad():
-        return make_fx(torch.func.functionalize(graph, remove="mutations"), _allow_non_fake_inputs=True)(*fakes)
+        return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
 
 
 def tensors_of(problem: Problem, result: Any) -> list[Tensor]:

@@ -18,6 +18,7 @@ from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem
 from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
+from rag_kernels.ingest.gradients import load_backward
 from rag_kernels.options import Keywords, Options, options_of
 from rag_kernels.records import Writer
 from rag_kernels.wiring import open_session, target_backend
@@ -30,17 +31,19 @@ def generate(
     judge: Judge | None = None,
     archive: Archive | str | Path | None = None,
     resume: str | None = None,
+    backward: bool = False,
     **options: Unpack[Keywords],
 ) -> Iterator[Attempt]:
     """Write, prove, time and archive kernels for a problem file; yields each attempt as it is judged.
 
     Other keywords are the fields of `Options`: `models`, `device`, `effort`, `hint`... An `archive` is a place or an
     open one. A writer, a judge or an open archive is used as it is and not closed: see `open_session`. A problem or an
-    option that cannot be used raises here, before anything is asked for.
+    option that cannot be used raises here, before anything is asked for. `backward` takes the gradients of the
+    problem's inputs and parameters for the problem.
     """
     place, opened = _place(archive)
     return generate_for(
-        load_problem(Path(problem)),
+        _load(problem, backward=backward),
         options_of(options, place),
         writer=writer,
         judge=judge,
@@ -71,10 +74,11 @@ def evaluate(
     judge: Judge | None = None,
     archive: Archive | str | Path | None = None,
     confirm: bool = True,
+    backward: bool = False,
     **options: Unpack[Keywords],
 ) -> Attempt:
     """Judge a kernel from outside and return what came of it (of its confirmation, when it passed)."""
-    loaded = load_problem(Path(problem))
+    loaded = _load(problem, backward=backward)
     place, opened = _place(archive)
     settings = options_of(options, place)
     candidate = candidate_from_file(Path(kernel), judge.device.backend if judge else target_backend(settings))
@@ -82,11 +86,15 @@ def evaluate(
         return list(session.evaluate(loaded, candidate, confirm=confirm))[-1]
 
 
-def functionalize(problem: str | Path) -> FunctionalProblem:
+def functionalize(problem: str | Path, *, backward: bool = False) -> FunctionalProblem:
     """The problem as a parameterized call, checked against the module, with its features."""
-    loaded = load_problem(Path(problem))
+    loaded = _load(problem, backward=backward)
     with Workers() as workers:
         return functionalize_problem(loaded, workers=workers)
+
+
+def _load(problem: str | Path, *, backward: bool) -> Problem:
+    return load_backward(Path(problem)) if backward else load_problem(Path(problem))
 
 
 def _place(archive: Archive | str | Path | None) -> tuple[str, Archive | None]:

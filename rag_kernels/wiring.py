@@ -27,7 +27,7 @@ from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
 from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
+from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes, room_on
 from rag_kernels.ingest.pipeline import index_attempt
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.llm.client import LLM, Completer
@@ -145,7 +145,8 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
     stock(archive, embedder)
     with Workers() as workers:
         device = device_for(options, target, workers)
-        room, here = room_bytes("cpu"), Path(options.cache) if options.cache else default_cache()
+        room = room_on(device) if target else room_bytes(device.backend)  # of where it is judged
+        here = Path(options.cache) if options.cache else default_cache()
         facts = told_hardware(device, target.parent) if target else ()
         if options.models and target is None:
             facts = hardware(device, workers, here)

@@ -6,8 +6,8 @@ import pytest
 
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import ProblemError
-from rag_kernels.ingest.fitting import footprint, functionalize_to_fit, room_bytes
+from rag_kernels.eval.records import Device, ProblemError
+from rag_kernels.ingest.fitting import footprint, functionalize_to_fit, room_bytes, room_on
 
 LARGE = """
 import torch
@@ -32,6 +32,14 @@ def get_init_inputs():
 def workers() -> Iterator[Workers]:
     with Workers() as pool:
         yield pool
+
+
+def test_a_device_elsewhere_has_room_by_its_own_memory() -> None:
+    far = Device("cuda", "NVIDIA H200", "sm_90", 1.0, 1.0, machine="143771, 700.00, 1980")
+    assert room_on(far) == (143771 << 20) // 7
+    host = Device("cpu", "AMD EPYC", "x86-64-v4", 1.0, 1.0, machine="model 25-1-1, 8 cores, 32 MiB of cache, 48 GiB")
+    assert room_on(host) == (48 << 30) // 24
+    assert room_on(Device("cuda", "unknown", "sm_90", 1.0, 1.0)) > 1 << 60
 
 
 def test_seventeen_gigabytes_are_scaled_down_with_a_notice(workers: Workers) -> None:

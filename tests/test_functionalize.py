@@ -11,6 +11,7 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
 from rag_kernels.ingest.functionalize import PRELOAD, functionalize, functionalize_many
+from rag_kernels.ingest.gradients import backward_problem
 from rag_kernels.ingest.graph import refs
 from rag_kernels.ingest.recording import state_at
 from rag_kernels.ingest.verify import verify
@@ -254,6 +255,102 @@ def test_a_short_time_fourier_transform_pads_once(workers: Workers, center: bool
     assert done.verified and "torch.stft(" in done.source
 
 
+def test_counts_below_a_minlength_have_a_fixed_shape(workers: Workers) -> None:
+    counted = problem(
+        "pass", "return torch.bincount(x, w, minlength=16)", "torch.randint(0, 16, (99,)), torch.rand(99)"
+    )
+    done = functionalize(Problem("counted", counted.source.replace("self, x", "self, x, w")), workers=workers)
+    assert done.verified and [(s.shape, s.dtype) for s in done.outputs] == [((16,), "float32")]
+
+
+def test_a_problem_written_for_a_gpu_is_recorded_without_one(workers: Workers) -> None:
+    done = functionalize(
+        problem(
+            "self.w = nn.Parameter(torch.ones(8, device='cuda')).cuda()",
+            "mask = torch.ones(8, device=torch.device(DEVICE))\n"
+            "assert (x.cuda() == x).all is not None and x.device.type != 'cuda'\nreturn x.to('cuda:0') * self.w * mask",
+            "torch.randn(4, 8, device=DEVICE, generator=torch.Generator('cuda').manual_seed(1))",
+            constants="DEVICE = 'cuda'",
+        ),
+        workers=workers,
+    )
+    assert done.verified and done.arguments[0].name == "x"
+
+
+def test_a_module_may_be_built_and_converted_in_the_forward(workers: Workers) -> None:
+    made = "layer = nn.Linear(8, 4)\nlayer.weight = nn.Parameter(x[:4])\nlayer.bias = nn.Parameter(x[0, :4])\n"
+    done = functionalize(
+        problem("pass", made + "return layer.double()(x.double())", "torch.randn(6, 8)"), workers=workers
+    )
+    assert done.verified and not done.uses_random and done.outputs[0].dtype == "float64"
+
+
+def test_a_module_may_be_converted_while_it_is_built(workers: Workers) -> None:
+    init = "self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(torch.bfloat16).eval()\nself.net.float()"
+    done = functionalize(
+        problem(f"{init}.double()", "return self.net(x.double())", "torch.randn(2, 3, 8, 8)"), workers=workers
+    )
+    assert done.verified and {a.role for a in done.tensors} == {"input", "parameter", "buffer"}
+    assert {a.spec.dtype for a in done.tensors if a.role == "parameter"} == {"float64"}
+
+
+MOBILE = (
+    HEAD
+    + """
+BATCH, CHANNELS, SIZE = 2, 8, 12
+
+
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        wide = channels * 4
+        self.expand = nn.Sequential(nn.Conv2d(channels, wide, 1), nn.BatchNorm2d(wide), nn.SiLU(inplace=True))
+        self.depthwise = nn.Sequential(nn.Conv2d(wide, wide, 3, padding=1, groups=wide), nn.SiLU(inplace=True))
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, wide, 1), nn.Sigmoid())
+        self.project = nn.Sequential(nn.Conv2d(wide, channels, 1, bias=False), nn.BatchNorm2d(channels))
+
+    def forward(self, x):
+        y = self.depthwise(self.expand(x))
+        return x + self.project(y * self.squeeze(y))
+
+
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.net = nn.Sequential(
+            Block(channels), Block(channels), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2, inplace=True)
+        ).eval()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def get_inputs():
+    return [torch.randn(BATCH, CHANNELS, SIZE, SIZE)]
+
+
+def get_init_inputs():
+    return [CHANNELS]
+"""
+)
+
+
+def test_a_network_as_efficientnet_is_recorded_forward_and_backward(workers: Workers) -> None:
+    forward = functionalize(Problem("mobile", MOBILE), workers=workers)
+    backward = functionalize(backward_problem(Problem("mobile", MOBILE)), workers=workers)
+    for done in (forward, backward):
+        assert done.verified and not done.uses_random and not done.mutated and not done.written
+    parameters = sum(a.role == "parameter" for a in forward.tensors)
+    assert len(backward.outputs) == 1 + parameters  # of the input, and of each
+    assert {"aten.conv2d.default"} == {n.op for n in backward.nodes if "conv" in n.op and "backward" not in n.op}
+
+
+def test_inputs_that_the_forward_changes_are_named(workers: Workers) -> None:
+    case = problem("pass", "out[...] = torch.relu(x) + out\nreturn out", "torch.randn(4, 8), torch.ones(4, 8)")
+    done = functionalize(Problem("case", case.source.replace("self, x", "self, x, out")), workers=workers)
+    assert done.verified and done.written == ("1",)
+
+
 def test_none_and_strings_among_the_inputs_are_constants(workers: Workers) -> None:
     case = problem(
         "pass",
@@ -271,6 +368,24 @@ def test_writes_through_views_become_values(workers: Workers) -> None:
     done = functionalize(problem("pass", forward, "torch.randn(4, 8)"), workers=workers)
     assert done.verified
     assert not any(node.op.split(".")[1].endswith("_") for node in done.nodes)
+
+
+def test_a_cache_written_through_a_view_is_an_update_and_splits_nothing_up(workers: Workers) -> None:
+    case = problem(
+        "self.register_buffer('cache', torch.zeros(2, 4, 8, 16))",
+        "self.cache[:, :, 3:5] = x\nreturn F.scaled_dot_product_attention(x, self.cache, self.cache.clone())",
+        "torch.randn(2, 4, 2, 16)",
+    )
+    done = functionalize(case, workers=workers)
+    assert done.verified and done.mutated == ("cache",) and not done.uses_random
+    assert [n.op for n in done.nodes][-1] == "aten.scaled_dot_product_attention.default"
+
+
+def test_a_view_of_an_input_may_be_written_to(workers: Workers) -> None:
+    done = functionalize(
+        problem("pass", "x[:, 1:] = x[:, :-1].clone()\nx[:, 0] = 7\nreturn x * 2", "torch.randn(4, 8)"), workers=workers
+    )
+    assert done.verified and done.written == ("0",)
 
 
 def test_an_operator_with_another_spelling_in_python_is_written_as_recorded(workers: Workers) -> None:
@@ -299,7 +414,10 @@ BAD = {
     "copy what it needs of a file of your own into it": Problem("p", "import not_a_package_at_all\n" + CONV.source),
     "depends on the data": problem("pass", "return x * 2 if x.sum() > 0 else x", "torch.randn(4)"),
     "calls aten.bincount, whose result's shape depends on the data": problem(
-        "pass", "return torch.bincount(x, minlength=16)", "torch.randint(0, 16, (4,))"
+        "pass", "return torch.bincount(x)", "torch.randint(0, 16, (4,))"
+    ),
+    "returns [21] where [16] was recorded": problem(
+        "pass", "return torch.bincount(x, minlength=16)", "torch.arange(21)"
     ),
     "is sparse_coo, and kernels take dense ones": problem("pass", "return x @ x", "torch.randn(4, 4).to_sparse()"),
     "a tensor of float8_e4m3fn": problem("pass", "return x.float() * 2", "torch.randn(4, 4).to(torch.float8_e4m3fn)"),
@@ -324,6 +442,18 @@ def test_a_forward_that_hangs_is_given_up_at_the_deadline(workers: Workers) -> N
     case = problem("pass", "while True: pass", "torch.randn(4)")
     with pytest.raises(ProblemError, match="not functionalized within 2 s"):
         functionalize(case, workers=workers, deadline_s=2.0)
+
+
+def test_a_deep_network_in_16_bits_may_round_in_another_order(workers: Workers) -> None:
+    case = problem(
+        "self.net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(24)]).bfloat16()",
+        "for layer in self.net:\n    x = x + layer(x.transpose(0, 1).contiguous().transpose(0, 1)).tanh()\nreturn x",
+        "torch.randn(256, 64).bfloat16()",
+    )
+    done = functionalize(case, workers=workers)
+    assert done.verified
+    with pytest.raises(ProblemError, match="disagrees"):
+        verify(case, done.source.replace("torch.tanh", "0.9 * torch.tanh"), done.arguments)
 
 
 def test_a_functional_form_that_disagrees_is_refused(workers: Workers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ def make(variant: str, model: torch.nn.Module, inputs: Sequence[Any]) -> Callabl
     if variant == "graph":
         return _graph(model, inputs)
     _keep_headers()
+    with contextlib.suppress(AttributeError):  # a torch without it leaves what computes gradients eager
+        torch._dynamo.config.trace_autograd_ops = True
     return torch.compile(model, mode="max-autotune" if variant == "autotune" else None)
 
 

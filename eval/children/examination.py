@@ -53,7 +53,7 @@ class LoadedCandidate:
 
     def __init__(self, fp: FunctionalProblem, device: torch.device, seed: int) -> None:
         self.fp, self.device, self.seed = fp, device, seed
-        module = load_module(fp.problem.name, fp.problem.source)
+        module = load_module(fp.problem.name, fp.problem.source, device=str(device))
         self.get_inputs = module.get_inputs
         with device:
             torch.manual_seed(seed)

@@ -4,7 +4,7 @@ Role of a forked child (`serve`). It makes draws of inputs and parameters, answe
 compiled) on the content that the judge has laid out, computes the fp64 oracle, and compares outputs with it: bytes
 that the judge, or on a GPU this worker, has copied. It never sees a candidate.
 Parameters are views over the shared content, so a call always uses the current ones; buffers that the module
-updates are private and restored before each call.
+updates, and inputs that it changes in place, are private and restored before each call.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Reference:
         self.kept_outputs = KeptOutputs()
         self.answers: dict[int, Answer] = {}
         self.draws: list[list[torch.Tensor]] = []
-        module = load_module(self.fp.problem.name, self.fp.problem.source)
+        module = load_module(self.fp.problem.name, self.fp.problem.source, device=message.device)
         with self.device:
             self.init_inputs = module.get_init_inputs()
             self.get_inputs = module.get_inputs
@@ -228,7 +228,7 @@ class Reference:
         """Let the module's tensors and the input leaves be views of the content."""
         for argument, tensor in zip(self.fp.tensors, self.on_device, strict=True):
             if argument.role == "input":
-                self.leaves[int(argument.path)] = tensor
+                self.leaves[int(argument.path)] = tensor.clone() if argument.path in self.fp.written else tensor
             elif argument.path not in self.mutated:
                 self._attribute(argument.path).data = tensor
 
@@ -239,6 +239,9 @@ class Reference:
         content = {a.path: t for a, t in zip(self.fp.tensors, self.on_device, strict=True)}
         for path, initial in self.mutated.items():
             self._attribute(path).copy_(content.get(path, initial))
+        for argument, tensor in zip(self.fp.tensors, self.on_device, strict=True):
+            if argument.role == "input" and argument.path in self.fp.written:
+                self.leaves[int(argument.path)].copy_(tensor)
 
     def draw(self, seed: int, kind: str, arena: list[torch.Tensor]) -> Drawn:
         """Make one draw of all tensor arguments, in the arena or, on a GPU, there; for the kinds see
@@ -387,7 +390,14 @@ class Reference:
 
     def _own(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Results that no later call changes: copies of those that are part of the content or of the module."""
-        held = [*self.on_device, *self.model.parameters(), *self.model.buffers(), *(t for *_, t in self.plain)]
+        written = [self.leaves[int(leaf)] for leaf in self.fp.written]
+        held = [
+            *self.on_device,
+            *self.model.parameters(),
+            *self.model.buffers(),
+            *(t for *_, t in self.plain),
+            *written,
+        ]
         storages = {t.untyped_storage().data_ptr() for t in held}
         return [t.clone() if t.untyped_storage().data_ptr() in storages else t for t in results]
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from rag_kernels.eval.buffers.call_content import Recipe
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.build.products import Library, Programs
+from rag_kernels.eval.contract import contract
 from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
 from rag_kernels.eval.instruments.sanitizers import (
     SOFT_TOOLS,
@@ -24,7 +25,16 @@ from rag_kernels.eval.instruments.sanitizers import (
 )
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
-from rag_kernels.eval.records import Candidate, Measurement, Passed, Ratio, Rejected, Verdict
+from rag_kernels.eval.records import (
+    Candidate,
+    Contract,
+    FunctionalProblem,
+    Measurement,
+    Passed,
+    Ratio,
+    Rejected,
+    Verdict,
+)
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
@@ -68,6 +78,7 @@ class Trial:
         self.thorough = thorough or self.session.limits.thorough
         self.without = self.session.limits.without
         self.found = Findings()
+        self.served: list[FunctionalProblem] = []  # at the other sizes at which it was right
         self.stage_s: dict[str, float] = {}
 
     def run(self, baseline: Baseline | None) -> Verdict:
@@ -113,6 +124,12 @@ class Trial:
             return work()
         finally:
             self.stage_s[name] = self.stage_s.get(name, 0.0) + perf_counter() - start
+
+    def _contract(self) -> Contract:
+        """Return what it serves: the sizes at which it was right, unless it failed at others."""
+        served = [] if "shape-specialised" in self.found.labels else self.served
+        tight = bool(served) and not self.session.on_gpu and "guard pages" not in self.without
+        return contract(self.session.fp, served, any_alignment=tight)
 
     # Checks
 
@@ -170,6 +187,7 @@ class Trial:
             self.found.notes.append(f"at {sizes} ({session.fp.notice or 'scaled'}): {reason}"[:300])
             return stopped.alive
         self.found.checks.append(sizes)
+        self.served.append(session.fp)
         return True
 
     def _sanitize(self) -> None:
@@ -373,6 +391,7 @@ class Trial:
             notes=tuple(found.notes),
             labels=tuple(found.labels),
             own_share=seen.own_share,
+            contract=self._contract(),
         )
         if passed.claims_speed:  # what is under suspicion is no bar for others
             self.known.leader.note(against_eager.low)

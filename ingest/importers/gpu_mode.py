@@ -2,9 +2,9 @@
 
 Comes in: a checkout of reference-kernels, a set of problems, or one problem. Goes out: the problem of each folder, and
 an `Imported` for each submission: `submission.py`, `submissions/*.py`, and `solutions/correct/` and `solutions/wrong/`
-with what these names claim. The problem is the last benchmark case, which is the ranked one by default. What a file
-takes from its neighbours (`from utils import ...`) is put into its text, so that it stands alone; types from `task`
-become `object`.
+with what these names claim. The problem is the last benchmark case, which is the ranked one by default; its seed
+follows `torch.manual_seed`, so that draws differ. What a file takes from its neighbours (`from utils import ...`) is
+put into its text, so that it stands alone; types from `task` become `object`.
 
 None of their code is part of rag-kernels. Since June 2026 the repository has a licence of its own, which speaks of
 training and of systems that improve models: read it. Its texts stay in your archive; bundles leave them out.
@@ -52,12 +52,17 @@ class Model(torch.nn.Module):
 
 
 def get_inputs():
-    data = generate_input(**{case!r})
+{sizes}
+    data = generate_input({arguments})
     return list(data) if isinstance(data, tuple) else [data]
 
 
 def get_init_inputs():
     return []
+
+
+def get_workloads():
+    return {workloads!r}
 """
 
 SUBMISSION = """
@@ -119,11 +124,13 @@ def _problem(folder: _Folder, name: str, where: str) -> Imported:
     cases = task.get("benchmarks") or task.get("tests")
     if not isinstance(cases, list) or not isinstance(cases[-1], dict):
         raise ValueError("it lists neither benchmarks nor tests")
+    if task.get("multi_gpu"):
+        raise ValueError("it is for several GPUs, and a kernel here runs on one")
     source = _flat(folder.path / "reference.py", folder.modules)
     for required in ("ref_kernel", "generate_input"):
         if f"def {required}(" not in source:
             raise ValueError(f"reference.py does not define {required}")
-    problem = known_problem(name, source.rstrip() + REFERENCE.format(case=cases[-1]))
+    problem = known_problem(name, source.rstrip() + _in_kernelbench_form(cases))
     if isinstance(problem, str):
         raise ValueError(problem)
     details = {"case": cases[-1], "cases": len(cases), "ranking_by": task.get("ranking_by", "last")}
@@ -132,10 +139,32 @@ def _problem(folder: _Folder, name: str, where: str) -> Imported:
         origin=where,
         licence=_licence(folder.path),
         attribution=ATTRIBUTION,
-        notes=("needs several GPUs",) if task.get("multi_gpu") else (),
         details=json.dumps(details, sort_keys=True, default=str),
     )
     return Imported(stated(problem, source.replace("ref_kernel", "module_fn")), None, claim)
+
+
+def _in_kernelbench_form(cases: list[dict[str, Any]]) -> str:
+    """Return the lines that make a reference a problem: sizes as integers, and a seed that follows PyTorch's own.
+
+    The other cases are its workloads where they differ in sizes alone.
+    """
+    case = cases[-1]
+    values = {name: "torch.initial_seed() % 2**31" if name == "seed" else repr(value) for name, value in case.items()}
+    sizes = "\n".join(f"    {name} = {value}" for name, value in values.items())
+    workloads = [_sizes(other) for other in cases if isinstance(other, dict) and _rest(other) == _rest(case)]
+    arguments = ", ".join(f"{name}={name}" for name in values)
+    return REFERENCE.format(sizes=sizes, arguments=arguments, workloads=workloads)
+
+
+def _sizes(case: dict[str, Any]) -> dict[str, int]:
+    return {n: v for n, v in case.items() if type(v) is int and v > 0 and n != "seed"}
+
+
+def _rest(case: dict[str, Any]) -> dict[str, Any]:
+    """Return what is no size, and the names of the sizes: two cases are the same problem where it is equal."""
+    sizes = _sizes(case)
+    return {n: None if n in sizes else v for n, v in case.items() if n != "seed"}
 
 
 def _submissions(folder: _Folder, problem: Imported, where: str) -> Iterator[Read]:

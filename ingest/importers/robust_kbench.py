@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from rag_kernels.archive.records import Claim, Imported
 from rag_kernels.eval.records import Candidate, Problem
+from rag_kernels.ingest.gradients import backward_problem
 from rag_kernels.ingest.importers.protocol import (
     ImportRefused,
     Read,
@@ -45,49 +45,22 @@ FORWARD = """
 # Added by rag-kernels: KernelBench's form, at one of the task's configurations.
 import inspect
 
+{sizes}
+
 _task_inputs = get_inputs
 
 
 def get_inputs():
-    return list(_task_inputs(**{inputs!r}))
+    return list(_task_inputs({inputs}))
 
 
 def get_init_inputs():
-    bound = inspect.signature(Model).bind(**{init!r})
+    taken = inspect.signature(Model)
+    given = dict({init})
+    bound = taken.bind(**{{name: given[name] for name in given if name in taken.parameters}})
     bound.apply_defaults()
     return list(bound.args)
 """
-
-BACKWARD = """
-
-# Added by rag-kernels: KernelBench's form, at one of the task's configurations. The gradient is what is computed.
-_task_inputs = get_inputs
-_init = {init!r}
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.task = TaskModel(**_init)
-
-    def forward(self, grad_output, *inputs):
-        with torch.enable_grad():
-            given = [x.detach().requires_grad_(x.is_floating_point()) for x in inputs]
-            output = self.task(*given)
-            wanted = [x for x in [*given, *self.task.parameters()] if x.requires_grad]
-            found = torch.autograd.grad(output, wanted, grad_output, allow_unused=True)
-        return tuple(g for g in found if g is not None)
-
-
-def get_inputs():
-    inputs = [x.detach() for x in _task_inputs(**{inputs!r})]
-    return [torch.randn_like(TaskModel(**_init)(*inputs)).detach(), *inputs]
-
-
-def get_init_inputs():
-    return []
-"""
-_THEIR_MODEL = re.compile(r"\b(class\s+|super\(\s*)Model\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +96,14 @@ class RobustKbench:
 def _task(root: Path, folder: Path, direction: str) -> _Task:
     source = read_text(folder / f"func_{direction}.py")
     configurations = _configurations(folder / f"config_{direction}.json")
-    if direction == "backward":
-        source = _THEIR_MODEL.sub(r"\1TaskModel", source)
     problems: list[Problem] = []
     for place, (init, inputs) in enumerate(configurations, 1):
         suffix = f"_{place}" if len(configurations) > 1 else ""
-        form = FORWARD if direction == "forward" else BACKWARD
-        problem = known_problem(f"{folder.name}_{direction}{suffix}", source + form.format(init=init, inputs=inputs))
+        name = f"{folder.name}_{direction}{suffix}"
+        problem = known_problem(name, source + _in_kernelbench_form(init, inputs))
         if isinstance(problem, str):
             raise ValueError(problem)
-        problems.append(problem)
+        problems.append(replace(backward_problem(problem), name=name) if direction == "backward" else problem)
     origin = f"{folder.relative_to(root).as_posix() if folder != root else folder.name}, {direction}"
     eager, device = _baseline(folder / "eval_results" / direction / "torch_native_results.json")
     compiled, _ = _baseline(folder / "eval_results" / direction / "torch_compile_results.json")
@@ -148,6 +119,22 @@ def _task(root: Path, folder: Path, direction: str) -> _Task:
     )
     functional = source.replace("forward_fn", "module_fn") if direction == "forward" else ""
     return _Task(folder, direction, tuple(problems), functional, claim)
+
+
+def _in_kernelbench_form(init: dict[str, Any], inputs: dict[str, Any]) -> str:
+    """Return the lines that make a task a problem; what the module and its inputs share is one size."""
+    both = {f"config_{name}": value for name, value in init.items()}
+    named = {name: f"config_{name}" for name in init}
+    given = {
+        name: f"config_{name}" if init.get(name, value) == value else f"config_{name}_given"
+        for name, value in inputs.items()
+    }
+    both |= {given[name]: value for name, value in inputs.items()}
+    return FORWARD.format(
+        sizes="\n".join(f"{name} = {value!r}" for name, value in both.items()),
+        inputs=", ".join(f"{name}={size}" for name, size in given.items()),
+        init=", ".join(f"{name}={size}" for name, size in named.items()),
+    )
 
 
 def _configurations(file: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:

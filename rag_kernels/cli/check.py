@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import DeviceChoice, Json, emit, read_options
+from rag_kernels.cli.common import Backward, DeviceChoice, Json, emit, read_options
 
 DEGENERATE, BROKEN = 1, 2
 
@@ -16,6 +16,7 @@ DEGENERATE, BROKEN = 1, 2
 def check(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="KernelBench files, or folders of them.")],
     device: DeviceChoice = None,
+    backward: Backward = False,
     as_json: Json = False,
 ) -> None:
     """Examine problems before any token is spent on them.
@@ -37,7 +38,7 @@ def check(
     if not files:
         raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
     code = 0
-    for row in admission_rows(files, read_options(device=device)):
+    for row in admission_rows(files, read_options(device=device), backward=backward):
         code = max(code, BROKEN if not row["ok"] else DEGENERATE if row["degenerate"] else 0)
         if as_json:
             emit("admission", row)
@@ -48,7 +49,7 @@ def check(
     raise typer.Exit(code)
 
 
-def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
+def admission_rows(files: list[Path], options: Any, *, backward: bool = False) -> Iterator[dict[str, Any]]:
     """Yield a row for each problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
     from rag_kernels.eval.machine.device import open_device
     from rag_kernels.eval.places import default_cache
@@ -58,6 +59,7 @@ def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
     from rag_kernels.eval.sessions.admission import admission_file, open_admission
     from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
     from rag_kernels.ingest.functionalize import PRELOAD
+    from rag_kernels.ingest.gradients import load_backward
     from rag_kernels.report.json_rows import admission_row
     from rag_kernels.wiring import target_backend
 
@@ -68,7 +70,8 @@ def admission_rows(files: list[Path], options: Any) -> Iterator[dict[str, Any]]:
         place = open_device(backend, workers, cache)
         for path in files:
             try:
-                fp = functionalize_to_fit(load_problem(path), workers=workers, max_bytes=room)
+                problem = load_backward(path) if backward else load_problem(path)
+                fp = functionalize_to_fit(problem, workers=workers, max_bytes=room)
                 admission = open_admission(admission_file(fp, place, cache=cache), fp, place, workers)
                 yield {
                     "problem": path.stem,

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rag_kernels.options import Options
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a result on stdout; messages go to stderr.")]
+Backward = Annotated[
+    bool,
+    typer.Option("--backward", help="Take the problem's backward: the gradients of its inputs and parameters."),
+]
 ArchivePlace = Annotated[
     str | None,
     typer.Option(

@@ -12,6 +12,7 @@ import typer
 
 from rag_kernels.cli.common import (
     ArchivePlace,
+    Backward,
     Cluster,
     DeviceChoice,
     Json,
@@ -25,8 +26,11 @@ from rag_kernels.cli.common import (
 from rag_kernels.cli.generate import show_result, watch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rag_kernels.archive.records import Attempt
-    from rag_kernels.eval.records import Judged
+    from rag_kernels.eval.records import Judged, Problem
+    from rag_kernels.eval.workloads import Workload
     from rag_kernels.options import Options
 
 
@@ -47,6 +51,16 @@ def evaluate(
     ] = False,
     precision: Precision = "strict",
     max_autotune: MaxAutotune = False,
+    backward: Backward = False,
+    shapes: Annotated[
+        str,
+        typer.Option(
+            "--shapes",
+            metavar="SIZES",
+            help='Judge at all of these sizes, "batch=1,8,64 seq=1024", by their names in PROBLEM; by default at what '
+            "its get_workloads() lists, if it has one, else as it is written.",
+        ),
+    ] = "",
     archive: ArchivePlace = None,
     cluster: Cluster = "",
     judge_cpus: JudgeCpus = 0,
@@ -58,6 +72,10 @@ def evaluate(
 
     Example: rag-kernels eval --batch candidates.jsonl
     """
+    from rag_kernels.eval.problem import load_problem
+    from rag_kernels.eval.workloads import read_shapes, workloads_of
+    from rag_kernels.ingest.gradients import load_backward
+
     options = read_options(
         device=device,
         archive=archive,
@@ -72,25 +90,33 @@ def evaluate(
         judge_batch(batch, options, confirm=confirm, as_json=as_json)
     if problem is None or kernel is None:
         raise typer.BadParameter("Name a PROBLEM and a KERNEL, or a file with --batch.")
-    judge_one(problem, kernel, options, device, confirm=confirm, asm=asm, as_json=as_json)
+    loaded = load_backward(problem) if backward else load_problem(problem)
+    if workloads := read_shapes(shapes) if shapes else workloads_of(loaded):
+        judge_all(loaded, workloads, kernel, options, confirm=confirm, as_json=as_json)
+    judge_one(loaded, kernel, options, device, confirm=confirm, asm=asm, as_json=as_json)
 
 
 def judge_one(
-    problem: Path, kernel: Path, options: Options, device: str | None, *, confirm: bool, asm: bool, as_json: bool
+    loaded: Problem,
+    kernel: Path,
+    options: Options,
+    device: str | None,
+    *,
+    confirm: bool,
+    asm: bool,
+    as_json: bool,
 ) -> NoReturn:
     """Judge one kernel. Messages of the compiler name the user's file, whose lines they count.
 
     `device` is what the command line says; what settings say is no reason to refuse a kernel of another backend.
     """
     from rag_kernels.eval.build.candidate_form import candidate_from_file
-    from rag_kernels.eval.problem import load_problem
     from rag_kernels.report.console import archived_line
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
     from rag_kernels.run.standings import winner
     from rag_kernels.wiring import open_session, target_backend
 
-    loaded = load_problem(problem)
     candidate = candidate_from_file(kernel, target_backend(options))
     if device not in (None, "auto", candidate.backend):
         raise typer.BadParameter(f"{kernel} is {candidate.backend} code, but --device says {device}.")
@@ -140,6 +166,43 @@ def assembly_of(attempts: list[Attempt], options: Options) -> str:
         return ""
     candidate = attempts[-1].candidate
     return assembly(candidate.source, candidate.backend, Path(options.cache) if options.cache else default_cache())
+
+
+def judge_all(
+    problem: Problem,
+    workloads: Sequence[Workload],
+    kernel: Path,
+    options: Options,
+    *,
+    confirm: bool,
+    as_json: bool,
+) -> NoReturn:
+    """Judge one kernel at several sizes of a problem: a line each, and a total weighted by how often each comes.
+
+    Exit code: 0 when it passed at all of them, 1 when not.
+    """
+    from rag_kernels.eval.build.candidate_form import candidate_from_file
+    from rag_kernels.report.console import served_line, total_line
+    from rag_kernels.report.json_rows import served_row, total_row
+    from rag_kernels.run.workloads import Served, judge_workloads, total
+    from rag_kernels.wiring import open_session, target_backend
+
+    candidate = candidate_from_file(kernel, target_backend(options))
+    served: list[Served] = []
+    end_politely()
+    with open_session(options, backend=candidate.backend) as session:
+        for one in judge_workloads(session, problem, workloads, candidate, confirm=confirm):
+            served.append(one)
+            if as_json:
+                emit("workload", served_row(one))
+            else:
+                print(served_line(served_row(one)), flush=True)
+    whole = total_row(total(served), workloads=len(workloads))
+    if as_json:
+        emit("total", whole)
+    else:
+        print(total_line(whole))
+    raise typer.Exit(0 if whole["passed"] == len(workloads) else 1)
 
 
 def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:

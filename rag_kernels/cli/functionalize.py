@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Json, emit
+from rag_kernels.cli.common import Backward, Json, emit
 
 
 def functionalize(
@@ -18,6 +18,7 @@ def functionalize(
     jobs: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Problems at a time; by default one a CPU core.")
     ] = None,
+    backward: Backward = False,
     as_json: Json = False,
 ) -> None:
     """Turn problems into parameterized calls, check them against the modules, and show their features.
@@ -33,7 +34,7 @@ def functionalize(
     if not files:
         raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
     failed = 0
-    for row in functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0))):
+    for row in functional_rows(files, jobs=jobs or len(os.sched_getaffinity(0)), backward=backward):
         failed += not row["ok"]
         if as_json:
             emit("functional", row)
@@ -44,18 +45,19 @@ def functionalize(
     raise typer.Exit(0 if not failed else 1 if failed < len(files) else 2)
 
 
-def functional_rows(files: list[Path], *, jobs: int) -> Iterator[dict[str, Any]]:
+def functional_rows(files: list[Path], *, jobs: int, backward: bool = False) -> Iterator[dict[str, Any]]:
     """Yield a row for each problem, in the order of the files, several at a time."""
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import Problem, ProblemError
     from rag_kernels.ingest.functionalize import functionalize_many
+    from rag_kernels.ingest.gradients import load_backward
     from rag_kernels.report.json_rows import functional_row
 
     loaded: list[Problem | ProblemError] = []
     for path in files:
         try:
-            loaded.append(load_problem(path))
+            loaded.append(load_backward(path) if backward else load_problem(path))
         except ProblemError as error:
             loaded.append(error)
     problems = [p for p in loaded if isinstance(p, Problem)]

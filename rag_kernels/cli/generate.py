@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Json, emit, end_politely, writable_out
+from rag_kernels.cli.common import Backward, Json, emit, end_politely, writable_out
 from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def generate(
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run of the problem, or `latest`.")
     ] = None,
+    backward: Backward = False,
     *,
     options: Options,
     as_json: Json = False,
@@ -40,12 +41,13 @@ def generate(
     """
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.export.formats import out_suffixes, write_kernel
+    from rag_kernels.ingest.gradients import load_backward
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
     from rag_kernels.wiring import open_session, possible_backends
 
     writable_out(out, out_suffixes(possible_backends(options)))
-    loaded = load_problem(problem)
+    loaded = load_backward(problem) if backward else load_problem(problem)
     end_politely()
     with open_session(options) as session:
         run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
@@ -58,7 +60,8 @@ def generate(
     row = result_row(attempts, run_id=run.id, problem=loaded.name, out=written, why=ended)
     show_result(row, as_json=as_json)
     if not finished:
-        print(f"Interrupted; go on with: rag-kernels generate {problem} --resume {run.id}", file=sys.stderr)
+        again = f"{problem}{' --backward' if backward else ''} --resume {run.id}"
+        print(f"Interrupted; go on with: rag-kernels generate {again}", file=sys.stderr)
         raise typer.Exit(130)
     raise typer.Exit(0 if best else 1)
 

@@ -142,6 +142,28 @@ def archived_line(row: Row) -> str:
     return f"  archived  {row['kernel_id']}, {trust}; run {row['run_id']}"
 
 
+def served_line(row: Row) -> str:
+    """Return a workload's outcome as a line."""
+    if row["verdict"] != "passed":
+        return f"  {row['workload']}  {row['verdict']}  {row['reason']}"
+    often = f"  (weight {row['weight']:g})" if row["weight"] != 1 else ""
+    scaled = "".join(f"  {note}" for note in row["notes"] if note.startswith("scaled down"))
+    return f"  {row['workload']}  passed  {row['candidate_us']:,.4g} us  {_over(row)}{often}{scaled}"
+
+
+def total_line(row: Row) -> str:
+    """Return the sum of all workloads as a line."""
+    passed = f"{row['passed']} of {row['workloads']} workloads passed"
+    if not row["passed"]:
+        return f"{passed}."
+    return f"{passed}; together {row['candidate_us']:,.4g} us  {_over(row)}"
+
+
+def _over(row: Row) -> str:
+    compiled = row["speedup_compile"]
+    return f"{row['speedup_eager']:.2f}x eager" + (f"  {compiled:.2f}x compile" if compiled else "")
+
+
 def print_table(
     rows: Sequence[Row], columns: dict[str, str], droppable: Sequence[str] = (), console: Console | None = None
 ) -> None:

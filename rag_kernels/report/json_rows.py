@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim
+from rag_kernels.eval.contract import contract_line
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import (
     BuildFailed,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from rag_kernels.long_runs.replay import Replayed
     from rag_kernels.retrieval.retriever import Hit
     from rag_kernels.run.reverify import Reverified
+    from rag_kernels.run.workloads import Served, Total
 
 Row = dict[str, Any]
 
@@ -59,8 +61,31 @@ UNMEASURED: Row = dict.fromkeys(
         "floor_us",
         "floor_fraction",
         "confirmed",
+        "serves",
     )
 )
+
+
+def served_row(served: Served) -> Row:
+    """Return what came of a kernel on one workload."""
+    row = judged_row(served.attempt.judged)
+    sizes = dict(served.workload.sizes)
+    told = {"workload": served.workload.name, "sizes": sizes, "weight": served.workload.weight}
+    return {**told, "run": served.attempt.run_id, **row}
+
+
+def total_row(total: Total, *, workloads: int) -> Row:
+    """Return what all workloads take together; ratios are of the sums, and null where none passed."""
+
+    def over(us: float | None) -> float | None:
+        return us / total.candidate_us if us is not None and total.candidate_us else None
+
+    return {
+        "workloads": workloads,
+        **asdict(total),
+        "speedup_eager": over(total.eager_us),
+        "speedup_compile": over(total.compile_us),
+    }
 
 
 def judged_row(judged: Judged) -> Row:
@@ -94,6 +119,7 @@ def judged_row(judged: Judged) -> Row:
                 "compile_us": m.compile_us,
                 "floor_us": m.floor_us,
                 "confirmed": m.confirmed,
+                "serves": contract_line(verdict.contract) if verdict.contract else None,
                 "notes": list(verdict.notes) + ([m.compile_note] if m.compile_note else []),
             }
         case Wrong(error_ratio=error_ratio, input_class=input_class, where=where):

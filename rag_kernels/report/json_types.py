@@ -40,12 +40,34 @@ class Measured(TypedDict):
     floor_us: float | None
     floor_fraction: float | None
     confirmed: bool | None
+    serves: NotRequired[str | None]
     notes: NotRequired[list[str]]
     input_class: NotRequired[str]
     where: NotRequired[str]
     log: NotRequired[str]
     stage: NotRequired[str]
     code: NotRequired[str]
+
+
+class WorkloadRow(Measured):
+    """A kernel at one of a problem's workloads, by `eval` with several sizes."""
+
+    workload: str
+    sizes: dict[str, int]
+    weight: float
+    run: str
+
+
+class TotalRow(TypedDict):
+    """All workloads together, each as often as it comes; ratios are null where none passed."""
+
+    workloads: int
+    passed: int
+    candidate_us: float
+    eager_us: float
+    compile_us: float | None
+    speedup_eager: float | None
+    speedup_compile: float | None
 
 
 class AttemptRow(Measured):
@@ -415,6 +437,8 @@ class JsonType:
 TYPES = {
     "attempt": JsonType(AttemptRow, ("generate", "eval", "grow")),
     "result": JsonType(ResultRow, ("generate", "eval")),
+    "workload": JsonType(WorkloadRow, ("eval --shapes",)),
+    "total": JsonType(TotalRow, ("eval --shapes",)),
     "problem": JsonType(ProblemRow, ("grow",)),
     "summary": JsonType(SummaryRow, ("grow", "eval --batch")),
     "sampled": JsonType(SampledRow, ("sample",)),

@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rag_kernels.eval.contract import contract_line
 from rag_kernels.eval.instruments.nsight_compute import in_a_line
 from rag_kernels.eval.records import (
     BuildFailed,
@@ -44,6 +45,8 @@ def report(judged: Judged) -> RenderableType:
     parts: list[RenderableType] = [_headline("passed", "green", " · ".join(words + claim)), times(verdict.measurement)]
     exactness = f"{verdict.error_ratio:.2g} times PyTorch's own error at worst"
     parts.append(Text(f"  checked   {', '.join(verdict.checks)}; {exactness}"))
+    if verdict.contract is not None:
+        parts.append(Text(f"  serves    {contract_line(verdict.contract)}"))
     parts += [Text(f"  note      {note}") for note in verdict.notes]
     if verdict.counters is not None:
         parts.append(Text(f"  ncu       {in_a_line(verdict.counters)}"))

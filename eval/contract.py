@@ -1,0 +1,57 @@
+"""The calls that a kernel was judged for: which sizes are free, and which stay as they were.
+
+Comes in: the problem, and the same problem at the other sizes at which the kernel was right. Goes out: a Contract. A
+size is free if it differed there; sizes that moved together bear one name, and multiples of another are told as such.
+Knows nothing of kernels and processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rag_kernels.eval.records import Contract, FunctionalProblem, ServedTensor
+
+_NAMES = "NMKLPQRSTUVW"
+_Sizes = tuple[int, ...]  # what one dimension was, at each of the sizes
+
+
+def contract(fp: FunctionalProblem, others: Sequence[FunctionalProblem], *, any_alignment: bool) -> Contract:
+    """Return what was shown: `others` are the sizes at which the kernel was right besides the problem's own."""
+    alike = [o for o in others if [a.name for a in o.tensors] == [a.name for a in fp.tensors]]
+    shapes = [list(zip(*(p.tensors[i].spec.shape for p in (fp, *alike)), strict=True)) for i in range(len(fp.tensors))]
+    names = _named(size for shape in shapes for size in shape)
+    served = tuple(
+        ServedTensor(a.name, a.spec.dtype, tuple(_told(size, names) for size in shape))
+        for a, shape in zip(fp.tensors, shapes, strict=True)
+    )
+    constants = [name for name, value in fp.constants if any(dict(o.constants).get(name) != value for o in alike)]
+    return Contract(served, tuple(constants), "element" if any_alignment else "allocation")
+
+
+def _named(sizes: Iterator[_Sizes]) -> dict[_Sizes, str]:
+    """Name the free sizes; one that is a multiple of an earlier, smaller one is named by it."""
+    free = sorted({size for size in sizes if len(set(size)) > 1})
+    names: dict[_Sizes, str] = {}
+    letters = iter([*_NAMES, *(f"N{i}" for i in range(len(free)))])
+    for size in free:
+        base = next((b for b in names if names[b].isalnum() and _multiple(size, b)), None)
+        names[size] = f"{_multiple(size, base)}*{names[base]}" if base else next(letters)
+    return names
+
+
+def _multiple(size: _Sizes, of: _Sizes) -> int:
+    """Return by what one size is a multiple of another everywhere, or 0."""
+    factor = size[0] // of[0]
+    return factor if all(a == factor * b for a, b in zip(size, of, strict=True)) else 0
+
+
+def _told(size: _Sizes, names: dict[_Sizes, str]) -> str:
+    return names.get(size) or str(size[0])
+
+
+def contract_line(told: Contract) -> str:
+    """Return a contract as a line: `x[N, 1024] float32, weight[1024] float32; contiguous, at any alignment`."""
+    tensors = ", ".join(f"{t.name}[{', '.join(t.shape)}] {t.dtype}" for t in told.tensors)
+    moved = f"; {', '.join(told.following)} follow the sizes" if told.following else ""
+    where = "at any alignment" if told.alignment == "element" else "aligned as PyTorch allocates"
+    return f"{tensors}{moved}; contiguous, {where}"

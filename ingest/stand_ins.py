@@ -1,0 +1,82 @@
+"""What recording on fake tensors does in place of PyTorch: fixed shapes, modules that change, plain backward operators.
+
+Comes in: nothing; `bincount_of_minlength()` and `replaced_parameters()` hold inside their blocks, and `of_backward()`
+is a table for recording. Knows nothing of problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import fake_impls
+
+# Kept whole: a scatter or a table's gradient is one operator to a reader, and no sum of plain ones.
+_WHOLE = ("max_pool", "embedding", "unfold", "cudnn", "miopen")
+_BINCOUNT = torch.ops.aten.bincount.default
+
+
+@contextmanager
+def bincount_of_minlength() -> Iterator[None]:
+    """Let `bincount(x, minlength=n)` return n counts inside the block, as it does for values below n.
+
+    Whether a problem's values are so is seen when its module is run.
+    """
+    table = fake_impls.op_implementations_dict
+    dynamic = table[_BINCOUNT]
+
+    def bincount(mode: Any, op: Any, values: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Any:
+        if minlength <= 0:
+            return dynamic(mode, op, values, weights, minlength)
+        dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+        with mode:
+            return torch.empty(minlength, dtype=dtype, device=values.device)
+
+    table[_BINCOUNT] = bincount
+    try:
+        yield
+    finally:
+        table[_BINCOUNT] = dynamic
+
+
+def of_backward() -> dict[Any, Callable[..., Any]]:
+    """Return decompositions of autograd's operators (`gelu_backward`, `native_layer_norm`) into plain arithmetic."""
+    from torch._decomp import decomposition_table
+
+    def wanted(op: Any) -> bool:
+        name = str(op).removeprefix("aten.")
+        return ("backward" in name or name.startswith(("native_", "_native_", "nll_loss"))) and not name.startswith(
+            _WHOLE
+        )
+
+    return {op: rule for op, rule in decomposition_table.items() if wanted(op)}
+
+
+@contextmanager
+def replaced_parameters() -> Iterator[None]:
+    """Let `module.to(...)` put new tensors in place of the old inside the block; swapping fake ones fails."""
+    kind: Any = nn.Module
+    original = kind._apply
+
+    def apply(self: Any, change: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        for child in self.children() if recurse else ():
+            child._apply(change)
+        for store in (self._parameters, self._buffers):
+            store.update({name: changed(tensor, change) for name, tensor in store.items() if tensor is not None})
+        return self
+
+    def changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.no_grad():
+            new = change(tensor)
+        if not isinstance(tensor, nn.Parameter) or new is tensor:
+            return new
+        return nn.Parameter(new, requires_grad=tensor.requires_grad)
+
+    kind._apply = apply
+    try:
+        yield
+    finally:
+        kind._apply = original

@@ -1,0 +1,74 @@
+"""What a judged kernel serves, as the judge tells it: free sizes, fixed ones, and a kernel of one shape alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from judging import THOROUGH, verdict
+
+from rag_kernels.eval.contract import contract_line
+from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.problem import problem_from_source
+from rag_kernels.eval.records import FunctionalProblem, Passed
+from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.sizes import at_other_sizes
+
+PROBLEM = """
+import torch
+import torch.nn as nn
+
+ROWS = 64
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3))
+
+    def forward(self, x, seen):
+        seen[...] = torch.cat([x, x]) * self.weight
+        return seen
+
+def get_inputs():
+    return [torch.rand(ROWS, 3), torch.zeros(2 * ROWS, 3)]
+
+def get_init_inputs():
+    return []
+"""
+KERNEL = """
+#include "rag_kernel.h"
+typedef rk::Tensor<const float> In;
+void twice(In x, In seen, In w, rk::Tensor<float> out) {
+  int64_t rows = ROWS;
+  for (int64_t r = 0; r < 2 * rows; ++r)
+    for (int64_t i = 0; i < 3; ++i) out.data[r * 3 + i] = x.data[(r % rows) * 3 + i] * w.data[i];
+}
+RK_EXPORT(forward, twice)
+"""
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+    cache = tmp_path_factory.mktemp("cache")
+    with open_judge("cpu", limits=THOROUGH, cache_dir=cache, at_other_sizes=at_other_sizes) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def problem(judge: LocalJudge) -> FunctionalProblem:
+    return functionalize(problem_from_source("twice", PROBLEM), workers=judge.workers)
+
+
+def test_sizes_that_were_judged_at_several_values_are_free(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    assert problem.written == ("1",)  # and the reference lives: its content cannot be written to
+    passed = verdict(judge, problem, KERNEL.replace("ROWS", "x.size(0)"))
+    assert isinstance(passed, Passed) and passed.contract is not None, passed
+    told = "x[N, 3] float32, seen[2*N, 3] float32, weight[3] float32; contiguous, at any alignment"
+    assert contract_line(passed.contract) == told
+
+
+def test_a_kernel_of_one_shape_serves_that_one(judge: LocalJudge, problem: FunctionalProblem) -> None:
+    passed = verdict(judge, problem, KERNEL.replace("ROWS", "64"))
+    assert isinstance(passed, Passed) and passed.contract is not None, passed
+    assert "shape-specialised" in passed.labels
+    assert contract_line(passed.contract).startswith("x[64, 3] float32, seen[128, 3] float32")
