@@ -107,10 +107,16 @@ def run(
     known: Sequence[Row] = (),
     more: Callable[[], bool] = lambda: True,
 ) -> Iterator[Row]:
-    """Try every group's mutants; stop between two when `more` says that it is enough. `known` are rows of before."""
+    """Try every group's mutants; stop between two when `more` says that it is enough. `known` are rows of before.
+
+    Raises MachineError where candidates can be compiled only.
+    """
+    if not judge.can_run:
+        raise MachineError("There is no GPU here, so no mutant can be shown to be wrong; use --device cpu.")
     judging = Judging(judge, known)
     with ExitStack() as opened:
-        boxed = Sandbox((judge.cache / "builds", Path(__file__).parent))
+        gpu = judge.device.backend == "cuda"
+        boxed = Sandbox((judge.cache / "builds", Path(__file__).parent), gpu=gpu)
         witness = opened.enter_context(Workers(sandbox=boxed))
         tracing = opened.enter_context(Workers(preload=PRELOAD))
         ahead = opened.enter_context(ThreadPoolExecutor(max_workers=1))
@@ -138,7 +144,8 @@ class Preparer:
     def __init__(self, judge: LocalJudge, witness: Workers, tracing: Workers, seed: int) -> None:
         self._backend, self._cache = judge.device.backend, judge.cache
         self._witness, self._tracing, self._seed = witness, tracing, seed
-        self._tools = toolchain()
+        arch = judge.device.arch
+        self._tools = toolchain(arch) if self._backend == "cuda" else toolchain()
 
     def prepare(self, group: Sequence[Planned]) -> Prepared:
         """Return a problem's mutants, ready to be judged; a problem that cannot be used has none."""
@@ -202,7 +209,7 @@ class Preparer:
     ) -> None:
         """Look for witnesses; mutants that have one are to be judged, and originals that have no row."""
         started, count = perf_counter(), 1 + sum(len(kept) for _, kept in waiting)
-        payload = {**sizes, "seed": self._seed, "cuda": self._backend == "cuda", "originals": asked}
+        payload = {**sizes, "seed": self._seed, "device": self._backend, "originals": asked}
         try:
             found = self._witness.call(CHILD, payload, deadline_s=WITNESS_S + MUTANT_S * count)["found"]
         except WorkerFailed as failure:

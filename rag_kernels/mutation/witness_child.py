@@ -8,12 +8,14 @@ its own, forked from this one, with its tensors between bands of a known pattern
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import mmap
 import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,17 +36,10 @@ from rag_kernels.mutation.witness_cases import (
 FACTOR = {8: 64.0, 4: 64.0, 2: 4.0}  # by bytes an element: so many times the rounding is no rounding
 BIASED = 1.8  # in 16 bits: RMS error over the original's, of a thousand elements or more
 EVEN = 0.4  # and over this of a unit of rounding, which rounding to nearest makes at least
-LIMIT_S = 3.0
+LIMIT_S = {"cpu": 3.0, "cuda": 20.0}  # a GPU's context is made anew in every process
 RACES = 30  # calls with four threads
+Say = Callable[[str, Any], Any]
 PERTURB = -6  # mallopt: memory that was never written is not zero
-
-
-@dataclass(slots=True)
-class Subject:
-    """A problem's argument list at some sizes."""
-
-    fp: FunctionalProblem
-    cases: list[Case]
 
 
 def witness(payload: dict[str, Any]) -> dict[str, Any]:
@@ -62,23 +57,67 @@ def witness(payload: dict[str, Any]) -> dict[str, Any]:
             odd = Caller(payload["odd"], payload["seed"])
             subjects["odd"] = odd.fp
             cases += searched_cases(odd, "odd")
-        return {"found": [_look(subjects, cases, original) for original in payload["originals"]], "cases": len(cases)}
+        bench = Bench(subjects, cases, [[_shared(t) for t in case.reference] for case in cases], payload["device"])
+        return {"found": [bench.look(original) for original in payload["originals"]], "cases": len(cases)}
 
 
-def _look(subjects: dict[str, FunctionalProblem], cases: list[Case], original: dict[str, Any]) -> dict[str, Any]:
-    """Run the original on every case, then its mutants."""
-    kept = [[_shared(t) for t in case.reference] for case in cases]
-    started = time.perf_counter()
-    first = _forked(lambda say: _run_original(original["library"], subjects, cases, kept, say), 20 * LIMIT_S)
-    limit_s = LIMIT_S + 3 * (time.perf_counter() - started)
-    sound = [bool(first.get(f"right {i}")) for i in range(len(cases))]
-    found = []
-    for library, racy in original["mutants"]:
-        said = _forked(
-            lambda say, path=library, races=racy: _run_mutant(path, subjects, cases, kept, sound, races, say), limit_s
-        )
-        found.append(_outcome(said))
-    return {"original": _outcome(first), "mutants": found}
+@dataclass(slots=True)
+class Bench:
+    """The cases of a problem, with room for what an original computes on them."""
+
+    subjects: dict[str, FunctionalProblem]
+    cases: list[Case]
+    kept: list[list[torch.Tensor]]
+    device: str
+
+    def look(self, original: dict[str, Any]) -> dict[str, Any]:
+        """Run the original on every case, then its mutants."""
+        started = time.perf_counter()
+        least_s = LIMIT_S[self.device]
+        first = _forked(lambda say: self._run_original(original["library"], say), 20 * least_s)
+        limit_s = least_s + 3 * (time.perf_counter() - started)
+        sound = [bool(first.get(f"right {i}")) for i in range(len(self.cases))]
+        found = []
+        for library, racy in original["mutants"]:
+            work = functools.partial(self._run_mutant, library, sound, racy)
+            found.append(_outcome(_forked(work, limit_s)))
+        return {"original": _outcome(first), "mutants": found}
+
+    def _run_original(self, path: str, say: Say) -> None:
+        """Keep its outputs, and say where it is right itself: elsewhere it can be no measure of others."""
+        library = Library(path, self.subjects, device=self.device)
+        for number, (case, places) in enumerate(zip(self.cases, self.kept, strict=True)):
+            say("at", (case.kind, case.sizes))
+            outputs, _ = library.call(case)
+            for place, output in zip(places, outputs, strict=True):
+                place.copy_(output)
+            wrong = next((why for i, o in enumerate(outputs) if (why := _differs(o, o, case, i))), "")
+            say(f"right {number}", not wrong)
+            _peers(library, case, outputs, say)
+
+    def _run_mutant(self, path: str, sound: list[bool], racy: bool, say: Say) -> None:
+        """Say where it differs first, and which evaluators refuse it; search on only until it has differed."""
+        library = Library(path, self.subjects, device=self.device, threads=4 if racy else 2)
+        is_witnessed = False
+        refused: set[str] = set()
+        for case, originals, right in zip(self.cases, self.kept, sound, strict=True):
+            peers = case.kind.startswith("own")
+            if is_witnessed and not (peers and len(refused) < len(RULES)):
+                if not peers:
+                    return
+                continue
+            say("at", (case.kind, case.sizes))
+            outputs, intact = library.call(case)
+            if peers:
+                refused |= _peers(library, case, outputs, say)
+            if not right or is_witnessed:
+                continue
+            why = _how(outputs, originals, case)
+            if why or not intact:
+                say("witness", (case.kind, case.sizes, why or "writes beside its outputs"))
+                is_witnessed = True
+        if not is_witnessed and racy:
+            _races(library, self.cases[0], self.kept[0], say)
 
 
 def _outcome(said: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +133,7 @@ def _outcome(said: dict[str, Any]) -> dict[str, Any]:
     return {"witness": witness, "sizes": sizes, "how": how, "peers": peers}
 
 
-def _forked(work: Any, limit_s: float) -> dict[str, Any]:
+def _forked(work: Callable[[Say], None], limit_s: float) -> dict[str, Any]:
     """Run `work(say)` in a fork; return what it said, the last word under each name, and how it ended."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -139,95 +178,57 @@ def _shared(like: torch.Tensor) -> torch.Tensor:
 class Library:
     """A built kernel, called on cases."""
 
-    def __init__(self, path: str, subjects: dict[str, FunctionalProblem], threads: int = 2) -> None:
+    def __init__(self, path: str, subjects: dict[str, FunctionalProblem], *, device: str, threads: int = 2) -> None:
         import tvm_ffi
 
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        self._ffi, self._subjects = tvm_ffi, subjects
+        self._ffi, self._subjects, self._device = tvm_ffi, subjects, device
         self._forward = tvm_ffi.load_module(path).get_function("forward")
 
     def call(self, case: Case, *, poison: int = 0xFF) -> tuple[list[torch.Tensor], bool]:
         """Return the outputs, and whether what lies around them is as it was."""
         fp = self._subjects[case.sizes]
-        places = {a.name: t for a, t in zip(fp.tensors, case.tensors, strict=True)}
+        places = {a.name: self._placed(t) for a, t in zip(fp.tensors, case.tensors, strict=True)}
         given = [places[a.name] if isinstance(a, TensorArgument) else a.value for a in fp.arguments]
-        wholes = [torch.full((_bytes(t) + 128 * BAND,), 0x5A, dtype=torch.uint8) for t in case.reference]
+        sizes = [_bytes(t) + 128 * BAND for t in case.reference]
+        wholes = [torch.full((size,), 0x5A, dtype=torch.uint8, device=self._device) for size in sizes]
         outputs = []
         for whole, like in zip(wholes, case.reference, strict=True):
             inner = whole[64 * BAND : 64 * BAND + _bytes(like)].fill_(poison)
             outputs.append(inner.view(like.dtype).reshape(like.shape))
         values = [*given, *(value for _, value in fp.abi_constants), *outputs]
         self._forward(*(self._ffi.from_dlpack(v) if isinstance(v, torch.Tensor) else v for v in values))
+        if self._device != "cpu":
+            torch.cuda.synchronize()
         intact = all(
             bool((whole[: 64 * BAND] == 0x5A).all()) and bool((whole[64 * BAND + _bytes(like) :] == 0x5A).all())
             for whole, like in zip(wholes, case.reference, strict=True)
         )
-        return outputs, intact
+        return [output.cpu() for output in outputs], intact
+
+    def _placed(self, value: torch.Tensor) -> torch.Tensor:
+        """On a GPU a tensor lies between no bands: there the judge's own and its sanitizers look at what is beside."""
+        return value if self._device == "cpu" else value.to(self._device)
 
 
 def _bytes(value: torch.Tensor) -> int:
     return value.numel() * value.element_size()
 
 
-def _run_original(
-    path: str, subjects: dict[str, FunctionalProblem], cases: list[Case], kept: list[list[torch.Tensor]], say: Any
-) -> None:
-    """Keep its outputs, and say where it is right itself: elsewhere it can be no measure of others."""
-    library = Library(path, subjects)
-    for number, (case, places) in enumerate(zip(cases, kept, strict=True)):
-        say("at", (case.kind, case.sizes))
-        outputs, _ = library.call(case)
-        for place, output in zip(places, outputs, strict=True):
-            place.copy_(output)
-        wrong = next((why for i, o in enumerate(outputs) if (why := _differs(o, o, case, i))), "")
-        say(f"right {number}", not wrong)
-        _peers(library, case, outputs, say)
+def _how(outputs: list[torch.Tensor], originals: list[torch.Tensor], case: Case) -> str:
+    pairs = enumerate(zip(outputs, originals, strict=True))
+    return next((why for i, (o, c) in pairs if (why := _differs(o, c, case, i))), "")
 
 
-def _run_mutant(
-    path: str,
-    subjects: dict[str, FunctionalProblem],
-    cases: list[Case],
-    kept: list[list[torch.Tensor]],
-    sound: list[bool],
-    racy: bool,
-    say: Any,
-) -> None:
-    """Say where it differs first, and which evaluators refuse it; search on only until it has differed."""
-    library = Library(path, subjects, 4 if racy else 2)
-    witnessed = False
-    refused: set[str] = set()
-    for case, originals, right in zip(cases, kept, sound, strict=True):
-        peers = case.kind.startswith("own")
-        if witnessed and not (peers and len(refused) < len(RULES)):
-            if not peers:
-                return
-            continue
-        say("at", (case.kind, case.sizes))
-        outputs, intact = library.call(case)
-        if peers:
-            refused |= _peers(library, case, outputs, say)
-        if not right or witnessed:
-            continue
-        pairs = enumerate(zip(outputs, originals, strict=True))
-        why = next((why for i, (o, c) in pairs if (why := _differs(o, c, case, i))), "")
-        if why or not intact:
-            say("witness", (case.kind, case.sizes, why or "writes beside its outputs"))
-            witnessed = True
-    if not witnessed and racy:
-        _races(library, cases[0], kept[0], say)
-
-
-def _races(library: Library, case: Case, originals: list[torch.Tensor], say: Any) -> None:
+def _races(library: Library, case: Case, originals: list[torch.Tensor], say: Say) -> None:
     for _ in range(RACES):
         outputs, _ = library.call(case)
-        pairs = enumerate(zip(outputs, originals, strict=True))
-        if why := next((why for i, (o, c) in pairs if (why := _differs(o, c, case, i))), ""):
+        if why := _how(outputs, originals, case):
             say("witness", (case.kind, case.sizes, f"now and then: {why}"))
             return
 
 
-def _peers(library: Library, case: Case, outputs: list[torch.Tensor], say: Any) -> set[str]:
+def _peers(library: Library, case: Case, outputs: list[torch.Tensor], say: Say) -> set[str]:
     """Say which rules refuse these outputs. Memory that a kernel leaves as it was holds zeros there, not NaN."""
     if not case.kind.startswith("own"):
         return set()
