@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from rag_kernels.mutation.peer_rules import RULES
 from rag_kernels.mutation.records import Row, read_rows
 from rag_kernels.mutation.report import line, share, summary, tables
 from rag_kernels.mutation.same_code import code_digest
+from rag_kernels.mutation.witness_child import SLOW, _forked
 
 KERNEL = """\
 #include "rag_kernel.h"
@@ -203,3 +206,29 @@ def test_a_folder_without_problems_and_an_unknown_operator_are_told(tmp_path: Pa
     assert code == 2 and "put NAME.py beside NAME.cpp" in told[0]["error"]
     code, _ = mutate(tmp_path, "--only", "goblins")
     assert code == 2
+
+
+def test_a_mutant_that_only_rounds_otherwise_is_set_aside(tmp_path: Path) -> None:
+    """A sum in fp32 for one in fp64 is another order of rounding; one that starts at 1 is a fault."""
+    (tmp_path / "sums.py").write_text(PROBLEMS["rowsum"])
+    (tmp_path / "sums.cpp").write_text(cpp("rowsum").replace("double total = 0;", "double total = 0.0;"))
+    _, (*made, _) = mutate(tmp_path, "--only", "narrower accumulator", "--each", "9")
+    states = {r["change"].rpartition("\n+")[2].strip(): r["state"] for r in made if r["operator"]}
+    assert states["float total = 0.0;"] == "no witness"
+    assert states["for (int64_t i = 0; i < n; ++i) total = as_bf16(total + (a[i]));"] == "killed"
+
+
+def test_a_child_is_judged_by_its_end() -> None:
+    def fails(say: Any) -> None:
+        raise ValueError("no")
+
+    def talks(say: Any) -> None:
+        for i in range(1000):
+            say("at", i)
+            time.sleep(0.05)
+
+    assert _forked(lambda say: say("at", ["own", "own"]), 5.0) == {"at": ["own", "own"], "end": "done"}
+    assert _forked(lambda say: os.kill(os.getpid(), signal.SIGKILL), 5.0)["end"] == "ended by SIGKILL"
+    assert _forked(lambda say: time.sleep(60), 0.2)["end"] == "does not end"
+    assert _forked(talks, 0.2)["end"] == SLOW
+    assert _forked(fails, 5.0)["end"] == "ValueError: no"
