@@ -218,6 +218,16 @@ def test_a_mutant_that_only_rounds_otherwise_is_set_aside(tmp_path: Path) -> Non
     assert states["for (int64_t i = 0; i < n; ++i) total = as_bf16(total + (a[i]));"] == "killed"
 
 
+def test_an_original_of_fixed_sizes_is_no_measure_at_others(tmp_path: Path) -> None:
+    """Where it raises itself, a mutant that raises as well shows nothing."""
+    fixed = cpp("rowsum", before='RK_CHECK(x.size(1) == 512, "this kernel takes rows of 512");')
+    (tmp_path / "sums.py").write_text(PROBLEMS["rowsum"])
+    (tmp_path / "sums.cpp").write_text(fixed)
+    _, (*made, _) = mutate(tmp_path, "--only", "narrower accumulator", "--each", "9")
+    states = {r["change"].rpartition("\n+")[2].strip(): r["state"] for r in made if r["operator"]}
+    assert states["float total = 0;"] == "no witness"
+
+
 def test_a_child_is_judged_by_its_end() -> None:
     def fails(say: Any) -> None:
         raise ValueError("no")
