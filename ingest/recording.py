@@ -177,11 +177,15 @@ def refuse_dtype(problem: Problem, spec: TensorSpec) -> None:
 
 
 def _fake_or_real(mode: FakeTensorMode, call: Callable[[], Any]) -> Any:
-    """Call under fake tensors; for real when the code reads a tensor's value."""
+    """Call under fake tensors; for real when the code reads a tensor's value, or converts a module to another dtype."""
     try:
         with mode, replaced_parameters():
             return call()
     except _VALUE_READS:
+        return call()
+    except ProblemError as error:
+        if "Couldn't swap" not in str(error):  # PyTorch cannot exchange the parameters of a module for other fake ones
+            raise
         return call()
 
 

@@ -26,6 +26,7 @@ struct float1 { float x; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float __expf(float x) { return std::exp(x); }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct dim3 { unsigned x, y, z; dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
 // A fiber for each thread of a block (or of several): it runs until it has to wait for others, then the next one does.
@@ -104,7 +105,7 @@ inline int __syncthreads_or(int v) {
 }
 struct ulonglong2 { unsigned long long x, y; };
 template <class T> T __ldcg(const T* p) { return *p; }
-template <class T> void copy_ahead(T* to, const float* from) { std::memcpy(to, from, sizeof(T)); }
+template <class T> void copy_ahead(T* to, const void* from) { std::memcpy(to, from, sizeof(T)); }
 inline float4 take_whole(const float4* from) { return *from; }
 inline void keep_whole(float4* to, float4 v) { *to = v; }
 inline void put_whole(void* to, float4 v) { std::memcpy(to, &v, sizeof v); }

@@ -20,7 +20,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
     text, library = folder / "k.cpp", folder / "k.so"
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), \w+, stream>>>\((.*?)\);"
-    source = source.replace("#include <cuda_runtime.h>", "").replace("extern __shared__ float shared[];", "")
+    source = re.sub(r"#include <cuda_(runtime|bf16|fp16)\.h>", "", source).replace("extern __shared__ float shared[];", "")
     source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
     held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"
     source = source.replace("extern __shared__ float4 held[];", held)
@@ -28,6 +28,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     source = re.sub(shared, r"static \1 \2_of[8]\3; auto& \2 = \2_of[resident_block()];", source)
     text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))
     common = "".join(f'#include "{header}"\n' for header in HEADERS)
+    common += "using __nv_bfloat16 = rk::bf16;\nusing __half = rk::f16;\n"
     texts = [header.read_text() for header in HEADERS]
     made = made_once("emulated.h", common, "emulated.h.gch", f"{FLAGS} -x c++-header", toolchain(), folder, *texts)
     command = ["g++", *FLAGS.split(), "-include", made / "emulated.h", "-shared", text, "-o", library]

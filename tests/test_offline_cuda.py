@@ -47,7 +47,7 @@ CASES = {
         ),
     ),
     "points": (
-        "float4",
+        "Pack<float, 4>",
         Case("return F.gelu(x) * y + x[:, :1], x[1:] - x[:-1]", "torch.randn(9, 64)", "torch.randn(64)"),
     ),
     "places": (
@@ -248,13 +248,14 @@ def test_quads_are_taken_only_where_every_row_begins_at_sixteen_bytes(
     assert even.graph_key == odd.graph_key
     plan = write(even, SMALL)
     assert plan is not None
-    source, address = plan.candidate.source, "reinterpret_cast<const float4*>("
+    source, address = plan.candidate.source, "reinterpret_cast<const Pack<float, 4>*>("
     assert address in source
     checked = source.replace(f"*{address}", "checked(")  # NaN from where no sixteen bytes may be loaded at once
     load = (
-        "inline float4 checked(const float* p) {\n"
-        "  return uintptr_t(p) % 16 ? float4{NAN, NAN, NAN, NAN} : *(const float4*)p;\n}"
+        "using Four = Pack<float, 4>;\n"
+        "inline Four checked(const float* p) {\n"
+        "  return uintptr_t(p) % 16 ? Four{{NAN, NAN, NAN, NAN}} : *(const Four*)p;\n}\n"
     )
-    checked = checked.replace('#include "rag_kernel.h"', f'#include "rag_kernel.h"\n{load}', 1)
+    checked = checked.replace("// How many of n elements", f"{load}// How many of n elements", 1)
     guarded = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=checked))
     assert worst_ratio(odd, numbers.caller(guarded, odd, tmp_path)) < numbers.RATIO

@@ -15,23 +15,25 @@ from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node, Ref, TensorArgument, TensorSpec
 from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.codegen import math_prelude
+from rag_kernels.offline.codegen.c_types import headers
 from rag_kernels.offline.codegen.kernel_function import Function, part_function, whole_function
 from rag_kernels.offline.cpp import region
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
-from rag_kernels.offline.cuda.vectorized import KEPT_ELEMENTS
+from rag_kernels.offline.cuda.vectorized import KEPT_BYTES
 from rag_kernels.offline.foreign_kernel import MARK, Foreign, is_foreign
 from rag_kernels.offline.fusion.online_reduction import one_pass
+from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import Planner, Region, Split
 from rag_kernels.offline.fusion.rematerialize import without_rematerialization
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.lower import Library, Lowered, Lowering
-from rag_kernels.offline.lowering.pointwise import CTYPES
 from rag_kernels.offline.lowering.rules_product import product_rules
 from rag_kernels.offline.tuning import Parameters
 
@@ -63,7 +65,9 @@ def write(
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     lowered = without_rematerialization(Lowering(fp).run(RULES | product_rules(parameters.products, backend)))
     if backend == "cuda":
-        lowered = one_pass(lowered, KEPT_ELEMENTS)
+        lowered = one_pass(lowered, KEPT_BYTES)
+    if owes_half(fp):
+        lowered = with_reciprocals(lowered)
     specs = dict(lowered.buffers)
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = used(steps, lowered.results)
@@ -86,7 +90,7 @@ def split_of(parameters: Parameters) -> Split:
     """Return when reductions of few long rows are split, for the backend of these parameters."""
     if isinstance(parameters, CpuParameters):
         return Split(8)
-    return Split(1024, tiles=264, whole=MAX_ROW_ELEMENTS if parameters.sharing else 0)
+    return Split(1024, columns=1 << 16, tiles=264, whole=MAX_ROW_ELEMENTS if parameters.sharing else 0)
 
 
 def choices(start: Parameters) -> list[Parameters]:
@@ -135,7 +139,7 @@ def library_operators(steps: Sequence[Region | Library]) -> tuple[str, ...]:
 
 
 def _plain_arguments(fp: FunctionalProblem) -> bool:
-    return all(a.spec.dtype in CTYPES for a in fp.arguments if isinstance(a, TensorArgument))
+    return all(a.spec.dtype in ITEMSIZE for a in fp.arguments if isinstance(a, TensorArgument))
 
 
 def _schedules(text: str) -> tuple[str, ...]:
@@ -163,8 +167,9 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
         )
     known: dict[str, str] = {}
     bodies = "\n".join(cuda.function_text(f, parameters, known) for f in functions)
+    head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD
     return (
-        f"// {idea}\n{cuda.HEAD}\n{math_prelude.used(math_prelude.CUDA, bodies)}{cuda.constants(parameters)}"
+        f"// {idea}\n{head}\n{math_prelude.used(math_prelude.CUDA, bodies)}{cuda.constants(parameters)}"
         f"{cuda.parts_used(bodies)}\n{bodies}"
     )
 

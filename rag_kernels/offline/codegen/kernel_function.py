@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rag_kernels.eval.records import FunctionalProblem, TensorArgument, TensorSpec
+from rag_kernels.eval.records import Backend, FunctionalProblem, TensorArgument, TensorSpec
+from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.loop_nest import Names
+from rag_kernels.offline.fusion.reciprocals import owes_half
 from rag_kernels.offline.fusion.regions import Region, tile_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name, numbers
-from rag_kernels.offline.lowering.pointwise import CTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,9 @@ class Function:
     regions: tuple[Region, ...]
     specs: dict[str, TensorSpec]
     order: tuple[str | Number, ...]
+    near: bool  # whether functions may be exact to some bits fewer than float32 has
 
-    def parameters(self) -> str:
+    def parameters(self, backend: Backend) -> str:
         """Return the C parameter list."""
         texts = []
         for item in self.order:
@@ -37,13 +39,22 @@ class Function:
                 texts.append(f"{item.ctype} {item.name}")
             else:
                 const = "" if item in self.outputs else "const "
-                texts.append(f"rk::Tensor<{const}{CTYPES[self.specs[item].dtype]}> {c_name(item)}")
+                texts.append(f"rk::Tensor<{const}{stored_type(self.specs[item].dtype, backend)}> {c_name(item)}")
         return ", ".join(texts)
 
-    def scratch_memory(self, names: Names) -> list[tuple[str, str, str]]:
+    def scratch_memory(self, names: Names, backend: Backend) -> list[tuple[str, str, str]]:
         """Return each scratch buffer as (name, C type, number of elements as C)."""
-        found = {b: (r.stores[b].dtype, r.dims(b)) for r in self.regions for b in r.stores if b in self.scratch}
-        return [(b, CTYPES[t], names.product(tuple(a for g in dims for a in g))) for b, (t, dims) in found.items()]
+        dims = {b: r.dims(b) for r in self.regions for b in r.stores if b in self.scratch}
+        counts = {b: names.product(tuple(a for g in groups for a in g)) for b, groups in dims.items()}
+        return [(b, stored_type(self.specs[b].dtype, backend), count) for b, count in counts.items()]
+
+    def storage(self) -> dict[str, str]:
+        """Return the dtype in memory of every buffer."""
+        return {buffer: spec.dtype for buffer, spec in self.specs.items()}
+
+    def dtypes(self) -> set[str]:
+        """Return the dtypes of all tensors that the function reads or writes."""
+        return {self.specs[b].dtype for b in (*self.inputs, *self.outputs, *self.scratch)}
 
 
 def loads_of(region: Region) -> list[ir.Load]:
@@ -61,7 +72,8 @@ def whole_function(
     order: list[str | Number] = [a.name if a.name in inputs else by_name[a.name] for a in fp.arguments]
     order += [n for n in known if n not in order]
     scratch = tuple(dict.fromkeys(b for r in regions for b in r.stores if b not in results))
-    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, (*order, *results))
+    whole_order = (*order, *results)
+    return Function("forward", inputs, tuple(results), scratch, tuple(regions), specs, whole_order, owes_half(fp))
 
 
 def part_function(
@@ -77,7 +89,7 @@ def part_function(
     used = {v.name for r in regions for v in ir.walk(*r.stores.values()) if isinstance(v, ir.Const) and v.name}
     order: tuple[str | Number, ...] = (*inputs, *(n for n, _ in numbers(fp) if n.name in used), *outputs)
     scratch = tuple(b for b in written if b not in outputs)
-    return Function(name, inputs, outputs, scratch, tuple(regions), specs, order)
+    return Function(name, inputs, outputs, scratch, tuple(regions), specs, order, owes_half(fp))
 
 
 SHORT = 64  # a reduced loop this short, but for products, is a number in the source: the compiler can unroll it

@@ -207,6 +207,12 @@ CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
         **{f"rk_{name}": name for name in LIBM},
     }.items()
 }
+CUDA["rk_exp_near"] = (
+    "// Within some last bits of float32: for results of sixteen bits.\n"
+    "__device__ inline float rk_exp_near(float x) { return __expf(x); }\n"
+    "__device__ inline double rk_exp_near(double x) { return exp(x); }\n",
+    (),
+)
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.loop_nest import Loop, Nest
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.lowering.pointwise import CTYPES
+from rag_kernels.offline.ir.dtypes import is_float
 
 START = {
     "sum": "0",
@@ -43,8 +44,10 @@ STEP = {
 
 def start_of(kind: str, dtype: str) -> str:
     """Return the neutral element of a reduction, as C."""
-    if kind in {"max", "fastmax", "min"} and not dtype.startswith("float"):
-        return "INT64_MIN" if kind != "min" else "INT64_MAX"
+    if kind in {"max", "fastmax", "min"} and not is_float(dtype):
+        least = "0" if dtype in {"bool", "uint8"} else f"{dtype.upper()}_MIN"
+        most = "1" if dtype == "bool" else f"{dtype.upper()}_MAX"
+        return most if kind == "min" else least
     return START[kind]
 
 

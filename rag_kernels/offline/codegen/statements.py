@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.loop_nest import Nest, text_of
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.lowering.pointwise import CTYPES
+from rag_kernels.offline.ir.dtypes import is_float
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class Scope:
 
 def literal(number: bool | int | float, dtype: str) -> str:
     """Return a number as a C literal of the dtype."""
-    if dtype.startswith("float"):
+    if is_float(dtype):
         value = float(number)
         if math.isnan(value):
             return "NAN"
@@ -51,6 +52,8 @@ class Printer:
 
     nest: Nest
     pointers: dict[str, str]  # buffer -> C pointer expression
+    storage: dict[str, str]  # buffer -> dtype of its elements in memory
+    near: bool = False  # whether functions may be exact to some bits fewer than float32 has
     count: int = 0
 
     def name(self, prefix: str = "v") -> str:
@@ -89,7 +92,8 @@ class Printer:
                 return self.emit(value.args[0], scope)
             case ir.Op():
                 args = [self.emit(a, scope) for a in value.args]
-                return self.assign(value, value.template.format(*args, T=ctype), scope)
+                template = value.template.replace("rk_exp(", "rk_exp_near(") if self.near else value.template
+                return self.assign(value, template.format(*args, T=ctype), scope)
             case _:
                 raise AssertionError(f"{type(value).__name__} outside its loops")
 

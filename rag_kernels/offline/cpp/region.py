@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names, build_nest
@@ -27,7 +28,7 @@ from rag_kernels.offline.cpp import contraction as contract_cpp
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
-from rag_kernels.offline.lowering.pointwise import CTYPES, EXPENSIVE
+from rag_kernels.offline.lowering.pointwise import EXPENSIVE
 
 HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; values stay exact
 #ifdef __AVX512F__
@@ -79,10 +80,10 @@ def function_text(function: Function, parameters: CpuParameters) -> str:
     sizes = Sizes(names)
     sizes.solve(function)
     regions = [line for r in function.regions for line in ["", *region_text(r, function, names, parameters)]]
-    lines = [f"void {function.name}_kernel({function.parameters()}) {{"]
+    lines = [f"void {function.name}_kernel({function.parameters('cpu')}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
-    for buffer, ctype, total in function.scratch_memory(names):
+    for buffer, ctype, total in function.scratch_memory(names, "cpu"):
         name = c_name(buffer)
         lines.append(f"  std::unique_ptr<{ctype}[]> {name}_memory(new {ctype}[{total}]);")
         lines.append(f"  {ctype}* const {name}_data = {name}_memory.get();")
@@ -93,11 +94,13 @@ def function_text(function: Function, parameters: CpuParameters) -> str:
 def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters) -> list[str]:
     """Return the statements of one region: in tiles if it is a product, else by its schedule."""
     pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in function.specs}
-    contraction = find_contraction(region, names)
+    contraction, storage = find_contraction(region, names), function.storage()
     if contraction:
-        return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers))
+        return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers, storage))
     nest = build_nest(region, names)
-    return CpuRegion(nest, Printer(nest, pointers), levels(region.stores.values()), parameters=parameters).text()
+    return CpuRegion(
+        nest, Printer(nest, pointers, storage), levels(region.stores.values()), parameters=parameters
+    ).text()
 
 
 @dataclass(slots=True)

@@ -56,6 +56,9 @@ template <class T> __device__ T lane_xor(T v, int d) { return __shfl_xor_sync(0x
 __device__ inline MaxSum lane_xor(MaxSum v, int d) { return {lane_xor(v.top, d), lane_xor(v.sum, d)}; }
 __device__ inline Place lane_xor(Place v, int d) { return {lane_xor(v.value, d), lane_xor(v.at, d)}; }
 
+// Neighbouring elements that a thread loads or stores together, sixteen bytes at a time.
+template <class T, int N> struct __align__(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T x[N]; };
+
 // How many of n elements a thread has that takes every step-th from its first. Loops count to it, since the compiler
 // loads ahead only where it knows how often a loop runs, not where an index passes a limit in steps of a run-time size.
 __device__ inline uint32_t share(int64_t n, uint32_t first, uint32_t step) {
@@ -64,7 +67,7 @@ __device__ inline uint32_t share(int64_t n, uint32_t first, uint32_t step) {
 
 // Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
 template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
-  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+  for (int d = blockDim.x < 32 ? blockDim.x / 2 : 16; d; d >>= 1) v = f(v, lane_xor(v, d));
   if (blockDim.x <= 32) return v;
   __shared__ T parts[32];
   __syncthreads();
@@ -143,9 +146,14 @@ inline bool aligned(std::initializer_list<const void*> pointers) {
     if (uintptr_t(p) % 16) return false;
   return true;
 }
-// Threads for a row of so many quads: a warp for short ones (several rows a block), more for long ones.
-inline dim3 quad_block(int64_t quads) {
-  if (quads <= 256) return dim3(32, THREADS / 32);
+// Threads for a row of so many vectors: a warp for short ones (several rows a block), or less where rows fill warps;
+// more for long ones.
+inline dim3 quad_block(int64_t quads, int64_t rows) {
+  if (quads <= 256) {
+    unsigned lanes = quads <= 4 ? 4 : quads <= 8 ? 8 : quads <= 16 ? 16 : 32;
+    while (rows % (32 / lanes)) lanes *= 2;
+    return dim3(lanes, THREADS / lanes);
+  }
   return dim3(quads <= 4 * THREADS ? THREADS : quads <= 8192 ? 512 : LONG_THREADS, 1);
 }
 // Threads for a row: one warp for short rows (several rows a block), more for long ones.

@@ -71,11 +71,11 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
             launches += [*other, "} else {", *indent(launch), "}"]
         else:
             launches += ["{", *indent(launch), "}"] if len(launch) > 1 else launch
-    lines = [f"void {function.name}_kernel({function.parameters()}) {{"]
+    lines = [f"void {function.name}_kernel({function.parameters('cuda')}) {{"]
     lines += ["  " + d for d in sizes.declarations]
     lines += [f'  RK_CHECK({c}, "this kernel needs {c}");' for c in dict.fromkeys(sizes.checks)]
     lines.append(f"  cudaStream_t stream = (cudaStream_t)rk::stream({c_name(function.outputs[0])});")
-    for buffer, ctype, total in function.scratch_memory(names):
+    for buffer, ctype, total in function.scratch_memory(names, "cuda"):
         lines.append(f"  {ctype}* {c_name(buffer)}_data = scratch<{ctype}>({total}, stream);")
     lines += indent(launches)
     lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in function.scratch]

@@ -209,7 +209,7 @@ class Kernel:
         value = side.value
         while isinstance(value, ir.Op) and value.template == "{0}":
             value = value.args[0]
-        if not isinstance(value, ir.Load) or side.guards:
+        if not isinstance(value, ir.Load) or value.storage != "float32" or side.guards:
             return None
         access = self.contraction.nest.accesses[value]
         return next(
@@ -258,7 +258,7 @@ class Kernel:
         """Return whether a thread may store four neighbouring columns at once."""
         inner = self.contraction.columns[-1]
         stores = [self.contraction.nest.stores[b] for b in self.contraction.nest.region.stores]
-        floats = all(v.dtype == "float32" for v in self.contraction.nest.region.stores.values())
+        floats = all(self.printer.storage[b] == "float32" for b in self.contraction.nest.region.stores)
         return floats and all(self.aligned(a, inner) for a in stores)
 
     def epilogue(self) -> list[str]:

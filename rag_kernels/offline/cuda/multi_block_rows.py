@@ -18,11 +18,13 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.multi_block_rows_text import BOARD
 from rag_kernels.offline.cuda.region import CudaParameters
-from rag_kernels.offline.cuda.vectorized import KEPT_ELEMENTS, VectorizedRegion, find_quads
+from rag_kernels.offline.cuda.vectorized import KEPT_BYTES, VectorizedRegion, find_quads, width_of
 from rag_kernels.offline.fusion.online_reduction import EXPONENTIAL, IN_DOUBLE, PAIR, SQUARE_IN_DOUBLE
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF
 
+SIXTEEN = (("float", 4), ("__nv_bfloat16", 2), ("__half", 2))  # C types of what the ring holds, and their bytes
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
 MAX_ROW_SLOTS = 12  # of these, for one row: the others receive copies meanwhile
 MAX_CLUSTER_BLOCKS = 8  # of a cluster that every device with clusters takes
@@ -36,6 +38,7 @@ class MultiBlockRegion(VectorizedRegion):
     """Prints a kernel whose teams of blocks take whole rows; `ITEMS` vectors of a row are a thread's own."""
 
     held: tuple[str, ...] = ()  # what the ring holds
+    stored: str = "float"  # C type of the ring's elements
     strided: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere
     awaited: bool = False  # whether a pass has waited for this row's copies to the ring
     joined: int = 0  # reductions that teams exchange
@@ -57,7 +60,7 @@ class MultiBlockRegion(VectorizedRegion):
         last = max(i for i, line in enumerate(passes) if re.search(r"\bsweep\w*\(k, j\);$", line))
         passes.insert(last + 1, "  bring();")
         own = f"{self.quads} > first ? ({self.quads} - first - 1) / {{0}} + 1 : 0"
-        elements = "FULL || single > 4 * ITEMS ? 4 * ITEMS : int(single)" if self.strided else "4 * own"
+        elements = "FULL || single > 4 * ITEMS ? 4 * ITEMS : int(single)" if self.strided else f"{self.width} * own"
         return [
             "int met = 0;",
             f"const int first = int(team.part()) * ITEMS * {self.step_of_item} + threadIdx.x;",
@@ -66,7 +69,7 @@ class MultiBlockRegion(VectorizedRegion):
             *([f"const int64_t single = {own.format(self.threads)};"] if self.strided else []),
             f"const int elements = {elements};",
             *(f"const Quotient of_{loop.var}({loop.size});" for loop in self.inner_loops()),
-            f"Ring<{len(self.held)}, {self.slots}, {self.threads}> ring(team.number());",
+            f"Ring<{self.stored}, {len(self.held)}, {self.slots}, {self.threads}> ring(team.number());",
             *self.prefetch(outer),
             f"for (int i = 0; i < {self.slots}; ++i) bring();",
             f"for (int64_t t = team.number(); t < {outer}; t += team.count) {{",
@@ -157,7 +160,14 @@ class MultiBlockRegion(VectorizedRegion):
 
     def put(self, name: str) -> str:
         place = self.addresses[name]
-        return f"keep_whole({place}, {name});" if place.startswith("&") else f"put_whole({place}, {name});"
+        if place.startswith("&"):
+            return f"keep_whole({place}, whole({name}));"
+        whole = self.types[name] == f"Pack<{self.stored}, {self.width}>" and self.is_sixteen(name)
+        return f"put_whole({place}, whole({name}));" if whole else VectorizedRegion.put(self, name)
+
+    def is_sixteen(self, name: str) -> bool:
+        """Return whether a vector of this name has sixteen bytes, as the ring's have."""
+        return self.types[name] in {f"Pack<{c_type}, {16 // size}>" for c_type, size in SIXTEEN}
 
     def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
         return [line.replace("&ring.at(", "ring.place(") for line in VectorizedRegion.loaded(self, lines, kept)]
@@ -206,7 +216,7 @@ class MultiBlockRegion(VectorizedRegion):
 
         They may where nothing else is done with x after its sum.
         """
-        if v.kind != PAIR or self.element_of(v.arg) is None or self.top > 1:
+        if v.kind != PAIR or self.element_of(v.arg) is None or self.top > 1 or self.stored != "float":
             return []
         after = list(ir.walk(*self.values, enter=lambda v: not isinstance(v, ir.Reduce)))
         same = self.element_of(v.arg)
@@ -221,7 +231,7 @@ class MultiBlockRegion(VectorizedRegion):
         if not isinstance(value, ir.Load):
             return None
         name = self.loads.get(f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[value])}]")
-        return f"(&{name}.x)[u]" if name else None
+        return self.element_in(name) if name else None
 
     def open_inner(self, scope: Scope) -> Scope:
         inner = VectorizedRegion.open_inner(self, scope)
@@ -271,11 +281,13 @@ class MultiBlockRegion(VectorizedRegion):
         scope.lines.append(f"float {name}_f = 0;")
         self.published[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
         text, power = self.printer.emit(value.arg, block), self.printer.name("power")
-        block.lines.append(f"const float {power} = expf({text} - {top}_finite);")
+        exp = "rk_exp_near" if self.printer.near else "expf"
+        block.lines.append(f"const float {power} = {exp}({text} - {top}_finite);")
         if self.powers(value):
             place = self.printer.name("powers")
-            self.targets[f"in {place}"], self.addresses[place] = place, f"&@{text.split('.')[0][2:]}@"
-            block.lines.append(f"(&{place}.x)[u] = {power};  // in its place")
+            self.targets[f"in {place}"], self.addresses[place] = place, f"&@{text.split('.')[0]}@"
+            self.types[place] = f"Pack<float, {self.width}>"
+            block.lines.append(f"{place}.x[u] = {power};  // in its place")
         return f"{name}_f += {power};"
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
@@ -344,7 +356,7 @@ class MultiBlockRegion(VectorizedRegion):
 
     def count(self) -> int:
         """Return the number of vectors of a row as long as this problem's."""
-        return -(-self.reduced_count() // 4)
+        return -(-self.reduced_count() // self.width)
 
     def most(self) -> int:
         """Return how many vectors of a row a thread takes at most."""
@@ -372,12 +384,14 @@ def multi_block_region(
         return None
     found = MultiBlockRegion.of(region, function, sizes, parameters)
     rows = found.nest.schedule == "row" and not found.has_scan() and found.top > 0
-    if not rows or not KEPT_ELEMENTS < found.reduced_count() <= MAX_ROW_ELEMENTS or not found.comes_back():
+    if not rows or found.reduced_count() > MAX_ROW_ELEMENTS or not found.comes_back() or not prepared(found):
         return None
-    if not prepared(found):
+    if found.count() * 16 <= KEPT_BYTES:
         return None
     found.row()  # counts the uses
-    kept = tuple(found.kept_names())
+    kept = tuple(name for name in found.kept_names() if found.is_sixteen(name))
+    if len({found.types[name] for name in kept}) > 1:
+        return None
     if (
         not kept
         or len(kept) > SLOTS // 2
@@ -388,6 +402,7 @@ def multi_block_region(
     fresh = MultiBlockRegion.of(region, function, sizes, parameters)
     prepared(fresh)
     fresh.held = kept
+    fresh.stored = fresh.types[kept[0]].partition("<")[2].partition(",")[0]
     if fresh.bytes + REDUCED_BYTES * (found.joined + 2) > BLOCK_BYTES:
         return None
     if fresh.strided:
@@ -400,13 +415,16 @@ def prepared(found: MultiBlockRegion) -> bool:
 
     Neighbours where rows allow it, else elements that lie a block's threads apart.
     """
-    if found.nest.reduced[-1].count % 4 == 0 and found.parameters.vector > 1:
+    found.width = width_of(found)
+    if found.nest.reduced[-1].count % found.width == 0 and found.parameters.vector > 1:
         return find_quads(found)
-    if len(found.nest.reduced) > 1:
+    halves = any(found.printer.storage[v.buffer] in HALF for v in found.nest.accesses)
+    if len(found.nest.reduced) > 1 or halves:
         return False
     found.width = 1
     some = find_quads(found)
     found.width, found.strided, found.targets = 4, True, {}
+    found.types = dict.fromkeys(found.types, "Pack<float, 4>")
     return some
 
 

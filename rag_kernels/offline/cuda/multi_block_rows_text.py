@@ -6,7 +6,7 @@ MULTI_BLOCK_HEAD = """
 #ifdef __CUDACC__
 __device__ inline uint32_t in_shared(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 // To shared memory while the thread does something else.
-__device__ inline void copy_ahead(float4* to, const float* from) {
+__device__ inline void copy_ahead(float4* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(in_shared(to)), "l"(from) : "memory");
 }
 __device__ inline void copy_ahead(float* to, const float* from) {
@@ -63,11 +63,13 @@ __device__ inline ulonglong2 beside(const ulonglong2* here, int block) {
 }
 #endif
 
+template <class V> __device__ const float4& whole(const V& v) { return reinterpret_cast<const float4&>(v); }
+
 // What a thread has of this row and of rows to come: each thread copies, waits for and reads its own alone. `NAMES`
 // tensors are kept; of a row a thread has ITEMS vectors of each.
-template <int NAMES, int SLOTS, int WIDTH> struct Ring {  // WIDTH: threads of the block
+template <class T, int NAMES, int SLOTS, int WIDTH> struct Ring {  // WIDTH: threads of the block
   float4* mine;
-  const float* from[NAMES];  // that row of each
+  const T* from[NAMES];  // that row of each
   int64_t row;  // what is copied next: which row and vector, and where to
   int item = 0, to = 0, base = 0;
   __device__ explicit Ring(int64_t first) : row(first) {
@@ -79,8 +81,11 @@ template <int NAMES, int SLOTS, int WIDTH> struct Ring {  // WIDTH: threads of t
     const int slot = base + j < SLOTS ? base + j : base + j - SLOTS;
     return mine + (slot * NAMES + name) * WIDTH;
   }
-  __device__ float4 at(int name, int j) const { return take_whole(place(name, j)); }
-  __device__ void copy(int name, const float* from) const { copy_ahead(mine + (to * NAMES + name) * WIDTH, from); }
+  __device__ Pack<T, 16 / sizeof(T)> at(int name, int j) const {
+    const float4 v = take_whole(place(name, j));
+    return reinterpret_cast<const Pack<T, 16 / sizeof(T)>&>(v);
+  }
+  __device__ void copy(int name, const T* from) const { copy_ahead(mine + (to * NAMES + name) * WIDTH, from); }
   // Four elements that lie a block's threads apart, as far as the row goes.
   __device__ void copy_apart(int name, const float* from, int64_t left) const {
     float* target = &mine[(to * NAMES + name) * WIDTH].x;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import (
     START,
@@ -22,7 +23,6 @@ from rag_kernels.offline.codegen.reduction_levels import (
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda import thread_loops
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.lowering.pointwise import CTYPES
 
 FUNCTORS = {
     "sum": "Sum",

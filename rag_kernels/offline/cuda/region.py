@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Self
 
+from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, build_nest, text_of
@@ -23,7 +24,6 @@ from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name
-from rag_kernels.offline.lowering.pointwise import CTYPES
 
 KEPT_COLUMN, MANY_COLUMNS = 64, 1 << 17
 SHORT_COLUMN, LONG_WINDOW = 32, 512  # elements that one thread does alone, and where there are many windows
@@ -65,7 +65,8 @@ class CudaRegion(ReduceLoops):
         if nest.schedule == "row":  # how many rows there are is an argument, so that kernels for few and many are alike
             summed = {nest.names[leaf] for loop in nest.reduced for leaf in loop.leaves}
             constants = {name: value for name, value in constants.items() if name in summed}
-        return cls(nest, Printer(nest, pointers), level, parameters=parameters, constants=constants, scratch=scratch)
+        printer = Printer(nest, pointers, function.storage(), function.near)
+        return cls(nest, printer, level, parameters=parameters, constants=constants, scratch=scratch)
 
     def product(self, name: str, function: Function) -> tuple[list[str], list[str]] | None:
         """Return the kernel and its launch in tiles, or None if the region is no product (see `gemm.py`)."""
@@ -74,7 +75,7 @@ class CudaRegion(ReduceLoops):
             return None
         used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
         small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in used)
-        printer = Printer(found.nest, self.printer.pointers)
+        printer = Printer(found.nest, self.printer.pointers, self.printer.storage, self.printer.near)
         made = TensorKernel if self.parameters.tensor and serves(found) else Kernel
         kernel = made(found, printer, "int" if small else "int64_t", self.parameters.tile)
         body = kernel.body()
@@ -134,7 +135,10 @@ class CudaRegion(ReduceLoops):
         for buffer in (*function.inputs, *function.scratch, *function.outputs):
             name, const = c_name(buffer), "" if buffer in self.stores else "const "
             pointer, data = f"{name}_p", f"{name}_data" if buffer in function.scratch else f"{name}.data"
-            pointers[pointer] = f"{const}{CTYPES[function.specs[buffer].dtype]}* __restrict__ {pointer}", data
+            pointers[pointer] = (
+                f"{const}{stored_type(function.specs[buffer].dtype, 'cuda')}* __restrict__ {pointer}",
+                data,
+            )
             if buffer in self.stores:
                 start = text_of(self.nest.stores[buffer].constant)
                 others[start_of(pointer)] = f"int64_t {start_of(pointer)}", start

@@ -1,9 +1,9 @@
-"""CUDA that takes four neighbouring elements at a time: sixteen bytes a load, and rows that stay in registers.
+"""CUDA that takes neighbouring elements together: sixteen bytes a load, and rows that stay in registers.
 
-Comes in: a region whose innermost loop is a multiple of four here. Goes out: a second kernel for it beside the scalar
-one of `region.py`, and the C condition under which it may run (sizes and addresses, known at the call). A row of
-at most ITEMS quads a thread is read once and kept; a longer one is read once for every level of reductions. Loads that
-do not lie side by side stay as they are.
+Comes in: a region whose innermost loop is a multiple of four here, or of eight where elements have two bytes. Goes out:
+a second kernel for it beside the scalar one of `region.py`, and the C condition under which it may run (sizes and
+addresses, known at the call). A row of at most ITEMS vectors a thread is read once and kept; a longer one is read once
+for every level of reductions. Loads that do not lie side by side stay as they are.
 """
 
 from __future__ import annotations
@@ -11,25 +11,30 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Access, Loop, Nest, text_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.reduce_loops import SCANNED
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
-KEPT_ELEMENTS = 4 * KEPT * MOST_THREADS  # of a row at most
+KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
+MOST_WIDTH = 8  # elements of a vector: of eight floats, loaded as twice sixteen bytes, registers still suffice
 
 
 @dataclass(slots=True)
 class VectorizedRegion(CudaRegion):
-    """Prints a kernel that takes quads along `axis`; a `float4` is named by what it was loaded from."""
+    """Prints a kernel that takes vectors along `axis`; a `Pack` is named by what it was loaded from."""
 
     axis: Loop | None = None
-    width: int = 4  # elements of a load
+    width: int = 4  # elements of a vector
+    types: dict[str, str] = field(default_factory=dict)  # name -> C type of a vector of that tensor
     addresses: dict[str, str] = field(default_factory=dict)  # name -> address
     starts: dict[str, tuple[str, str]] = field(default_factory=dict)  # the same: of its row, and where in that
     strides: dict[str, None] = field(default_factory=dict)  # that must be multiples of four, as C
@@ -46,11 +51,6 @@ class VectorizedRegion(CudaRegion):
         return Loop(self.axis.leaves, f"{self.axis.var}_q", size, self.axis.count // self.width)
 
     @property
-    def vector(self) -> str:
-        """Return the C type of a quad."""
-        return f"float{self.width}"
-
-    @property
     def element(self) -> str:
         """Return the index of element `u` of a quad, as C."""
         return f"{self.width} * {self.quad.var} + u" if self.width > 1 else self.quad.var
@@ -63,7 +63,7 @@ class VectorizedRegion(CudaRegion):
         places = (text for text in self.addresses.values() if not text.startswith("&"))
         buffers = dict.fromkeys(text.split(" + ")[0][:-2] for text in places)
         data = ", ".join(f"{b}_data" if b in self.scratch else f"{b}.data" for b in buffers)
-        sizes = " && ".join(f"({size}) % 4 == 0" for size in dict.fromkeys([self.axis.size, *self.strides]))
+        sizes = " && ".join(f"({size}) % {self.width} == 0" for size in dict.fromkeys([self.axis.size, *self.strides]))
         return f"{sizes} && aligned({{{data}}})"
 
     def name_of(self, buffer: str, access: Access) -> str:
@@ -71,12 +71,14 @@ class VectorizedRegion(CudaRegion):
         assert self.axis
         pointer = self.printer.pointers[buffer]
         name = f"{pointer[:-2]}_v{len(self.addresses) or ''}"
+        self.types[name] = f"Pack<{stored_type(self.printer.storage[buffer], 'cuda')}, {self.width}>"
         nest, place = self.nest, self.element.removesuffix(" + u")
         rows = nest.schedule == "row"
         within = " + ".join(nest.terms(access, nest.reduced if rows else [self.axis]))
         if rows and self.width > 1 and nest.is_dense(access, nest.reduced):
             within = f"{self.width} * k"
-        start = " + ".join([pointer, *nest.terms(access, nest.outer)])
+        constant = [text_of(access.constant)] if access.constant else []
+        start = " + ".join([pointer, *nest.terms(access, nest.outer), *constant])
         self.starts[name] = start, re.sub(rf"\b{self.axis.var}\b", place, within)
         self.addresses[name] = " + ".join(self.starts[name])
         inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
@@ -91,13 +93,18 @@ class VectorizedRegion(CudaRegion):
         if name is None:
             return CudaRegion.store(self, buffer, scope)
         text = self.printer.emit(self.stores[buffer], scope)
-        return [f"(&{name}.x)[u] = {text};"]
+        return [f"{name}.x[u] = {text};"]
 
     def open_inner(self, scope: Scope) -> Scope:
         """Return the scope inside the loop over a quad's elements, where loads are its components."""
         inner = Scope(scope)
-        inner.known |= {text: f"(&{name}.x)[u]" for text, name in self.loads.items()}
+        inner.known |= {text: self.element_in(name) for text, name in self.loads.items()}
         return inner
+
+    def element_in(self, name: str) -> str:
+        """Return element `u` of a vector as C, in the type in which arithmetic runs."""
+        half = self.types[name].startswith(("Pack<__nv_bfloat16", "Pack<__half"))
+        return f"float({name}.x[u])" if half else f"{name}.x[u]"
 
     def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
         if acc_type != "double" or value.kind != "sum" or value.dtype != "float32":
@@ -122,9 +129,9 @@ class VectorizedRegion(CudaRegion):
         for name in used:
             self.uses[name] = self.uses.get(name, 0) + 1
         sums, self.partials = self.partials, []
-        inside = "inside ? @{0}@ : " + self.vector + "{{}}" if before is not None else "@{0}@"
+        inside = "inside ? @{0}@ : {1}{{}}" if before is not None else "@{0}@"
         rest = [
-            *(f"{self.vector} {n};" for n in made),
+            *(f"{self.types[n]} {n};" for n in made),
             *(f"float {n}_f = 0;" for n in sums),
             *self.each(lines),
             *(f"{n} += {n}_f;" for n in sums),
@@ -132,17 +139,17 @@ class VectorizedRegion(CudaRegion):
         ]
         if before is not None:
             rest = [*before, "if (inside) {", *indent(rest), "}"]
-        return [*(f"const {self.vector} {n} = {inside.format(n)};" for n in used), *rest]
+        return [*(f"const {self.types[n]} {n} = {inside.format(n, self.types[n])};" for n in used), *rest]
 
     def put(self, name: str) -> str:
         """Return the statement that stores a quad."""
-        return f"*reinterpret_cast<{self.vector}*>({self.addresses[name]}) = {name};"
+        return f"*reinterpret_cast<{self.types[name]}*>({self.addresses[name]}) = {name};"
 
     def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
         """Return the lines with the marks of `quad_lines` replaced by loads or by what the thread keeps."""
 
         def load(name: str) -> str:
-            text = f"*reinterpret_cast<const {self.vector}*>({self.addresses[name]})"
+            text = f"*reinterpret_cast<const {self.types[name]}*>({self.addresses[name]})"
             return self.kept_or_loaded(name, text) if name in kept else text
 
         return [re.sub(r"@(\w+)@", lambda m: load(m.group(1)), line) for line in lines]
@@ -190,11 +197,11 @@ class VectorizedRegion(CudaRegion):
         """Return statements that load a thread's quads of a row before the first pass."""
         if not names:
             return []
-        cast = f"*reinterpret_cast<const {self.vector}*>"
-        loads = [f"{n}_kept[ITEMS ? j : 0] = {cast}({self.addresses[n]});" for n in names]
+        vectors = {n: f"*reinterpret_cast<const {self.types[n]}*>({self.addresses[n]})" for n in names}
+        loads = [f"{n}_kept[ITEMS ? j : 0] = {vectors[n]};" for n in names]
         inside = [*self.indices([*self.nest.reduced[:-1], self.quad], "k"), *loads]
         return [
-            *(f"{self.vector} {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
+            *(f"{self.types[n]} {n}_kept[ITEMS ? ITEMS : 1];" for n in names),
             *self.each_item([f"if ({self.item_exists}) {{", *indent(inside), "}"]),
         ]
 
@@ -256,7 +263,7 @@ class VectorizedRegion(CudaRegion):
             return [f"small({self.quads});", f"{name}<0><<<blocks({outer}), LONG_THREADS, 0, stream>>>{call}"]
         items = self.items()
         grid = f"<<<blocks((small({outer}) + block.y - 1) / block.y), block, 0, stream>>>{call}"
-        lines = [f"const int64_t quads = small({self.quads});", "const dim3 block = quad_block(quads);"]
+        lines = [f"const int64_t quads = small({self.quads});", f"const dim3 block = quad_block(quads, {outer});"]
         if items:
             lines += [f"if (quads <= {items} * int64_t(block.x)) {name}<{items}>{grid}", f"else {name}<0>{grid}"]
         else:
@@ -265,7 +272,7 @@ class VectorizedRegion(CudaRegion):
 
     def items(self) -> int:
         """Return how many quads each thread keeps, for rows as long as this problem's; 0 for longer ones."""
-        quads, p = self.reduced_count() // 4, self.parameters
+        quads, p = self.reduced_count() // self.width, self.parameters
         threads = 32 if quads <= 256 else p.threads if quads <= KEPT * p.threads else MOST_THREADS
         items = -(-quads // threads)
         return items if items <= (2 * KEPT if threads == 32 else KEPT) else 0
@@ -278,21 +285,48 @@ def vectorized_region(
     if parameters.vector == 1:
         return None
     found = VectorizedRegion.of(region, function, sizes, parameters)
+    found.width = width_of(found)
     return found if find_quads(found) else None
+
+
+def width_of(found: VectorizedRegion) -> int:
+    """Return how many elements to take together: sixteen bytes of the narrowest tensor, or less where rows want it."""
+    if found.has_scan():
+        return SCANNED
+    axis = axis_of(found.nest)
+    accesses = [*found.nest.stores.values(), *found.nest.accesses.values()]
+    names = [*found.nest.stores, *(v.buffer for v in found.nest.accesses)]
+    steps = zip(names, accesses, strict=True)
+    sizes = [ITEMSIZE.get(found.printer.storage[b], 4) for b, a in steps if axis and is_step(a, axis)]
+    width = min(MOST_WIDTH, 16 // min((size for size in sizes if size > 1), default=4))
+    while axis and width > 4 and axis.count % width:
+        width //= 2
+    return width
+
+
+def axis_of(nest: Nest) -> Loop | None:
+    """Return the loop along which vectors may lie."""
+    return nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None
+
+
+def is_step(access: Access, axis: Loop) -> bool:
+    """Return whether neighbours along the axis are neighbours in memory."""
+    return access.steps.get(axis.leaves[-1]) == {(): 1}
 
 
 def find_quads(found: VectorizedRegion) -> bool:
     """Record the loads and stores that can be taken `width` at a time, and return whether there are any."""
-    nest, width = found.nest, found.width
-    axis = nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None
+    nest, width, storage = found.nest, found.width, found.printer.storage
+    axis = axis_of(nest)
     if axis is None or axis.count % width:
         return False
     found.axis = axis
     for buffer, access in nest.stores.items():
-        if nest.region.stores[buffer].dtype == "float32" and neighbours(access, axis, nest, width):
+        if storage[buffer] in ITEMSIZE and not access.constant and neighbours(access, axis, nest, width):
             found.targets[buffer] = found.name_of(buffer, access)
     for v in ir.walk(*nest.region.stores.values()):
-        if isinstance(v, ir.Load) and v.dtype == "float32" and neighbours(nest.accesses[v], axis, nest, width):
+        plain = isinstance(v, ir.Load) and v.storage in ITEMSIZE.keys() - {"bool"}
+        if isinstance(v, ir.Load) and plain and neighbours(nest.accesses[v], axis, nest, width):
             text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
             if text not in found.loads:
                 found.loads[text] = found.name_of(v.buffer, nest.accesses[v])
@@ -301,7 +335,7 @@ def find_quads(found: VectorizedRegion) -> bool:
 
 def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
     """Return whether elements along the axis lie side by side, each quad at a multiple of its size."""
-    if access.steps.get(axis.leaves[-1]) != {(): 1} or access.values or access.constant:
+    if not is_step(access, axis) or access.values or any(mono or n % width for mono, n in access.constant.items()):
         return False
     return all(access.stride(loop.leaves[-1]) % width == 0 for loop in others(axis, nest))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rag_kernels.offline.fusion.regions import rewrite
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 from rag_kernels.offline.lowering.rules_reduce import HIT
 
@@ -24,10 +25,10 @@ PAIR, PLACE = "maxsum", "place"
 Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loops
 
 
-def one_pass(lowered: Lowered, length: int) -> Lowered:
-    """Return the steps with values rewritten to one pass over the data, where rows have more than `length` elements."""
+def one_pass(lowered: Lowered, kept: int) -> Lowered:
+    """Return the steps with values rewritten to one pass over the data, where rows have more than `kept` bytes."""
     stored = [step for step in lowered.steps if isinstance(step, Stored)]
-    change = _OnePass(length)
+    change = _OnePass(kept)
     change.collect([step.value for step in stored])
     steps = tuple(replace(s, value=rewrite(s.value, change)) if isinstance(s, Stored) else s for s in lowered.steps)
     return replace(lowered, steps=steps)
@@ -37,7 +38,7 @@ def one_pass(lowered: Lowered, length: int) -> Lowered:
 class _OnePass:
     """Replaces reductions of long rows by their one-pass forms; `collect` finds the rows first."""
 
-    length: int
+    kept: int  # bytes of the longest row that a kernel keeps
     counts: dict[Row, ir.Group] = field(default_factory=dict)  # rows with a variance, and what a mean divides by
     tops: set[Row] = field(default_factory=set)  # rows with a softmax's sum
     made: dict[tuple[Row, str], ir.Reduce] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class _OnePass:
             if not isinstance(v, ir.Reduce) or v.kind != "sum" or not isinstance(v.arg, ir.Op) or v.guards:
                 continue
             row = self.inner(v)
-            if row is None or ir.size_of(v.over) <= self.length:
+            if row is None or bytes_of(v) <= self.kept:
                 continue
             second = v.arg.args[1]
             if v.arg.template == EXPONENTIAL:
@@ -118,6 +119,13 @@ class _OnePass:
         if key not in self.made:
             self.made[key] = ir.Reduce(value.dims, PAIR, PAIR, rewrite(x, self), value.over)
         return self.made[key]
+
+
+def bytes_of(value: ir.Reduce) -> int:
+    """Return how many bytes a row has in memory, in the narrowest tensor that it is computed from."""
+    over = set(ir.leaves(value.over))
+    loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load) and ir.tree_atoms(v) & over]
+    return ir.size_of(value.over) * min((ITEMSIZE.get(v.storage, 4) for v in loads), default=4)
 
 
 def row_of(value: ir.Reduce) -> Row:

@@ -15,6 +15,8 @@ from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.lowering.lower import Library, Lowered
 
+SCANNED_PART = 4096  # elements of a part of a long scan at least
+
 Key = tuple[frozenset[ir.Atom], frozenset[ir.Atom]]
 
 
@@ -43,6 +45,8 @@ class Split:
     rows: int
     length: int = 1 << 15
     whole: int = 0  # rows that take another pass, and are no longer than this, stay whole
+    columns: int = 0  # columns fewer than this, and longer than `column`, are split
+    column: int = 2048
     tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
     edge: int = 64  # rows and columns of such a tile
     depth: int = 2048  # shortest depth that is split
@@ -57,17 +61,28 @@ class Planner:
     regions: list[Region | Library] = field(default_factory=list)
     stored: dict[ir.Value, ir.Value] = field(default_factory=dict)  # reductions already written -> loads of them
     halves: dict[ir.Value, ir.Reduce] = field(default_factory=dict)
-    stored_loops: set[ir.Atom] = field(default_factory=set)  # loops of what is being stored
+    scans: dict[ir.Value, ir.Value] = field(default_factory=dict)  # long scans -> the same in parts
+    whole: set[ir.Value] = field(default_factory=set)  # reductions that some step wants whole, with another pass
 
     def run(self, lowered: Lowered) -> list[Region | Library]:
         """Return the steps with every stored value replaced by its region."""
         for step in lowered.steps:
+            if not isinstance(step, Library):
+                self.find_whole(step.value)
+        for step in lowered.steps:
             if isinstance(step, Library):
                 self.regions.append(step)
             else:
-                self.stored_loops = {a for group in step.value.dims for a in ir.leaves(group)}
                 self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
-        return self.regions
+        return [r if isinstance(r, Library) else settled(r) for r in self.regions]
+
+    def find_whole(self, value: ir.Value) -> None:
+        """Record the reductions of a stored value along whose loops it is stored: splitting them reads rows twice."""
+        loops = {a for group in value.dims for a in ir.leaves(group)}
+        for reduction in reductions(value):
+            reduced = key_of(reduction)[1]
+            if ir.size_of(reduced) <= self.split.whole and reduced <= loops:
+                self.whole.add(reduction)
 
     def store(self, buffer: str, value: ir.Value, slot: ir.Slot | None = None) -> None:
         """Add the region that writes a value, after the regions of the reductions that it cannot hold."""
@@ -84,16 +99,18 @@ class Planner:
 
     def add(self, region: Region) -> None:
         """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
-        reads = {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
+        reads = reads_of(region)
         for place in range(len(self.regions) - 1, -1, -1):
             other = self.regions[place]
             if isinstance(other, Library):
                 break
-            same = (other.outer, other.reduced) == (region.outer, region.reduced)
-            disjoint = not (reads | region.stores.keys()) & other.stores.keys()
-            if same and disjoint and products(other) == products(region):
-                stores, slots = other.stores | region.stores, other.slots | region.slots
-                self.regions[place] = Region(stores, other.outer, other.reduced, slots)
+            near = inlined(region, other)
+            reads_it = bool(reads_of(near) & other.stores.keys())
+            disjoint = not reads_it and not region.stores.keys() & other.stores.keys()
+            if disjoint and share_loops(other, near) and products(other) == products(near):
+                wide = other if other.reduced else near
+                stores, slots = other.stores | near.stores, other.slots | near.slots
+                self.regions[place] = Region(stores, wide.outer, wide.reduced, slots)
                 return
             if reads & other.stores.keys():
                 break
@@ -103,6 +120,10 @@ class Planner:
         """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
         if not isinstance(value, ir.Reduce | ir.Scan) or key_of(value) == main:
             return None
+        return self.load_of(value)
+
+    def load_of(self, value: ir.Value) -> ir.Value:
+        """Return a load of a value, which is stored now if it was not."""
         if value not in self.stored:
             name = f"part{len(self.stored)}"
             while name in self.buffers:
@@ -112,11 +133,14 @@ class Planner:
             self.buffers[name] = TensorSpec(flat.shape, value.dtype)
             self.store(name, flat)
             forms = tuple(ir.Form(((a, 1),)) for a in atoms)
-            self.stored[value] = ir.Load(value.dims, value.dtype, name, tuple((a,) for a in atoms), forms)
+            stored = tuple((a,) for a in atoms)
+            self.stored[value] = ir.Load(value.dims, value.dtype, name, stored, forms, value.dtype)
         return self.stored[value]
 
     def halve(self, value: ir.Value) -> ir.Value | None:
         """Return a reduction of few long rows as two: partial rows, and the reduction of these; None to keep it."""
+        if isinstance(value, ir.Scan):
+            return self.halve_scan(value)
         if not isinstance(value, ir.Reduce) or value.guards:
             return None
         if value in self.halves:
@@ -128,19 +152,51 @@ class Planner:
         rest = tuple(a for a in ir.leaves(value.over) if a not in parts)
         arg = rewrite(value.arg, self.halve)
         dims: tuple[ir.Group, ...] = tuple((a,) for a in parts)
-        dims = (*dims, *value.dims) if tile_of(value) else (*value.dims, *dims)  # partial products stay contiguous
+        first = tile_of(value) or is_column(value)  # partial results stay contiguous along what they are stored along
+        dims = (*dims, *value.dims) if first else (*value.dims, *dims)
         inner = ir.Reduce(dims, value.dtype, value.kind, arg, rest)
         self.halves[value] = ir.Reduce(value.dims, value.dtype, value.kind, inner, parts)
         return self.halves[value]
+
+    def halve_scan(self, value: ir.Scan) -> ir.Value | None:
+        """Return a running sum of few long rows as running sums of parts, each from what the parts before come to.
+
+        Sums of parts and what they come to are kept in float64. Rows are read twice; None to keep the scan.
+        """
+        leaf = value.over.leaves()
+        rows, length = ir.size_of(key_of(value)[0]), value.over.size
+        floats = value.kind == "sum" and value.dtype == "float32" and len(leaf) == 1
+        if not floats or 8 * rows >= self.split.rows or length < self.split.length:
+            return None
+        if value not in self.scans:
+            self.scans[value] = self.scan_in_parts(value, leaf[0], min(self.split.rows // rows, length // SCANNED_PART))
+        return self.scans[value]
+
+    def scan_in_parts(self, value: ir.Scan, leaf: ir.Atom, wanted: int) -> ir.Value:
+        """Return `halve_scan`'s value for a loop that is to run in about so many parts; itself if it cannot be cut."""
+        arg = rewrite(value.arg, self.halve)
+        cut = self.parts_of((leaf,), wanted)
+        if not cut:
+            return value
+        outer, inner = leaf.leaves()
+        without = tuple(tuple(a for a in ir.leaves(group) if a is not inner) for group in value.dims)
+        widened = ir.Op(arg.dims, "float64", "double({0})", (arg,))
+        total = self.load_of(ir.Reduce(without, "float64", "sum", widened, (inner,)))
+        through = ir.Scan(without, "float64", "sum", total, outer)
+        before = self.load_of(ir.Op(without, "float64", "{0} - {1}", (through, total)))
+        within = ir.Scan(value.dims, value.dtype, value.kind, arg, inner)
+        return ir.Op(value.dims, value.dtype, "{T}(double({0}) + {1})", (within, before))
 
     def parts_wanted(self, value: ir.Reduce) -> int:
         """Return in how many parts a reduction should run so that it fills the device."""
         outer, reduced = key_of(value)
         length, tile = ir.size_of(reduced), tile_of(value)
         if not tile:
-            if length <= self.split.whole and reduced <= self.stored_loops:
+            if value in self.whole:
                 return 1
             rows = ir.size_of(outer)
+            if rows < self.split.columns and length >= self.split.column and is_column(value):
+                return min(self.split.columns // rows, 2 * length // self.split.column)
             return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
         batches, rows, columns = tile
         tiles = batches * -(-rows // self.split.edge) * -(-columns // self.split.edge)
@@ -163,6 +219,57 @@ class Planner:
             return tuple(parts)
         atom.split(divisors[0], fixed=True)
         return (*parts, atom.leaves()[0])
+
+
+def settled(region: Region) -> Region:
+    """Return the region with the loops that its own have become: splitting a reduction splits its loops elsewhere."""
+    return replace(region, outer=ir.leaves(region.outer), reduced=ir.leaves(region.reduced))
+
+
+def reads_of(region: Region) -> set[str]:
+    """Return the buffers that a region reads."""
+    return {v.buffer for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)}
+
+
+def inlined(region: Region, other: Region) -> Region:
+    """Return the region with elements that the other one stores at the same place replaced by how they are computed."""
+    if not reads_of(region) & other.stores.keys() or reductions_in(other) or other.slots:
+        return region
+
+    def change(v: ir.Value) -> ir.Value | None:
+        if not isinstance(v, ir.Load) or v.buffer not in other.stores:
+            return None
+        here = [
+            (leaf, factor) for f in v.index if isinstance(f, ir.Form) for a, factor in f.terms for leaf in a.leaves()
+        ]
+        there = [(leaf, 1) for group in other.stores[v.buffer].dims for leaf in ir.leaves(group)]
+        plain = all(isinstance(f, ir.Form) and not f.offset and len(f.terms) <= 1 for f in v.index)
+        return other.stores[v.buffer] if plain and here == there else None
+
+    return replace(region, stores={b: rewrite(v, change) for b, v in region.stores.items()})
+
+
+def reductions_in(region: Region) -> list[ir.Value]:
+    """Return all reductions and scans of a region."""
+    return [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Reduce | ir.Scan)]
+
+
+def share_loops(one: Region, other: Region) -> bool:
+    """Return whether two regions may be one: they have the same loops, or one has no reduction and runs over all."""
+    if (one.outer, one.reduced) == (other.outer, other.reduced):
+        return True
+    point, row = (one, other) if not one.reduced else (other, one)
+    loops = {*ir.leaves(row.outer), *ir.leaves(row.reduced)}
+    alike = not point.reduced and bool(row.reduced) and set(ir.leaves(point.outer)) == loops
+    return alike and not products(row) and not any(a.window for a in row.reduced)
+
+
+def is_column(value: ir.Reduce) -> bool:
+    """Return whether neighbours in memory belong to other sums: the innermost loop of what is read is not summed."""
+    over = set(ir.leaves(value.over))
+    loads = [v for v in ir.walk(value.arg) if isinstance(v, ir.Load) and ir.tree_atoms(v) & over]
+    last = [f for v in loads for f in v.index[-1:] if isinstance(f, ir.Form)]
+    return len(last) == len(loads) and all(f.terms and f.terms[-1][0].leaves()[-1] not in over for f in last)
 
 
 def rewrite(value: ir.Value, change: Callable[[ir.Value], ir.Value | None]) -> ir.Value:
@@ -196,7 +303,7 @@ def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
         case ir.Load():
             values = iter(after)
             index = tuple(next(values) if isinstance(i, ir.Value) else i for i in value.index)
-            return ir.Load(value.dims, value.dtype, value.buffer, value.stored, index)
+            return ir.Load(value.dims, value.dtype, value.buffer, value.stored, index, value.storage)
         case _:
             raise AssertionError(type(value))
 

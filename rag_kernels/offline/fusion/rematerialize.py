@@ -56,7 +56,7 @@ class _Reader:
             reads[v] = frozenset([step.buffer])
             dims = tuple(_as_one(group) for group in step.value.dims)
             forms = tuple(ir.Form(tuple((atom, 1) for atom in group)) for group in dims)
-            return ir.Load(v.dims, v.dtype, step.buffer, dims, forms)
+            return ir.Load(v.dims, v.dtype, step.buffer, dims, forms, step.spec.dtype)
 
         def visit(v: ir.Value) -> ir.Value:
             if v not in seen:

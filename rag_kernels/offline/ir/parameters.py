@@ -28,12 +28,12 @@ GENERATED_NAMES = re.compile(
     r"[a-eg-lnp-qstuvz]|z_|lo|hi|kn|tx|ty|to|at|in|up|by|"
     r"across|active|aligned|all|along|arrived|band|base|begin|beside|bits|best|block|blocks|bring|bytes|chunk|"
     r"cluster|column|columns|copied|copy|count|depth|descriptor|device|done|elements|end|enter|factor|failed|fetch|finish|"
-    r"first|fit|fits|found|from|gather|grid|halves|held|high|hold|in_shared|inside|is_cluster|item|items|kept|lane|"
+    r"first|fit|fits|found|from|gather|grid|halves|held|high|hold|in_shared|inside|is_cluster|item|items|kept|lane|lanes|"
     r"last|later|least|leave|left|len|length|look|low|meet|meeting|merge|met|mine|more|multiple_of_1024|multiply\w*|"
     r"name|needed|now|number|own|packed|panel|part|partial|parts|parts_of|place|place_of|post|posted|processors|publish|put|"
     r"quads|raised|result|right|ring|row|rows|scratch|share|shared|shift|show|shown|single|size|slot|slots|small|"
     r"spread|start|step|store|stream|sums|take|tall|target|team|teams|term|threads|tile|tile_of_sums|tiles|time|unpacked|"
-    r"vectors|warp|warps|which"
+    r"vectors|warp|warps|which|whole"
 )
 KEYWORDS = frozenset(
     "auto bool break case catch char class const continue default delete do double else enum extern false float for "

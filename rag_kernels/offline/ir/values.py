@@ -15,6 +15,7 @@ from itertools import count
 from math import prod
 
 from rag_kernels.eval.errors import Internal
+from rag_kernels.offline.ir.dtypes import arithmetic
 
 _serial = count()
 
@@ -128,12 +129,14 @@ class Load(Value):
     """An element of a stored tensor.
 
     `stored` has one group of atoms for each dimension of the buffer and gives its sizes; `index` has one entry for each
-    of these dimensions: an affine form, or an integer value that is computed.
+    of these dimensions: an affine form, or an integer value that is computed. The element has the dtype `storage` in
+    memory and is widened to `dtype`.
     """
 
     buffer: str
     stored: tuple[Group, ...]
     index: tuple[Form | Value, ...]
+    storage: str
 
 
 @dataclass(eq=False, slots=True)
@@ -264,10 +267,11 @@ def tensor_dims(shape: Iterable[int]) -> tuple[Group, ...]:
     return tuple(() if size == 1 else (Atom(size),) for size in shape)
 
 
-def load(buffer: str, shape: Iterable[int], dtype: str) -> Load:
+def load(buffer: str, shape: Iterable[int], storage: str) -> Load:
     """Return a load of the whole stored tensor, element by element."""
     dims = tensor_dims(shape)
-    return Load(dims, dtype, buffer, dims, tuple(Form(tuple((a, 1) for a in group)) for group in dims))
+    index = tuple(Form(tuple((a, 1) for a in group)) for group in dims)
+    return Load(dims, arithmetic(storage), buffer, dims, index, storage)
 
 
 def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) -> Value:
@@ -288,7 +292,7 @@ def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) ->
         match v:
             case Load():
                 index = tuple(i.substitute(mapping) if isinstance(i, Form) else visit(i, None) for i in v.index)
-                out = Load(v.dims, v.dtype, v.buffer, v.stored, index)
+                out = Load(v.dims, v.dtype, v.buffer, v.stored, index, v.storage)
             case Index():
                 out = Index(v.dims, v.dtype, v.form.substitute(mapping), v.limit, v.every)
             case Op():

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE, arithmetic
 from rag_kernels.offline.lowering.lower import Lowering
-from rag_kernels.offline.lowering.pointwise import CTYPES
 
 
 def out_dtype(node: Node) -> str:
-    """Return the dtype of the node's first output.
+    """Return the dtype in which the node's first output is computed.
 
     Raises Unfusable for one that kernels do not have.
     """
     dtype = node.outputs[0].dtype
-    if dtype not in CTYPES:
+    if dtype not in ITEMSIZE:
         raise ir.Unfusable(f"dtype {dtype}")
-    return dtype
+    return arithmetic(dtype)
 
 
 def operand_dtype(lowering: Lowering, node: Node) -> str:

@@ -16,8 +16,8 @@ from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.graph.growing_concat import growing
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number, numbers
-from rag_kernels.offline.lowering.pointwise import CTYPES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +57,7 @@ class Entry:
 
     values: tuple[ir.Value, ...] = ()
     buffer: str = ""
+    dtype: str = ""  # of the first value in the graph
     view: Node | None = None  # a pure view of a buffer: a library call can have it for nothing
 
 
@@ -76,7 +77,8 @@ class Lowering:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     numbers: list[tuple[Number, Scalar]] = field(default_factory=list)
     loaded: dict[str, ir.Load] = field(default_factory=dict)
-    kept: dict[ir.Value, str] = field(default_factory=dict)  # stored value -> buffer
+    kept: dict[tuple[ir.Value, str], str] = field(default_factory=dict)  # value and dtype that are stored -> buffer
+    storage: dict[ir.Value, str] = field(default_factory=dict)  # value -> dtype of the graph, where it is another
     growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
 
@@ -120,9 +122,11 @@ class Lowering:
                     if value.shape != spec.shape:
                         raise AssertionError(f"{node.op}: lowered to {value.shape}, the graph says {spec.shape}")
                     self.loops.track(value)
+                    if value.dtype != spec.dtype:
+                        self.storage[value] = spec.dtype
                 if isinstance(found, ir.Load) and found.buffer == node.name:  # written slot by slot
                     return Entry(buffer=node.name)
-                return Entry(values, view=node if self.is_view(node, name) else None)
+                return Entry(values, dtype=node.outputs[0].dtype, view=node if self.is_view(node, name) else None)
         if not operator(name).view:
             self.stopped.append(f"{name} ({reason})" if name in rules else name)
         return self.keep(node)
@@ -158,7 +162,7 @@ class Lowering:
         assert isinstance(source, Ref) and isinstance(index, int)
         entry = self.env[source.name]
         if entry.values:
-            return Entry((entry.values[index],))
+            return Entry((entry.values[index],), dtype=node.outputs[0].dtype)
         self.steps.append(Library(node))
         self.specs[node.name] = node.outputs[0]
         return Entry(buffer=node.name)
@@ -171,19 +175,20 @@ class Lowering:
         if entry.view is not None:
             entry.buffer = self.keep(entry.view).buffer
         else:
-            entry.buffer = self.store(entry.values[0], name)
+            entry.buffer = self.store(entry.values[0], name, entry.dtype)
             entry.values = ()
         return entry.buffer
 
-    def store(self, value: ir.Value, name: str = "") -> str:
-        """Write a value to a buffer of its own (once), and return the buffer's name."""
-        if value not in self.kept:
+    def store(self, value: ir.Value, name: str = "", dtype: str = "") -> str:
+        """Write a value to a buffer of its own (once), in its dtype of the graph, and return the buffer's name."""
+        dtype = dtype or self.storage.get(value, value.dtype)
+        if (value, dtype) not in self.kept:
             name = name or f"part{len(self.kept)}"
-            spec = TensorSpec(value.shape, value.dtype)
+            spec = TensorSpec(value.shape, dtype)
             self.specs[name] = spec
             self.steps.append(Stored(name, value, spec))
-            self.kept[value] = name
-        return self.kept[value]
+            self.kept[value, dtype] = name
+        return self.kept[value, dtype]
 
     def joined(self, node: Node, values: list[ir.Value], dim: int) -> ir.Value:
         """Return values side by side along a dimension, each written to its slot of one buffer.
@@ -241,7 +246,7 @@ class Lowering:
             if entry.values:
                 return entry.values[0]
             spec = self.specs[entry.buffer]
-            if spec.dtype not in CTYPES:
+            if spec.dtype not in ITEMSIZE:
                 raise ir.Unfusable(f"dtype {spec.dtype}")
             if entry.buffer not in self.loaded:
                 self.loaded[entry.buffer] = ir.load(entry.buffer, spec.shape, spec.dtype)

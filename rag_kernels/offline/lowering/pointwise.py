@@ -5,16 +5,6 @@ Comes in: the base name of an ATen operator. Goes out: a template; `{T}` is the 
 operators that need more than one expression.
 """
 
-CTYPES = {
-    "float32": "float",
-    "float64": "double",
-    "int64": "int64_t",
-    "int32": "int32_t",
-    "bool": "bool",
-    "maxsum": "MaxSum",
-    "place": "Place",  # running pairs, between kernels of ours
-}
-
 # NaN must come through every one of these as it does in PyTorch: hence `a < b ? b : a` and not fmax.
 POINTWISE: dict[str, str] = {
     "abs": "rk_abs({0})",

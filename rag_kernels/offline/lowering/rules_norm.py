@@ -174,7 +174,7 @@ def gather_along(lowering: Lowering, source: ir.Value, dim: int, index: ir.Value
         raise ir.Unfusable("an index into a view")
     place = lowering.op("{0} < 0 ? int64_t(0) : {0}", index)
     picks = tuple(place if i == dim else source.index[i] for i in range(len(source.index)))
-    return lowering.tracked(ir.Load(index.dims, source.dtype, source.buffer, source.stored, picks))
+    return lowering.tracked(ir.Load(index.dims, source.dtype, source.buffer, source.stored, picks, source.storage))
 
 
 def gather(lowering: Lowering, node: Node) -> ir.Value:
@@ -187,5 +187,5 @@ def embedding(lowering: Lowering, node: Node) -> ir.Value:
     table = lowering.stored(table)
     if len(table.index) != 2:
         raise ir.Unfusable("an index into a view")
-    dims = (*index.dims, table.dims[1])
-    return lowering.tracked(ir.Load(dims, table.dtype, table.buffer, table.stored, (index, table.index[1])))
+    dims, picks = (*index.dims, table.dims[1]), (index, table.index[1])
+    return lowering.tracked(ir.Load(dims, table.dtype, table.buffer, table.stored, picks, table.storage))

@@ -11,8 +11,9 @@ from typing import Any
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Backend, Node
-from rag_kernels.offline.graph.nodes import given
+from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.pointwise import EXPENSIVE
 from rag_kernels.offline.lowering.rules_pool import per_dimension
@@ -174,7 +175,7 @@ def windowed(
     if x.dtype != "float32" or weight.dtype != "float32":
         raise ir.Unfusable(f"a convolution of {x.dtype}")
     source, weight = whole_load(lowering, x), operand(lowering, weight)
-    source = ir.load(source.buffer, source.shape, source.dtype)  # loops of its own: the window replaces them
+    source = ir.load(source.buffer, source.shape, source.storage)  # loops of its own: the window replaces them
     batch, channels, filters = source.dims[0], source.shape[1] // groups, shape[1] // groups
     over_group, over_channel = ir.regroup(source.dims[1], (groups, channels), fixed=(0,))
     kernel = weight.shape[2:]
@@ -196,7 +197,7 @@ def windowed(
         taps += k
         guards += guard
     dims = (batch, over_group, (), *out, over_channel)
-    values = lowering.tracked(ir.Load(dims, "float32", source.buffer, source.stored, tuple(index)))
+    values = lowering.tracked(ir.Load(dims, "float32", source.buffer, source.stored, tuple(index), source.storage))
     factors = lowering.with_dims(weight, ((), weight.dims[0], weight.dims[1], *[()] * len(out), weight.dims[2]))
     terms = lowering.op("{0} * {1}", values, factors)
     over = (*terms.dims[-1], *taps)
@@ -261,12 +262,21 @@ def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
     name = base_name(node.op)
     if not name.startswith("conv") and name not in {"matmul", "mm", "mv"}:
         return False
+    if is_half(lowering, node) and name != "mv":
+        return False
     first, second = shape_of(lowering, node.args[0]), shape_of(lowering, node.args[1])
     if not name.startswith("conv"):
         return len(second) == 1 or 1 in (second[-1], math.prod(first[:-1]))
     if second[1] == 1 and second[0] == first[1]:
         return True
     return (name.endswith("3d") or "transpose" in name) if backend == "cuda" else math.prod(second[2:]) == 1
+
+
+def is_half(lowering: Lowering, node: Node) -> bool:
+    """Return whether an operand of a product has elements of sixteen bits."""
+    names = [*refs(node.args)]
+    entries = [lowering.env[name] for name in names if name in lowering.env]
+    return any((e.dtype or lowering.specs[e.buffer].dtype if e.buffer else e.dtype) in HALF for e in entries)
 
 
 def only_where_faster(rule: Rule, backend: Backend) -> Rule:
@@ -280,8 +290,21 @@ def only_where_faster(rule: Rule, backend: Backend) -> Rule:
     return chosen
 
 
+def only_in_full(rule: Rule) -> Rule:
+    """Return the rule restricted to operands of full precision: of others the library's tensor cores take one pass."""
+
+    def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
+        if is_half(lowering, node):
+            raise ir.Unfusable("sixteen-bit operands, left to the library")
+        return rule(lowering, node)
+
+    return chosen
+
+
 def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:
     """Return rules for products: none for 0 (the library's), where likely faster for 1, all for 2."""
+    if whose == 2 and backend == "cuda":
+        return {name: only_in_full(rule) for name, rule in PRODUCTS.items()}
     if whose == 1:
         return {name: only_where_faster(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
     return PRODUCTS if whose == 2 else {}

@@ -12,8 +12,8 @@ from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.pointwise import CTYPES
 
 
 def reshape(lowering: Lowering, node: Node) -> ir.Value:
@@ -126,10 +126,42 @@ def cat(lowering: Lowering, node: Node) -> ir.Value:
     values = [lowering.value(name) for name in names]
     if base_name(node.op) == "stack":
         values = [lowering.with_dims(v, (*v.dims[:dim], (), *v.dims[dim:])) for v in values]
-    if spec.dtype not in CTYPES or any(len(v.dims) != len(spec.shape) for v in values):
+    dtype = out_dtype(node)
+    if any(len(v.dims) != len(spec.shape) for v in values):
         raise ir.Unfusable("operands of other ranks")
-    values = [v if v.dtype == spec.dtype else lowering.op("{T}({0})", v, dtype=spec.dtype) for v in values]
+    values = [v if v.dtype == dtype else lowering.op("{T}({0})", v, dtype=dtype) for v in values]
+    grows = lowering.growing.get(node.name, node) is not node or node.name in lowering.slots
+    if not grows and are_of_one_tensor(values, dim):
+        return chosen(lowering, values, dim)
     return lowering.joined(node, values, dim)
+
+
+MOST_CHOSEN = 4  # pieces
+
+
+def are_of_one_tensor(values: list[ir.Value], dim: int) -> bool:
+    """Return whether few pieces of equal size come from the same tensors: reading both sides of a choice is cheap."""
+    if not 1 < len(values) <= MOST_CHOSEN or len({v.shape[dim] for v in values}) > 1:
+        return False
+    inside = [list(ir.walk(v)) for v in values]
+    if any(isinstance(v, ir.Reduce | ir.Scan) for found in inside for v in found):
+        return False
+    reads = [{v.buffer for v in found if isinstance(v, ir.Load)} for found in inside]
+    return all(read == reads[0] and read for read in reads)
+
+
+def chosen(lowering: Lowering, values: list[ir.Value], dim: int) -> ir.Value:
+    """Return pieces of equal size side by side as a choice for each element: halves that are rotated, or pairs."""
+    values = lowering.align(values)
+    which = ir.Atom(len(values), fixed=True)
+    along = next((v.dims[dim] for v in values if v.dims[dim]), ())
+    place = lowering.tracked(ir.Index(((which,),), "int64", ir.Form(((which, 1),))))
+    out = values[-1]
+    shape = [next((v.dims[d] for v in values if v.dims[d]), ()) for d in range(len(out.dims))]
+    dims = (*shape[:dim], (which, *along), *shape[dim + 1 :])
+    for number, value in reversed(list(enumerate(values[:-1]))):
+        out = ir.Op(dims, value.dtype, f"{{0}} == {number} ? {{1}} : {{2}}", (place, value, out))
+    return lowering.tracked(out)
 
 
 def triangle(upper: bool) -> Rule:

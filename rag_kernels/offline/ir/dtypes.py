@@ -1,0 +1,35 @@
+"""Dtypes: as what a tensor's elements are stored, and in what arithmetic on them runs.
+
+Comes in: names of PyTorch's dtypes. Goes out: names of dtypes. Sixteen-bit floats are stored only: a load widens an
+element to float32, all operators run in float32, and a store rounds once. PyTorch rounds after each operator, so a
+kernel rounds less often than the module that it replaces. Texts of types stand in `codegen/c_types.py`.
+"""
+
+from __future__ import annotations
+
+ITEMSIZE = {
+    "float64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes of an element, of every dtype that kernels can store."""
+
+HALF = frozenset({"bfloat16", "float16"})
+RANGE = {"int64": 63, "int32": 31, "int16": 15, "int8": 7}  # bits of the largest number; uint8 has eight and no sign
+
+
+def arithmetic(storage: str) -> str:
+    """Return the dtype in which operators on elements of a stored dtype run."""
+    return "float32" if storage in HALF else storage
+
+
+def is_float(dtype: str) -> bool:
+    """Return whether a dtype has fractions."""
+    return dtype in {"float64", "float32"} or dtype in HALF

@@ -1,0 +1,148 @@
+"""Every schedule in sixteen bits, in C++ and in emulated CUDA: rounded less often than PyTorch, so never less exact."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
+
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda import multi_block_rows, region
+from rag_kernels.offline.cuda.function import CudaParameters
+
+RATIO = 1.1  # of PyTorch's own error
+SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
+
+# What a case is about must stand in the CUDA text; and the case.
+CASES = {
+    "kept rows": (
+        "_kept[ITEMS",
+        Case("return x.softmax(-1) * y, F.layer_norm(x, (208,), y)", "torch.randn(5, 208)", "torch.randn(208)"),
+    ),
+    "rows of four": ("Pack<{}, 4>", Case("return x.softmax(-1) + y", "torch.randn(5, 204)", "torch.randn(204)")),
+    "odd rows": ("forward_0<<<", Case("return x.softmax(-1) + y", "torch.randn(5, 201)", "torch.randn(201)")),
+    "short rows": ("lanes", Case("return x.softmax(-1).max(-1)[0] + y", "torch.randn(37, 24)", "torch.randn(1)")),
+    "long rows": (
+        "MaxSum",
+        Case("return x.softmax(-1) * y, torch.logsumexp(x, -1)", "torch.randn(3, 20800)", "torch.randn(20800)"),
+    ),
+    "columns": ("column_reduce", Case("return x / x.abs().sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)")),
+    "scans": ("_q[u]", Case("return x.cumsum(-1), (x * y).cumsum(-1) * 2", "torch.randn(4, 640)", "torch.randn(640)")),
+    "points": ("Pack<{}, 8>", Case("return F.gelu(x) * y + x[:, :1], F.silu(x)", "torch.randn(9, 64)", "torch.randn(64)")),
+    "residual and norm": (
+        "add_v.x[u]",
+        Case(
+            "s = x + y; return s, s * torch.rsqrt(s.float().square().mean(-1, True) + 1e-6).to(s.dtype)",
+            "torch.randn(7, 96)",
+            "torch.randn(7, 96)",
+        ),
+    ),
+    "halves rotated": (
+        "+ 8 +",
+        Case(
+            "return x * y + torch.cat([-x[..., 8:], x[..., :8]], -1) * y.sin()",
+            "torch.randn(2, 5, 16)",
+            "torch.randn(5, 16)",
+        ),
+    ),
+    "pairs": (
+        "== 0 ?",
+        Case(
+            "a, b = x[..., 0], x[..., 1]; return torch.stack([a * y - b, a + b * y], -1)",
+            "torch.randn(2, 5, 16, 2)",
+            "torch.randn(5, 16)",
+        ),
+    ),
+    "masks and choices": (
+        "bool",
+        Case(
+            "return torch.where(y > 0, x, -x).masked_fill(x > 1, 0.5), (x > y).sum(-1), x.float() * 2, x.clamp(-1, 0.5)",
+            "torch.randn(6, 40)",
+            "torch.randn(40)",
+        ),
+    ),
+    "embedding and norm": (
+        "e_weight_p[",
+        Case("return F.rms_norm(self.e(y), (32,)) + x", "torch.randn(32)", "torch.randint(0, 50, (3, 7))", init="self.e = nn.Embedding(50, 32)"),
+    ),
+    "losses": (
+        "scratch<",
+        Case("return F.cross_entropy(x, y), F.mse_loss(x, x.sin())", "torch.randn(29, 40)", "torch.randint(0, 40, (29,))"),
+    ),
+    "images": (
+        "forward_0",
+        Case(
+            "return F.relu(F.batch_norm(x, self.m.detach(), self.v.detach())), F.silu(F.group_norm(x, 2)), F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1) + y",
+            "torch.randn(3, 8, 10, 12)",
+            "torch.randn(1)",
+            init="self.m, self.v = nn.Parameter(torch.randn(8)), nn.Parameter(torch.rand(8) + 0.5)",
+        ),
+    ),
+}  # fmt: skip
+C_TYPES = {"bfloat16": "__nv_bfloat16", "float16": "__half"}
+
+
+def halved(case: Case, dtype: str) -> Case:
+    x, y = (t if "randint" in t else f"({t}).to(torch.{dtype})" for t in (case.x, case.y))
+    return dataclasses.replace(case, x=x, y=y, init=f"{case.init}; self.to(torch.{dtype})")
+
+
+@pytest.mark.parametrize("dtype", C_TYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_every_schedule_in_sixteen_bits(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about, case = CASES[name]
+    fp = functional(name.replace(" ", "_"), halved(case, dtype))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and plan.candidate.tier == "kernel"
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    monkeypatch.setattr(region, "MANY_COLUMNS", 1)
+    plan = write(fp, SMALL)
+    assert plan is not None and plan.candidate.tier == "kernel"
+    assert about.format(C_TYPES[dtype]) in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+@pytest.mark.parametrize("dtype", C_TYPES)
+def test_blocks_share_long_rows_of_sixteen_bits(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case(
+        "return x.softmax(-1), F.rms_norm(x, (40960,)) * y, F.layer_norm(x, (40960,))",
+        "torch.randn(3, 40960)",
+        "torch.randn(40960)",
+    )
+    fp = functional("shared", halved(case, dtype))
+    monkeypatch.setattr(multi_block_rows, "KEPT_BYTES", 4096)
+    plan = write(fp, CudaParameters(threads=64, long_threads=128, team=4, sharing=128))
+    assert plan is not None and f"Ring<{C_TYPES[dtype]}, " in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+def test_a_reduction_wanted_whole_by_one_result_stays_whole_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splitting it for the other result split the loops of a kernel that was planned before, which then was wrong."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case(
+        "s = x.abs().amax(-1, keepdim=True) / 127; return (x / s).round(), s * y",
+        "torch.randn(3, 66560)",
+        "torch.randn(1)",
+    )
+    fp = functional("whole", case)
+    for parameters in (CudaParameters(threads=64, long_threads=128, team=4), SMALL):
+        plan = write(fp, parameters)
+        assert plan is not None and worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_few_long_running_sums_run_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("return x.cumsum(-1) * y, (x > 0).float().cumsum(1)", "torch.randn(2, 1 << 16)", "torch.randn(1)")
+    fp = functional("parts", case)
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    plan = write(fp, SMALL)
+    assert plan is not None and "scratch<double>" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
