@@ -20,7 +20,8 @@ def build_emulated(source: str, folder: Path) -> Any:
     """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
     text, library = folder / "k.cpp", folder / "k.so"
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), \w+, stream>>>\((.*?)\);"
-    source = re.sub(r"#include <cuda_(runtime|bf16|fp16)\.h>", "", source).replace("extern __shared__ float shared[];", "")
+    source = re.sub(r"#include <cuda_(runtime|bf16|fp16)\.h>", "", source)
+    source = source.replace("extern __shared__ float shared[];", "")
     source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
     held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"
     source = source.replace("extern __shared__ float4 held[];", held)

@@ -31,9 +31,15 @@ CASES = {
         "MaxSum",
         Case("return x.softmax(-1) * y, torch.logsumexp(x, -1)", "torch.randn(3, 20800)", "torch.randn(20800)"),
     ),
-    "columns": ("column_reduce", Case("return x / x.abs().sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)")),
+    "columns": (
+        "column_reduce",
+        Case("return x / x.abs().sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)"),
+    ),
     "scans": ("_q[u]", Case("return x.cumsum(-1), (x * y).cumsum(-1) * 2", "torch.randn(4, 640)", "torch.randn(640)")),
-    "points": ("Pack<{}, 8>", Case("return F.gelu(x) * y + x[:, :1], F.silu(x)", "torch.randn(9, 64)", "torch.randn(64)")),
+    "points": (
+        "Pack<{}, 8>",
+        Case("return F.gelu(x) * y + x[:, :1], F.silu(x)", "torch.randn(9, 64)", "torch.randn(64)"),
+    ),
     "residual and norm": (
         "add_v.x[u]",
         Case(
@@ -61,29 +67,38 @@ CASES = {
     "masks and choices": (
         "bool",
         Case(
-            "return torch.where(y > 0, x, -x).masked_fill(x > 1, 0.5), (x > y).sum(-1), x.float() * 2, x.clamp(-1, 0.5)",
+            "return torch.where(y > 0, x, -x).masked_fill(x > 1, 0.5), (x > y).sum(-1), x.float() * 2, "
+            "x.clamp(-1, 0.5)",
             "torch.randn(6, 40)",
             "torch.randn(40)",
         ),
     ),
     "embedding and norm": (
         "e_weight_p[",
-        Case("return F.rms_norm(self.e(y), (32,)) + x", "torch.randn(32)", "torch.randint(0, 50, (3, 7))", init="self.e = nn.Embedding(50, 32)"),
+        Case(
+            "return F.rms_norm(self.e(y), (32,)) + x",
+            "torch.randn(32)",
+            "torch.randint(0, 50, (3, 7))",
+            init="self.e = nn.Embedding(50, 32)",
+        ),
     ),
     "losses": (
         "scratch<",
-        Case("return F.cross_entropy(x, y), F.mse_loss(x, x.sin())", "torch.randn(29, 40)", "torch.randint(0, 40, (29,))"),
+        Case(
+            "return F.cross_entropy(x, y), F.mse_loss(x, x.sin())", "torch.randn(29, 40)", "torch.randint(0, 40, (29,))"
+        ),
     ),
     "images": (
         "forward_0",
         Case(
-            "return F.relu(F.batch_norm(x, self.m.detach(), self.v.detach())), F.silu(F.group_norm(x, 2)), F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1) + y",
+            "return F.relu(F.batch_norm(x, self.m.detach(), self.v.detach())), F.silu(F.group_norm(x, 2)), "
+            "F.max_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1) + y",
             "torch.randn(3, 8, 10, 12)",
             "torch.randn(1)",
             init="self.m, self.v = nn.Parameter(torch.randn(8)), nn.Parameter(torch.rand(8) + 0.5)",
         ),
     ),
-}  # fmt: skip
+}
 C_TYPES = {"bfloat16": "__nv_bfloat16", "float16": "__half"}
 
 

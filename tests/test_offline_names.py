@@ -29,7 +29,10 @@ PARAMETERS = (
     CudaParameters(products=2, tensor=0),
     CudaParameters(products=2, sharing=0),
 )
-TYPE = r"(?:bool|int|unsigned|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|Pack<\w+, \d>)"
+TYPE = (
+    r"(?:bool|int|unsigned|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|"
+    r"Pack<\w+, \d>)"
+)
 FIRST = re.compile(rf"\b{TYPE}(?:\s*[*&]\s*|\s+)(?:const\s+)?(?:__restrict__\s+)?(\w+)(?=\s*[=\[;(,){{])")
 STATEMENT = re.compile(rf"\s*(?:const |constexpr |extern |__shared__ |__align__\(\d+\) )*{TYPE}\b")
 FURTHER = re.compile(r", \*?(?:const )?(\w+)(?: =|\[|;)")

@@ -77,7 +77,7 @@ def mutate(
     if report is not None:
         report.write_text(text + "\n")
     if as_json:
-        emit(summary(known))
+        emit("mutation", summary(known))
     else:
         print(text)
     left = [row for row in witnessed(known) if is_finite(row) and row.state not in KILLED]

@@ -49,6 +49,28 @@ class Measured(TypedDict):
     code: NotRequired[str]
 
 
+class MutationRow(TypedDict):
+    """What a run over mutants came to: how many there are by what became of them, and what other evaluators miss."""
+
+    mutants: int
+    not_built: int
+    same_code: int
+    no_witness: int
+    witnessed: int
+    killed: int
+    witnessed_finite: int
+    killed_finite: int
+    witnessed_precision: int
+    killed_precision: int
+    survived: int
+    judge_faults: int
+    missed_by: dict[str, int]
+    originals: int
+    originals_rejected: int
+    originals_refused_by: dict[str, int]
+    seconds: dict[str, float]
+
+
 class WorkloadRow(Measured):
     """A kernel at one of a problem's workloads, by `eval` with several sizes."""
 
@@ -466,6 +488,7 @@ TYPES = {
     "specimen": JsonType(SpecimenRow, ("zoo",)),
     "zoo_summary": JsonType(ZooSummaryRow, ("zoo",)),
     "without": JsonType(WithoutRow, ("zoo --ablate",)),
+    "mutation": JsonType(MutationRow, ("mutate",)),
     "check": JsonType(CheckRow, ("doctor",)),
     "error": JsonType(ErrorRow, ("all",)),
 }

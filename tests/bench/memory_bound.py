@@ -1,4 +1,4 @@
-"""Families that memory bounds, as the offline writer drafts them: a share of the measured copy, beside eager and compile.
+"""Families that memory bounds, as the offline writer drafts them: their share of a copy, beside eager and compile.
 
     python tests/bench/memory_bound.py [--dtype bfloat16] [--only NAME ...] [--rows 1024 8192 ...] [--out FILE.json]
 
@@ -212,7 +212,10 @@ def main() -> None:
     rows = {}
     with tempfile.TemporaryDirectory() as cache:
         sources = [p.candidate.source for p in plans.values()]
-        kernels = [kernels_text(s) if p.candidate.tier == "composed" else s for s, p in zip(sources, plans.values())]
+        kernels = [
+            kernels_text(s) if p.candidate.tier == "composed" else s
+            for s, p in zip(sources, plans.values(), strict=True)
+        ]
         done = build([(s, "cuda") for s in kernels], tools=tools, cache=Path(cache))
         for (name, plan), made in zip(plans.items(), done, strict=True):
             if not isinstance(made, Built):
