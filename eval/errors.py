@@ -5,6 +5,7 @@
     │   ├── ModuleFails                ingest.verify            the module itself raises on its inputs
     │   ├── DoesNotRun                 ingest.verify            the emitted source raises
     │   └── Disagrees                  ingest.verify            the emitted source gives something else
+    ├── OptionError                    options                  an option has a value that it cannot have
     ├── MachineError                   here                     this machine lacks something
     ├── ArchiveError                   archive.records          the archive cannot be used
     │   └── ImportRefused              ingest.importers.protocol   nothing there is what the importer reads
@@ -24,6 +25,7 @@
         ├── NeedsFunctionalization     ingest.graph             the graph writes through a view
         ├── LostError                  cluster.records          a judge of a cluster is gone
         ├── RequestError               llm.request              a request to a model gave no usable answer
+        ├── RunsAutograd               ingest.recording         the forward computes gradients
         └── Unfusable                  offline.ir.values        these values cannot share loops
 
 Outside of `Internal` the message is a sentence that says what is wrong and what to do next; the command line shows it

@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from rag_kernels.eval.buffers.shared_arena import ITEM_BYTES
+from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.records import Argument, Problem, ProblemError, Role, ScalarArgument, TensorArgument, TensorSpec
 from rag_kernels.ingest.recurrent import shape_only_recurrence
@@ -193,18 +194,18 @@ def _is_fake(tensor: Tensor, mode: FakeTensorMode) -> bool:
     return getattr(tensor, "fake_mode", None) is mode
 
 
-class _RunsAutograd(Exception):
+class RunsAutograd(Internal):
     """The forward computes gradients."""
 
 
 @contextmanager
 def _without_autograd() -> Iterator[None]:
-    """Raise _RunsAutograd inside the block where gradients are computed, by whatever function."""
+    """Raise RunsAutograd inside the block where gradients are computed, by whatever function."""
     engine: Any = torch.autograd  # both `grad` and `backward` look this name up there
     run = engine._engine_run_backward
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise _RunsAutograd
+        raise RunsAutograd
 
     engine._engine_run_backward = refuse
     try:
@@ -218,7 +219,7 @@ def _recorded(forward: Callable[..., Any], fakes: list[Tensor]) -> fx.GraphModul
     try:
         with _without_autograd():
             return make_fx(forward, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
-    except _RunsAutograd:
+    except RunsAutograd:
         return make_fx(forward, decomposition_table=of_backward(), _allow_non_fake_inputs=True)(*fakes)
 
 

@@ -18,7 +18,7 @@ EFFORTS = range(1, 10)
 HOTTEST = 2.0  # of a temperature
 
 
-class OptionError(RagKernelsError, ValueError):
+class OptionError(ValueError, RagKernelsError):
     """An option has a value that it cannot have; the message says which values it can."""
 
 
