@@ -46,7 +46,7 @@ from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file,
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.trial import Trial
 
-CHECKS_VERSION = "4"  # of what is checked and how; raise it with every change of a check
+CHECKS_VERSION = "5"  # of what is checked and how; raise it with every change of a check
 
 
 def judge_version(rule: TimingRule) -> str:

@@ -99,6 +99,7 @@ class BoundBuffers:
     held: int = 0  # draws that the worker has on its GPU
     restarts: int = 0  # of the session, when its memory was shared
     poison: int = POISONS[0]
+    seen: bytes = b""  # fingerprint of what the last call left, if it was compared and no call came since
 
 
 class LoadedCandidate:
@@ -257,7 +258,7 @@ class LoadedCandidate:
         """The same for a burst of calls, in one request: of places that share a content (CPU) the last recipe holds."""
         session, numbers = places[0].session, tuple(place.number for place in places)
         for place in places:
-            place.poison = POISONS[place.poison == POISONS[0]]
+            place.poison, place.seen = POISONS[place.poison == POISONS[0]], b""
         if session.on_gpu:
             self._hold_draws(places[0])
             poisons = tuple(place.poison for place in places)

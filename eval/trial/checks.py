@@ -116,6 +116,13 @@ class Checks:
         on_gpu = place.session.on_gpu
         if image != self.subject.fingerprint(place) or (not on_gpu and not _same(outputs, self.subject.outputs(place))):
             raise Stopped(Rejected("late_write", "The outputs changed after the call had returned."))
+        place.seen = image
+
+    def nothing_came_later(self) -> None:
+        """What the last call at every other place left is there at the end: no thread has slept that long."""
+        for place in self.subject.places:
+            if place.seen and place.seen != self.subject.fingerprint(place):
+                raise Stopped(Rejected("late_write", "The outputs changed long after the call had returned."))
 
     def done_means_done(self) -> None:
         """Once a call has returned nothing is written or computed any more, nor when its outputs are collected.

@@ -108,9 +108,12 @@ class Trial:
             self._stage("sanitize", self._sanitize)
         seen = self._stage("classify", lambda: self._classify(subject, place, checks))
         times, warm, host = self._stage("time", lambda: self._time(subject, place, checks, baseline))
-        if self.thorough and self.known.odd is not None and "odd shapes" not in self.without:
-            odd = self.known.odd
-            self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
+        alive, odd = True, self.known.odd
+        if self.thorough and odd is not None and "odd shapes" not in self.without:
+            alive = self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
+        if alive:
+            checks.done_means_done()
+            checks.nothing_came_later()
         return self._passed(times, warm, host, baseline, seen)
 
     def _open(self) -> LoadedCandidate:
