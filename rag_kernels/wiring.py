@@ -80,7 +80,7 @@ def open_session(
             prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key, stale_s=STALE_S)
         facts = bench.facts() if options.models and writer is None else ()
-        exemplars, alone = Exemplars(retriever, options, judge.device, prove), Lock()
+        exemplars, alone = Exemplars(retriever, options, judge.device, prove, reads_feedback), Lock()
 
         def retrieve(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
             with alone:  # problems that are worked on at once ask one after the other
@@ -156,7 +156,7 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
             archive=archive,
             device=device,
             functionalize=partial(functionalize_to_fit, workers=workers, max_bytes=room),
-            retrieve=Exemplars(retriever, options, device),
+            retrieve=Exemplars(retriever, options, device, for_reading=bool(options.models)),
             make_writer=lambda ledger: open_writer(options, archive, ledger, facts=facts, embed=embedder.embed),
         )
 
@@ -202,7 +202,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
                 archive=archive,
                 judge=judge,
                 functionalize=functionalize,
-                retrieve=Exemplars(retriever, arm, judge.device),
+                retrieve=Exemplars(retriever, arm, judge.device, for_reading=bool(arm.models)),
                 index=lambda attempt: None,
                 make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
             ),
@@ -229,6 +229,7 @@ def open_writer(
         hardware=facts,
         embed=embed,
         seed=options.seed,
+        precision=options.precision,
     )
     if model is not None:
         return LLMWriter(model, options.models, style)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.machine.device import target_of
 from rag_kernels.eval.places import INCLUDE
 from rag_kernels.eval.process.sandbox import allowed_env, bwrap, outside_system, python_folders, system_folders
 from rag_kernels.eval.records import MachineError
@@ -112,8 +113,7 @@ class Toolchain:
             return f"{self.cxx} {defines} -fPIC -O1 $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
         if flavour in ("cpu-checked", "cpu-raced"):
             return f"{self.cxx} {self.cpu_flags(flavour)} $in {linked} -Wl,-rpath,{ffi}/lib -o $out"
-        arch = self.cuda_arch.removeprefix("sm_")
-        arch = "90a" if arch == "90" else arch  # Hopper's own instructions need the `a` target
+        arch = target_of(self.cuda_arch).removeprefix("sm_")
         nvcc = f"{self.nvcc} -gencode=arch=compute_{arch},code=sm_{arch} -Xlinker -rpath={ffi}/lib"
         if flavour == "cuda-checked":
             return f"{nvcc} -lineinfo -O3 $in {linked} -o $out"

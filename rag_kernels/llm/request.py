@@ -11,7 +11,6 @@ import atexit
 import functools
 import importlib
 import json
-import math
 import os
 import shlex
 import signal
@@ -24,11 +23,11 @@ from typing import Any
 
 from rag_kernels.eval.errors import Internal
 from rag_kernels.text.redact import redact
+from rag_kernels.text.tokens import estimate_tokens
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
 PROGRAM_PREFIX = "cmd:"
-CHARS_PER_TOKEN = 3.5  # code in English-trained tokenizers; used only where nothing better is known
 RETRY_STATUSES = frozenset({408, 409, 425, 429})
 KEY_NAMES = {
     "azure": "AZURE_API_KEY",
@@ -68,10 +67,6 @@ class RequestError(Internal):
         self.retry = retry
         self.billed = billed
         self.retry_after_s = retry_after_s
-
-
-def estimate_tokens(text: str) -> int:
-    return math.ceil(len(text) / CHARS_PER_TOKEN)
 
 
 def prompt_text(messages: Sequence[Message], model: str) -> str:

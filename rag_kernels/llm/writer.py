@@ -40,7 +40,8 @@ class Style:
 
     `temperatures` are taken in turn by the branches; none leaves it to the provider. `implementations` are written of
     each new idea. `exemplar_tokens` bounds the sources of exemplars in one prompt. `hardware` are facts of the device
-    for the prompt. `embed` compares ideas; without it only sources are compared.
+    for the prompt. `embed` compares ideas; without it only sources are compared. `precision` is the lowest that
+    products may be computed in.
     """
 
     temperatures: tuple[float, ...] = ()
@@ -50,6 +51,7 @@ class Style:
     hardware: tuple[str, ...] = ()
     embed: Embed | None = None
     seed: int = 0
+    precision: str = "strict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,9 @@ class LLMWriter:
         for number, task in enumerate(tasks, start=first):
             temperature = temperatures[number % len(temperatures)]
             branch = Branch(number, task, self._model(brief, number), temperature, self._exemplars(brief, number))
-            messages = self._messages(brief, llm_branch.prompt(brief, branch, self._style.hardware))
+            messages = self._messages(
+                brief, llm_branch.prompt(brief, branch, self._style.hardware, self._style.precision)
+            )
             place = self._recorded.place(branch.model, messages)
             if place is not None:
                 there.append((place, self._outcome(brief, branch, messages)))
@@ -190,10 +194,8 @@ class LLMWriter:
         return prompt_values.within(turned, self._style.exemplar_tokens)
 
     def _messages(self, brief: Brief, prompt: str) -> list[Message]:
-        return [
-            {"role": "system", "content": render("system", backend=brief.device.backend, device=brief.device)},
-            {"role": "user", "content": prompt},
-        ]
+        contract = render("system", **prompt_values.contract_values(brief.device, self._style.precision))
+        return [{"role": "system", "content": contract}, {"role": "user", "content": prompt}]
 
     def _ask(self, brief: Brief, model: str, messages: list[Message], purpose: str, temperature: float | None) -> Reply:
         """Return the recorded reply, if nothing was made of it yet, else the model's."""
@@ -222,7 +224,7 @@ class LLMWriter:
         return dealt[:branches]
 
     def _call_for_ideas(self, brief: Brief, count: int) -> tuple[list[str], Reply]:
-        values = prompt_values.problem_values(self._so_far(brief), self._style.hardware)
+        values = prompt_values.problem_values(self._so_far(brief), self._style.hardware, self._style.precision)
         prompt = render("ideas", **values, count=count, exemplars=prompt_values.exemplar_values(brief.exemplars))
         reply = self._first_reply(brief, self._messages(brief, prompt))
         texts = llm_reply.ideas(reply.text, count)

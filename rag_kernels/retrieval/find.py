@@ -54,7 +54,7 @@ def find_remedies(
     problem, judged = store.evaluation(kernel.id)
     if not isinstance(judged.verdict, Passed):
         raise ArchiveError(f"{kernel.id} was never timed, so nothing is known of what holds it back: judge it first.")
-    held = bottleneck_of(judged.verdict, problem.features, judged.device)
+    held = bottleneck_of(judged.verdict, problem.features, judged.device, settings.precision)
     limits = RetrievalLimits(backend=kernel.backend, exclude_kernel_ids=(kernel.id,))
     return Retriever(store, embedder).search(
         problem, mode=settings.retrieval, count=count, limits=limits, bottleneck=held
