@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from factories import attempt, device, run
+from factories import attempt, device, problem, run
 from killed_run import RELU, REPLIES, session
 
 from rag_kernels.archive.audit import verify
@@ -18,13 +18,16 @@ from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Exemplar
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.machine.hardware import told_hardware
+from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import MachineError, ProblemError
+from rag_kernels.ingest.fitting import functionalize_as
 from rag_kernels.long_runs.sampling import (
     Sampler,
     built_ahead,
     judge_sampled,
     judge_side_by_side,
+    judge_what_fits,
     mend,
     read_lines,
     write_line,
@@ -32,7 +35,7 @@ from rag_kernels.long_runs.sampling import (
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Shown, WriterError
 from rag_kernels.scripted import ScriptedJudge
-from rag_kernels.wiring import device_for, open_writer
+from rag_kernels.wiring import device_for, open_sampler, open_session, open_writer
 
 
 def sampler(folder: Path, archive: MemoryArchive, **changes: object) -> Sampler:
@@ -151,3 +154,55 @@ def test_a_device_that_is_not_here_is_described_by_a_file(tmp_path: Path) -> Non
     file.write_text("{}")
     with pytest.raises(MachineError, match="describes no device"):
         device_for(Options(device="cuda"), file, workers)
+
+
+WIDE = """
+import torch
+
+ROWS = 1 << 20
+COLUMNS = 4096
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1
+
+def get_inputs():
+    return [torch.rand(ROWS, COLUMNS)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_the_sizes_that_the_writer_was_told_are_judged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The target is small, the machines that sample and judge are not: both heed the target's sizes, and say so."""
+    wide, target, file = problem_from_source("wide", WIDE), tmp_path / "d_1.json", tmp_path / "c.jsonl"
+    small = replace(device(), machine="model 1-1-1, 2 cores, 1 MiB of cache, 2 GiB")
+    target.write_text(json.dumps(asdict(small)))
+    options = Options(archive=str(tmp_path / "here"), device="cpu", examples=0)
+    with open_sampler(options, target) as made:
+        write_line(file, made.sample(wide, 1, Ledger(Budget())))
+    [sampled] = read_lines(file)
+    promised = sampled.told[0].brief.problem
+    assert sampled.problem_id == wide.id != sampled.problem.id and sampled.notice == promised.notice
+    assert (
+        promised.notice.startswith("scaled down to fit Test CPU (2 threads): ROWS=") and promised.notice in caplog.text
+    )
+
+    judge, there = ScriptedJudge(), MemoryArchive()
+    with open_session(options, judge=judge, archive=there) as session:
+        [judged, *_] = judge_what_fits(sampled, session)
+        assert judged.problem == promised
+        assert f"{promised.notice}; it is judged at these sizes." in caplog.text
+        cramped = replace(session, functionalize_as=partial(functionalize_as, workers=None, max_bytes=1 << 10))
+        assert list(judge_what_fits(replace(sampled, run=replace(sampled.run, id="r_2")), cramped)) == []
+        assert "judge it where there is more memory" in caplog.text and there.run_status("r_2") == "interrupted"
+
+
+def test_a_run_goes_on_at_the_sizes_that_it_began_with(tmp_path: Path) -> None:
+    made = session(tmp_path, 0.0, rounds=1)
+    run = made.new_run("generate", RELU.problem)
+    list(made.generate(RELU.problem, run))
+    other = replace(made, functionalize=lambda given: problem("tanh"), functionalize_as=lambda told: told)
+    more = replace(other, options=replace(made.options, rounds=2))
+    assert {a.problem for a in more.generate(RELU.problem, run)} == {RELU}

@@ -208,9 +208,10 @@ def judge_all(
 def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:
     """Judge the candidates of a file, problem after problem, or as many at once as there are judges.
 
-    Each run is merged into the archive first, and what was judged before is not judged again.
+    Each run is merged into the archive first, and what was judged before is not judged again. Sizes are those that the
+    writer was told; a problem that is too large for this machine is passed over with a warning.
     """
-    from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_side_by_side, read_lines
+    from rag_kernels.long_runs.sampling import built_ahead, judge_side_by_side, judge_what_fits, read_lines
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
     from rag_kernels.wiring import open_session
@@ -224,7 +225,7 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
             _, finished = watch(together, f"{len(sampled)} problems", as_json=as_json)
         for one in sampled:
             if session.at_once == 1:
-                judging = judge_sampled(one, session, confirm=confirm)
+                judging = judge_what_fits(one, session, confirm=confirm)
                 _, finished = watch(judging, one.problem.name, as_json=as_json)
             attempts = session.archive.attempts(one.run.id)
             show_result(result_row(attempts, run_id=one.run.id, problem=one.problem.name), as_json=as_json)

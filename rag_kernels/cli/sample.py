@@ -49,7 +49,9 @@ def sample(
             if as_json:
                 emit("sampled", row)
             else:
-                print(f"{row['problem']}: {row['reason'] or row['state']}, {row['candidates']} candidates", flush=True)
+                notice = f" ({row['notice']})" if row["notice"] else ""
+                said = f"{row['reason'] or row['state']}, {row['candidates']} candidates{notice}"
+                print(f"{row['problem']}: {said}", flush=True)
     except KeyboardInterrupt:
         print("Interrupted; the same command goes on.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -70,11 +72,17 @@ def sampled_rows(
     from rag_kernels.wiring import open_sampler
 
     there = mend(out)
-    known, batch = {done.problem.id: len(done.drafts) for done in there}, batch_id(there)
+    known, batch = {done.problem_id: len(done.drafts) for done in there}, batch_id(there)
     ledger = Ledger(Budget(1, options.budget_seconds, options.budget_tokens, options.budget_usd))
     with open_sampler(options, target) as sampler:
         for file in files:
-            row: dict[str, Any] = {"problem": file.stem, "state": "sampled", "candidates": 0, "reason": ""}
+            row: dict[str, Any] = {
+                "problem": file.stem,
+                "state": "sampled",
+                "candidates": 0,
+                "reason": "",
+                "notice": "",
+            }
             try:
                 problem = load_problem(file)
                 if problem.id in known:
@@ -82,7 +90,7 @@ def sampled_rows(
                     continue
                 found = sampler.sample(problem, samples, ledger, batch=batch)
                 write_line(out, found)
-                row["candidates"] = len(found.drafts)
+                row |= {"candidates": len(found.drafts), "notice": found.notice}
             except BudgetExhaustedError as error:
                 yield row | {"state": "stopped", "reason": str(error)}
                 return

@@ -8,6 +8,7 @@ an archive keeps of a run but its verdicts: prompts, replies, exemplars, drafts.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.records import Device, Problem, ProblemError
+from rag_kernels.ingest.fitting import SCALED
 from rag_kernels.long_runs.side_by_side import Ended, run_side_by_side
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
@@ -29,6 +31,8 @@ from rag_kernels.run import generate
 from rag_kernels.run.history import new_drafts
 from rag_kernels.run.journal import Answer, Journal, Told, read_journal, spent_before
 from rag_kernels.run.session import Session, new_run, run_setting
+
+log = logging.getLogger(__name__)
 
 COMMAND = "sample"
 IMPORTER = "sample"
@@ -47,6 +51,17 @@ class Sampled:
     @property
     def problem(self) -> Problem:
         return self.told[0].brief.problem.problem
+
+    @property
+    def problem_id(self) -> str:
+        """Return the id of the problem that was asked for, which the judged one is a smaller version of at times."""
+        return str(run_setting(self.run, "problem_id"))
+
+    @property
+    def notice(self) -> str:
+        """Return in which way the sizes are not those of the file; empty where they are."""
+        told = self.told[0].brief.problem.notice
+        return told if told.startswith(SCALED) else ""
 
     @property
     def drafts(self) -> list[Draft]:
@@ -190,7 +205,9 @@ def merge(sampled: Sampled, archive: Archive) -> None:
 
 
 def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
-    """Merge a run and judge its drafts; what was judged before is not judged again."""
+    """Merge a run and judge its drafts, at the sizes that their prompts named; what was judged before is not judged
+    again. Raises ProblemError where these sizes cannot be judged here.
+    """
     archive = session.archive
     merge(sampled, archive)
     spent = spent_before(archive, sampled.run.id)
@@ -198,7 +215,7 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
     return generate.generate(
         sampled.problem,
         run=sampled.run,
-        functionalize=session.functionalize,
+        functionalize=lambda _: session.promised(sampled.told[0].brief.problem),
         retrieve=session.retrieve,
         writer=SilentWriter("llm" if run_setting(sampled.run, "models") else "offline"),
         judge=session.judge,
@@ -233,12 +250,21 @@ def judge_side_by_side(sampled: Sequence[Sampled], session: Session, *, confirm:
         if not waiting:
             return None
         one = waiting.pop(0)
-        return one.run.id, _judging(one, session, confirm=confirm)
+        return one.run.id, judge_what_fits(one, session, confirm=confirm)
 
     for event in run_side_by_side(begin, lambda: session.at_once):
         if not isinstance(event, Ended):
             yield event
 
 
-def _judging(sampled: Sampled, session: Session, *, confirm: bool) -> Generator[Attempt, None, None]:
-    yield from judge_sampled(sampled, session, confirm=confirm)
+def judge_what_fits(sampled: Sampled, session: Session, *, confirm: bool = True) -> Generator[Attempt, None, None]:
+    """Judge a sampled run, and say at which sizes where they are not the file's; one that cannot be judged here is
+    passed over with a warning.
+    """
+    if sampled.notice:
+        log.warning("%s was %s; it is judged at these sizes.", sampled.problem.name, sampled.notice)
+    try:
+        yield from judge_sampled(sampled, session, confirm=confirm)
+    except ProblemError as error:
+        session.archive.finish_run(sampled.run.id, "interrupted")
+        log.warning("%s", error)

@@ -252,6 +252,7 @@ class SampledRow(TypedDict):
     state: str
     candidates: int
     reason: str
+    notice: str  # in which way its sizes are not those of the file; empty where they are
 
 
 class ScoreRow(TypedDict):
