@@ -22,6 +22,7 @@ from rag_kernels.cli import (
     functionalize,
     generate,
     grow,
+    mcp,
     mutate,
     replay,
     report,
@@ -58,6 +59,7 @@ app.add_typer(archive.app, name="archive", short_help="Look after the archive.")
 app.command("app", short_help="Browse the archive.")(explorer.explorer)
 app.command("zoo", short_help="Try the judge on kernels that cheat.")(zoo.zoo)
 app.command("mutate", short_help="Count faults that the judge misses.")(mutate.mutate)
+app.command("mcp", short_help="Serve the judge to coding agents.")(mcp.mcp)
 app.command("doctor", short_help="Check this machine.")(doctor.doctor)
 
 
