@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def test_an_agent_describes_writes_judges_and_finds_again(home: Path) -> None:
 
         wrong = result(await client.call_tool("judge_kernel", {"problem": "relu.py", "source": WRONG}))
         assert wrong["results"][0]["verdict"] == "wrong" and wrong["results"][0]["wrong_on"]
-        assert "the numbers are wrong" in wrong["results"][0]["feedback"]
+        assert "the numbers are wrong" in wrong["results"][0]["feedback"] and "limit" not in json.dumps(wrong)
 
         found = result(await client.call_tool("search_kernels", {"problem": "relu.py", "count": 3}))["result"]
         assert found[0]["kernel_id"] == confirmed["kernel_id"] and found[0]["trust"] == "confirmed"
@@ -209,5 +210,16 @@ def test_no_tool_takes_or_tells_what_the_judge_keeps_to_itself(home: Path) -> No
         for tool in (await client.list_tools()).tools:
             names = json.dumps([tool.input_schema, tool.output_schema]).lower()
             assert not [word for word in ("seed", "tolerance", "atol", "rtol", "expected") if word in names], tool.name
+
+    talk(home, say)
+
+
+def test_the_skill_names_tools_that_there_are(home: Path) -> None:
+    from rag_kernels.agents.setup_files import SKILL
+
+    async def say(client: Client) -> None:
+        known = {tool.name for tool in (await client.list_tools()).tools}
+        named = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)\([a-z.]", (SKILL / "SKILL.md").read_text()))
+        assert named and named <= known
 
     talk(home, say)

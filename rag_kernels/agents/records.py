@@ -6,6 +6,7 @@ holds a tolerance, a seed or an expected value. Knows nothing of protocols.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,6 +20,8 @@ from rag_kernels.llm.prompt_values import arguments, composed_signature, signatu
 from rag_kernels.retrieval.retriever import Hit
 
 # Without slots: the SDK takes the descriptors of slots for defaults when it makes a schema.
+_LIMIT = re.compile(r" \(limit [^)]*\)")  # how much error is let through: an agent that aims at it is not right
+
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
@@ -156,10 +159,12 @@ def judged_kernel(attempt: Attempt, *, precision: str = "strict") -> JudgedKerne
     """Return what the judge found of a candidate, with what to look at next."""
     judged, features = attempt.judged, attempt.problem.features
     verdict, kernel_id = judged.verdict, attempt.candidate.id
-    feedback = explain(verdict, device=judged.device, features=features, precision=precision)
+    feedback = _LIMIT.sub("", explain(verdict, device=judged.device, features=features, precision=precision))
     base = JudgedKernel(kernel_id, kernel_uri(kernel_id), verdict_name(verdict), feedback)
     if isinstance(verdict, Wrong):
-        return replace(base, wrong_on=verdict.input_class, wrong_at=verdict.where, error_ratio=verdict.error_ratio)
+        return replace(
+            base, wrong_on=verdict.input_class, wrong_at=_LIMIT.sub("", verdict.where), error_ratio=verdict.error_ratio
+        )
     said = told(judged)
     if said is None or not isinstance(verdict, Passed):
         return base

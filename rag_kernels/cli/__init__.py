@@ -14,6 +14,7 @@ import typer
 
 from rag_kernels.cli import (
     ablate,
+    agent_setup,
     archive,
     check,
     doctor,
@@ -60,6 +61,7 @@ app.command("app", short_help="Browse the archive.")(explorer.explorer)
 app.command("zoo", short_help="Try the judge on kernels that cheat.")(zoo.zoo)
 app.command("mutate", short_help="Count faults that the judge misses.")(mutate.mutate)
 app.command("mcp", short_help="Serve the judge to coding agents.")(mcp.mcp)
+app.command("agent-setup", short_help="Tell a project's agents of the judge.")(agent_setup.agent_setup)
 app.command("doctor", short_help="Check this machine.")(doctor.doctor)
 
 

@@ -14,7 +14,7 @@ GROUPS = {
     "Write kernels": ("generate", "grow", "sample"),
     "Judge your own": ("check", "functionalize", "eval"),
     "Look": ("search", "archive", "app", "report"),
-    "For agents": ("mcp",),
+    "For agents": ("mcp", "agent-setup"),
     "Measure the tool": ("replay", "ablate", "zoo", "mutate"),
     "This machine": ("doctor",),
 }
