@@ -156,4 +156,8 @@ class WriterError(RagKernelsError):
     """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""
 
 
+class NoDraftError(WriterError):
+    """Models answered, and nothing of what they said was a kernel."""
+
+
 codec.register(Shown, Trial, Learnt, Gained, Brief, Draft)

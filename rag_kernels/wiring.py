@@ -235,6 +235,7 @@ def open_writer(
         return OfflineWriter()
     style = Style(
         temperatures=options.temperatures,
+        timeout_s=options.reply_seconds,
         implementations=options.implementations,
         hardware=facts,
         embed=embed,

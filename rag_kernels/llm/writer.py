@@ -29,7 +29,7 @@ from rag_kernels.llm.recorded import Recorded
 from rag_kernels.llm.request import Message
 from rag_kernels.llm.run_memory import RunMemory
 from rag_kernels.llm.templates import render
-from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, Shown, Trial, WriterError
+from rag_kernels.records import Brief, Draft, Gained, Learnt, NoDraftError, Past, Shown, Trial, WriterError
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class LLMWriter:
         if not drafted and errors:
             raise next((e for e in errors if not isinstance(e, BudgetExhaustedError)), errors[0])
         if not drafted and empty:
-            raise WriterError(llm_branch.no_code(empty))
+            raise NoDraftError(llm_branch.no_code(empty))
         for message in dict.fromkeys([*map(str, errors), *(llm_branch.no_code([e]) for e in empty)]):
             log.warning("%s", message)
 
