@@ -8,7 +8,9 @@ import time
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import cli_home
 import pytest
 from factories import attempt, device, problem, run
 from killed_run import RELU, REPLIES, session
@@ -30,7 +32,9 @@ from rag_kernels.long_runs.sampling import (
     judge_what_fits,
     mend,
     read_lines,
+    read_verdicts,
     write_line,
+    write_verdicts,
 )
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Shown, WriterError
@@ -206,3 +210,66 @@ def test_a_run_goes_on_at_the_sizes_that_it_began_with(tmp_path: Path) -> None:
     other = replace(made, functionalize=lambda given: problem("tanh"), functionalize_as=lambda told: told)
     more = replace(other, options=replace(made.options, rounds=2))
     assert {a.problem for a in more.generate(RELU.problem, run)} == {RELU}
+
+
+def test_a_run_goes_on_from_verdicts_made_elsewhere(tmp_path: Path) -> None:
+    """Two round-trips between a machine with the model and one with the judge: parents and history go along."""
+    here, there, made = MemoryArchive(), MemoryArchive(), session(tmp_path, 0.0)
+    written = sampler(tmp_path, here).sample(RELU.problem, 4, Ledger(Budget()))
+    judge = replace(made, archive=there)
+    first = list(judge_sampled(written, judge))
+    file = tmp_path / "verdicts.jsonl"
+    write_verdicts(file, written, there.attempts(written.run.id))
+
+    [verdicts] = read_verdicts(file)
+    other = sampler(tmp_path, MemoryArchive())  # which has never seen the run
+    more = other.go_on(verdicts, 4, Ledger(Budget()))
+    assert more.run == written.run and [t.brief.round for t in more.told] == [1, 2] and more.told[0] == written.told[0]
+    assert [a.candidate.id for a in more.told[1].brief.attempts] == [a.candidate.id for a in first]
+    notes = {d.note.split()[0] for d in more.told[1].drafts or ()}
+    assert notes & {"improves", "repairs", "combines"} and any(d.parents for d in more.told[1].drafts or ())
+    again = other.go_on(verdicts, 4, Ledger(Budget()))
+    assert again.drafts == more.drafts  # what nobody has judged is not asked for again
+
+    second = list(judge_sampled(more, judge))
+    assert {a.round for a in second} == {2} and len({a.candidate.id for a in second}) == len(more.told[1].drafts or ())
+    assert [a.number for a in there.attempts(written.run.id)] == list(range(1, len(first) + len(second) + 1))
+    assert verify(there) == []
+
+
+def test_a_file_of_verdicts_is_told_from_others(tmp_path: Path) -> None:
+    file = tmp_path / "candidates.jsonl"
+    write_line(file, sampler(tmp_path, MemoryArchive()).sample(RELU.problem, 1, Ledger(Budget())))
+    with pytest.raises(ProblemError, match=r"not what `rag-kernels eval --batch --verdicts`"):
+        read_verdicts(file)
+
+
+def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "relu.py").write_text(cli_home.RELU.problem.source)
+    sources = (cli_home.RIGHT, cli_home.WRONG, cli_home.SLOW)
+    asked = (
+        "--model",
+        cli_home.model(tmp_path / "m", *sources),
+        "--samples",
+        "2",
+        "--archive",
+        tmp_path / "a",
+        "--json",
+    )
+    judged = ("--archive", tmp_path / "b", "--no-confirm", "--json")
+
+    def rows(*command: str | Path, kind: str) -> list[dict[str, Any]]:
+        done = cli_home.run(tmp_path, *command, program=cli_home.QUICK_PROGRAM)
+        return [row for row in done.rows if row["type"] == kind]
+
+    assert rows("sample", "relu.py", *asked, "--out", "c.jsonl", kind="sampled")[0]["candidates"] == 2
+    first = rows("eval", "--batch", "c.jsonl", *judged, "--verdicts", "v.jsonl", kind="attempt")
+    assert {row["verdict"] for row in first} == {"passed", "wrong"}
+    [more] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")
+    assert more["state"] == "sampled" and more["candidates"]
+    [again] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")
+    assert again["state"] == "there already"
+    second = rows("eval", "--batch", "d.jsonl", *judged, kind="attempt")
+    assert [row["round"] for row in second] == [2] and second[0]["run_id"] == first[0]["run_id"]
+    for wrong in (("sample", "--out", "x"), ("sample", "relu.py", "--after", "v.jsonl", "--out", "x")):
+        assert cli_home.run(tmp_path, *wrong).code == 2
