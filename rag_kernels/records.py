@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall, Relation
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import RagKernelsError
-from rag_kernels.eval.records import LATER, Candidate, Device, FunctionalProblem
+from rag_kernels.eval.records import LATER, BaselineTimes, Candidate, Device, FunctionalProblem
 
 REPEATS_TOLD = 4
 
@@ -77,6 +77,7 @@ class Brief:
     width: int  # how many drafts are wanted at most
     asked: int = 0  # how many were asked for before in this run
     learnt: Learnt = Learnt()
+    baselines: BaselineTimes | None = field(default=None, metadata=LATER)  # timed before there was any kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,13 @@ class Budget:
     usd: float | None = None
 
 
+@runtime_checkable
+class TellsBaselines(Protocol):
+    """A judge that can time what a kernel has to beat, before there is one."""
+
+    def baseline_times(self, fp: FunctionalProblem) -> BaselineTimes | None: ...
+
+
 class WriterError(RagKernelsError):
     """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""
 
@@ -160,4 +168,4 @@ class NoDraftError(WriterError):
     """Models answered, and nothing of what they said was a kernel."""
 
 
-codec.register(Shown, Trial, Learnt, Gained, Brief, Draft)
+codec.register(BaselineTimes, Shown, Trial, Learnt, Gained, Brief, Draft)

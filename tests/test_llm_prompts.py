@@ -16,6 +16,7 @@ from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.machine.hardware import cpu_facts, gpu_facts
 from rag_kernels.eval.records import (
     Backend,
+    BaselineTimes,
     Crashed,
     FunctionalProblem,
     ScalarArgument,
@@ -157,6 +158,14 @@ def test_nothing_is_called_near_the_floor_that_is_slower_than_pytorch() -> None:
     assert (
         "By these rates the floor is about" in first and "no floor here" not in first and "none can take" not in first
     )
+
+
+def test_what_is_to_be_beaten_is_said_before_there_is_a_kernel() -> None:
+    before = replace(_brief(factories.problem()), baselines=BaselineTimes(312.4, 186.2))
+    first = render("ideas", **prompt_values.problem_values(before), **NO_IDEAS)
+    assert "Measured: eager 312 us, torch.compile 186 us. Beat the faster one." in first
+    later = replace(before, attempts=(factories.attempt(verdict=factories.passed(2.0)),))
+    assert "eager 200 us, torch.compile 160 us" in render("ideas", **prompt_values.problem_values(later), **NO_IDEAS)
 
 
 def test_the_contract_says_which_precision_is_allowed_and_what_is_compiled_for() -> None:

@@ -12,7 +12,15 @@ from typing import Any
 from rag_kernels.archive.records import Attempt, Trust
 from rag_kernels.eval.machine.ceilings import RATES, product_rate
 from rag_kernels.eval.machine.device import bytes_us, floor_us, target_of
-from rag_kernels.eval.records import Backend, Device, FunctionalProblem, Passed, ScalarArgument, TensorSpec
+from rag_kernels.eval.records import (
+    Backend,
+    BaselineTimes,
+    Device,
+    FunctionalProblem,
+    Passed,
+    ScalarArgument,
+    TensorSpec,
+)
 from rag_kernels.eval.source_form import form_of
 from rag_kernels.feedback import explain
 from rag_kernels.feedback.bottleneck import bound
@@ -103,9 +111,9 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
         "floor_us": f"{floor:.3g}",
         "rate": f"{rate:.3g} GFLOP/s in {rate_name}",
         "bound": bound(features, device, precision),
-        "floor_is_beaten": _fastest_baseline_us(brief.attempts) < floor,
+        "floor_is_beaten": _fastest_baseline_us(brief) < floor,
         "hardware": "; ".join(hardware),
-        "baselines": baselines(brief.attempts),
+        "baselines": baselines(brief),
         "hint": brief.hint.strip(),
         "history": explain.history(brief.attempts),
         "lessons": brief.learnt.lessons,
@@ -119,20 +127,24 @@ def rates(device: Device) -> str:
     return ", ".join(f"{rate:.3g} in {name}" for name, rate in known.items() if rate)
 
 
-def _fastest_baseline_us(attempts: Sequence[Attempt]) -> float:
-    measured = [a.judged.verdict.measurement for a in attempts if isinstance(a.judged.verdict, Passed)]
-    return min((us for m in measured for us in (m.eager_us, m.compile_us) if us is not None), default=math.inf)
+def baselines(brief: Brief) -> str:
+    """Return baseline times: as measured beside the newest candidate that passed, else as timed before; or nothing."""
+    times = _baseline_times(brief)
+    if not times:
+        return ""
+    compiled = f", torch.compile {times[-1].compile_us:.0f} us" if times[-1].compile_us is not None else ""
+    return f"eager {times[-1].eager_us:.0f} us{compiled}"
 
 
-def baselines(attempts: Sequence[Attempt]) -> str:
-    """Return baseline times as measured beside the newest candidate that passed; empty before one has."""
-    for attempt in reversed(attempts):
-        verdict = attempt.judged.verdict
-        if isinstance(verdict, Passed):
-            m = verdict.measurement
-            compiled = f", torch.compile {m.compile_us:.0f} us" if m.compile_us is not None else ""
-            return f"eager {m.eager_us:.0f} us{compiled}"
-    return ""
+def _baseline_times(brief: Brief) -> list[BaselineTimes]:
+    measured = [a.judged.verdict.measurement for a in brief.attempts if isinstance(a.judged.verdict, Passed)]
+    before = [brief.baselines] if brief.baselines else []
+    return before + [BaselineTimes(m.eager_us, m.compile_us) for m in measured]
+
+
+def _fastest_baseline_us(brief: Brief) -> float:
+    times = _baseline_times(brief)
+    return min((us for t in times for us in (t.eager_us, t.compile_us) if us is not None), default=math.inf)
 
 
 def exemplar_values(shown: Sequence[Shown]) -> list[dict[str, Any]]:
