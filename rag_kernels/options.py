@@ -109,11 +109,6 @@ class Options:
         return self.drafts or 2 * self.effort
 
     @property
-    def implementations(self) -> int:
-        """Return how many drafts are written of each new idea."""
-        return 1 if self.width < 4 else 2
-
-    @property
     def exemplar_count(self) -> int:
         return self.effort + 1 if self.examples is None else self.examples
 

@@ -236,7 +236,6 @@ def open_writer(
     style = Style(
         temperatures=options.temperatures,
         timeout_s=options.reply_seconds,
-        implementations=options.implementations,
         hardware=facts,
         embed=embed,
         seed=options.seed,

@@ -38,16 +38,14 @@ log = logging.getLogger(__name__)
 class Style:
     """Configure how an LLM writes.
 
-    `temperatures` are taken in turn by the branches; none leaves it to the provider. `implementations` are written of
-    each new idea. `exemplar_tokens` bounds the sources of exemplars in one prompt. `hardware` are facts of the device
-    for the prompt. `embed` compares ideas; without it only sources are compared. `precision` is the lowest that
-    products may be computed in.
+    `temperatures` are taken in turn by the branches; none leaves it to the provider. `exemplar_tokens` bounds the
+    sources of exemplars in one prompt. `hardware` are facts of the device for the prompt. `embed` compares ideas;
+    without it only sources are compared. `precision` is the lowest that products may be computed in.
     """
 
     temperatures: tuple[float, ...] = ()
     timeout_s: float = 600.0
     exemplar_tokens: int = 6000
-    implementations: int = 1
     hardware: tuple[str, ...] = ()
     embed: Embed | None = None
     seed: int = 0
@@ -211,15 +209,17 @@ class LLMWriter:
         return reply
 
     def _new_ideas(self, brief: Brief, branches: int) -> list[NewIdea]:
-        """Return new ideas for so many branches. When all were heard before, they are asked for once more."""
-        each = min(self._style.implementations, branches)
-        count = -(-branches // each)
+        """Return a new idea for each of so many branches; a model that has fewer has each implemented several times.
+
+        When all were heard before, they are asked for once more.
+        """
         for _ in range(2):
-            texts, reply = self._call_for_ideas(brief, count)
+            texts, reply = self._call_for_ideas(brief, branches)
             new = [text for text in texts if self._memory.takes_idea(brief, text)]
             if new:
                 break
         share = None if reply.cost_usd is None else reply.cost_usd / branches
+        each = -(-branches // len(texts))
         dealt = [NewIdea(text, reply.call_ids, share, number, each) for number in range(1, each + 1) for text in new]
         return dealt[:branches]
 
