@@ -15,12 +15,22 @@ REPEATS_TOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Lesson:
+    """Hold what a kernel gained over the one that it was made from, on the same problem and device."""
+
+    parent_id: str
+    gain: float  # how many times as fast
+    change: str  # a unified diff, where it is short; else empty
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """Hold an exemplar with the kernel it names, and for writers that work on graphs the problem that it solves."""
 
     exemplar: Exemplar
     kernel: ArchivedKernel
     problem: FunctionalProblem | None = field(default=None, metadata=LATER)
+    lesson: Lesson | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +178,4 @@ class NoDraftError(WriterError):
     """Models answered, and nothing of what they said was a kernel."""
 
 
-codec.register(BaselineTimes, Shown, Trial, Learnt, Gained, Brief, Draft)
+codec.register(BaselineTimes, Lesson, Shown, Trial, Learnt, Gained, Brief, Draft)

@@ -157,7 +157,8 @@ def exemplar_values(shown: Sequence[Shown]) -> list[dict[str, Any]]:
             "idea": " ".join(s.kernel.idea.split()),
             "language": form_of(s.kernel.candidate).language,
             "source": called_only(s.kernel.source).strip(),
-            "whole": called_only(s.kernel.source) == s.kernel.source,
+            "gain": f"{s.lesson.gain:.2g}" if s.lesson else "",
+            "change": s.lesson.change if s.lesson else "",
         }
         for s in shown
     ]
@@ -169,7 +170,7 @@ def within(shown: Sequence[Shown], tokens: int) -> tuple[Shown, ...]:
     """
     kept: list[Shown] = []
     for s in shown:
-        need = estimate_tokens(called_only(s.kernel.source))
+        need = estimate_tokens(called_only(s.kernel.source) + (s.lesson.change if s.lesson else ""))
         if need <= tokens:
             kept.append(s)
             tokens -= need

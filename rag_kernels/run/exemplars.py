@@ -21,6 +21,7 @@ from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.options import Options
 from rag_kernels.records import Shown
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
+from rag_kernels.run.lessons import lesson_of
 from rag_kernels.run.reverify import reverify
 from rag_kernels.run.standings import merit, standing
 
@@ -47,6 +48,12 @@ class Exemplars:
 
     def __call__(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         """Return the exemplars for the next brief, best first."""
+        shown = self._shown(fp, attempts)
+        if not self.for_reading:
+            return shown
+        return [replace(s, lesson=lesson_of(s.kernel, self.retriever.archive)) for s in shown]
+
+    def _shown(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         known = {attempt.candidate.id for attempt in attempts}  # the writer sees these anyway
         refused: set[str] = set()
         for _ in range(PROOFS):
