@@ -14,15 +14,19 @@ from rag_kernels.eval.records import FunctionalProblem, Passed, TensorArgument
 MODULE = """\
 # {summary}
 # Written by rag-kernels. `ModelNew` takes the place of `Model` below; for calls other than the one that was verified
-# (other shapes, dtypes, constructor arguments, gradients) it falls back to `Model`.{mutated}
+# (other shapes, dtypes, constructor arguments, attributes, gradients) it falls back to `Model`, with one warning that
+# says why; `kernel_used` and `kernel_reason` tell it of the last call.{mutated}
 
 {problem}
 
 # ---- the kernel ----
 
+from rag_kernels.export.drop_in import DropIn  # noqa: E402
 from rag_kernels.export.runtime import CompiledForward  # noqa: E402
 
 KERNEL = {source}
+
+FUNCTIONAL = {functional}
 
 COMPILED = CompiledForward(
     KERNEL,
@@ -32,18 +36,15 @@ COMPILED = CompiledForward(
     constants={constants},
     outputs={outputs},
     train_mode_only={train_mode_only},
+    name={name!r},
+    functional=FUNCTIONAL,
 )
+COMPILED.op  # torch.ops.rag_kernels.{name}
 
 
-class ModelNew(Model):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._as_verified = not kwargs and repr(list(args)) == repr(list(get_init_inputs()))
-
-    def forward(self, *args, **kwargs):
-        if self._as_verified and not kwargs and COMPILED.fits(self, args):
-            return COMPILED(self, args)
-        return super().forward(*args, **kwargs)
+class ModelNew(DropIn, Model):
+    COMPILED = COMPILED
+    VERIFIED = staticmethod(get_init_inputs)
 """
 
 
@@ -63,6 +64,8 @@ def module_text(attempt: Attempt) -> str:
         mutated=mutated,
         problem=problem.problem.source.rstrip(),
         source=_literal(candidate.source),
+        functional=_literal(problem.source),
+        name=_operator_name(attempt),
         tier=candidate.tier,
         backend=candidate.backend,
         arguments=pprint.pformat(_arguments(problem), width=100),
@@ -74,9 +77,14 @@ def module_text(attempt: Attempt) -> str:
 
 def _arguments(problem: FunctionalProblem) -> list[tuple[str, str, tuple[int, ...], str]]:
     return [
-        (a.role, a.path, a.spec.shape, a.spec.dtype) if isinstance(a, TensorArgument) else ("scalar", a.path, (), "")
+        (a.role, a.path, a.spec.shape, a.spec.dtype) if isinstance(a, TensorArgument) else ("scalar", a.path, (), type(a.value).__name__)
         for a in problem.arguments
     ]
+
+
+def _operator_name(attempt: Attempt) -> str:
+    """One operator a kernel and problem: the same source may solve others, at other sizes."""
+    return f"{attempt.candidate.id}_{attempt.problem.problem.id}"
 
 
 def _literal(source: str) -> str:
