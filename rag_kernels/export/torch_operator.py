@@ -1,7 +1,7 @@
 """A verified kernel as a torch operator, `torch.ops.rag_kernels.NAME`: what compilers of graphs can record.
 
-Comes in: the kernel and the call that it was verified for. Goes out: the operator, with its schema, its fake form (shapes
-without data) and its gradients: those of the functional form, computed again by an operator of its own.
+Comes in: the kernel and the calls that it serves. Goes out: the operator, with its schema, its fake form (sizes without
+data) and its gradients: those of the functional form, computed again by an operator of its own, at the verified sizes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rag_kernels.eval.errors import RagKernelsError
+from rag_kernels.export.served import Served, Sizes
+
 if TYPE_CHECKING:
     import torch
 
 SCALARS = {"int": "int", "float": "float", "bool": "bool"}
+
+
+class NotServed(RagKernelsError, ValueError):
+    """The operator was called with what its kernel was not verified for."""
 
 
 class Verified(Protocol):
@@ -23,39 +30,44 @@ class Verified(Protocol):
     @property
     def functional(self) -> str: ...
     @property
-    def arguments(self) -> Sequence[tuple[str, str, tuple[int, ...], str]]: ...
-    @property
-    def constants(self) -> dict[str, Any]: ...
-    @property
-    def outputs(self) -> Sequence[tuple[tuple[int, ...], str]]: ...
+    def served(self) -> Served: ...
     @property
     def backend(self) -> str: ...
 
-    def run(self, values: Sequence[Any]) -> Any: ...
+    def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any: ...
 
 
 def operator_of(kernel: Verified) -> Callable[..., Any]:
     """Register the operator and the one of its gradients, and return it."""
     import torch
 
-    kinds = ["Tensor" if role != "scalar" else SCALARS[dtype] for role, _, _, dtype in kernel.arguments]
+    served = kernel.served
+    kinds = ["Tensor" if a.role != "scalar" else SCALARS[a.dtype] for a in served.arguments]
     given = ", ".join(f"{kind} a{i}" for i, kind in enumerate(kinds))
-    many = len(kernel.outputs)
+    many = len(served.outputs)
     result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
-    tensors = [i for i, kind in enumerate(kinds) if kind == "Tensor"]
+    tensors = served.tensors
 
     def forward(*values: Any) -> Any:
-        shape_check(kernel, values)
-        return fresh(kernel.run(values), values)
+        return _fresh(kernel.run(values, _sizes(served, values)), values)
 
     def fake(*values: Any) -> Any:
-        shape_check(kernel, values)
-        device = values[tensors[0]].device
-        made = [torch.empty(shape, dtype=getattr(torch, dtype), device=device) for shape, dtype in kernel.outputs]
+        shapes = zip(_sizes(served, values), served.outputs, strict=True)
+        device = values[tensors[0]].device if tensors else kernel.backend
+        made = [torch.empty(shape, dtype=getattr(torch, output.dtype), device=device) for shape, output in shapes]
         return made[0] if many == 1 else tuple(made)
 
     def gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
+        if not served.as_verified(values):
+            raise NotServed("Gradients were not verified at other sizes than the kernel's own: call the module there.")
         return functional_gradients(kernel.functional, grads, values)
+
+    def fake_gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
+        return [torch.empty_like(values[i], memory_format=torch.contiguous_format) for i in tensors]
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*(inputs[i] for i in tensors))
+        ctx.scalars = [None if kind == "Tensor" else value for kind, value in zip(kinds, inputs, strict=True)]
 
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         saved = list(ctx.saved_tensors)
@@ -65,36 +77,28 @@ def operator_of(kernel: Verified) -> Callable[..., Any]:
         wanted = [i in by_place and ctx.needs_input_grad[i] for i in range(len(kinds))]
         return tuple(by_place[i] if want else None for i, want in enumerate(wanted))
 
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*(inputs[i] for i in tensors))
-        ctx.scalars = [None if kind == "Tensor" else value for kind, value in zip(kinds, inputs, strict=True)]
-
-    def fake_gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
-        return [torch.empty_like(values[i], memory_format=torch.contiguous_format) for i in tensors]
-
     custom_op = torch.library.custom_op
-    device = kernel.backend
     name = f"rag_kernels::{kernel.name}"
+    # An operator without a tensor has no device to be chosen by.
+    device = kernel.backend if tensors else None
     op = custom_op(name, forward, mutates_args=(), device_types=device, schema=f"({given}) -> {result}")
     op.register_fake(fake)
-    schema = f"(Tensor[] grads, {given}) -> Tensor[]"
+    schema = f"(Tensor[] grads{', ' * bool(given)}{given}) -> Tensor[]"
     gradient_op = custom_op(f"{name}_backward", gradients, mutates_args=(), device_types=device, schema=schema)
     gradient_op.register_fake(fake_gradients)
     op.register_autograd(backward, setup_context=setup)
     return op
 
 
-def shape_check(kernel: Verified, values: Sequence[Any]) -> None:
-    """Raise ValueError for tensors of other sizes or types than the kernel was verified for."""
-    for (role, path, shape, dtype), value in zip(kernel.arguments, values, strict=True):
-        if role == "scalar":
-            continue
-        has = (tuple(value.shape), str(value.dtype).removeprefix("torch."))
-        if has != (tuple(shape), dtype):
-            raise ValueError(f"The operator was verified for {dtype}{list(shape)} at {path}, and got {has[1]}{list(has[0])}.")
+def _sizes(served: Served, values: Sequence[Any]) -> tuple[Sizes, ...]:
+    """Return the sizes of the outputs; raises NotServed for arguments that the kernel was not verified for."""
+    if not served.serves_shapes(values):
+        reason = served.other(values).text or "its sizes hang together in a way that only the module can check."
+        raise NotServed(f"The operator cannot be called so: {reason}")
+    return served.sizes_made(values)
 
 
-def fresh(result: Any, values: Sequence[Any]) -> Any:
+def _fresh(result: Any, values: Sequence[Any]) -> Any:
     """Return results that share no memory with the arguments: a composed forward may return a view of one."""
     import torch
 
@@ -115,7 +119,9 @@ def functional_gradients(source: str, grads: Sequence[torch.Tensor], values: Seq
     leaves = [
         v.detach().requires_grad_(v.dtype.is_floating_point) if isinstance(v, torch.Tensor) else v for v in values
     ]
-    with torch.enable_grad():
+    # An operator's body runs below autograd, which is asked back for this one computation.
+    autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
+    with autograd, torch.enable_grad():
         made = names["module_fn"](*leaves)
     outputs = [made] if isinstance(made, torch.Tensor) else list(made)
     flows = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
@@ -123,4 +129,6 @@ def functional_gradients(source: str, grads: Sequence[torch.Tensor], values: Seq
     found = torch.autograd.grad([o for o, _ in flows], wanted, [g for _, g in flows], allow_unused=True)
     by_leaf = {id(v): g for v, g in zip(wanted, found, strict=True)}
     tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
-    return [torch.zeros_like(v.detach()) if (g := by_leaf.get(id(v))) is None else g.contiguous().clone() for v in tensors]
+    return [
+        torch.zeros_like(v.detach()) if (g := by_leaf.get(id(v))) is None else g.contiguous().clone() for v in tensors
+    ]
