@@ -5,20 +5,96 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
+import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from factories import attempt, candidate, problem
+from judging import THOROUGH, verdict
 from torch import nn
 
+import rag_kernels
+from rag_kernels.archive.records import Attempt
+from rag_kernels.best import Best
 from rag_kernels.eval.build import compile as compiling
+from rag_kernels.eval.judge import open_judge
+from rag_kernels.eval.problem import load_module, problem_from_source
+from rag_kernels.eval.records import Candidate, Passed
 from rag_kernels.export.drop_in import KernelNotUsed
 from rag_kernels.export.formats import write_kernel
+from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.sizes import at_other_sizes
+
+NORM = """
+import torch
+import torch.nn as nn
+
+SHIFT = 0.25
+
+
+class Model(nn.Module):
+    def __init__(self, features, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.rand(features))
+        self.register_buffer("gain", torch.ones(features))
+
+    def forward(self, x, power: int = 2, mask=None):
+        scale = torch.rsqrt(x.pow(power).mean(-1, keepdim=True) + self.eps)
+        y = x * scale * self.weight * self.gain
+        if self.training:
+            y = y + SHIFT
+        return y if mask is None else y * mask
+
+
+def get_inputs():
+    return [torch.randn(16, 64), 2]
+
+
+def get_init_inputs():
+    return [64, 1e-6]
+"""
+NORM_CPP = """
+#include "rag_kernel.h"
+#include <cmath>
+typedef rk::Tensor<const float> In;
+void norm(In x, int64_t power, In weight, In gain, int64_t dim, double eps, double shift, rk::Tensor<float> out) {
+  const int64_t n = weight.numel(), rows = x.numel() / n;
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += double(x.data[r * n + i]) * x.data[r * n + i];
+    const float scale = float(1.0 / std::sqrt(sum / n + eps));
+    for (int64_t i = 0; i < n; ++i)
+      out.data[r * n + i] = x.data[r * n + i] * scale * weight.data[i] * gain.data[i] + float(shift);
+  }
+}
+RK_EXPORT(forward, norm)
+"""
+
+
+@pytest.fixture(scope="module")
+def norm_attempt(tmp_path_factory: pytest.TempPathFactory) -> Attempt:
+    """Scaled rows, as the judge passed them, with its contract: an attribute, a global, a mode, and a number."""
+    cache = tmp_path_factory.mktemp("cache")
+    with open_judge("cpu", limits=THOROUGH, cache_dir=cache, at_other_sizes=at_other_sizes) as judge:
+        p = functionalize(problem_from_source("norm", NORM), workers=judge.workers)
+        passed = verdict(judge, p, NORM_CPP)
+    assert isinstance(passed, Passed), passed
+    return attempt(p=p, candidate=Candidate(NORM_CPP, "kernel", "cpu"), verdict=passed)
+
+
+@pytest.fixture
+def norm(norm_attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    write_kernel(norm_attempt, tmp_path / "exported_norm.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("exported_norm", None)
+    return importlib.import_module("exported_norm")
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +212,101 @@ def test_a_replaced_submodule_or_hook_is_seen(best: ModuleType) -> None:
     assert module.kernel_used
     module.extra = nn.Identity()
     assert "modules changed" in called(module, X)[1][0]
+
+
+ROWS = torch.randn(16, 64)
+
+
+def same(module: Any, twin: nn.Module, *args: Any, used: bool, **kwargs: Any) -> str:
+    """Call both and compare; return what was warned of."""
+    twin.load_state_dict(module.state_dict())
+    with torch.no_grad():
+        result, told = called(module, *args, **kwargs)
+        torch.testing.assert_close(result, twin(*args, **kwargs))
+    assert module.kernel_used is used, module.kernel_reason
+    assert len(told) < 2
+    return "".join(told)
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((64,), {}), ((64, 1e-6), {}), ((), {"features": 64, "eps": 1e-6})])
+def test_constructor_arguments_are_compared_by_name(norm: ModuleType, args: Any, kwargs: Any) -> None:
+    module, twin = norm.ModelNew(*args, **kwargs), norm.Model(64)
+    for call in [{"x": ROWS}, {"power": 2, "x": ROWS}, {"x": ROWS, "mask": None}]:
+        assert same(module, twin, used=True, **call) == ""
+    assert same(module, twin, ROWS, 2, used=True) == "" and module.kernel_calls == 4
+    assert same(module, twin, ROWS, mask=torch.ones(64), used=False)
+    assert "eps=0.1" in same(norm.ModelNew(64, eps=0.1), norm.Model(64, 0.1), ROWS, used=False)
+    assert "features=32" in same(norm.ModelNew(32), norm.Model(32), torch.randn(3, 32), used=False)
+
+
+def test_every_value_that_the_forward_reads_is_compared_at_each_call(
+    norm: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, twin = norm.ModelNew(64), norm.Model(64)
+    assert same(module, twin, ROWS, used=True) == ""
+    module.eps = twin.eps = 0.5
+    assert "eps is 0.5, and was 1e-06" in same(module, twin, ROWS, used=False)
+    assert same(module, twin, ROWS, used=False) == "", "one warning a value"
+    module.eps = twin.eps = 1e-6
+    assert same(module, twin, ROWS, used=True) == ""
+    assert "training is False" in same(module.eval(), twin.eval(), ROWS, used=False)
+    assert same(module.train(), twin.train(), ROWS, used=True) == ""
+    assert "input 1 is 4, and was verified as 2" in same(module, twin, ROWS, 4, used=False)
+    monkeypatch.setattr(norm, "SHIFT", 7.0)
+    assert "SHIFT is 7.0, and was 0.25" in same(module, twin, ROWS, used=False)
+    monkeypatch.undo()
+    norm = sys.modules["exported_norm"]
+    with torch.no_grad():
+        module.weight.mul_(3.0), module.gain.add_(1.0)  # tensors are given at each call: their content may change
+    assert same(module, twin, ROWS, used=True) == ""
+    module.weight = twin.weight = nn.Parameter(torch.rand(64))
+    assert same(module, twin, ROWS, used=True) == ""
+    reasons = module.kernel_fallbacks
+    assert reasons["eps"].calls == 2 and "0.5" in reasons["eps"].reason
+
+
+def test_free_sizes_of_the_contract_are_served_and_others_are_not(norm: ModuleType) -> None:
+    module, twin = norm.ModelNew(64), norm.Model(64)
+    for rows in (1, 7, 300, 7):
+        assert same(module, twin, torch.randn(rows, 64), used=True) == ""
+    assert "[2, 16, 64]" in same(module, twin, torch.randn(2, 16, 64), used=False)
+    assert same(module, twin, torch.randn(0, 64), used=False) == "", "one warning an input"
+    assert "[0, 64]" in module.kernel_reason
+    with pytest.raises(RuntimeError, match="size of tensor"), pytest.warns(KernelNotUsed):
+        module(torch.randn(16, 3))  # as the module says it
+
+
+def test_half_precisions_devices_and_frozen_parameters(norm: ModuleType) -> None:
+    module, twin = norm.ModelNew(64), norm.Model(64)
+    assert "bfloat16" in same(module.bfloat16(), twin.bfloat16(), ROWS.bfloat16(), used=False)
+    module = norm.ModelNew(64)
+    result, [told] = called(module, ROWS)
+    assert "gradients are wanted of weight" in told and result.requires_grad
+    module.requires_grad_(False)
+    assert not called(module, ROWS)[1] and module.kernel_used, "frozen, so no gradients are wanted"
+    meta, [told] = called(norm.ModelNew(64).to("meta"), ROWS.to("meta"))
+    assert meta.device.type == "meta" and "is on meta, and the kernel is for cpu" in told
+    one = torch.randn(16 * 64 + 1)[1:].view(16, 64)  # begins at an odd element
+    assert same(norm.ModelNew(64), norm.Model(64), one, used=True) == ""
+
+
+def test_modules_of_a_model_are_replaced_copied_pickled_and_reported(norm_attempt: Attempt) -> None:
+    text = load_module("norms_of_a_user", norm_attempt.problem.problem.source)
+    sys.modules[text.Model.__module__] = text
+    model = nn.Sequential(text.Model(64, 1e-6), nn.ReLU(), text.Model(64, 1e-6), text.Model(64, 0.1))
+    state = model.state_dict().keys()
+    best = Best(text.Model(64, 1e-6), norm_attempt.problem.problem, (norm_attempt,), norm_attempt)
+    with torch.no_grad():
+        before = model(ROWS)
+        assert rag_kernels.apply(model, [best]) == ["0", "2"]
+        assert model.state_dict().keys() == state and isinstance(model[0], text.Model)
+        for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            torch.testing.assert_close(twin(ROWS), before)
+            assert twin[0].kernel_used and twin[2].kernel_used
+        model[2].eps = 0.5
+        with pytest.warns(KernelNotUsed, match="eps is 0.5"):
+            model(ROWS)
+    first, second = rag_kernels.apply.report(model)  # type: ignore[attr-defined]
+    assert (first.module, first.kernel, first.fallbacks) == ("0", 2, ())
+    assert (second.module, second.kernel) == ("2", 1) and "eps is 0.5" in second.fallbacks[0].reason
+    assert rag_kernels.apply(model, [best]) == [], "none is replaced twice"

@@ -6,6 +6,7 @@ with one warning that names which value differs from what was verified. Files wr
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
@@ -114,7 +115,7 @@ class DropIn(nn.Module):
 
     def _by_kernel(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Reason]:
         compiled = self.COMPILED
-        if kwargs:
+        if kwargs or len(args) < compiled.served.leaves:
             try:
                 args = _positional(_original(type(self)).forward, self, args, kwargs, compiled.served.leaves)
             except TypeError:
@@ -223,11 +224,16 @@ def _same(given: Any, verified: Any) -> bool:
         return False
 
 
+@functools.cache
+def _signature(forward: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(forward)
+
+
 def _positional(
     forward: Callable[..., Any], module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], leaves: int
 ) -> Sequence[Any]:
     """Return the inputs in the forward's order, without defaults beyond the verified ones."""
-    signature = inspect.signature(forward)
+    signature = _signature(forward)
     bound = signature.bind(module, *args, **kwargs)
     bound.apply_defaults()
     inputs = [*bound.args[1:], *bound.kwargs.values()]

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rag_kernels.eval.errors import RagKernelsError
-from rag_kernels.export.served import Served, Sizes
+from rag_kernels.export.served import NONE, Reason, Served, Sizes
 
 if TYPE_CHECKING:
     import torch
 
+RELATED = Reason("sizes", "several of its sizes are free, and how they hang together only the module can say.")
 SCALARS = {"int": "int", "float": "float", "bool": "bool"}
 
 
@@ -33,6 +34,8 @@ class Verified(Protocol):
     def served(self) -> Served: ...
     @property
     def backend(self) -> str: ...
+    @property
+    def tier(self) -> str: ...
 
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any: ...
 
@@ -48,8 +51,15 @@ def operator_of(kernel: Verified) -> Callable[..., Any]:
     result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
     tensors = served.tensors
 
+    def related(sizes: tuple[Sizes, ...]) -> Reason:
+        return NONE if len(served.free) < 2 else RELATED
+
     def forward(*values: Any) -> Any:
-        return _fresh(kernel.run(values, _sizes(served, values)), values)
+        sizes, reason = served.outputs_of(values, related)
+        if reason.text:
+            raise NotServed(f"The operator cannot be called so: {reason.text}")
+        result = kernel.run(values, sizes)
+        return result if kernel.tier == "kernel" else _fresh(result, values)
 
     def fake(*values: Any) -> Any:
         shapes = zip(_sizes(served, values), served.outputs, strict=True)
@@ -93,7 +103,7 @@ def operator_of(kernel: Verified) -> Callable[..., Any]:
 def _sizes(served: Served, values: Sequence[Any]) -> tuple[Sizes, ...]:
     """Return the sizes of the outputs; raises NotServed for arguments that the kernel was not verified for."""
     if not served.serves_shapes(values):
-        reason = served.other(values).text or "its sizes hang together in a way that only the module can check."
+        reason = served.other(values).text or RELATED.text
         raise NotServed(f"The operator cannot be called so: {reason}")
     return served.sizes_made(values)
 
