@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -20,7 +21,7 @@ from torch.utils import _pytree as pytree
 from rag_kernels.eval.records import MachineError
 from rag_kernels.export.held import PLAIN, Held, Looks, frozen, outside
 from rag_kernels.export.runtime import CompiledForward
-from rag_kernels.export.served import NONE, Reason, attrgetter_of
+from rag_kernels.export.served import NONE, Reason, state_at
 
 LEAVES = frozenset({torch.Tensor, nn.Parameter, int, float, bool, type(None)})
 OWN = frozenset({"kernel_used", "kernel_reason", "kernel_calls", "kernel_fallbacks", "_refused", "_held", "_looks"})
@@ -53,6 +54,7 @@ class DropIn(nn.Module):
         super().__init_subclass__()
         if "COMPILED" in vars(cls):
             cls.OUTSIDE = outside([cls, *_siblings(_original(cls))])
+            cls.forward = _with_signature(DropIn.forward, _original(cls).forward)  # type: ignore[method-assign]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -224,6 +226,14 @@ def _same(given: Any, verified: Any) -> bool:
         return False
 
 
+def _with_signature(forward: Any, original: Any) -> Any:
+    """Return the same function under the names of the original's arguments, which torch.export and help show."""
+    code = forward.__code__
+    made = types.FunctionType(code, forward.__globals__, forward.__name__, forward.__defaults__, forward.__closure__)
+    made.__doc__, made.__signature__ = forward.__doc__, inspect.signature(original)  # type: ignore[attr-defined]
+    return made
+
+
 @functools.cache
 def _signature(forward: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(forward)
@@ -246,7 +256,7 @@ def _positional(
 def _changed_traced(module: nn.Module, held: Held) -> bool:
     """The same for a compiler that records Python: plain values, each of which becomes a guard, else the module."""
     for path, values in held.parts.items():
-        part = attrgetter_of(path)(module) if path else module
+        part = state_at(module, path) if path else module
         for name, value in values.items():
             if name.startswith("_"):
                 continue

@@ -97,12 +97,15 @@ class CompiledForward:
 
         if torch.is_autocast_enabled(self.backend) or self.train_mode_only or self.not_written:
             return None
-        values = self.served.values(module, leaves)
-        if isinstance(values, Reason) or not self.served.serves_shapes(values):
+        values = self.served.values_traced(module, leaves)
+        if values is None or not self.served.serves_shapes(values):
             return None
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if any(tensor.device.type != self.backend for tensor in tensors):
             return None
+        graded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if graded and not self.served.as_verified(values):
+            return None  # the operator's gradients are those of the verified sizes
         return self.op(*values)
 
     @cached_property

@@ -7,6 +7,7 @@ the kernel's order, or the reason why it is not served. Knows nothing of how ker
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,20 +68,34 @@ class Served:
         shapes = [arguments[i].free for i in self.tensors]
         self.free = {_factor(s)[1] for shape in shapes for s in shape if isinstance(s, str)}
         self.verified = [tuple(arguments[i].shape) for i in self.tensors]
+        self.related = len(self.free) > 1  # perhaps: how several free sizes hang together was not told
         self.kinds = (torch.Tensor, torch.nn.Parameter)
         self.known: dict[tuple[Any, ...], tuple[Sizes, ...] | Reason] = {}
 
     def values(self, module: Any, leaves: Sequence[Any]) -> list[Any] | Reason:
         """Return the arguments of a call in the kernel's order."""
-        if len(leaves) != self.leaves:
-            extra = [i for i, leaf in enumerate(leaves) if leaf is not None and i not in self.taken]
-            if extra or len(leaves) < self.leaves:
-                return Reason("inputs", f"it got {len(leaves)} inputs, and was verified with {self.leaves}.")
-        elif len(self.taken) != self.leaves:
-            extra = [i for i, leaf in enumerate(leaves) if leaf is not None and i not in self.taken]
-            if extra:
-                return Reason(str(extra[0]), f"input {extra[0]} was None when it was verified.")
+        if len(leaves) != self.leaves or len(self.taken) != self.leaves:
+            reason = self.other_inputs(leaves)
+            if reason is not None:
+                return reason
         return [leaves[place] if get is None else get(module) for get, place in self.places]
+
+    def values_traced(self, module: Any, leaves: Sequence[Any]) -> list[Any] | None:
+        """Return the same in words that compilers of Python know, or None."""
+        if self.other_inputs(leaves) is not None:
+            return None
+        return [
+            leaves[int(a.path)] if a.role in ("input", "scalar") else state_at(module, a.path) for a in self.arguments
+        ]
+
+    def other_inputs(self, leaves: Sequence[Any]) -> Reason | None:
+        """Return how many inputs there are, or which was None, where that is not as it was verified."""
+        extra = [i for i, leaf in enumerate(leaves) if leaf is not None and i not in self.taken]
+        if extra and extra[0] < self.leaves:
+            return Reason(str(extra[0]), f"input {extra[0]} was None when it was verified.")
+        if extra or len(leaves) < self.leaves:
+            return Reason("inputs", f"it got {len(leaves)} inputs, and was verified with {self.leaves}.")
+        return None
 
     def form(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return what decides whether a call is served: types, sizes, places; and the values of numbers."""
@@ -153,6 +168,18 @@ class Served:
             tuple(_size(s, bound) for s in output.free) if self.free else output.shape for output in self.outputs
         )
 
+    def verified_sizes(self) -> dict[str, int]:
+        """Return what the free sizes were when the kernel was verified."""
+        bound: dict[str, int] = {}
+        for i in self.tensors:
+            for size, has in zip(self.arguments[i].free, self.arguments[i].shape, strict=False):
+                _bind(size, has, bound)
+        return bound
+
+    def shape_at(self, argument: Argument, bound: dict[str, int]) -> Sizes:
+        """Return the shape of an argument where the free sizes are these."""
+        return tuple(_size(size, bound) for size in argument.free or argument.shape)
+
     def as_verified(self, values: Sequence[Any]) -> bool:
         """Whether the sizes are the very ones of the verification."""
         return all(tuple(values[i].shape) == shape for i, shape in zip(self.tensors, self.verified, strict=True))
@@ -160,7 +187,7 @@ class Served:
     def serves_shapes(self, values: Sequence[Any]) -> bool:
         """Whether sizes and types are served, as a compiler of graphs asks: each answer becomes a guard.
 
-        Several free sizes may hang together in a way that nobody told here: they are served where a module agrees.
+        Several free sizes may hang together in a way that nobody told here: `related`.
         """
         bound: dict[str, int] = {}
         for argument, value in zip(self.arguments, values, strict=True):
@@ -169,7 +196,7 @@ class Served:
                     return False
             elif _other_tensor(argument, value, None) or _other_shape(argument, value, bound):
                 return False
-        return len(self.free) < 2 or self.as_verified(values)
+        return not self.related or self.as_verified(values)
 
     def mode(self) -> Reason:
         """Return which mode of torch is on in which the kernel was not verified."""
@@ -202,15 +229,20 @@ def placed(value: torch.Tensor, any_alignment: bool) -> torch.Tensor:
     return value if any_alignment or not value.data_ptr() % ALIGNED_BYTES else value.clone()
 
 
-def attrgetter_of(path: str) -> Any:
-    """Return the function that reads a dotted path of a module; a number is a place in a list, or a part's name."""
+def attrgetter_of(path: str) -> Callable[[Any], Any]:
+    """Return the quickest function that reads a dotted path of a module."""
+    return partial(_at, path) if any(part.isdigit() for part in path.split(".")) else attrgetter(path)
 
-    def get(value: Any) -> Any:
-        for part in path.split("."):
-            value = value[int(part)] if isinstance(value, list | tuple) else getattr(value, part)
-        return value
 
-    return get if any(part.isdigit() for part in path.split(".")) else attrgetter(path)
+def _at(path: str, module: Any) -> Any:
+    return state_at(module, path)
+
+
+def state_at(module: Any, path: str) -> Any:
+    """Read a dotted path of a module; a number is a place in a list, or a part's name."""
+    for part in path.split("."):
+        module = module[int(part)] if isinstance(module, list | tuple) else getattr(module, part)
+    return module
 
 
 def name_of(path: str) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rag_kernels.eval.errors import RagKernelsError
-from rag_kernels.export.served import NONE, Reason, Served, Sizes
+from rag_kernels.export.served import NONE, Served, Sizes
 
 if TYPE_CHECKING:
     import torch
 
-RELATED = Reason("sizes", "several of its sizes are free, and how they hang together only the module can say.")
+RELATED = "several of its sizes are free, and how they hang together only the module can say."
 SCALARS = {"int": "int", "float": "float", "bool": "bool"}
 
 
@@ -51,11 +51,10 @@ def operator_of(kernel: Verified) -> Callable[..., Any]:
     result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
     tensors = served.tensors
 
-    def related(sizes: tuple[Sizes, ...]) -> Reason:
-        return NONE if len(served.free) < 2 else RELATED
-
     def forward(*values: Any) -> Any:
-        sizes, reason = served.outputs_of(values, related)
+        if served.related:
+            _sizes(served, values)
+        sizes, reason = served.outputs_of(values, lambda sizes: NONE)
         if reason.text:
             raise NotServed(f"The operator cannot be called so: {reason.text}")
         result = kernel.run(values, sizes)
@@ -97,13 +96,43 @@ def operator_of(kernel: Verified) -> Callable[..., Any]:
     gradient_op = custom_op(f"{name}_backward", gradients, mutates_args=(), device_types=device, schema=schema)
     gradient_op.register_fake(fake_gradients)
     op.register_autograd(backward, setup_context=setup)
+    served.related = served.related and not independent(served, kernel.functional)
     return op
+
+
+def independent(served: Served, functional: str) -> bool:
+    """Whether the functional form takes free sizes that were moved against each other, and returns what was told.
+
+    Tried without data. A form in which sizes stand as numbers does not take others: those are then not served.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    moved = {name: size + 2 * i + 1 for i, (name, size) in enumerate(sorted(served.verified_sizes().items()))}
+    with FakeTensorMode():
+        values = [
+            a.shape if a.role == "scalar" else torch.empty(served.shape_at(a, moved), dtype=getattr(torch, a.dtype))
+            for a in served.arguments
+        ]
+        try:
+            made = _module_fn(functional)(*values)
+        except Exception:  # whatever operators raise at sizes that do not fit
+            return False
+    outputs = [made] if isinstance(made, torch.Tensor) else list(made)
+    return tuple(tuple(output.shape) for output in outputs) == served.sizes_made(values)
+
+
+def _module_fn(functional: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {}
+    exec(compile(functional, "<functional>", "exec"), names)
+    function: Callable[..., Any] = names["module_fn"]
+    return function
 
 
 def _sizes(served: Served, values: Sequence[Any]) -> tuple[Sizes, ...]:
     """Return the sizes of the outputs; raises NotServed for arguments that the kernel was not verified for."""
     if not served.serves_shapes(values):
-        reason = served.other(values).text or RELATED.text
+        reason = served.other(values).text or RELATED
         raise NotServed(f"The operator cannot be called so: {reason}")
     return served.sizes_made(values)
 
@@ -124,15 +153,13 @@ def functional_gradients(source: str, grads: Sequence[torch.Tensor], values: Seq
     """Return the gradient of every tensor argument (zeros where there is none), by the functional form."""
     import torch
 
-    names: dict[str, Any] = {}
-    exec(compile(source, "<functional>", "exec"), names)
     leaves = [
         v.detach().requires_grad_(v.dtype.is_floating_point) if isinstance(v, torch.Tensor) else v for v in values
     ]
     # An operator's body runs below autograd, which is asked back for this one computation.
     autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
     with autograd, torch.enable_grad():
-        made = names["module_fn"](*leaves)
+        made = _module_fn(source)(*leaves)
     outputs = [made] if isinstance(made, torch.Tensor) else list(made)
     flows = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
     wanted = [v for v in leaves if isinstance(v, torch.Tensor) and v.requires_grad]
