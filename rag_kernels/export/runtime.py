@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from rag_kernels.eval.build.compile import BuildError, build, toolchain
 from rag_kernels.eval.build.composed_forward import Kernels, composed_forward
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Backend, MachineError, Tier
+from rag_kernels.export.launch import Launch
 from rag_kernels.export.served import NONE, Argument, Output, Reason, Served, Sizes, placed
 from rag_kernels.export.torch_operator import operator_of
 
@@ -76,20 +78,14 @@ class CompiledForward:
 
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
         """Call the kernel on the device of its tensors; raises MachineError when it cannot be built here."""
+        if self.tier != "composed":
+            return self._launch.run(values, sizes)
         import torch
 
-        device = values[self.served.tensors[0]].device if self.served.tensors else torch.device(self.backend)
-        if device.type == "cuda" and device.index not in (None, torch.cuda.current_device()):
-            with torch.cuda.device(device):
-                return self.run(values, sizes)
-        values = [placed(v, self.any_alignment) if isinstance(v, torch.Tensor) else v for v in values]
-        forward = self._forward
-        if self.tier == "composed":
-            with torch.no_grad():
-                return forward(*[v.detach() if isinstance(v, torch.Tensor) else v for v in values], **self.constants)
-        results = [torch.empty(shape, dtype=d, device=device) for shape, d in zip(sizes, self._dtypes, strict=True)]
-        forward(*values, *self._constants, *results)
-        return results[0] if len(results) == 1 else tuple(results)
+        device = values[self.served.tensors[0]].device
+        with torch.no_grad(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            given = [placed(v, self.any_alignment).detach() if isinstance(v, torch.Tensor) else v for v in values]
+            return self._forward(*given, **self.constants)
 
     def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> Any:
         """Return the operator's result where its contract holds, else None; every condition becomes a guard."""
@@ -114,14 +110,9 @@ class CompiledForward:
         return operator_of(self)
 
     @cached_property
-    def _constants(self) -> tuple[Any, ...]:
-        return tuple(self.constants.values())
-
-    @cached_property
-    def _dtypes(self) -> list[torch.dtype]:
-        import torch
-
-        return [getattr(torch, output.dtype) for output in self.served.outputs]
+    def _launch(self) -> Launch:
+        constants = self.constants.values()
+        return Launch(self.name, self.served, tuple(constants), lambda: self._forward, any_alignment=self.any_alignment)
 
     @property
     def _forward(self) -> Callable[..., Any]:
@@ -162,7 +153,7 @@ class CompiledForward:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: not what was built or registered here."""
-        made = ("served", "op", "_constants", "_dtypes", "_forwards")
+        made = ("served", "op", "_launch", "_forwards")
         return {name: value for name, value in vars(self).items() if name not in made}
 
     # What files written before December 2026 call.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rag_kernels.eval.errors import RagKernelsError
 from rag_kernels.export.served import NONE, Served, Sizes
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ RELATED = "several of its sizes are free, and how they hang together only the mo
 SCALARS = {"int": "int", "float": "float", "bool": "bool"}
 
 
-class NotServed(RagKernelsError, ValueError):
+class NotServed(ValueError):
     """The operator was called with what its kernel was not verified for."""
 
 
@@ -40,13 +39,14 @@ class Verified(Protocol):
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any: ...
 
 
-def operator_of(kernel: Verified) -> Callable[..., Any]:
-    """Register the operator and the one of its gradients, and return it."""
+def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequence[str] = ()) -> Callable[..., Any]:
+    """Register the operator, whose arguments have these names, and the one of its gradients; return it."""
     import torch
 
     served = kernel.served
     kinds = ["Tensor" if a.role != "scalar" else SCALARS[a.dtype] for a in served.arguments]
-    given = ", ".join(f"{kind} a{i}" for i, kind in enumerate(kinds))
+    names = names or [f"a{i}" for i in range(len(kinds))]
+    given = ", ".join(f"{kind} {name}" for kind, name in zip(kinds, names, strict=True))
     many = len(served.outputs)
     result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
     tensors = served.tensors
@@ -87,12 +87,12 @@ def operator_of(kernel: Verified) -> Callable[..., Any]:
         return tuple(by_place[i] if want else None for i, want in enumerate(wanted))
 
     custom_op = torch.library.custom_op
-    name = f"rag_kernels::{kernel.name}"
+    name = f"{namespace}::{kernel.name}"
     # An operator without a tensor has no device to be chosen by.
     device = kernel.backend if tensors else None
     op = custom_op(name, forward, mutates_args=(), device_types=device, schema=f"({given}) -> {result}")
     op.register_fake(fake)
-    schema = f"(Tensor[] grads{', ' * bool(given)}{given}) -> Tensor[]"
+    schema = f"(Tensor[] grads_{', ' * bool(given)}{given}) -> Tensor[]"
     gradient_op = custom_op(f"{name}_backward", gradients, mutates_args=(), device_types=device, schema=schema)
     gradient_op.register_fake(fake_gradients)
     op.register_autograd(backward, setup_context=setup)
