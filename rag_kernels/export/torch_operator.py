@@ -18,10 +18,6 @@ RELATED = "several of its sizes are free, and how they hang together only the mo
 SCALARS = {"int": "int", "float": "float", "bool": "bool"}
 
 
-class NotServed(ValueError):
-    """The operator was called with what its kernel was not verified for."""
-
-
 class Verified(Protocol):
     """What is needed of a `CompiledForward`."""
 
@@ -56,7 +52,7 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
             _sizes(served, values)
         sizes, reason = served.outputs_of(values, lambda sizes: NONE)
         if reason.text:
-            raise NotServed(f"The operator cannot be called so: {reason.text}")
+            raise ValueError(f"The operator cannot be called so: {reason.text}")
         result = kernel.run(values, sizes)
         return result if kernel.tier == "kernel" else _fresh(result, values)
 
@@ -68,7 +64,7 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
 
     def gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
         if not served.as_verified(values):
-            raise NotServed("Gradients were not verified at other sizes than the kernel's own: call the module there.")
+            raise ValueError("Gradients were not verified at other sizes than the kernel's own: call the module there.")
         return functional_gradients(kernel.functional, grads, values)
 
     def fake_gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
@@ -130,10 +126,10 @@ def _module_fn(functional: str) -> Callable[..., Any]:
 
 
 def _sizes(served: Served, values: Sequence[Any]) -> tuple[Sizes, ...]:
-    """Return the sizes of the outputs; raises NotServed for arguments that the kernel was not verified for."""
+    """Return the sizes of the outputs; raises ValueError for arguments that the kernel was not verified for."""
     if not served.serves_shapes(values):
         reason = served.other(values).text or RELATED
-        raise NotServed(f"The operator cannot be called so: {reason}")
+        raise ValueError(f"The operator cannot be called so: {reason}")
     return served.sizes_made(values)
 
 
