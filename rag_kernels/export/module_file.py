@@ -65,8 +65,8 @@ def module_text(attempt: Attempt) -> str:
     return MODULE.format(
         summary=_summary(attempt),
         problem=attempt.problem.problem.source.rstrip(),
-        source=_literal(made.source),
-        functional=_literal(made.functional),
+        source=literal(made.source),
+        functional=literal(made.functional),
         name=made.name,
         tier=made.tier,
         backend=made.backend,
@@ -144,7 +144,7 @@ def _operator_name(attempt: Attempt) -> str:
     return f"{attempt.candidate.id}_{attempt.problem.problem.id}"
 
 
-def _literal(source: str) -> str:
+def literal(source: str) -> str:
     """Readable triple quotes, unless the text does not fit between them."""
     return repr(source) if "'''" in source or source.endswith("\\") else f"r'''{source}'''"
 
