@@ -69,6 +69,12 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     yield load_module("scaled", module_text(attempt(p=p, candidate=Candidate(CPP, "kernel", "cpu"), verdict=passed)))
 
 
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    """What torch.compile learnt of sizes in other tests decides when it makes one free."""
+    torch._dynamo.reset()
+
+
 def drawn(rows: int = 8, graded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     x, weight = torch.randn(rows, 6, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
     return x.requires_grad_(graded), weight.requires_grad_(graded)
