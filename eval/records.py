@@ -291,6 +291,7 @@ class Contract:
     tensors: tuple[ServedTensor, ...]
     following: tuple[str, ...]  # constants that had other values at the other sizes
     alignment: Literal["element", "allocation"]  # of contiguous tensors: any, or as PyTorch allocates
+    outputs: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)  # shapes, by the names of the arguments'
 
 
 @dataclass(frozen=True, slots=True)

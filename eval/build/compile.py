@@ -101,13 +101,15 @@ class Toolchain:
     version: str
     avx512: bool
     splits: bool = False  # whether nvcc optimises several kernels of a source at once
+    isa: str = "native"  # of CPU kernels; another one makes a library that names no place of this machine
 
     def command(self, flavour: Flavour) -> str:
         """Return the shell command of one edge, with ninja's $in and $out."""
         ffi = tvm_ffi_root()
         linked = f"-std=c++17 -I{INCLUDE} -I{ffi}/include -L{ffi}/lib -ltvm_ffi"
         if flavour == "cpu":
-            return f"{self.cxx} {self.cpu_flags(flavour)} $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
+            found = f" -Wl,-rpath,{ffi}/lib" if self.isa == "native" else ""
+            return f"{self.cxx} {self.cpu_flags(flavour)} $in -shared {linked}{found} -o $out"
         if flavour == "cuda-host":
             defines = "-DRK_DEVICE=0 -DRK_HOST=1 -DRK_SPLIT"
             return f"{self.cxx} {defines} -fPIC -O1 $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
@@ -123,7 +125,7 @@ class Toolchain:
     def cpu_flags(self, flavour: Flavour) -> str:
         """Flags of a C++ kernel. None changes a value: no errno, no traps, vectors as wide as the CPU has them."""
         wide = " -mprefer-vector-width=512" if self.avx512 else ""
-        return f"-march=native{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
+        return f"-march={self.isa}{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
 
 
 def tvm_ffi_root() -> Path:

@@ -20,6 +20,7 @@ from rag_kernels.cli import (
     doctor,
     evaluate,
     explorer,
+    export,
     functionalize,
     generate,
     grow,
@@ -51,6 +52,7 @@ app.command("check", short_help="Is a problem worth it?")(check.check)
 app.command("functionalize", short_help="Show problems as calls.")(functionalize.functionalize)
 app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
 app.command("sample", short_help="Write candidates, judge elsewhere.")(sample.sample)
+app.command("export", short_help="Write an archived kernel for others.")(export.export)
 app.command("search", short_help="Find archived kernels.")(search.search)
 app.command("grow", short_help="Generate for many problems.")(grow.grow)
 app.command("report", short_help="pass@k, fast_p and fast_p@k.")(report.report)
