@@ -26,6 +26,7 @@ def archive_place() -> str:
 
 
 def main() -> None:
+    page.configure("Archive")  # before the navigation, which would take its icon for the tab from another host
     here = st.navigation(
         [
             st.Page(VIEWS / "overview.py", title="Overview", icon=":material/dashboard:", default=True),

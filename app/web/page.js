@@ -8,7 +8,10 @@ export default function ({ parentElement, data }) {
   if (!root) parentElement.append((root = Object.assign(document.createElement("div"), { className: "rk rk-page" })));
   if (root.fresh === fresh) return;
   root.fresh = fresh;
-  root.replaceChildren(trail(data.trail), search(data.query));
+  if (!root.firstChild) root.append(trail([]), search(data.query));
+  root.firstChild.replaceWith(trail(data.trail));
+  const box = root.querySelector("input");
+  if (box !== document.activeElement) box.value = data.query; // nothing is taken from under the hands of who types
 }
 
 function trail(steps) {
