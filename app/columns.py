@@ -16,7 +16,7 @@ CARDS = f"""
     SELECT
         id, problem_id, problem_name AS problem, trust, retracted, stale, unranked, label, labels, tier, backend,
         "precision", writer, model, array_to_string(dtypes, ', ') AS dtype, graph_key, device_name AS device,
-        device_key, array_to_string(list_sort(list_distinct(operators)), ', ') AS operators, idea, speedup,
+        device_key, array_to_string(list_sort(list_distinct(operators)), ', ') AS operators, idea, at_least, speedup,
         speedup_eager, speedup_compile, candidate_us / 1e3 AS ms, eager_us / 1e3 AS eager_ms,
         compile_us / 1e3 AS compile_ms, 100 * floor_fraction AS floor_percent,
         TRY_CAST(created_at AS TIMESTAMP) AS created_at, {BEST_ROW.removesuffix(" = 1")} AS choice
@@ -40,10 +40,10 @@ FORMS = """
     SELECT graph_key, arg_min(source, id) AS source, arg_min(operators, id) AS operators
     FROM functionals GROUP BY graph_key
 """
-LISTED = """id, 'kernel?id=' || id AS link, problem_id, problem, idea, trust, retracted, stale, unranked, label, tier,
+LISTED = """id, problem_id, problem, idea, trust, retracted, stale, unranked, label, tier,
     regexp_replace(array_to_string(labels, ', '), '(k_[0-9a-f]{8})[0-9a-f]+', '\\1', 'g') AS labels, backend, writer,
-    model, family, dtype, device, speedup, speedup_eager, speedup_compile, ms, eager_ms, compile_ms, floor_percent,
-    created_at"""
+    model, family, dtype, device, at_least, speedup, speedup_eager, speedup_compile, ms, eager_ms, compile_ms,
+    floor_percent, created_at"""
 FILTERS = ("trust", "backend", "device", "family", "dtype", "label", "tier", "writer", "model")
 MEASURED = ("speedup", "speedup_eager", "speedup_compile", "floor_percent", "ms")
 

@@ -135,7 +135,11 @@ def runs() -> pd.DataFrame:
 
 @st.cache_resource(show_spinner=False, max_entries=2)
 def _runs(folder: str, version: str) -> pd.DataFrame:
-    rows = [figures.run_row(run) for run in queries.run_table(_open(folder), MANY_RUNS)]
+    about = browse.problems_of_runs(_open(folder))
+    rows = [
+        figures.run_row(run) | {"problem_id": about.get(run.run_id, "")}
+        for run in queries.run_table(_open(folder), MANY_RUNS)
+    ]
     return figures.table(rows, figures.RUN_COLUMNS)
 
 
@@ -288,7 +292,7 @@ def credit() -> pd.DataFrame:
 def _credit(folder: str, version: str) -> pd.DataFrame:
     rows = [figures.plain_row(c) for c in browse.credit(_open(folder))]
     table = figures.table(rows, ("kernel_id", "shown", "passed", "won", "median_speedup"))
-    names = rows_of(tuple(table["kernel_id"]))[["id", "link", "problem", "idea"]]
+    names = rows_of(tuple(table["kernel_id"]))[["id", "problem", "idea"]]
     return table.merge(names, left_on="kernel_id", right_on="id")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from rag_kernels.app import data, show
+from rag_kernels.app import data, page, show
 from rag_kernels.archive.records import ArchiveError
 
 HERE = Path(__file__).parent
@@ -26,8 +26,8 @@ def archive_place() -> str:
 
 
 def main() -> None:
-    st.set_page_config(page_title="rag-kernels", page_icon=str(HERE / "icon.svg"), layout="wide")
-    page = st.navigation(
+    page.configure("Archive")  # before the navigation, which would take its icon for the tab from another host
+    here = st.navigation(
         [
             st.Page(VIEWS / "overview.py", title="Overview", icon=":material/dashboard:", default=True),
             st.Page(VIEWS / "kernels.py", title="Kernels", icon=":material/table_rows:", url_path="kernels"),
@@ -36,6 +36,7 @@ def main() -> None:
             st.Page(VIEWS / "leaderboard.py", title="Leaderboard", icon=LEADERS, url_path="leaderboard"),
             st.Page(VIEWS / "retrieval.py", title="Retrieval", icon=":material/travel_explore:", url_path="retrieval"),
             st.Page(VIEWS / "compare.py", title="Compare", icon=":material/compare_arrows:", url_path="compare"),
+            st.Page(VIEWS / "search.py", title="Search", url_path="search", visibility="hidden"),
             st.Page(VIEWS / "kernel.py", title="Kernel", url_path="kernel", visibility="hidden"),
             st.Page(VIEWS / "problem.py", title="Problem", url_path="problem", visibility="hidden"),
             st.Page(VIEWS / "run.py", title="Run", url_path="run", visibility="hidden"),
@@ -46,10 +47,12 @@ def main() -> None:
     try:
         data.choose(place)
         if data.is_empty():
+            page.configure("Nothing archived yet")
             show.empty_archive(place)
         else:
-            page.run()
+            here.run()
     except ArchiveError as error:
+        page.configure("The archive cannot be read")
         st.error(f"The archive cannot be read: {show.plain(str(error))}", icon=":material/error:")
 
 

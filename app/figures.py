@@ -34,6 +34,7 @@ ATTEMPT_COLUMNS = (
     "outcome",
     "reason",
     "speedup",
+    "at_least",
     "won",
     "writer",
     "model",
@@ -44,6 +45,7 @@ ATTEMPT_COLUMNS = (
 )
 RUN_COLUMNS = (
     "id",
+    "problem_id",
     "command",
     "problem",
     "status",
@@ -51,6 +53,7 @@ RUN_COLUMNS = (
     "passed",
     "verified_kernels",
     "best",
+    "at_least",
     "seconds",
     "cost_usd",
     "created_at",
@@ -58,7 +61,6 @@ RUN_COLUMNS = (
 FAILURE_COLUMNS = ("outcome", "reason", "count", "problems")
 EXEMPLAR_COLUMNS = (
     "id",
-    "link",
     "rank",
     "problem",
     "idea",
@@ -267,6 +269,7 @@ def run_row(r: RunRow) -> dict[str, object]:
         "id": r.run_id,
         "problem": r.problem_name,
         "best": r.best_speedup,
+        "at_least": r.best_at_least,
         "created_at": r.started_at,
     }
 
@@ -284,15 +287,10 @@ def failure_row(f: Failure) -> dict[str, object]:
     return {"outcome": f.verdict.replace("_", " "), "reason": f.example, "count": f.count, "problems": f.problems}
 
 
-def kernel_link(kernel_id: str) -> str:
-    return f"kernel?id={kernel_id}"
-
-
 def exemplar_row(e: Exemplar, known: Paid | None, written: str) -> dict[str, object]:
     """Return the row of an exemplar. `written` is what the writer made of it; an exemplar may have left the archive."""
     row: dict[str, object] = {
         "id": e.kernel_id,
-        "link": kernel_link(e.kernel_id),
         "rank": e.rank,
         "score": e.score,
         **signals(e.reasons),
@@ -327,10 +325,10 @@ def board(ranked: pd.DataFrame) -> pd.DataFrame:
         "speedup_compile": 1.0,
         "speedup": min(over, 1),
     }
-    baselines = pd.DataFrame([eager, compiled]).dropna(subset=["ms"])
+    baselines = pd.DataFrame([eager, compiled]).dropna(subset=["ms"]).assign(at_least=False)
     kept = [
         "id",
-        "link",
+        "at_least",
         "place",
         "entrant",
         "ms",

@@ -298,7 +298,7 @@ class Snapshot:
         """Return problems whose fastest ranked kernel came in since a moment, with the best that there was before."""
         return self._ask(
             f"""
-            SELECT id, 'kernel?id=' || id AS link, problem_id, problem, device, speedup, before, idea, created_at
+            SELECT id, problem_id, problem, device, at_least, speedup, before, idea, created_at
             FROM (
                 SELECT *, max(speedup) FILTER (created_at < $1) OVER board AS before,
                     row_number() OVER (PARTITION BY problem_id, device_key ORDER BY speedup DESC, ms, id) AS place

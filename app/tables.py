@@ -1,135 +1,156 @@
-"""Tables of kernels, problems and runs: a click on a row opens its page.
+"""Tables of kernels, problems, runs and attempts: what each column is, and where its links lead.
 
-Comes in: tables made by `app.data`. Goes out: Streamlit tables. Knows nothing of queries.
+Comes in: tables made by `app.data`. Goes out: tables drawn. Knows nothing of queries.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-Height = int | Literal["auto"]
+from rag_kernels.app import grid, show
+from rag_kernels.app.grid import Column, Order
+
 NUMBER = st.column_config.NumberColumn
 TEXT = st.column_config.TextColumn
-WHEN = st.column_config.DatetimeColumn
 
-KERNEL_COLUMNS: dict[str, Any] = {
-    "place": NUMBER("place", width="small"),
-    "link": st.column_config.LinkColumn("kernel", display_text=r"id=(.{10})", width=105, help="opens a new tab"),
-    "problem": TEXT("problem", width="medium"),
-    "speedup": NUMBER("speed-up", format="%.2f×", help="over the better of eager and torch.compile"),
-    "speedup_eager": NUMBER("vs eager", format="%.2f×"),
-    "speedup_compile": NUMBER("vs compile", format="%.2f×"),
-    "ms": NUMBER("time", format="%.3f ms"),
-    "before": NUMBER("best before", format="%.2f×", help="the best ranked kernel that there was before"),
-    "floor_percent": NUMBER("of floor", format="%.0f %%", help="physical floor over measured time: 100 % is the limit"),
-    "why": TEXT("why it was found", width="large"),
-    "unranked": TEXT("not ranked because", width="large"),
-    "trust": TEXT("trust"),
-    "label": TEXT("label"),
-    "labels": TEXT("remarks", help="what else the judge remarked"),
-    "family": TEXT("family", help="of the operator that the problem is built around"),
-    "backend": TEXT("backend"),
-    "tier": TEXT("tier"),
-    "dtype": TEXT("dtype"),
-    "writer": TEXT("writer"),
-    "device": TEXT("device", width="medium"),
-    "idea": TEXT("idea", width="large"),
-    "created_at": WHEN("archived (UTC)", format="YYYY-MM-DD HH:mm"),
+KERNEL_PAGE, PROBLEM_PAGE, RUN_PAGE = "kernel?id={id}", "problem?id={problem_id}", "run?id={id}"
+OVER_BOTH = "over the better of eager and torch.compile; ≥ where nothing confirmed it: the lower end of its interval"
+
+
+def gain(label: str, help: str = "") -> Column:
+    return Column(label, "number", help, digits=2, unit="×", bound=True)
+
+
+def count(label: str, help: str = "") -> Column:
+    return Column(label, "number", help)
+
+
+def share(label: str, help: str = "") -> Column:
+    return Column(label, "number", help, unit=" %")
+
+
+KERNEL = Column("kernel", "id", link=KERNEL_PAGE)
+PROBLEM = Column("problem", link=PROBLEM_PAGE)
+IDEA = Column("idea", wide=True)
+KERNEL_COLUMNS = {
+    "place": count("place"),
+    "id": KERNEL,
+    "problem": PROBLEM,
+    "relation": Column("relation", help="what it is to this kernel"),
+    "speedup": gain("speed-up", OVER_BOTH),
+    "speedup_eager": gain("vs eager"),
+    "speedup_compile": gain("vs compile"),
+    "ms": Column("time", "number", digits=3, unit=" ms"),
+    "before": gain("best before", "the best ranked kernel that there was before"),
+    "floor_percent": share("of floor", "physical floor over measured time: 100 % is the limit"),
+    "why": Column("why it was found", wide=True),
+    "unranked": Column("not ranked because", wide=True),
+    "trust": Column("trust"),
+    "label": Column("label", extra=True),
+    "labels": Column("remarks", help="what else the judge remarked", extra=True),
+    "family": Column("family", help="of the operator that the problem is built around", extra=True),
+    "backend": Column("backend", extra=True),
+    "tier": Column("tier", extra=True),
+    "dtype": Column("dtype", extra=True),
+    "writer": Column("writer"),
+    "model": Column("model", extra=True),
+    "device": Column("device"),
+    "idea": IDEA,
+    "created_at": Column("archived (UTC)", "when"),
 }
+LISTED = ("unranked", "place", "before", "why", "relation")  # no order of the whole list
+KERNEL_ORDERS = {name: column for name, column in KERNEL_COLUMNS.items() if name not in LISTED}
+FASTEST = Order("speedup", descending=True)
 
 
-def kernels(table: pd.DataFrame, *, key: str, height: Height = "auto", hide: tuple[str, ...] = ()) -> None:
-    """Show kernels; a click on any cell opens the kernel."""
-    shown = [c for c in KERNEL_COLUMNS if c in table.columns and c not in hide]
-    columns = [c for c in shown if c not in ("unranked", "labels") or table[c].any()]
-    _clickable(table, columns, KERNEL_COLUMNS, key=key, page="views/kernel.py", height=height)
+def kernels(table: pd.DataFrame, *, key: str, hide: tuple[str, ...] = (), order: Order | None = None) -> None:
+    """Draw kernels; with `order`, as a page of a longer list."""
+    shown = {
+        name: column
+        for name, column in KERNEL_COLUMNS.items()
+        if name in table.columns and name not in hide and (name not in ("unranked", "labels") or table[name].any())
+    }
+    grid.draw(table, shown, key=key, name="kernels", open_at=KERNEL_PAGE, tick="kernel", order=order)
 
 
-PROBLEM_COLUMNS: dict[str, Any] = {
-    "problem": TEXT("problem", width="medium"),
-    "family": TEXT("family"),
-    "operators": TEXT("operators", width="medium"),
-    "kernels": NUMBER("kernels"),
-    "attempts": NUMBER("attempts"),
-    "passed_percent": NUMBER("pass rate", format="%.0f %%"),
-    "speedup": NUMBER("best speed-up", format="%.2f×", help="over the better of eager and torch.compile"),
-    "eager": NUMBER("best vs eager", format="%.2f×"),
-    "over_compile": NUMBER("best vs compile", format="%.2f×"),
-    "devices": TEXT("devices", width="medium"),
-}
+def matching(table: pd.DataFrame, text: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Return the rows that have the text in one of the columns, whatever the case."""
+    texts = table[list(columns)].fillna("").agg(" ".join, axis=1)
+    return table[texts.str.contains(text.strip(), case=False, regex=False)] if len(table) else table
 
 
-def problems(table: pd.DataFrame, *, key: str) -> None:
-    _clickable(table, list(PROBLEM_COLUMNS), PROBLEM_COLUMNS, key=key, page="views/problem.py")
-
-
-RUN_COLUMNS: dict[str, Any] = {
-    "id": TEXT("run"),
-    "command": TEXT("command"),
-    "problem": TEXT("problem", width="medium"),
-    "status": TEXT("status"),
-    "attempts": NUMBER("attempts"),
-    "passed": NUMBER("passed"),
-    "verified_kernels": NUMBER("kernels", help="distinct ones that are right and not barred"),
-    "best": NUMBER("best speed-up", format="%.2f×"),
-    "seconds": NUMBER("work", format="%.0f s", help="of all attempts together"),
-    "cost_usd": NUMBER("cost", format="$%.4f", help="empty where the price of a call is unknown"),
-    "created_at": WHEN("started (UTC)", format="YYYY-MM-DD HH:mm"),
-}
-
-
-def runs(table: pd.DataFrame, *, key: str) -> None:
-    _clickable(table, list(RUN_COLUMNS), RUN_COLUMNS, key=key, page="views/run.py")
-
-
-ATTEMPT_COLUMNS: dict[str, Any] = {
-    "number": NUMBER("#", width="small"),
-    "round": NUMBER("round", width="small"),
-    "problem": TEXT("problem"),
-    "outcome": TEXT("outcome"),
-    "speedup": NUMBER("speed-up", format="%.2f×"),
-    "idea": TEXT("idea", width="large"),
-    "reason": TEXT("reason", width="large"),
-    "writer": TEXT("writer"),
-    "model": TEXT("model"),
-    "seconds": NUMBER("took", format="%.1f s"),
-}
-
-
-def attempts(table: pd.DataFrame, *, key: str, hide: tuple[str, ...] = ()) -> int | None:
-    """Show attempts; return the position of the one that was clicked."""
-    columns = [c for c in ATTEMPT_COLUMNS if c in table.columns and c not in hide]
-    return _selected(_show(table, columns, ATTEMPT_COLUMNS, key=key, height="auto"))
-
-
-def _clickable(
-    table: pd.DataFrame, columns: list[str], config: dict[str, Any], *, key: str, page: str, height: Height = "auto"
-) -> None:
-    row = _selected(_show(table, columns, config, key=key, height=height))
-    if row is not None and row < len(table):
-        st.switch_page(page, query_params={"id": str(table.iloc[row]["id"])})
-
-
-def _show(table: pd.DataFrame, columns: list[str], config: dict[str, Any], *, key: str, height: Height) -> Any:
-    return st.dataframe(
-        table,
-        column_order=columns,
-        column_config=config,
-        hide_index=True,
-        height=height,
-        key=key,
-        placeholder="–",
-        on_select="rerun",
-        selection_mode="single-cell",
+def page_of(table: pd.DataFrame, order: Order) -> tuple[pd.DataFrame, int]:
+    """Return the page of an ordered list that the URL asks for, and how many rows come before it; draws the pager."""
+    first = show.pager(len(table))
+    ties = [c for c in ("id", "number") if c in table and c != order.column]
+    ordered = table.sort_values(
+        [order.column, *ties], ascending=[not order.descending, *(True for _ in ties)], na_position="last"
     )
+    return ordered.iloc[first : first + show.PAGE], first
 
 
-def _selected(event: Any) -> int | None:
-    cells = event.selection.cells
-    return int(cells[0][0]) if cells else None
+PROBLEM_COLUMNS = {
+    "problem": Column("problem", link="problem?id={id}"),
+    "family": Column("family"),
+    "operators": Column("operators"),
+    "kernels": count("kernels"),
+    "attempts": count("attempts"),
+    "passed_percent": share("pass rate"),
+    "speedup": gain("best speed-up", OVER_BOTH),
+    "eager": gain("best vs eager"),
+    "over_compile": gain("best vs compile"),
+    "devices": Column("devices"),
+}
+
+
+def problems(table: pd.DataFrame, *, key: str, order: Order | None = None) -> None:
+    grid.draw(table, PROBLEM_COLUMNS, key=key, name="problems", open_at="problem?id={id}", order=order)
+
+
+RUN_COLUMNS = {
+    "id": Column("run", link=RUN_PAGE),
+    "command": Column("command"),
+    "problem": Column("problem", link=PROBLEM_PAGE),
+    "status": Column("status"),
+    "attempts": count("attempts"),
+    "passed": count("passed"),
+    "verified_kernels": count("kernels", "distinct ones that are right and not barred"),
+    "best": gain("best speed-up", OVER_BOTH),
+    "seconds": Column("work", "number", "of all attempts together", unit=" s"),
+    "cost_usd": Column("cost", "number", "empty where the price of a call is unknown", digits=4, before="$"),
+    "created_at": Column("started (UTC)", "when"),
+}
+
+
+def runs(table: pd.DataFrame, *, key: str, order: Order | None = None) -> None:
+    grid.draw(table, RUN_COLUMNS, key=key, name="runs", open_at=RUN_PAGE, tick="run", order=order)
+
+
+ATTEMPT_COLUMNS = {
+    "number": count("#"),
+    "round": count("round"),
+    "problem": PROBLEM,
+    "kernel_id": Column("candidate", "id", extra=True),
+    "outcome": Column("outcome"),
+    "speedup": gain("speed-up", OVER_BOTH),
+    "idea": IDEA,
+    "reason": Column("reason", wide=True),
+    "writer": Column("writer"),
+    "model": Column("model"),
+    "seconds": Column("took", "number", digits=1, unit=" s"),
+}
+
+
+def attempts(
+    table: pd.DataFrame, *, key: str, page: str, hide: tuple[str, ...] = (), order: Order | None = None
+) -> None:
+    """Draw attempts; a row opens itself on a page, `run` or `retrieval`."""
+    shown = {name: c for name, c in ATTEMPT_COLUMNS.items() if name in table.columns and name not in hide}
+    opened = f"{page}?id={{run_id}}&attempt={{number}}"
+    grid.draw(table, shown, key=key, name="attempts", open_at=opened, order=order)
 
 
 CREDIT_COLUMNS: dict[str, Any] = {
@@ -150,28 +171,32 @@ FAILURE_COLUMNS: dict[str, Any] = {
     "reason": TEXT("reason (the latest of its kind)", width="large"),
 }
 
-EXEMPLAR_COLUMNS: dict[str, Any] = {
-    "rank": NUMBER("rank", width="small"),
-    "link": KERNEL_COLUMNS["link"],
-    "problem": TEXT("problem"),
-    "speedup": NUMBER("speed-up", format="%.2f×"),
-    "score": NUMBER("score", format="%.3f", help="above 1 for the same graph"),
-    "same_graph": st.column_config.CheckboxColumn("same graph"),
-    "bm25": NUMBER("words", format="rank %d", help="bm25: its rank by words"),
-    "dense": NUMBER("vectors", format="%.2f", help="dense: cosine of the descriptions"),
-    "graph": NUMBER("graph", format="%.2f", help="share of the operator graph in common"),
-    "likeness": NUMBER("copied", format="%.0f %%", help="share of the kernel's runs of eight tokens that it has too"),
-    "won": NUMBER("won", help="candidates of all writers that saw it and won"),
-    "shown": NUMBER("shown", help="candidates of all writers that saw it"),
-    "others": TEXT("what else spoke for it", width="large"),
-    "reasons": TEXT("why it was shown", width="large"),
-    "idea": TEXT("idea", width="large"),
+EXEMPLAR_COLUMNS = {
+    "rank": count("rank"),
+    "id": KERNEL,
+    "problem": Column("problem"),
+    "speedup": gain("speed-up"),
+    "score": Column("score", "number", "above 1 for the same graph", digits=3),
+    "same_graph": Column("same graph", "check"),
+    "bm25": Column("words", "number", "bm25: its rank by words", before="rank "),
+    "dense": Column("vectors", "number", "dense: cosine of the descriptions", digits=2),
+    "graph": Column("graph", "number", "share of the operator graph in common", digits=2),
+    "likeness": share("copied", "share of the kernel's runs of eight tokens that it has too"),
+    "won": count("won", "candidates of all writers that saw it and won"),
+    "shown": count("shown", "candidates of all writers that saw it"),
+    "others": Column("what else spoke for it", wide=True),
+    "reasons": Column("why it was shown", wide=True),
+    "idea": IDEA,
 }
 
 
 def exemplars(table: pd.DataFrame, *, key: str, hide: tuple[str, ...] = ("reasons", "idea")) -> None:
-    columns = [c for c in EXEMPLAR_COLUMNS if c not in hide and (c in ("link", "same_graph") or table[c].notna().any())]
-    _clickable(table, columns, EXEMPLAR_COLUMNS, key=key, page="views/kernel.py")
+    shown = {
+        name: column
+        for name, column in EXEMPLAR_COLUMNS.items()
+        if name not in hide and (name in ("id", "same_graph") or table[name].notna().any())
+    }
+    grid.draw(table, shown, key=key, name="exemplars", open_at=KERNEL_PAGE, tick="kernel")
 
 
 SIGNAL_COLUMNS: dict[str, Any] = {
@@ -182,19 +207,19 @@ SIGNAL_COLUMNS: dict[str, Any] = {
     "median_speedup": NUMBER("median speed-up", format="%.2f×", help="of those that passed"),
 }
 
-HELPED_COLUMNS: dict[str, Any] = {
-    "link": KERNEL_COLUMNS["link"],
-    "problem": TEXT("problem", width="medium"),
-    "shown": NUMBER("shown"),
-    "passed": NUMBER("passed"),
-    "won": NUMBER("won"),
-    "median_speedup": NUMBER("median speed-up", format="%.2f×", help="of the candidates that passed"),
-    "idea": TEXT("idea", width="large"),
+HELPED_COLUMNS = {
+    "id": KERNEL,
+    "problem": Column("problem"),
+    "shown": count("shown"),
+    "passed": count("passed"),
+    "won": count("won"),
+    "median_speedup": gain("median speed-up", "of the candidates that passed"),
+    "idea": IDEA,
 }
 
 
 def helped(table: pd.DataFrame, *, key: str) -> None:
-    _clickable(table, list(HELPED_COLUMNS), HELPED_COLUMNS, key=key, page="views/kernel.py")
+    grid.draw(table, HELPED_COLUMNS, key=key, name="helped", open_at=KERNEL_PAGE, tick="kernel")
 
 
 ARM_COLUMNS: dict[str, Any] = {
@@ -218,26 +243,19 @@ STANDING_COLUMNS: dict[str, Any] = {
     "twice": NUMBER("twice as fast as eager", help="problems"),
 }
 
-BOARD_COLUMNS: dict[str, Any] = {
-    "place": NUMBER("place", width="small"),
-    "link": KERNEL_COLUMNS["link"],
-    "entrant": TEXT("kernel or baseline", width="medium"),
-    "ms": NUMBER("time", format="%.4f ms"),
-    "speedup": KERNEL_COLUMNS["speedup"],
-    "speedup_eager": KERNEL_COLUMNS["speedup_eager"],
-    "speedup_compile": KERNEL_COLUMNS["speedup_compile"],
-    "floor_percent": KERNEL_COLUMNS["floor_percent"],
-    "label": TEXT("label"),
-    "trust": TEXT("trust"),
-    "idea": TEXT("idea", width="large"),
+BOARD_COLUMNS = {
+    "place": count("place"),
+    "id": KERNEL,
+    "entrant": Column("kernel or baseline"),
+    "ms": Column("time", "number", digits=4, unit=" ms"),
+    **grid.only(KERNEL_COLUMNS, ("speedup", "speedup_eager", "speedup_compile", "floor_percent", "trust", "label")),
+    "idea": IDEA,
 }
 
 
 def board(table: pd.DataFrame, *, key: str) -> None:
     """Draw a leaderboard; its baselines are rows without a kernel, and a click on them does nothing."""
-    row = _selected(_show(table, list(BOARD_COLUMNS), BOARD_COLUMNS, key=key, height="auto"))
-    if row is not None and row < len(table) and table.iloc[row]["id"]:
-        st.switch_page("views/kernel.py", query_params={"id": str(table.iloc[row]["id"])})
+    grid.draw(table, BOARD_COLUMNS, key=key, name="board", open_at=KERNEL_PAGE, tick="kernel")
 
 
 SENSITIVITY_COLUMNS: dict[str, Any] = {

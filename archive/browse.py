@@ -243,6 +243,16 @@ def problem_sets(archive: Tables) -> list[ProblemSet]:
     return list(named.values())
 
 
+def problems_of_runs(archive: Tables) -> dict[str, str]:
+    """Return the id of the problem that each run was about, by the run's id; runs about many are left out."""
+    with archive.database.read(stay=True) as con:
+        found = con.execute(
+            "SELECT id, json_extract_string(settings, '$.problem_id') AS problem_id FROM runs "
+            "WHERE json_valid(settings) AND problem_id IS NOT NULL"
+        ).fetchall()
+    return dict(found)
+
+
 def kernels_with(archive: Tables, text: str) -> tuple[str, ...]:
     """Return ids of kernels whose problem's name, idea or source holds a text, in whatever case."""
     with archive.database.read(stay=True) as con:

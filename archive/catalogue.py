@@ -67,7 +67,7 @@ class Catalogue:
     trust: Ints  # 1 claimed, 3 verified, 4 confirmed, as `trust_rank` has it
     speedup: Floats  # nan where it is unknown
     floor_fraction: Floats  # nan where it is unknown
-    helped: Ints  # kernels that came from this one and are faster than the baselines
+    helped: Ints  # kernels that were made from this one and are faster than the baselines
     gain: Floats  # how many times as fast as its slowest parent it is, 0 where that is unknown
     judged_problem: Names  # in order; beside it `judged_kernel`, for every kernel that was ever judged on the problem
     judged_kernel: Names
@@ -116,7 +116,7 @@ KERNELS = """
     led AS (
         SELECT edges.source, count(DISTINCT edges.child) AS count
         FROM edges JOIN best ON best.kernel_id = edges.child
-        WHERE best.speedup > 1
+        WHERE best.speedup > 1 AND edges.relation <> 'retrieved'  -- which was merely in view
         GROUP BY edges.source
     ),
     gained AS (

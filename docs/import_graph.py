@@ -25,7 +25,8 @@ ORDERS = {
         "root process machine buffers messages build sessions timing instruments trial top numerics children zoo"
     ).split(),
     "rag_kernels": (
-        "root text feedback retrieval run llm offline cluster long_runs experiments export zoo mutation report top cli"
+        "root text feedback retrieval run llm offline cluster long_runs experiments export zoo mutation report top "
+        "agents cli"
     ).split(),
     "rag_kernels/offline": "graph ir lowering fusion codegen cpp cuda root".split(),
 }

@@ -18,14 +18,21 @@ _Sizes = tuple[int, ...]  # what one dimension was, at each of the sizes
 def contract(fp: FunctionalProblem, others: Sequence[FunctionalProblem], *, any_alignment: bool) -> Contract:
     """Return what was shown: `others` are the sizes at which the kernel was right besides the problem's own."""
     alike = [o for o in others if [a.name for a in o.tensors] == [a.name for a in fp.tensors]]
-    shapes = [list(zip(*(p.tensors[i].spec.shape for p in (fp, *alike)), strict=True)) for i in range(len(fp.tensors))]
+    sizes = [fp, *alike]
+    shapes = [_sizes([p.tensors[i].spec.shape for p in sizes]) for i in range(len(fp.tensors))]
+    made = [_sizes([p.outputs[i].shape for p in sizes]) for i in range(len(fp.outputs))]
     names = _named(size for shape in shapes for size in shape)
     served = tuple(
         ServedTensor(a.name, a.spec.dtype, tuple(_told(size, names) for size in shape))
         for a, shape in zip(fp.tensors, shapes, strict=True)
     )
     constants = [name for name, value in fp.constants if any(dict(o.constants).get(name) != value for o in alike)]
-    return Contract(served, tuple(constants), "element" if any_alignment else "allocation")
+    outputs = tuple(tuple(_of_inputs(size, names) for size in shape) for shape in made)
+    return Contract(served, tuple(constants), "element" if any_alignment else "allocation", outputs)
+
+
+def _sizes(shapes: Sequence[Sequence[int]]) -> list[_Sizes]:
+    return list(zip(*shapes, strict=True))
 
 
 def _named(sizes: Iterator[_Sizes]) -> dict[_Sizes, str]:
@@ -43,6 +50,13 @@ def _multiple(size: _Sizes, of: _Sizes) -> int:
     """Return by what one size is a multiple of another everywhere, or 0."""
     factor = size[0] // of[0]
     return factor if all(a == factor * b for a, b in zip(size, of, strict=True)) else 0
+
+
+def _of_inputs(size: _Sizes, names: dict[_Sizes, str]) -> str:
+    """Return an output's size by the names of the arguments' sizes; "?" where it is none of these, nor a multiple."""
+    found = names.get(size) or (str(size[0]) if len(set(size)) == 1 else None)
+    multiples = (f"{_multiple(size, base)}*{name}" for base, name in names.items() if name.isalnum())
+    return found or next((told for told in multiples if not told.startswith("0*")), "?")
 
 
 def _told(size: _Sizes, names: dict[_Sizes, str]) -> str:

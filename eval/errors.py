@@ -11,8 +11,11 @@
     │   └── ImportRefused              ingest.importers.protocol   nothing there is what the importer reads
     ├── EmbedderError                  ingest.embedder          the embedding model cannot be loaded
     ├── WriterError                    records                  the writer cannot go on
-    │   └── BudgetExhaustedError       budget                   no room for another call: a clean end
+    │   ├── BudgetExhaustedError       budget                   no room for another call: a clean end
+    │   └── NoDraftError               records                  models answered, and nothing of it was a kernel
     ├── SearchError                    app.data                 the search cannot be done on this page
+    ├── Refused                        agents.desk              an agent's request cannot be met
+    ├── SetupError                     agents.setup_files       a project's file cannot be added to
     └── Internal                       here                     caught by our own modules; a fault if it gets further
         ├── Malformed                  eval.codec               a text is not of the class that was to be read
         ├── UnknownRequest             eval.messages.protocol   a worker has no answer for a request

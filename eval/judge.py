@@ -30,6 +30,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import (
     Backend,
+    BaselineTimes,
     BuildFailed,
     Candidate,
     Compiled,
@@ -239,6 +240,22 @@ class LocalJudge:
                 verdict = self._profiler.look(verdict, known, candidate)
                 stages |= {"counters": perf_counter() - started} if self.limits.ncu else {}
         return Judged(verdict, self.device, self.environment, stages)
+
+    def baseline_times(self, fp: FunctionalProblem) -> BaselineTimes | None:
+        """Return what a kernel has to beat, before there is one; None where nothing can be timed here.
+
+        It is what the first judgement would measure, and it is not measured again for that.
+        """
+        if not self.can_run:
+            return None
+        with self._turns.shared():
+            doing("timing eager and torch.compile")
+            known, baseline = self.sessions.open(fp), self._baseline(fp)
+            eager_us = known.times.eager_estimate_s() * 1e6
+        over = baseline.compile_over_eager
+        if baseline.compile_us is not None and over is not None:
+            eager_us = baseline.compile_us / over.median  # of pairs, where the other is the best of three calls
+        return BaselineTimes(eager_us, baseline.compile_us)
 
     def _baseline(self, fp: FunctionalProblem) -> Baseline:
         if not self.limits.measure_compile:

@@ -213,6 +213,14 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
+class BaselineTimes:
+    """What PyTorch takes for a call, timed without a kernel beside it. `compile_us` is None where compile failed."""
+
+    eager_us: float
+    compile_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """Interleaved timing of one candidate. `confirmed` is set by a second run in a fresh process."""
 
@@ -283,6 +291,7 @@ class Contract:
     tensors: tuple[ServedTensor, ...]
     following: tuple[str, ...]  # constants that had other values at the other sizes
     alignment: Literal["element", "allocation"]  # of contiguous tensors: any, or as PyTorch allocates
+    outputs: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)  # shapes, by the names of the arguments'
 
 
 @dataclass(frozen=True, slots=True)

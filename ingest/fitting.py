@@ -15,12 +15,14 @@ import psutil
 from rag_kernels.eval.buffers.shared_arena import tensor_bytes
 from rag_kernels.eval.machine.device import nvidia_smi
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import Backend, Device, FunctionalProblem, Problem
+from rag_kernels.eval.records import Backend, Device, FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.functionalize import functionalize
 
 CPU_SHARE = 24  # draws, outputs, the fp64 oracle and two workers' temporaries share the memory
 GPU_SHARE = 7
+PROMISED = 3  # times that room, for sizes that were promised: shares are generous, and free memory comes and goes
+SCALED = "scaled down to fit"
 
 
 def room_bytes(backend: Backend) -> int:
@@ -49,8 +51,11 @@ def footprint(problem: FunctionalProblem) -> int:
     return ends + 2 * max((sum(tensor_bytes(s) for s in n.outputs) for n in problem.nodes), default=0)
 
 
-def functionalize_to_fit(problem: Problem, *, workers: Workers, max_bytes: int) -> FunctionalProblem:
-    """Return the functional form of the problem, or of a smaller one whose tensors fit into `max_bytes`.
+def functionalize_to_fit(
+    problem: Problem, *, workers: Workers, max_bytes: int, where: str = "this machine"
+) -> FunctionalProblem:
+    """Return the functional form of the problem, or of a smaller one whose tensors fit into `max_bytes`, with a notice
+    that says `where` there is no more room.
 
     Raises ProblemError when there is no functional form.
     """
@@ -65,4 +70,25 @@ def functionalize_to_fit(problem: Problem, *, workers: Workers, max_bytes: int) 
         return footprint(forms[candidate.id])
 
     smaller, change = fit(problem, max_bytes=max_bytes, measure=measure)
-    return replace(forms[smaller.id], notice=f"scaled down to fit this machine: {change}")
+    return replace(forms[smaller.id], notice=f"{SCALED} {where}: {change}")
+
+
+def functionalize_as(promised: FunctionalProblem, *, workers: Workers, max_bytes: int) -> FunctionalProblem:
+    """Return the functional form of a problem at the sizes that its writer was told, whatever room there is now.
+
+    Raises ProblemError where these sizes cannot be judged here: no others are put in their place.
+    """
+    need, name = footprint(promised), promised.problem.name
+    if need > PROMISED * max_bytes:
+        sizes = ", ".join(f"{a.name} {list(a.spec.shape)}" for a in promised.tensors if a.role == "input")
+        raise ProblemError(
+            f"{name} was written for {sizes}, {need / 1e6:.0f} MB with what it computes, and this machine has room for "
+            f"{max_bytes / 1e6:.0f} MB: judge it where there is more memory, or write it anew for this machine."
+        )
+    now = functionalize(promised.problem, workers=workers)
+    if (now.arguments, now.outputs) != (promised.arguments, promised.outputs):
+        raise ProblemError(
+            f"{name} has other arguments or outputs here than its writer was told: write it anew with the torch of "
+            "this machine."
+        )
+    return replace(now, notice=promised.notice)

@@ -6,6 +6,7 @@ at `optimize`. Knows nothing of terminals.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,11 +17,11 @@ from rag_kernels.api import generate_for
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.judge import Judge
-from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.told import told
+from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
 from rag_kernels.export.formats import write_kernel
-from rag_kernels.export.module_file import module_text
+from rag_kernels.export.module_file import compiled_of
 from rag_kernels.feedback import explain
 from rag_kernels.ingest.live_module import problem_of_module
 from rag_kernels.options import Keywords, options_of
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
 COLUMNS = ("#", "verdict", "over eager", "over torch.compile", "idea, or what is wrong")
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Which calls of one module took its kernel, and the others: how many of each kind, and why the last of it."""
+
+    module: str  # its name in the model; "" is the model itself
+    kernel: int  # calls that took the kernel
+    fallbacks: tuple[Fallback, ...]
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Best:
     """Hold what a search for a module's kernel came to. `attempt` is the best one; None where no kernel is right."""
@@ -43,6 +53,7 @@ class Best:
     problem: Problem
     attempts: tuple[Attempt, ...]
     attempt: Attempt | None
+    signature: tuple[Any, ...] = ()  # of the module, as it was when the kernel was written
 
     @property
     def speedup(self) -> float | None:
@@ -68,15 +79,21 @@ class Best:
         return "\n".join(parts)
 
     def optimized(self) -> torch.nn.Module:
-        """Return a module that runs the kernel where a call is the one that was verified, else the original.
+        """Return a module that runs the kernel where it serves a call, else the original.
 
-        Its parameters are those of the original. Raises ProblemError where there is no kernel.
+        Its parameters are those of the original. Raises ProblemError where there is no kernel, and where the module is
+        another one by now than it was written for.
         """
-        return _with_kernel(self.module, self._kernel())
+        kernel = self._kernel()
+        if not self.fits(self.module):
+            raise ProblemError(
+                f"{self.problem.name} has other settings than the kernel was written for: optimize again."
+            )
+        return with_kernel(copy.copy(self.module), compiled_of(kernel))
 
     def fits(self, module: torch.nn.Module) -> bool:
         """Return whether a module is of the same class, settings, and shapes of parameters and buffers."""
-        return _signature(module) == _signature(self.module)
+        return _signature(module) == (self.signature or _signature(self.module))
 
     def _kernel(self) -> Attempt:
         if self.attempt is None:
@@ -111,60 +128,57 @@ def optimize(
     """
     opened = None if archive is None or isinstance(archive, str | Path) else archive
     settings = options_of(options, "" if archive is None or opened is not None else str(archive))
-    problem = problem_of_module(module, example_inputs, name)
+    problem, signature = problem_of_module(module, example_inputs, name), _signature(module)
     attempts = []
     for attempt in generate_for(problem, settings, writer=writer, judge=judge, archive=opened):
         attempts.append(attempt)
         if progress is not None:
             progress(attempt)
-    return Best(module, problem, tuple(attempts), winner(attempts))
+    return Best(module, problem, tuple(attempts), winner(attempts), signature)
 
 
 def apply(model: torch.nn.Module, kernels: Iterable[Best]) -> list[str]:
     """Put kernels into a model, in place: wherever a submodule is like the module that one was written for.
 
-    Returns the names of the submodules that were replaced. A call that is not the verified one runs the original.
+    Returns the names of the submodules that run one now. They keep their parameters, hooks, names and base class; a
+    call that a kernel does not serve runs the module itself, and `apply.report(model)` counts both.
     """
-    found = [best for best in kernels if best.attempt is not None]
+    found = [(best, compiled_of(best._kernel())) for best in kernels if best.attempt is not None]
     replaced: list[str] = []
     for name, module in list(model.named_modules()):
-        best = next((best for best in found if best.fits(module)), None)
-        if best is None or not name or any(name.startswith(f"{done}.") for done in replaced):
+        compiled = next((compiled for best, compiled in found if best.fits(module)), None)
+        if compiled is None or isinstance(module, DropIn) or any(_within(name, done) for done in replaced):
             continue
-        owner, _, last = name.rpartition(".")
-        setattr(model.get_submodule(owner), last, _with_kernel(module, best._kernel()))
+        with_kernel(module, compiled)
         replaced.append(name)
     return replaced
 
 
-def _with_kernel(module: torch.nn.Module, attempt: Attempt) -> torch.nn.Module:
-    import torch
-
-    compiled = load_module(attempt.candidate.id, module_text(attempt)).COMPILED
-
-    class WithKernel(torch.nn.Module):
-        """Run a kernel where a call is the one that was verified, else the module that it stands for."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.original = module
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            if not kwargs and compiled.fits(self.original, args):
-                return compiled(self.original, args)
-            return self.original(*args, **kwargs)
-
-    return WithKernel()
+def report(model: torch.nn.Module) -> list[Calls]:
+    """Return, for every module of a model that has a kernel, which calls took it, which fell back, and why."""
+    return [
+        Calls(name, module.kernel_calls, tuple(module.kernel_fallbacks.values()))
+        for name, module in model.named_modules()
+        if isinstance(module, DropIn)
+    ]
 
 
-def _signature(module: torch.nn.Module) -> list[Any]:
+apply.report = report  # type: ignore[attr-defined]
+
+
+def _within(name: str, outer: str) -> bool:
+    return not outer or name.startswith(f"{outer}.")
+
+
+def _signature(module: torch.nn.Module) -> tuple[Any, ...]:
     """Return what two modules must have in common to compute the same: classes, settings, shapes and dtypes."""
     told_of: list[Any] = []
     for name, part in module.named_modules():
-        settings = {key: repr(value) for key, value in vars(part).items() if not key.startswith("_")}
-        told_of.append((name, type(part), settings))
+        values = vars(part).items()
+        settings = {key: repr(value) for key, value in values if not key.startswith(("_", "kernel_"))}
+        told_of.append((name, getattr(part, "MADE_OF", type(part)), settings))
     told_of += [(name, tuple(value.shape), value.dtype) for name, value in module.state_dict().items()]
-    return told_of
+    return tuple(told_of)
 
 
 def _cells(attempt: Attempt) -> str:

@@ -37,6 +37,7 @@ class Keywords(TypedDict, total=False):
     hint: str
     temperatures: Sequence[float]
     reasoning_effort: ReasoningEffort | None
+    reply_seconds: float
     budget_seconds: float | None
     budget_tokens: int | None
     budget_usd: float | None
@@ -68,6 +69,7 @@ class Options:
     hint: str = ""
     temperatures: tuple[float, ...] = ()  # go round the branches; none: as the provider has it
     reasoning_effort: ReasoningEffort | None = None
+    reply_seconds: float = 600.0  # for one whole reply of a model
     budget_seconds: float | None = None
     budget_tokens: int | None = None
     budget_usd: float | None = None
@@ -107,11 +109,6 @@ class Options:
         return self.drafts or 2 * self.effort
 
     @property
-    def implementations(self) -> int:
-        """Return how many drafts are written of each new idea."""
-        return 1 if self.width < 4 else 2
-
-    @property
     def exemplar_count(self) -> int:
         return self.effort + 1 if self.examples is None else self.examples
 
@@ -127,6 +124,7 @@ LEAST = {
     "rounds": 1,
     "drafts": 1,
     "examples": 0,
+    "reply_seconds": 1,
     "budget_seconds": 0,
     "budget_tokens": 0,
     "budget_usd": 0,

@@ -9,9 +9,18 @@ from typing import Protocol, runtime_checkable
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall, Relation
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import RagKernelsError
-from rag_kernels.eval.records import LATER, Candidate, Device, FunctionalProblem
+from rag_kernels.eval.records import LATER, BaselineTimes, Candidate, Device, FunctionalProblem
 
 REPEATS_TOLD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Hold what a kernel gained over the one that it was made from, on the same problem and device."""
+
+    parent_id: str
+    gain: float  # how many times as fast
+    change: str  # a unified diff, where it is short; else empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,7 @@ class Shown:
     exemplar: Exemplar
     kernel: ArchivedKernel
     problem: FunctionalProblem | None = field(default=None, metadata=LATER)
+    lesson: Lesson | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,7 @@ class Brief:
     width: int  # how many drafts are wanted at most
     asked: int = 0  # how many were asked for before in this run
     learnt: Learnt = Learnt()
+    baselines: BaselineTimes | None = field(default=None, metadata=LATER)  # timed before there was any kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +163,19 @@ class Budget:
     usd: float | None = None
 
 
+@runtime_checkable
+class TellsBaselines(Protocol):
+    """A judge that can time what a kernel has to beat, before there is one."""
+
+    def baseline_times(self, fp: FunctionalProblem) -> BaselineTimes | None: ...
+
+
 class WriterError(RagKernelsError):
     """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""
 
 
-codec.register(Shown, Trial, Learnt, Gained, Brief, Draft)
+class NoDraftError(WriterError):
+    """Models answered, and nothing of what they said was a kernel."""
+
+
+codec.register(BaselineTimes, Lesson, Shown, Trial, Learnt, Gained, Brief, Draft)

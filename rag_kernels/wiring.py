@@ -25,9 +25,9 @@ from rag_kernels.eval.machine.device import gpu_name, open_device, read_device
 from rag_kernels.eval.machine.hardware import hardware, told_hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError
+from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError, Problem
 from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes, room_on
+from rag_kernels.ingest.fitting import functionalize_as, functionalize_to_fit, room_bytes, room_on
 from rag_kernels.ingest.pipeline import index_attempt
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.llm.client import LLM, Completer
@@ -44,6 +44,7 @@ from rag_kernels.run.session import Session
 
 log = logging.getLogger(__name__)
 
+HERE = "this machine"
 STALE_S = 60.0  # a run hides its own kernels from retrieval, and those of others may come a little later
 
 
@@ -74,13 +75,13 @@ def open_session(
     bench_for = hand_in(judge) if judge is not None else open_bench(options, backend, counters=reads_feedback)
     with bench_for as bench:
         judge = bench.judge
-        functionalize = partial(functionalize_to_fit, workers=bench.workers, max_bytes=bench.room_bytes)
+        functionalize = partial(fitted, workers=bench.workers, max_bytes=bench.room_bytes)
         prove = None  # the offline writer only takes kernels over, and all that it takes over is judged
         if reads_feedback and bench.can_run:
             prove = Prover(archive, judge, functionalize)
         retriever = Retriever(archive, embedder, device_key=judge.device.key, stale_s=STALE_S)
         facts = bench.facts() if options.models and writer is None else ()
-        exemplars, alone = Exemplars(retriever, options, judge.device, prove), Lock()
+        exemplars, alone = Exemplars(retriever, options, judge.device, prove, reads_feedback), Lock()
 
         def retrieve(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
             with alone:  # problems that are worked on at once ask one after the other
@@ -96,8 +97,17 @@ def open_session(
             make_writer=lambda ledger: (
                 writer or open_writer(options, archive, ledger, facts=facts, embed=embedder.embed, model=model)
             ),
+            functionalize_as=partial(functionalize_as, workers=bench.workers, max_bytes=bench.room_bytes),
             at_once=bench.at_once,
         )
+
+
+def fitted(problem: Problem, *, workers: Workers, max_bytes: int, where: str = HERE) -> FunctionalProblem:
+    """Return the functional form of a problem at sizes for which there is room, and say so where they are smaller."""
+    form = functionalize_to_fit(problem, workers=workers, max_bytes=max_bytes, where=where)
+    if form.problem.id != problem.id:
+        log.warning("%s is %s.", problem.name, form.notice)
+    return form
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +165,8 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
             options=options,
             archive=archive,
             device=device,
-            functionalize=partial(functionalize_to_fit, workers=workers, max_bytes=room),
-            retrieve=Exemplars(retriever, options, device),
+            functionalize=partial(fitted, workers=workers, max_bytes=room, where=device.name if target else HERE),
+            retrieve=Exemplars(retriever, options, device, for_reading=bool(options.models)),
             make_writer=lambda ledger: open_writer(options, archive, ledger, facts=facts, embed=embedder.embed),
         )
 
@@ -192,7 +202,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
     limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
-        functionalize = cache(partial(functionalize_to_fit, workers=judge.workers, max_bytes=room))
+        functionalize = cache(partial(fitted, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
         facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()
         yield (
@@ -202,7 +212,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
                 archive=archive,
                 judge=judge,
                 functionalize=functionalize,
-                retrieve=Exemplars(retriever, arm, judge.device),
+                retrieve=Exemplars(retriever, arm, judge.device, for_reading=bool(arm.models)),
                 index=lambda attempt: None,
                 make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
             ),
@@ -225,10 +235,11 @@ def open_writer(
         return OfflineWriter()
     style = Style(
         temperatures=options.temperatures,
-        implementations=options.implementations,
+        timeout_s=options.reply_seconds,
         hardware=facts,
         embed=embed,
         seed=options.seed,
+        precision=options.precision,
     )
     if model is not None:
         return LLMWriter(model, options.models, style)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from factories import (
     attempt,
@@ -78,6 +81,16 @@ def visit(explorer: AppTest, view: str, **query: str) -> AppTest:
     explorer.run()
     assert not explorer.exception, explorer.exception
     return explorer
+
+
+def lists(page: AppTest) -> list[pd.DataFrame]:
+    """Every table of links on the page, with its values."""
+    found = [json.loads(element.proto.json) for element in page.get("bidi_component")]
+    return [pd.DataFrame(data["rows"], columns=_names(data)) for data in found if "rows" in data]
+
+
+def _names(data: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys([*(c["key"] for c in data["columns"]), *(name for row in data["rows"] for name in row)]))
 
 
 def shown(page: AppTest) -> str:

@@ -20,6 +20,7 @@ STRANGE = problem("tanh", name=HOSTILE_NAME).problem.id
 PAGES = {  # the path -> a text that is there when the page is drawn
     "": "Latest kernels",
     "kernels": "4 of 4 kernels",
+    "search?find=relu": "Search all kernels, with filters",
     f"kernel?id={HOSTILE.id}": "by scripted",
     f"kernel?id={CHILD.id}&tab=Timings": "50 interleaved pairs",
     "problems": "3 problems",
@@ -95,9 +96,7 @@ def test_flags_leave_nothing_to_config_files() -> None:
 
 def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str, window: Any) -> None:
     page = open_page(window, address, "Latest kernels")
-    table = page.get_by_test_id("stDataFrame").last
-    table.scroll_into_view_if_needed()
-    table.click(position={"x": 260, "y": 52})  # the first row's cell with the problem's name
+    page.locator(".rk tbody tr").last.get_by_text("confirmed").click()
     page.wait_for_url(re.compile("/kernel\\?id="), timeout=30_000)
     page.goto(f"{address}/kernel?id={CHILD.id}")
     page.get_by_text("Over torch.compile").wait_for()
@@ -111,14 +110,14 @@ def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str
 @pytest.mark.parametrize(
     "path,text,opened",
     [
-        ("runs", "Click a row to open it", "/run\\?id=run"),
-        ("problems", "3 problems. Click a row", "/problem\\?id="),
-        ("kernels", "4 of 4 kernels. Click a row", "/kernel\\?id="),
+        ("runs", "2 runs", "/run\\?id=run"),
+        ("problems", "3 problems", "/problem\\?id="),
+        ("kernels", "4 of 4 kernels", "/kernel\\?id="),
     ],
 )
 def test_a_click_on_a_row_opens_it(address: str, window: Any, path: str, text: str, opened: str) -> None:
     page = open_page(window, f"{address}/{path}", text)
-    page.get_by_test_id("stDataFrame").first.click(position={"x": 260, "y": 52})
+    page.locator(".rk tbody tr").first.locator("td").last.click()
     page.wait_for_url(re.compile(opened), timeout=30_000)
     assert page.get_by_test_id("stException").count() == 0
     page.close()
@@ -136,6 +135,72 @@ def test_a_view_can_be_sent_as_its_url(address: str, window: Any) -> None:
     expect(again.get_by_placeholder("fused layernorm gelu")).to_have_value("variant = 7", timeout=30_000)
     page.close()
     again.close()
+
+
+def test_back_returns_to_the_list_that_was_left(address: str, window: Any) -> None:
+    from playwright.sync_api import expect
+
+    page = open_page(window, f"{address}/kernels?writer=scripted&by=words", "3 of 4 kernels")
+    page.get_by_placeholder("fused layernorm gelu").fill("variant = 7")
+    page.get_by_placeholder("fused layernorm gelu").press("Enter")
+    wait_for(page, "1 of 4 kernels")
+    left = page.url
+    page.locator(".rk td a").first.click()
+    wait_for(page, "Over torch.compile")
+    expect(page).to_have_title(re.compile(show.short(HOSTILE.id)))
+    page.go_back()
+    wait_for(page, "1 of 4 kernels")
+    assert page.url == left
+    expect(page).to_have_title("Kernels · rag-kernels")
+    expect(page.get_by_placeholder("fused layernorm gelu")).to_have_value("variant = 7")
+    page.close()
+
+
+def test_a_link_opens_in_another_tab(address: str, window: Any) -> None:
+    page = open_page(window, f"{address}/kernels", "4 of 4 kernels")
+    with window.expect_page() as opened:
+        page.locator(".rk td a", has_text="linear_relu").click(modifiers=["Control"])
+    wait_for(opened.value, "Unavoidable traffic")
+    assert page.url == f"{address}/kernels"
+    opened.value.close()
+    page.close()
+
+
+def test_keys_search_move_open_and_compare(address: str, window: Any) -> None:
+    page = open_page(window, f"{address}/kernels", "4 of 4 kernels")
+    page.locator(".rk tbody tr").nth(3).wait_for()
+    for key in ("j", "j", "c", "j", "k", "k", "c"):
+        page.keyboard.press(key)
+    page.get_by_role("link", name=f"Compare {show.short(CHILD.id)} and {show.short(HOSTILE.id)}").wait_for()
+    page.keyboard.press("c")
+    wait_for(page, "What changed from A to B")
+    page.go_back()
+    page.locator(".rk tbody tr").nth(3).wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"kernel.id={HOSTILE.id}"), timeout=30_000)
+    wait_for(page, "Over torch.compile")
+    page.keyboard.press("/")
+    page.keyboard.type("linear_relu")
+    page.keyboard.press("Enter")
+    wait_for(page, "Search all kernels, with filters")
+    page.get_by_role("navigation", name="Breadcrumbs").get_by_role("link", name="Archive").click()
+    wait_for(page, "Latest kernels")
+    page.close()
+
+
+def test_a_table_is_sorted_chosen_from_and_saved(address: str, window: Any) -> None:
+    page = open_page(window, f"{address}/kernels", "4 of 4 kernels")
+    page.get_by_role("columnheader", name="vs eager").get_by_role("link").click()
+    page.wait_for_url(re.compile("sort=-speedup_eager"))
+    page.locator("summary", has_text="Columns").click()
+    page.get_by_role("checkbox", name="idea").uncheck()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="CSV").click()
+    lines = Path(saved.value.path()).read_text().splitlines()
+    assert len(lines) == 5 and "vs eager" in lines[0] and "idea" not in lines[0]
+    page.evaluate("localStorage.clear()")
+    page.close()
 
 
 def test_a_problem_file_that_is_dropped_is_searched_for(address: str, window: Any, tmp_path: Path) -> None:

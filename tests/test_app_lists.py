@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from explorer_archive import CHILD, HOSTILE, PARENT, PROBLEM_ID, fill, numbers, over, shown, visit
+from explorer_archive import CHILD, HOSTILE, PARENT, PROBLEM_ID, fill, lists, numbers, over, shown, visit
 from factories import attempt, passed
 from streamlit.testing.v1 import AppTest
 
@@ -33,16 +33,16 @@ def test_overview_counts_what_stands(explorer: AppTest) -> None:
 
 
 def test_a_url_filters_the_kernels(explorer: AppTest) -> None:
-    table = visit(explorer, "kernels", writer="llm").dataframe[0].value
+    table = lists(visit(explorer, "kernels", writer="llm"))[0]
     assert list(table["id"]) == [CHILD.id]
 
 
 def test_the_kernels_of_a_run_are_a_filter(explorer: AppTest) -> None:
-    assert list(visit(explorer, "kernels", run="run2").dataframe[0].value["id"]) == [HOSTILE.id]
+    assert list(lists(visit(explorer, "kernels", run="run2"))[0]["id"]) == [HOSTILE.id]
 
 
 def test_kernels_are_sorted_by_speedup(explorer: AppTest) -> None:
-    table = visit(explorer, "kernels").dataframe[0].value
+    table = lists(visit(explorer, "kernels"))[0]
     assert list(table["speedup"]) == sorted(table["speedup"], reverse=True)
     assert len(table) == 4
 
@@ -50,23 +50,35 @@ def test_kernels_are_sorted_by_speedup(explorer: AppTest) -> None:
 def test_words_are_found_in_sources(explorer: AppTest) -> None:
     visit(explorer, "kernels", q="VARIANT = 1;", by="words")
     explorer.text_input(key="q").set_value("variant = 7").run()
-    assert list(explorer.dataframe[0].value["id"]) == [HOSTILE.id]
+    assert list(lists(explorer)[0]["id"]) == [HOSTILE.id]
 
 
 def test_meaning_finds_kernels_and_says_why(explorer: AppTest) -> None:
-    table = visit(explorer, "kernels", q="hyperbolic tangent, tanh").dataframe[0].value
+    table = lists(visit(explorer, "kernels", q="hyperbolic tangent, tanh"))[0]
     assert table["id"].iloc[0] == HOSTILE.id
     assert "rank 1" in table["why"].iloc[0]
 
 
 def test_nothing_found_says_what_to_do(explorer: AppTest) -> None:
     page = visit(explorer, "kernels", q="no such words anywhere", by="words")
-    assert not page.dataframe
+    assert not lists(page)
     assert "Clear a filter" in shown(page)
 
 
+def test_headings_sort_the_whole_list_by_the_url(explorer: AppTest) -> None:
+    found = lists(visit(explorer, "kernels", sort="speedup"))[0]["speedup"]
+    assert list(found) == sorted(found) and len(found) == 4
+
+
+def test_one_box_searches_kernels_problems_and_runs(explorer: AppTest) -> None:
+    page = visit(explorer, "search", find="linear_relu")
+    problems, kernels = lists(page)
+    assert list(problems["problem"]) == ["linear_relu"] and kernels["problem"].iloc[0] == "linear_relu"
+    assert list(lists(visit(explorer, "search", find=CHILD.id[:10]))[0]["id"]) == [CHILD.id]
+
+
 def test_problems_are_searched_by_family_too(explorer: AppTest) -> None:
-    assert list(visit(explorer, "problems", q="matmul").dataframe[0].value["problem"]) == ["linear_relu"]
+    assert list(lists(visit(explorer, "problems", q="matmul"))[0]["problem"]) == ["linear_relu"]
 
 
 def test_runs_page_credits_writers_and_groups_failures(explorer: AppTest) -> None:
@@ -82,12 +94,12 @@ def test_retracted_and_stale_kernels_have_no_place_and_say_why(tmp_path: Path, m
     archive.retract(CHILD.id, "it read the clock")
     explorer = over(tmp_path / "archive", monkeypatch)
     assert "it read the clock" in shown(visit(explorer, "kernel", id=CHILD.id))
-    assert CHILD.id not in set(visit(explorer, "kernels").dataframe[0].value["id"])
-    ranked, unranked = (table.value for table in visit(explorer, "problem", id=PROBLEM_ID).dataframe[:2])
+    assert CHILD.id not in set(lists(visit(explorer, "kernels"))[0]["id"])
+    ranked, unranked = lists(visit(explorer, "problem", id=PROBLEM_ID))[:2]
     assert ranked["id"].iloc[0] == PARENT.id and CHILD.id not in set(ranked["id"])
     assert list(unranked["id"]) == [CHILD.id]
     page = visit(explorer, "leaderboard")
-    standings, best, rest = (table.value for table in page.dataframe)
+    (standings,), (best, rest) = (table.value for table in page.dataframe), lists(page)
     assert set(standings["entrant"]) == {"scripted", "torch.compile", "eager PyTorch"}
     assert CHILD.id not in set(best["id"])
     assert list(rest["unranked"]) == ["retracted: it read the clock"]
@@ -95,7 +107,7 @@ def test_retracted_and_stale_kernels_have_no_place_and_say_why(tmp_path: Path, m
 
 def test_a_leaderboard_is_kept_to_a_family(explorer: AppTest) -> None:
     page = visit(explorer, "leaderboard", set="family matmul")
-    assert list(page.dataframe[1].value["problem"]) == ["linear_relu"]
+    assert list(lists(page)[0]["problem"]) == ["linear_relu"]
     assert "Over 1 problems" in shown(page)
 
 

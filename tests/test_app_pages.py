@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from explorer_archive import CHILD, PARENT, PROBLEM_ID, fill, numbers, over, shown, visit
+from explorer_archive import CHILD, PARENT, PROBLEM_ID, fill, lists, numbers, over, shown, visit
 from factories import device, problem, run
 from streamlit.testing.v1 import AppTest
 
@@ -69,7 +69,7 @@ def test_an_unknown_id_leads_back_to_the_table(explorer: AppTest) -> None:
 def test_problem_page_ranks_and_explains(explorer: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path))
     page = visit(explorer, "problem", id=PROBLEM_ID)
-    assert list(page.dataframe[0].value["id"])[:2] == [CHILD.id, PARENT.id]
+    assert list(lists(page)[0]["id"])[:2] == [CHILD.id, PARENT.id]
     assert any("module_fn" in code.value for code in page.code)
     assert "rag-kernels check" in shown(page)
 
@@ -102,7 +102,7 @@ def test_run_page_groups_failures_and_tells_the_budget(explorer: AppTest) -> Non
 
 def test_retrieval_says_what_was_shown_why_and_whether_it_paid(explorer: AppTest) -> None:
     page = visit(explorer, "retrieval", id="run1", attempt="4")
-    table = page.dataframe[0].value.set_index("id")
+    table = lists(page)[0].set_index("id")
     row = table.loc[PARENT.id]
     assert (row["bm25"], row["dense"], row["graph"], row["won"], row["shown"]) == (2, 0.83, 0.71, 1, 1)
     assert 90 < row["likeness"] < 100  # they differ in one constant
@@ -112,7 +112,7 @@ def test_retrieval_says_what_was_shown_why_and_whether_it_paid(explorer: AppTest
 
 def test_retrieval_as_a_whole_has_the_record_of_each_signal(explorer: AppTest) -> None:
     page = visit(explorer, "retrieval")
-    signals, helped, attempts = (table.value for table in page.dataframe)
+    (signals,), (helped, attempts) = (table.value for table in page.dataframe), lists(page)
     assert "vectors (dense)" in set(signals["signal"])
     assert list(helped["id"]) == [PARENT.id]
     assert list(attempts["number"]) == [4]

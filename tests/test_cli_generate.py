@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -34,6 +35,7 @@ from cli_home import (
 from factories import attempt, wrong
 from rich.console import Console
 
+from rag_kernels.archive.store import open_archive
 from rag_kernels.report.console import attempt_line, attempts_table, summary
 from rag_kernels.report.json_rows import attempt_row, result_row
 
@@ -43,6 +45,12 @@ def generated(home: Path) -> Done:
     """One real run: two candidates of one round, the winner confirmed and written to best.py."""
     name = model(home / "model", WRONG, RIGHT)
     return run(home, "generate", "relu.py", "--model", name, *BRIEF, "--out", "best.py", "--json")
+
+
+def test_a_model_is_told_what_to_beat_before_its_first_draft(generated: Done, home: Path) -> None:
+    calls = open_archive(home / ".local" / "share" / "rag-kernels" / "archive").calls(generated.rows[-1]["run_id"])
+    [ideas] = [call for call in calls if call.purpose == "ideas"]
+    assert re.search(r"Measured: eager \d+ us, torch\.compile \d+ us\. Beat the faster one\.", ideas.prompt)
 
 
 def test_generate_ends_with_the_promised_object(generated: Done, home: Path) -> None:
@@ -84,10 +92,12 @@ old, new, x = best.Model(2.0), best.ModelNew(2.0), best.get_inputs()[0]
 with torch.no_grad():
     torch.testing.assert_close(new(x), old(x))
     assert torch.equal(best.COMPILED(new, [x]), new(x))
+    torch.testing.assert_close(new(x[:3]), old(x[:3]))
+    assert new.kernel_used, "it was judged at other sizes too"
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        assert torch.equal(new(x[:3]), old(x[:3]))
-    assert "other inputs" in str(seen[0].message)
+        assert torch.equal(new(x.double()), old(x.double()))
+    assert "float64" in str(seen[0].message) and not new.kernel_used
 other = best.ModelNew(5.0)
 torch.testing.assert_close(other(x), best.Model(5.0)(x))
 leaf = x.clone().requires_grad_()

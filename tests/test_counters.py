@@ -240,7 +240,7 @@ def test_the_counters_give_one_figure_and_one_direction(said: str) -> None:
     assert told.startswith("ncu, rows<4> (100% of the time of 2 kernels): ") and said in told
     assert bottleneck_of(seen, features, device).kind == counted(seen.counters)[0]  # type: ignore[arg-type]
     near = replace(seen, measurement=replace(seen.measurement, candidate_us=27.0, floor_us=26.2))
-    assert recommendation(near, features, device).startswith("It is near the floor")
+    assert recommendation(near, features, device).startswith("It is near the floor that follows")
 
 
 def test_there_is_a_direction_for_everything_that_is_counted() -> None:

@@ -12,6 +12,8 @@ from rag_kernels.eval.records import Candidate, Device, FunctionalProblem, Probl
 from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt
+from rag_kernels.llm.prompt_values import exemplar_values
+from rag_kernels.llm.templates import render
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.options import Options
 from rag_kernels.records import Brief
@@ -19,6 +21,7 @@ from rag_kernels.report.json_rows import hit_row
 from rag_kernels.report.search_hits import hit_text
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 from rag_kernels.run.exemplars import Exemplars, Prover, holding_back
+from rag_kernels.run.lessons import lesson_of
 from rag_kernels.scripted import ScriptedJudge
 
 EMBEDDER = load_embedder()
@@ -188,3 +191,28 @@ def test_of_several_devices_the_measurement_made_here_counts(shop: Shop) -> None
     [hit] = shop.retriever.search(problem("sigmoid"), limits=RetrievalLimits())
     assert hit.kernel.id == kernel and hit.kernel.speedup_eager == 2.0
     assert "won 1.6x on Test CPU (2 threads)" in hit.reasons
+
+
+def test_a_reader_is_told_what_a_kernel_gained_and_by_which_change(shop: Shop) -> None:
+    fp, text = problem("tanh"), candidate(problem("tanh")).source
+    parent = Candidate(text, "kernel", "cpu")
+    child = Candidate(text.replace("#pragma omp parallel for", "#pragma omp parallel for simd"), "kernel", "cpu")
+    assert child != parent
+    for number, (made, us, parents) in enumerate(((parent, 200.0, ()), (child, 100.0, (parent.id,))), start=1):
+        verdict = replace(passed(), measurement=measurement(400.0 / us, candidate_us=us))
+        shop.archive.record_attempt(
+            attempt("run1", number, fp, candidate=made, judged=judged(verdict), parents=parents)
+        )
+    [seen] = Exemplars(shop.retriever, replace(OPTIONS, examples=4), device())(fp, [])  # of near-copies the better one
+    lesson = seen.lesson
+    assert (
+        seen.kernel.id == child.id
+        and lesson is not None
+        and (lesson.parent_id, lesson.gain) == (parent.id, pytest.approx(2.0))
+    )
+    assert "+  #pragma omp parallel for simd" in lesson.change and "-  #pragma omp parallel for\n" in lesson.change
+    first = shop.archive.kernel(parent.id)
+    assert first is not None and lesson_of(first, shop.archive) is None
+    told = render("exemplars", exemplars=exemplar_values([seen]))
+    assert "It is 2 times as fast as the kernel that it was made from, by this change:" in told
+    assert "right by this judge, twice: " in told and "Verified" not in told

@@ -49,7 +49,7 @@ def test_what_each_format_holds() -> None:
     assert set(FORMATS) == {"module", "source"} == set(formats_of(CPP))
     assert content("source", made).decode() == CPP.source
     module = content("module", made).decode()
-    assert CPP.source in module and "class ModelNew(Model)" in module
+    assert CPP.source in module and "class ModelNew(DropIn, Model)" in module
     compile(module, "module", "exec")
 
 

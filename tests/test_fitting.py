@@ -7,7 +7,7 @@ import pytest
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, ProblemError
-from rag_kernels.ingest.fitting import footprint, functionalize_to_fit, room_bytes, room_on
+from rag_kernels.ingest.fitting import footprint, functionalize_as, functionalize_to_fit, room_bytes, room_on
 
 LARGE = """
 import torch
@@ -64,3 +64,16 @@ def test_what_cannot_fit_says_so(workers: Workers) -> None:
 
 def test_there_is_room_on_this_machine() -> None:
     assert room_bytes("cpu") > 1 << 20
+
+
+def test_promised_sizes_stay_whatever_room_there_is(workers: Workers) -> None:
+    told = functionalize_to_fit(
+        problem_from_source("large", LARGE), workers=workers, max_bytes=64 << 20, where="NVIDIA H200"
+    )
+    assert told.notice.startswith("scaled down to fit NVIDIA H200: ")
+    for room in (1 << 40, footprint(told) // 2):
+        assert functionalize_as(told, workers=workers, max_bytes=room) == told
+    with pytest.raises(
+        ProblemError, match=r"large was written for x \[\d+, \d+\].*judge it where there is more memory"
+    ):
+        functionalize_as(told, workers=workers, max_bytes=1 << 20)

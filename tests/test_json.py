@@ -77,6 +77,7 @@ def test_the_types_of_judging(home: Path) -> None:
 
 def test_the_types_of_the_machine(home: Path) -> None:
     assert faults(run(home, "doctor", "--json"), "check") == []
+    assert faults(run(home, "agent-setup", "--json"), "agent_setup") == []
     assert faults(run(home, "generate", "missing.py", "--json"), "error") == []
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,6 +300,39 @@ def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> Non
         LLM(calls.append).complete(model, MESSAGES, run_id="r", purpose="ideas", timeout_s=0.5)
     threading.Event().wait(1.6)
     assert not mark.exists() and calls[0].error
+
+
+def test_a_program_ends_with_who_asked_however_that_ends(tmp_path: Path) -> None:
+    """Killed with -9, the asker can do nothing; the program and what it started are gone all the same."""
+    mark, pids = tmp_path / "mark", tmp_path / "pids"
+    asleep = f"echo $$ >> {pids}; sleep 300; touch {mark}"
+    command = ["sh", "-c", f"sh -c '{asleep}' & {asleep}"]
+    code = f"from rag_kernels.llm.program import run_program; run_program({command!r}, '', timeout_s=200)"
+    asker = subprocess.Popen([sys.executable, "-c", code])
+
+    def alive() -> list[int]:
+        known = pids.read_text().split() if pids.is_file() else []
+        return [int(pid) for pid in known if Path(f"/proc/{pid}").exists() and "Z" not in _state(pid)]
+
+    _until(lambda: len(pids.read_text().split() if pids.is_file() else []) == 2)
+    assert alive()
+    asker.kill()
+    asker.wait()
+    _until(lambda: not alive())
+    assert not mark.exists()
+
+
+def _state(pid: str) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return "Z"
+
+
+def _until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not there() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert there()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.machine.hardware import cpu_facts, gpu_facts
 from rag_kernels.eval.records import (
     Backend,
+    BaselineTimes,
     Crashed,
     FunctionalProblem,
     ScalarArgument,
@@ -40,8 +41,11 @@ ERRORS = """In file included from /tmp/build-1/kernel.cpp:1:
 """
 
 
+NO_IDEAS = {"count": 1, "exemplars": []}
+
+
 def system(backend: Backend) -> str:
-    return render("system", backend=backend, device=factories.device(backend))
+    return render("system", **prompt_values.contract_values(factories.device(backend)))
 
 
 def examples(backend: Backend) -> tuple[str, str]:
@@ -123,8 +127,53 @@ def test_one_recommendation_follows_from_the_bottleneck() -> None:
     library = replace(passed, label="fused + library", own_share=0.4)
     assert "40% of the time in its own code" in recommendation(library, problem.features, device)
     busy = replace(problem.features, flops=10**9)
-    text = recommendation(replace(passed, measurement=replace(passed.measurement, candidate_us=20_000.0)), busy, device)
-    assert "it does 50 of the 100 GFLOP/s" in text
+    slow = replace(passed, measurement=replace(passed.measurement, candidate_us=20_000.0))
+    assert "it does 50 of the 100 GFLOP/s that products in fp32 reached here" in recommendation(slow, busy, device)
+
+
+def test_a_ceiling_is_named_with_its_dtype() -> None:
+    """Products of half precision are held against tensor cores, and words say so."""
+    half = replace(factories.problem().features, dtypes=("float16",), flops=10**9)
+    on = replace(factories.device("cuda"), fp16_gflops=990_000.0, tf32_gflops=400_000.0)
+    slow = replace(factories.passed().measurement, candidate_us=1000.0)
+    text = recommendation(replace(factories.passed(), measurement=slow), half, on)
+    assert "1e+03 of the 990000 GFLOP/s that products in fp16 reached here" in text and "tensor cores" in text
+    told = prompt_values.problem_values(replace(_brief(factories.problem()), device=on))
+    assert "9.9e+05 in fp16" in told["rates"] and told["rate"].endswith("in fp32")
+    asked = prompt_values.problem_values(replace(_brief(factories.problem()), device=on), precision="tf32")
+    assert asked["rate"] == "4e+05 GFLOP/s in tf32"
+
+
+def test_nothing_is_called_near_the_floor_that_is_slower_than_pytorch() -> None:
+    problem, device, passed = factories.problem(), factories.device(), factories.passed(0.9)
+    measured = replace(passed.measurement, candidate_us=27.0, floor_us=26.2)
+    text = recommendation(replace(passed, measurement=measured), problem.features, device)
+    assert "floor" not in text and "times as fast, so there is more to gain" in text
+    assert measured.floor_fraction > 0.8 and measured.speedup < 1
+
+    tried = factories.attempt(verdict=replace(passed, measurement=replace(measured, eager_us=1e-4)))
+    beaten = render("ideas", **prompt_values.problem_values(replace(_brief(problem), attempts=(tried,))), **NO_IDEAS)
+    assert "this is no floor here" in beaten
+    first = render("ideas", **prompt_values.problem_values(_brief(problem)), **NO_IDEAS)
+    assert (
+        "By these rates the floor is about" in first and "no floor here" not in first and "none can take" not in first
+    )
+
+
+def test_what_is_to_be_beaten_is_said_before_there_is_a_kernel() -> None:
+    before = replace(_brief(factories.problem()), baselines=BaselineTimes(312.4, 186.2))
+    first = render("ideas", **prompt_values.problem_values(before), **NO_IDEAS)
+    assert "Measured: eager 312 us, torch.compile 186 us. Beat the faster one." in first
+    later = replace(before, attempts=(factories.attempt(verdict=factories.passed(2.0)),))
+    assert "eager 200 us, torch.compile 160 us" in render("ideas", **prompt_values.problem_values(later), **NO_IDEAS)
+
+
+def test_the_contract_says_which_precision_is_allowed_and_what_is_compiled_for() -> None:
+    hopper = replace(factories.device("cuda"), arch="sm_90")
+    strict = render("system", **prompt_values.contract_values(hopper))
+    assert "for sm_90a only" in strict and "three TF32 products" in strict and "float32 sums" in strict
+    lower = render("system", **prompt_values.contract_values(hopper, "tf32"))
+    assert "products may be computed in TF32" in lower and "three TF32 products" not in lower
 
 
 def _brief(problem: FunctionalProblem) -> Brief:
@@ -198,6 +247,9 @@ def test_every_verdict_is_explained(verdict: Verdict, says: str) -> None:
 def test_the_history_is_short_with_winners_first() -> None:
     wins = [factories.attempt(number=i, variant=i, verdict=factories.passed(1.0 + i)) for i in range(1, 10)]
     losses = [factories.attempt(number=i, variant=i, verdict=factories.wrong()) for i in range(10, 30)]
+    long = factories.attempt(number=1, verdict=factories.wrong(), idea="tile " * 100)
+    [line] = explain.history([long])
+    assert line.endswith("…") and 'inputs "normal", index (3, 17), 512 times PyTorch\'s own error' in line
     lines = explain.history([*wins, *losses])
     assert len(lines) == explain.HISTORY_LINES
     assert lines[0].startswith("#9 ") and lines[6].startswith("#29 wrong")

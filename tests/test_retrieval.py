@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,14 @@ from rag_kernels.archive.records import ArchivedKernel, Exemplar
 from rag_kernels.archive.store import open_archive
 from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import Candidate, FunctionalProblem
+from rag_kernels.eval.zoo.tasks import cpp
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt, reindex
 from rag_kernels.retrieval.bm25 import Postings
 from rag_kernels.retrieval.rank_fusion import diversify, foremost, fuse, jaccard, places
-from rag_kernels.retrieval.retriever import Hit, RetrievalLimits, Retriever
+from rag_kernels.retrieval.retriever import LEAST_RELEVANT, Hit, RetrievalLimits, Retriever
+from rag_kernels.retrieval.starter import stock
+from rag_kernels.retrieval.weights import MOST
 
 EMBEDDER = load_embedder()
 SHAPE = (64, 1024)
@@ -49,8 +53,8 @@ class Shelf:
     def show(
         self, fp: FunctionalProblem, mode: RetrievalMode = "hybrid", count: int = 3, **options: object
     ) -> list[str]:
-        given = {"seed": 0, "token_budget": 6000, **options}
-        asked = {name: given.pop(name) for name in ("seed", "token_budget")}
+        given = {"seed": 0, "token_budget": 6000, "for_reading": True, **options}
+        asked = {name: given.pop(name) for name in ("seed", "token_budget", "for_reading")}
         limits = RetrievalLimits(backend="cpu", **given)  # type: ignore[arg-type]
         shown = self.retriever.exemplars(fp, mode=mode, count=count, limits=limits, **asked)  # type: ignore[arg-type]
         assert [s.exemplar.kernel_id for s in shown] == [s.kernel.id for s in shown]
@@ -166,12 +170,46 @@ def test_what_led_to_faster_kernels_comes_before_its_equal(shelf: Shelf) -> None
     assert not any("led to" in reason for reason in hits[1].reasons)
 
 
+def test_what_was_merely_in_view_led_to_nothing(shelf: Shelf) -> None:
+    seen = shelf.add(problem("tanh"))
+    shelf.add(problem("exp"), speedup=1.5, parents=(), exemplars=(Exemplar(seen, 1, 1.0, ()),))
+    assert not [r for hit in shelf.find(problem("sigmoid")) for r in hit.reasons if "led to" in r]
+
+
+def test_near_copies_do_not_stand_side_by_side_for_a_reader(shelf: Shelf) -> None:
+    text = cpp("softmax")
+    best = shelf.add(problem("tanh"), speedup=3.0, made=Candidate(text, "kernel", "cpu"))
+    renamed = Candidate(text.replace("total", "whole"), "kernel", "cpu")
+    copy = shelf.add(problem("tanh", 0.5), speedup=2.0, made=renamed)
+    other = shelf.add(problem("exp"), made=Candidate(cpp("layernorm"), "kernel", "cpu"))
+    asked = problem("sigmoid")
+    assert set(shelf.show(asked)) == {best, other}
+    assert set(shelf.show(asked, for_reading=False)) == {best, copy, other}
+
+
+def test_what_is_hardly_relevant_is_not_shown_to_a_reader() -> None:
+    """The starter archive has few kernels for a GPU, and most have nothing to teach about this problem."""
+    archive, limits = MemoryArchive(), RetrievalLimits(backend="cuda")
+    stock(archive, EMBEDDER)
+    asked = partial(Retriever(archive, EMBEDDER).exemplars, linear_problem(), mode="hybrid", count=6, limits=limits)
+    shown, everything = (asked(token_budget=10**6, for_reading=reads) for reads in (True, False))
+    least = LEAST_RELEVANT / MOST / 3
+    assert 0 < len(shown) < len(everything) == 6
+    assert all(s.exemplar.score >= least for s in shown) and min(s.exemplar.score for s in everything) < least
+
+
+def test_the_token_budget_counts_what_a_source_calls(shelf: Shelf) -> None:
+    unused = "".join(f"inline float unused_{n}(float x) {{ return x + {n}; }}\n" for n in range(200))
+    long = shelf.add(problem("relu"), made=Candidate(unused + cpp("softmax"), "kernel", "cpu"))
+    assert shelf.show(problem("relu", 5.0), token_budget=1000) == [long]
+
+
 def test_exemplars_fit_the_token_budget(shelf: Shelf) -> None:
     long = shelf.add(problem("relu"), made=Candidate("// " + "x" * 9000, "kernel", "cpu"))
     short = shelf.add(problem("tanh"))
     assert shelf.show(problem("relu", 5.0), count=2) == [long, short]
     assert shelf.show(problem("relu", 5.0), count=2, token_budget=2000) == [short]
-    assert shelf.show(problem("relu", 5.0), count=2, token_budget=10) == []
+    assert shelf.show(problem("relu", 5.0), count=2, token_budget=1) == []
 
 
 def test_many_copies_of_one_problem_do_not_crowd_out_others(shelf: Shelf) -> None:

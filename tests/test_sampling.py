@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import cli_home
 import pytest
-from factories import attempt, device, run
+from factories import attempt, device, problem, run
 from killed_run import RELU, REPLIES, session
 
 from rag_kernels.archive.audit import verify
@@ -18,21 +20,26 @@ from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Exemplar
 from rag_kernels.budget import Ledger
 from rag_kernels.eval.machine.hardware import told_hardware
+from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import MachineError, ProblemError
+from rag_kernels.ingest.fitting import functionalize_as
 from rag_kernels.long_runs.sampling import (
     Sampler,
     built_ahead,
     judge_sampled,
     judge_side_by_side,
+    judge_what_fits,
     mend,
     read_lines,
+    read_verdicts,
     write_line,
+    write_verdicts,
 )
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Shown, WriterError
 from rag_kernels.scripted import ScriptedJudge
-from rag_kernels.wiring import device_for, open_writer
+from rag_kernels.wiring import device_for, open_sampler, open_session, open_writer
 
 
 def sampler(folder: Path, archive: MemoryArchive, **changes: object) -> Sampler:
@@ -151,3 +158,118 @@ def test_a_device_that_is_not_here_is_described_by_a_file(tmp_path: Path) -> Non
     file.write_text("{}")
     with pytest.raises(MachineError, match="describes no device"):
         device_for(Options(device="cuda"), file, workers)
+
+
+WIDE = """
+import torch
+
+ROWS = 1 << 20
+COLUMNS = 4096
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1
+
+def get_inputs():
+    return [torch.rand(ROWS, COLUMNS)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_the_sizes_that_the_writer_was_told_are_judged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The target is small, the machines that sample and judge are not: both heed the target's sizes, and say so."""
+    wide, target, file = problem_from_source("wide", WIDE), tmp_path / "d_1.json", tmp_path / "c.jsonl"
+    small = replace(device(), machine="model 1-1-1, 2 cores, 1 MiB of cache, 2 GiB")
+    target.write_text(json.dumps(asdict(small)))
+    options = Options(archive=str(tmp_path / "here"), device="cpu", examples=0)
+    with open_sampler(options, target) as made:
+        write_line(file, made.sample(wide, 1, Ledger(Budget())))
+    [sampled] = read_lines(file)
+    promised = sampled.told[0].brief.problem
+    assert sampled.problem_id == wide.id != sampled.problem.id and sampled.notice == promised.notice
+    assert (
+        promised.notice.startswith("scaled down to fit Test CPU (2 threads): ROWS=") and promised.notice in caplog.text
+    )
+
+    judge, there = ScriptedJudge(), MemoryArchive()
+    with open_session(options, judge=judge, archive=there) as session:
+        [judged, *_] = judge_what_fits(sampled, session)
+        assert judged.problem == promised
+        assert f"{promised.notice}; it is judged at these sizes." in caplog.text
+        cramped = replace(session, functionalize_as=partial(functionalize_as, workers=None, max_bytes=1 << 10))
+        assert list(judge_what_fits(replace(sampled, run=replace(sampled.run, id="r_2")), cramped)) == []
+        assert "judge it where there is more memory" in caplog.text and there.run_status("r_2") == "interrupted"
+
+
+def test_a_run_goes_on_at_the_sizes_that_it_began_with(tmp_path: Path) -> None:
+    made = session(tmp_path, 0.0, rounds=1)
+    run = made.new_run("generate", RELU.problem)
+    list(made.generate(RELU.problem, run))
+    other = replace(made, functionalize=lambda given: problem("tanh"), functionalize_as=lambda told: told)
+    more = replace(other, options=replace(made.options, rounds=2))
+    assert {a.problem for a in more.generate(RELU.problem, run)} == {RELU}
+
+
+def test_a_run_goes_on_from_verdicts_made_elsewhere(tmp_path: Path) -> None:
+    """Two round-trips between a machine with the model and one with the judge: parents and history go along."""
+    here, there, made = MemoryArchive(), MemoryArchive(), session(tmp_path, 0.0)
+    written = sampler(tmp_path, here).sample(RELU.problem, 4, Ledger(Budget()))
+    judge = replace(made, archive=there)
+    first = list(judge_sampled(written, judge))
+    file = tmp_path / "verdicts.jsonl"
+    write_verdicts(file, written, there.attempts(written.run.id))
+
+    [verdicts] = read_verdicts(file)
+    other = sampler(tmp_path, MemoryArchive())  # which has never seen the run
+    more = other.go_on(verdicts, 4, Ledger(Budget()))
+    assert more.run == written.run and [t.brief.round for t in more.told] == [1, 2] and more.told[0] == written.told[0]
+    assert [a.candidate.id for a in more.told[1].brief.attempts] == [a.candidate.id for a in first]
+    notes = {d.note.split()[0] for d in more.told[1].drafts or ()}
+    assert notes & {"improves", "repairs", "combines"} and any(d.parents for d in more.told[1].drafts or ())
+    again = other.go_on(verdicts, 4, Ledger(Budget()))
+    assert again.drafts == more.drafts  # what nobody has judged is not asked for again
+
+    second = list(judge_sampled(more, judge))
+    assert {a.round for a in second} == {2} and len({a.candidate.id for a in second}) == len(more.told[1].drafts or ())
+    assert [a.number for a in there.attempts(written.run.id)] == list(range(1, len(first) + len(second) + 1))
+    assert verify(there) == []
+
+
+def test_a_file_of_verdicts_is_told_from_others(tmp_path: Path) -> None:
+    file = tmp_path / "candidates.jsonl"
+    write_line(file, sampler(tmp_path, MemoryArchive()).sample(RELU.problem, 1, Ledger(Budget())))
+    with pytest.raises(ProblemError, match=r"not what `rag-kernels eval --batch --verdicts`"):
+        read_verdicts(file)
+
+
+def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "relu.py").write_text(cli_home.RELU.problem.source)
+    sources = (cli_home.RIGHT, cli_home.WRONG, cli_home.SLOW)
+    asked = (
+        "--model",
+        cli_home.model(tmp_path / "m", *sources),
+        "--samples",
+        "2",
+        "--archive",
+        tmp_path / "a",
+        "--json",
+    )
+    judged = ("--archive", tmp_path / "b", "--no-confirm", "--json")
+
+    def rows(*command: str | Path, kind: str) -> list[dict[str, Any]]:
+        done = cli_home.run(tmp_path, *command, program=cli_home.QUICK_PROGRAM)
+        return [row for row in done.rows if row["type"] == kind]
+
+    assert rows("sample", "relu.py", *asked, "--out", "c.jsonl", kind="sampled")[0]["candidates"] == 2
+    first = rows("eval", "--batch", "c.jsonl", *judged, "--verdicts", "v.jsonl", kind="attempt")
+    assert {row["verdict"] for row in first} == {"passed", "wrong"}
+    [more] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")
+    assert more["state"] == "sampled" and more["candidates"]
+    [again] = rows("sample", "--after", "v.jsonl", *asked, "--out", "d.jsonl", kind="sampled")
+    assert again["state"] == "there already"
+    second = rows("eval", "--batch", "d.jsonl", *judged, kind="attempt")
+    assert [row["round"] for row in second] == [2] and second[0]["run_id"] == first[0]["run_id"]
+    for wrong in (("sample", "--out", "x"), ("sample", "relu.py", "--after", "v.jsonl", "--out", "x")):
+        assert cli_home.run(tmp_path, *wrong).code == 2

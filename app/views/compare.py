@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import streamlit as st
 
-from rag_kernels.app import data, figures, show, trends
+from rag_kernels.app import data, figures, page, show, trends
 from rag_kernels.archive.queries import Evaluation
 from rag_kernels.archive.records import ArchivedKernel, Run
 from rag_kernels.eval.records import Passed
@@ -177,7 +177,7 @@ def choose_second(kernel: ArchivedKernel) -> None:
         )
 
 
-st.title("Compare")
+page.head("Compare")
 names = ask()
 found_kernels = [data.kernel(name) if name else None for name in names]
 found_runs = [data.run(name) if name else None for name in names]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from rag_kernels.app import charts, data, show, tables
+from rag_kernels.app import charts, data, page, show, tables
 from rag_kernels.app.lineage import graph, nearby
 from rag_kernels.archive.queries import Evaluation, LineageGraph
 from rag_kernels.archive.records import ArchivedKernel, Attempt
@@ -18,7 +18,8 @@ RELATIVES = 200
 
 
 def heading(kernel: ArchivedKernel) -> None:
-    st.title(show.plain(kernel.problem_name))
+    above = page.problem(kernel.problem_id, kernel.problem_name)
+    page.head(kernel.problem_name, page.PROBLEMS, above, here=show.short(kernel.id))
     if kernel.idea:
         st.text(kernel.idea)
     show.badges(kernel)
@@ -228,7 +229,7 @@ def problem(kernel: ArchivedKernel) -> None:
     st.code(kernel.functional_source, language="python")
 
 
-def page(kernel: ArchivedKernel) -> None:
+def draw(kernel: ArchivedKernel) -> None:
     heading(kernel)
     numbers(kernel)
     evaluations, made = data.evaluations(kernel.id), data.origin(kernel.id)
@@ -240,17 +241,18 @@ def page(kernel: ArchivedKernel) -> None:
         "How it was made": lambda: making(kernel, made),
         "Problem": lambda: problem(kernel),
     }
-    for tab, draw in zip(
+    for tab, part in zip(
         st.tabs(list(drawn), key="tab", on_change="rerun", bind="query-params"), drawn.values(), strict=True
     ):
         if tab.open:
             with tab:
-                draw()
+                part()
 
 
 wanted = st.query_params.get("id", "")
 found = data.kernel(wanted) if wanted else None
 if found is None:
+    page.head("Kernel", page.KERNELS)
     show.nothing_chosen("kernel", wanted, "views/kernels.py", "All kernels")
 else:
-    page(found)
+    draw(found)

@@ -5,18 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from rag_kernels.app import data, figures, show, tables, trends
+from rag_kernels.app import data, figures, grid, page, show, tables, trends
 from rag_kernels.app.columns import Where
+from rag_kernels.app.grid import Order
 
-SORTS = {
-    "speed-up": ("speedup", True),
-    "speed-up over eager": ("speedup_eager", True),
-    "speed-up over torch.compile": ("speedup_compile", True),
-    "nearest to the floor": ("floor_percent", True),
-    "shortest time": ("ms", False),
-    "newest": ("created_at", True),
-    "problem": ("problem", False),
-}
 FILTERS = {  # the column, which is also the key in the URL -> label
     "trust": "Trust",
     "backend": "Backend",
@@ -29,18 +21,16 @@ FILTERS = {  # the column, which is also the key in the URL -> label
     "model": "Model",
 }
 HOW_HELP = "By meaning: kernels that compute something like it. By words: the text as it stands in names and sources."
-SORT_HELP = "A search by meaning is in order of likeness."
 DROP_HELP = "A KernelBench file. It is read as text and not run; what it computes is looked for."
 
 
-def search_row() -> tuple[str, str, str]:
-    left, middle, right = st.columns([5, 2, 3], vertical_alignment="bottom")
+def search_row() -> tuple[str, str]:
+    left, right = st.columns([5, 2], vertical_alignment="bottom")
     text = left.text_input("Search", placeholder="fused layernorm gelu", key="q", bind="query-params")
-    how = middle.segmented_control(
+    how = right.segmented_control(
         "How", ["meaning", "words"], default="meaning", required=True, key="by", bind="query-params", help=HOW_HELP
     )
-    sort = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params", help=SORT_HELP)
-    return text.strip(), str(how), sort
+    return text.strip(), str(how)
 
 
 def filters() -> Where:
@@ -89,11 +79,12 @@ def found(text: str, where: Where) -> pd.DataFrame:
     return likest.merge(kept, on="id")
 
 
-def results(where: Where, text: str, how: str, sort: str) -> None:
+def results(where: Where, text: str, how: str) -> None:
     shown, total = data.lists(), data.lists().count(data.STANDING)
+    order: Order | None = grid.asked_order(tables.KERNEL_ORDERS, tables.FASTEST)
     if text and how == "meaning":
         table = found(text, where)
-        count, where = len(table), Where(ids=tuple(table["id"]), hidden=True)
+        count, where, order = len(table), Where(ids=tuple(table["id"]), hidden=True), None  # in order of likeness
     else:
         if text:
             ids = set(data.containing(text))
@@ -103,16 +94,15 @@ def results(where: Where, text: str, how: str, sort: str) -> None:
     if not count:
         st.info("No kernel matches. Clear a filter, or search for other words.", icon=":material/search_off:")
         return
-    st.caption(f"{count:,} of {total:,} kernels. Click a row to open it.")
+    st.caption(f"{count:,} of {total:,} kernels.")
     place = st.container()
     first = show.pager(count)
-    if table is None:
-        column, descending = SORTS[sort]
-        table = shown.kernels(where, order=column, descending=descending, first=first, count=show.PAGE)
-    else:
+    if table is None and order is not None:
+        table = shown.kernels(where, order=order.column, descending=order.descending, first=first, count=show.PAGE)
+    elif table is not None:
         table = table.iloc[first : first + show.PAGE]
     with place:
-        tables.kernels(table, key="table", height=min(560, 37 + 35 * len(table)))
+        tables.kernels(table, key="table", order=order)
     pictures(where)
 
 
@@ -131,11 +121,11 @@ def pictures(where: Where) -> None:
         st.altair_chart(trends.wins(best.drop_duplicates("problem")))
 
 
-st.title("Kernels")
-query, mode, order = search_row()
+page.head("Kernels")
+query, mode = search_row()
 file = dropped()
 chosen = filters()
 try:
-    results(chosen, file or query, "meaning" if file else mode, order)
+    results(chosen, file or query, "meaning" if file else mode)
 except data.SearchError as error:
     st.warning(show.plain(str(error)), icon=":material/search_off:")

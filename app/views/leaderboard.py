@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from rag_kernels.app import data, show, tables
+from rag_kernels.app import data, page, show, tables
 from rag_kernels.app.columns import Where
 
 EVERY = "all problems"
@@ -75,7 +75,7 @@ def rest(where: Where) -> None:
         st.caption(f"The first {LISTED}.")
 
 
-st.title("Leaderboard")
+page.head("Leaderboard")
 asked = choice()
 if asked is not None:
     standings(asked)

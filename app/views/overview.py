@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
-from rag_kernels.app import data, figures, show, tables, trends
+from rag_kernels.app import data, figures, page, show, tables, trends
 
 BEST_HELP = "over the better of eager and torch.compile"
 MEAN_HELP = f"of the best kernel for each problem and device, {BEST_HELP}"
@@ -92,7 +92,7 @@ def latest() -> None:
     st.page_link("views/kernels.py", label="All kernels", icon=":material/arrow_forward:")
 
 
-st.title("Archive overview")
+page.head("Archive")
 headline()
 lately()
 curves()

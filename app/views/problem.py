@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from rag_kernels.app import data, figures, show, tables, trends
+from rag_kernels.app import data, figures, page, show, tables, trends
 from rag_kernels.app.columns import Where
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import FunctionalProblem, ScalarArgument
@@ -122,9 +122,10 @@ def form(p: FunctionalProblem) -> None:
 wanted = st.query_params.get("id", "")
 found = data.problem(wanted) if wanted else None
 if found is None:
+    page.head("Problem", page.PROBLEMS)
     show.nothing_chosen("problem", wanted, "views/problems.py", "All problems")
 else:
-    st.title(show.plain(found.problem.name))
+    page.head(found.problem.name, page.PROBLEMS)
     facts(found)
     st.subheader("Leaderboard")
     leaderboard(found.problem.id)

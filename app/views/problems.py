@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import streamlit as st
 
-from rag_kernels.app import data, show, tables
+from rag_kernels.app import data, grid, page, tables
+from rag_kernels.app.grid import Order
 
-SORTS = {
-    "best speed-up": ("speedup", False),
-    "most attempts": ("attempts", False),
-    "name": ("problem", True),
-}
-
-st.title("Problems")
-left, right = st.columns([5, 3])
-text = left.text_input("Search", placeholder="softmax", key="q", bind="query-params", help="in names and operators")
-order = right.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
-table = data.lists().problems()
-if text.strip():
-    haystack = table["problem"] + " " + table["operators"] + " " + table["family"].fillna("")
-    table = table[haystack.str.contains(text.strip(), case=False, regex=False)]
-column, ascending = SORTS[order]
+page.head("Problems")
+text = st.text_input("Search", placeholder="softmax", key="q", bind="query-params", help="in names and operators")
+table = tables.matching(data.lists().problems(), text, ("problem", "operators", "family"))
 if table.empty:
     st.info("No problem matches these words.", icon=":material/search_off:")
 else:
-    st.caption(f"{len(table):,} problems. Click a row to open it.")
+    st.caption(f"{len(table):,} problems.")
     place = st.container()
-    first = show.pager(len(table))
-    ordered = table.sort_values([column, "id"], ascending=[ascending, True], na_position="last")
+    order = grid.asked_order(tables.PROBLEM_COLUMNS, Order("speedup", descending=True))
+    shown, _ = tables.page_of(table, order)
     with place:
-        tables.problems(ordered.iloc[first : first + show.PAGE], key="problems")
+        tables.problems(shown, key="problems", order=order)

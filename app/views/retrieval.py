@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import streamlit as st
 
-from rag_kernels.app import data, show, tables
+from rag_kernels.app import data, grid, page, show, tables
+from rag_kernels.app.grid import Order
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.records import Passed, verdict_name
 
 
 def one(made: Attempt) -> None:
     """Draw what the writer of one attempt was shown."""
-    st.title(show.plain(f"What the writer of {made.problem.problem.name} saw"))
+    page.head(
+        f"What the writer of {made.problem.problem.name} saw",
+        page.RETRIEVAL,
+        page.run(made.run_id),
+        here=f"Attempt {made.number}",
+    )
     st.caption(show.plain(f"Attempt {made.number} of run {made.run_id} · by {made.model or made.writer}"))
     verdict = made.judged.verdict
     gain = verdict.measurement.speedup if isinstance(verdict, Passed) else None
@@ -94,12 +100,9 @@ def newest() -> None:
     if table.empty:
         return
     st.subheader("Attempts whose writer was shown something")
-    first = show.pager(len(table))
-    page = table.iloc[first : first + show.PAGE]
-    row = tables.attempts(page, key="attempts", hide=("round", "seconds"))
-    if row is not None and row < len(page):
-        made = page.iloc[row]
-        st.switch_page("views/retrieval.py", query_params={"id": str(made["run_id"]), "attempt": str(made["number"])})
+    order = grid.asked_order(tables.ATTEMPT_COLUMNS, Order("created_at", descending=True))
+    shown, _ = tables.page_of(table, order)
+    tables.attempts(shown, key="attempts", page="retrieval", hide=("round", "seconds"), order=order)
 
 
 run_id, number = st.query_params.get("id", ""), st.query_params.get("attempt", "")
@@ -107,7 +110,7 @@ chosen = data.attempt(run_id, int(number)) if run_id and number.isdecimal() else
 if chosen is not None:
     one(chosen)
 else:
-    st.title("Retrieval")
+    page.head("Retrieval")
     if run_id or number:
         st.warning(
             f"There is no attempt {show.plain(number)} of run {show.plain(run_id)} in this archive.",

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pandas as pd
 import streamlit as st
 
-from rag_kernels.app import data, figures, show, tables, trends
+from rag_kernels.app import data, figures, grid, page, show, tables, trends
+from rag_kernels.app.grid import Order
 from rag_kernels.archive.records import LLMCall, Run
 
 
@@ -111,12 +112,13 @@ def live(run_id: str, under_way: bool) -> None:
     right.altair_chart(trends.outcomes(figures.outcome_counts(attempts)))
     st.subheader("Attempts")
     place = st.container()
-    first = show.pager(len(attempts))
-    page = attempts.iloc[first : first + show.PAGE]
+    order = grid.asked_order(tables.ATTEMPT_COLUMNS, Order("number", descending=False))
+    shown, _ = tables.page_of(attempts, order)
     with place:
-        row = tables.attempts(page, key="attempts")
-    if row is not None and row < len(page):
-        detail(run, int(page.iloc[row]["number"]))
+        tables.attempts(shown, key="attempts", page="run", order=order)
+    chosen = st.query_params.get("attempt", "")
+    if chosen.isdecimal():
+        detail(run, int(chosen))
     failures(run_id)
     if attempts["model"].nunique() > 1 or attempts["writer"].nunique() > 1:
         st.subheader("Who wrote what won")
@@ -151,9 +153,10 @@ def talk(run: Run) -> None:
 wanted = st.query_params.get("id", "")
 found = data.run(wanted) if wanted else None
 if found is None:
+    page.head("Run", page.RUNS)
     show.nothing_chosen("run", wanted, "views/runs.py", "All runs")
 else:
-    st.title(show.plain(f"{found.command} {found.problem_name}"))
+    page.head(f"{found.command} {found.problem_name}", page.RUNS, here=found.id)
     st.caption(show.plain(f"{found.id} · {show.when(found.started_at)} to {show.when(found.finished_at)}"))
     with st.container(horizontal=True):
         st.page_link(

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import streamlit as st
 
-from rag_kernels.app import data, show, tables, trends
+from rag_kernels.app import data, grid, page, show, tables, trends
+from rag_kernels.app.grid import Order
 
 
 def table() -> None:
     runs = data.runs()
     text = str(st.session_state.get("q", "")).strip()
     if text:
-        haystack = runs["id"] + " " + runs["command"] + " " + runs["problem"] + " " + runs["status"]
-        runs = runs[haystack.str.contains(text, case=False, regex=False)]
+        runs = tables.matching(runs, text, ("id", "command", "problem", "status"))
     live = int((runs["status"] == "running").sum())
     under_way = f", {live} under way" if live else ""
-    st.caption(f"{len(runs):,} runs{under_way}. Click a row to open it.")
+    st.caption(f"{len(runs):,} runs{under_way}.")
     place = st.container()
-    first = show.pager(len(runs))
+    order = grid.asked_order(tables.RUN_COLUMNS, Order("created_at", descending=True))
+    shown, _ = tables.page_of(runs, order)
     with place:
-        tables.runs(runs.iloc[first : first + show.PAGE], key="runs")
+        tables.runs(shown, key="runs", order=order)
 
 
 def sums() -> None:
@@ -45,7 +46,7 @@ def sums() -> None:
         )
 
 
-st.title("Runs")
+page.head("Runs")
 if data.runs().empty:
     st.info(
         "No run is recorded: the kernels here were imported. `rag-kernels generate problem.py` starts one.",

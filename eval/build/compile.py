@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.machine.device import target_of
 from rag_kernels.eval.places import INCLUDE
 from rag_kernels.eval.process.sandbox import allowed_env, bwrap, outside_system, python_folders, system_folders
 from rag_kernels.eval.records import MachineError
@@ -100,20 +101,21 @@ class Toolchain:
     version: str
     avx512: bool
     splits: bool = False  # whether nvcc optimises several kernels of a source at once
+    isa: str = "native"  # of CPU kernels; another one makes a library that names no place of this machine
 
     def command(self, flavour: Flavour) -> str:
         """Return the shell command of one edge, with ninja's $in and $out."""
         ffi = tvm_ffi_root()
         linked = f"-std=c++17 -I{INCLUDE} -I{ffi}/include -L{ffi}/lib -ltvm_ffi"
         if flavour == "cpu":
-            return f"{self.cxx} {self.cpu_flags(flavour)} $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
+            found = f" -Wl,-rpath,{ffi}/lib" if self.isa == "native" else ""
+            return f"{self.cxx} {self.cpu_flags(flavour)} $in -shared {linked}{found} -o $out"
         if flavour == "cuda-host":
             defines = "-DRK_DEVICE=0 -DRK_HOST=1 -DRK_SPLIT"
             return f"{self.cxx} {defines} -fPIC -O1 $in -shared {linked} -Wl,-rpath,{ffi}/lib -o $out"
         if flavour in ("cpu-checked", "cpu-raced"):
             return f"{self.cxx} {self.cpu_flags(flavour)} $in {linked} -Wl,-rpath,{ffi}/lib -o $out"
-        arch = self.cuda_arch.removeprefix("sm_")
-        arch = "90a" if arch == "90" else arch  # Hopper's own instructions need the `a` target
+        arch = target_of(self.cuda_arch).removeprefix("sm_")
         nvcc = f"{self.nvcc} -gencode=arch=compute_{arch},code=sm_{arch} -Xlinker -rpath={ffi}/lib"
         if flavour == "cuda-checked":
             return f"{nvcc} -lineinfo -O3 $in {linked} -o $out"
@@ -123,7 +125,7 @@ class Toolchain:
     def cpu_flags(self, flavour: Flavour) -> str:
         """Flags of a C++ kernel. None changes a value: no errno, no traps, vectors as wide as the CPU has them."""
         wide = " -mprefer-vector-width=512" if self.avx512 else ""
-        return f"-march=native{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
+        return f"-march={self.isa}{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
 
 
 def tvm_ffi_root() -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 
 from rag_kernels.eval.build.compile import BuildError
 from rag_kernels.eval.ids import content_id
+from rag_kernels.eval.machine.device import target_of
 from rag_kernels.eval.places import INCLUDE
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 
@@ -68,7 +69,7 @@ def compile_device(payload: dict[str, Any]) -> dict[str, Any]:
         return {"found": False, "cubin": "", "log": ""}
     program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), payload["source"].encode(), b"kernel.cu", 0, None, None)
-    arch = "sm_90a" if payload["arch"] == "sm_90" else payload["arch"]
+    arch = target_of(payload["arch"])
     options = [f"--gpu-architecture={arch}", "-std=c++17", "-DRK_DEVICE=1", "-DRK_HOST=0", f"-I{INCLUDE}"]
     array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
     failed = library.nvrtcCompileProgram(program, len(options), array)

@@ -30,7 +30,16 @@ def product_gflops(features: Features, device: Device, precision: str = "strict"
 
     `generous` is for bounds that bar a kernel: it counts ways that need a special case to be right, too.
     """
-    return max(_ways(features, device, precision, generous=generous).values())
+    return product_rate(features, device, precision, generous=generous)[1]
+
+
+def product_rate(
+    features: Features, device: Device, precision: str = "strict", *, generous: bool = False
+) -> tuple[str, float]:
+    """Return the same with the name of the ceiling that it follows from: "fp32", "tf32", "fp16"..."""
+    ways = _ways(features, device, precision, generous=generous)
+    name = max(ways, key=ways.__getitem__)
+    return name.removesuffix("_gflops"), ways[name]
 
 
 def _ways(features: Features, device: Device, precision: str, *, generous: bool) -> dict[str, float]:

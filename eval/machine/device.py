@@ -152,6 +152,11 @@ def gpu_machine() -> str:
     return nvidia_smi("memory.total,power.limit,clocks.max.sm") or ""
 
 
+def target_of(arch: str) -> str:
+    """Return what a compiler is told for a GPU: Hopper's own instructions (wgmma, TMA) need the `a` target."""
+    return "sm_90a" if arch == "sm_90" else arch
+
+
 def absent_gpu() -> Device:
     """Stands for the GPU on a machine that has only its compiler."""
     return Device("cuda", "no GPU here", "sm_90", 1.0, 1.0)

@@ -14,14 +14,17 @@ import typer
 
 from rag_kernels.cli import (
     ablate,
+    agent_setup,
     archive,
     check,
     doctor,
     evaluate,
     explorer,
+    export,
     functionalize,
     generate,
     grow,
+    mcp,
     mutate,
     replay,
     report,
@@ -49,6 +52,7 @@ app.command("check", short_help="Is a problem worth it?")(check.check)
 app.command("functionalize", short_help="Show problems as calls.")(functionalize.functionalize)
 app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
 app.command("sample", short_help="Write candidates, judge elsewhere.")(sample.sample)
+app.command("export", short_help="Write an archived kernel for others.")(export.export)
 app.command("search", short_help="Find archived kernels.")(search.search)
 app.command("grow", short_help="Generate for many problems.")(grow.grow)
 app.command("report", short_help="pass@k, fast_p and fast_p@k.")(report.report)
@@ -58,6 +62,8 @@ app.add_typer(archive.app, name="archive", short_help="Look after the archive.")
 app.command("app", short_help="Browse the archive.")(explorer.explorer)
 app.command("zoo", short_help="Try the judge on kernels that cheat.")(zoo.zoo)
 app.command("mutate", short_help="Count faults that the judge misses.")(mutate.mutate)
+app.command("mcp", short_help="Serve the judge to coding agents.")(mcp.mcp)
+app.command("agent-setup", short_help="Tell a project's agents of the judge.")(agent_setup.agent_setup)
 app.command("doctor", short_help="Check this machine.")(doctor.doctor)
 
 

@@ -85,6 +85,9 @@ ReasoningEffort = Annotated[
     choices.ReasoningEffort | None,
     typer.Option("--reasoning-effort", help="How long a reasoning LLM may think; by default the provider's choice."),
 ]
+ReplySeconds = Annotated[
+    float, typer.Option("--reply-seconds", min=1, metavar="S", help="How long one reply of a model may take.")
+]
 BudgetUsd = Annotated[
     float | None, typer.Option("--budget-usd", min=0, metavar="USD", help="Start no more once this is spent.")
 ]

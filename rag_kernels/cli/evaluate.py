@@ -42,6 +42,10 @@ def evaluate(
     batch: Annotated[
         Path | None, typer.Option("--batch", metavar="FILE", help="Judge what `rag-kernels sample` wrote, instead.")
     ] = None,
+    verdicts: Annotated[
+        Path | None,
+        typer.Option("--verdicts", metavar="FILE", help="With --batch: write what came of it, for `sample --after`."),
+    ] = None,
     device: DeviceChoice = None,
     confirm: Annotated[
         bool, typer.Option(help="Judge a passed kernel once more in a fresh process, as the archive's top tier asks.")
@@ -87,7 +91,9 @@ def evaluate(
     if batch is not None:
         if problem is not None:
             raise typer.BadParameter("--batch brings its problems along: name no PROBLEM beside it.")
-        judge_batch(batch, options, confirm=confirm, as_json=as_json)
+        judge_batch(batch, options, confirm=confirm, as_json=as_json, verdicts=verdicts)
+    if verdicts is not None:
+        raise typer.BadParameter("--verdicts goes with --batch.")
     if problem is None or kernel is None:
         raise typer.BadParameter("Name a PROBLEM and a KERNEL, or a file with --batch.")
     loaded = load_backward(problem) if backward else load_problem(problem)
@@ -205,18 +211,30 @@ def judge_all(
     raise typer.Exit(0 if whole["passed"] == len(workloads) else 1)
 
 
-def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) -> NoReturn:
+def judge_batch(
+    batch: Path, options: Options, *, confirm: bool, as_json: bool, verdicts: Path | None = None
+) -> NoReturn:
     """Judge the candidates of a file, problem after problem, or as many at once as there are judges.
 
-    Each run is merged into the archive first, and what was judged before is not judged again.
+    Each run is merged into the archive first, and what was judged before is not judged again. Sizes are those that the
+    writer was told; a problem that is too large for this machine is passed over with a warning. What came of each run
+    is written to `verdicts`.
     """
-    from rag_kernels.long_runs.sampling import built_ahead, judge_sampled, judge_side_by_side, read_lines
+    from rag_kernels.long_runs.sampling import (
+        built_ahead,
+        judge_side_by_side,
+        judge_what_fits,
+        read_lines,
+        write_verdicts,
+    )
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
     from rag_kernels.wiring import open_session
 
     sampled = read_lines(batch)
     solved, done, finished = 0, 0, True
+    if verdicts is not None:
+        verdicts.write_text("")
     end_politely()
     with open_session(options) as session, built_ahead(sampled, session.judge):
         if session.at_once > 1:
@@ -224,9 +242,11 @@ def judge_batch(batch: Path, options: Options, *, confirm: bool, as_json: bool) 
             _, finished = watch(together, f"{len(sampled)} problems", as_json=as_json)
         for one in sampled:
             if session.at_once == 1:
-                judging = judge_sampled(one, session, confirm=confirm)
+                judging = judge_what_fits(one, session, confirm=confirm)
                 _, finished = watch(judging, one.problem.name, as_json=as_json)
             attempts = session.archive.attempts(one.run.id)
+            if verdicts is not None:
+                write_verdicts(verdicts, one, attempts)
             show_result(result_row(attempts, run_id=one.run.id, problem=one.problem.name), as_json=as_json)
             solved += winner(attempts) is not None
             done += 1

@@ -29,6 +29,7 @@ from rag_kernels.cli.common import (
     Model,
     Precision,
     ReasoningEffort,
+    ReplySeconds,
     Retrieval,
     Rounds,
     Seed,
@@ -49,6 +50,7 @@ def search_options(
     drafts: Drafts = None,
     temperature: Temperature = None,
     reasoning_effort: ReasoningEffort = None,
+    reply_seconds: ReplySeconds = 600.0,
     examples: Examples = None,
     retrieval: Retrieval = None,
     leave_out: LeaveOut = "nothing",
@@ -83,6 +85,7 @@ def search_options(
         drafts=drafts,
         temperatures=temperature,
         reasoning_effort=reasoning_effort,
+        reply_seconds=reply_seconds,
         cluster=cluster,
         judge_cpus=judge_cpus,
     )

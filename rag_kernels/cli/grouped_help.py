@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 GROUPS = {
     "Write kernels": ("generate", "grow", "sample"),
     "Judge your own": ("check", "functionalize", "eval"),
-    "Look": ("search", "archive", "app", "report"),
+    "Look": ("search", "archive", "app", "report", "export"),
+    "For agents": ("mcp", "agent-setup"),
     "Measure the tool": ("replay", "ablate", "zoo", "mutate"),
     "This machine": ("doctor",),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,17 +13,29 @@ from rag_kernels.cli.common import Json, emit, end_politely, problem_files
 from rag_kernels.cli.flags import with_search_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from rag_kernels.budget import Ledger
+    from rag_kernels.long_runs.sampling import Sampled, Sampler
     from rag_kernels.options import Options
+
+    Ask = Callable[[Sampler, Ledger], Sampled]
 
 
 @with_search_flags("effort", "rounds", "drafts", "precision", "max_autotune", "cluster", "judge_cpus")
 def sample(
-    paths: Annotated[list[Path], typer.Argument(metavar="PROBLEM", help="KernelBench files, or folders of them.")],
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="A line of JSON a problem is added; what it has is skipped.")
     ],
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="PROBLEM", help="KernelBench files, or folders of them.")
+    ] = None,
+    after: Annotated[
+        Path | None,
+        typer.Option(
+            "--after", metavar="FILE", help="Go on with the runs that `eval --batch --verdicts FILE` wrote, instead."
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Candidates a problem.")] = 8,
     target: Annotated[
         Path | None,
@@ -35,21 +48,28 @@ def sample(
     """Write candidates without judging them: no GPU and no compiler are needed. Budgets are for all problems together.
 
     `rag-kernels eval --batch FILE` judges them on another machine, and takes prompts, replies and exemplars into the
-    archive there. The same command goes on with a file that is not complete.
+    archive there. The same command goes on with a file that is not complete. With --after the next candidates follow
+    from what the judge said of the earlier ones: they repair, improve and recombine them.
 
     Example: rag-kernels sample problems/ --model openai/gpt-5 --device cuda --target devices/d_7c1e.json --out c.jsonl
-    """
 
-    files = problem_files(paths)
+    Example: rag-kernels sample --after verdicts.jsonl --model openai/gpt-5 --out c2.jsonl
+    """
+    if bool(paths) == bool(after):
+        raise typer.BadParameter("Name problem files, or with --after a file of verdicts, which brings its own.")
+    rows = sampled_after(after, out, samples, options, target) if after else None
+    rows = rows or sampled_rows(problem_files(paths or []), out, samples, options, target)
     end_politely()
     written = failed = 0
     try:
-        for row in sampled_rows(files, out, samples, options, target):
+        for row in rows:
             written, failed = written + row["candidates"], failed + bool(row["reason"])
             if as_json:
                 emit("sampled", row)
             else:
-                print(f"{row['problem']}: {row['reason'] or row['state']}, {row['candidates']} candidates", flush=True)
+                notice = f" ({row['notice']})" if row["notice"] else ""
+                said = f"{row['reason'] or row['state']}, {row['candidates']} candidates{notice}"
+                print(f"{row['problem']}: {said}", flush=True)
     except KeyboardInterrupt:
         print("Interrupted; the same command goes on.", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -62,27 +82,54 @@ def sampled_rows(
     files: list[Path], out: Path, samples: int, options: Options, target: Path | None
 ) -> Iterator[dict[str, Any]]:
     """Sample problem after problem, and tell of each."""
-    from rag_kernels.budget import BudgetExhaustedError, Ledger
     from rag_kernels.eval.problem import load_problem
+    from rag_kernels.long_runs.sampling import batch_id, mend
+
+    batch = batch_id(mend(out))
+
+    def begin(file: Path) -> tuple[str, Ask]:
+        problem = load_problem(file)
+        return problem.id, lambda sampler, ledger: sampler.sample(problem, samples, ledger, batch=batch)
+
+    yield from _rows([(file.stem, partial(begin, file)) for file in files], out, options, target)
+
+
+def sampled_after(
+    after: Path, out: Path, samples: int, options: Options, target: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Go on with run after run by their verdicts, and tell of each."""
+    from rag_kernels.long_runs.sampling import Verdicts, read_verdicts
+
+    def begin(one: Verdicts) -> tuple[str, Ask]:
+        return one.sampled.problem_id, lambda sampler, ledger: sampler.go_on(one, samples, ledger)
+
+    runs = read_verdicts(after)
+    yield from _rows([(one.sampled.problem.name, partial(begin, one)) for one in runs], out, options, target)
+
+
+def _rows(
+    waiting: Sequence[tuple[str, Callable[[], tuple[str, Ask]]]], out: Path, options: Options, target: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Write a line of the file for each that it lacks; each is a name, and what gives the problem's id and its work."""
+    from rag_kernels.budget import BudgetExhaustedError, Ledger
     from rag_kernels.eval.records import ProblemError
-    from rag_kernels.long_runs.sampling import batch_id, mend, write_line
+    from rag_kernels.long_runs.sampling import mend, write_line
     from rag_kernels.records import Budget, WriterError
     from rag_kernels.wiring import open_sampler
 
-    there = mend(out)
-    known, batch = {done.problem.id: len(done.drafts) for done in there}, batch_id(there)
+    known = {done.problem_id: len(done.drafts) for done in mend(out)}
     ledger = Ledger(Budget(1, options.budget_seconds, options.budget_tokens, options.budget_usd))
     with open_sampler(options, target) as sampler:
-        for file in files:
-            row: dict[str, Any] = {"problem": file.stem, "state": "sampled", "candidates": 0, "reason": ""}
+        for name, begin in waiting:
+            row: dict[str, Any] = {"problem": name, "state": "sampled", "candidates": 0, "reason": "", "notice": ""}
             try:
-                problem = load_problem(file)
-                if problem.id in known:
-                    yield row | {"state": "there already", "candidates": known[problem.id]}
+                problem_id, ask = begin()
+                if problem_id in known:
+                    yield row | {"state": "there already", "candidates": known[problem_id]}
                     continue
-                found = sampler.sample(problem, samples, ledger, batch=batch)
+                found = ask(sampler, ledger)
                 write_line(out, found)
-                row["candidates"] = len(found.drafts)
+                row |= {"candidates": len(found.told[-1].drafts or ()), "notice": found.notice}
             except BudgetExhaustedError as error:
                 yield row | {"state": "stopped", "reason": str(error)}
                 return

@@ -24,6 +24,7 @@ from rag_kernels.eval.records import Passed, Problem, ProblemError
 from rag_kernels.eval.told import told_speedup
 from rag_kernels.experiments.bootstrap import Interval, ratio_interval, share_interval
 from rag_kernels.options import Options
+from rag_kernels.records import NoDraftError, WriterError
 from rag_kernels.run import standings
 from rag_kernels.run.session import Session
 from rag_kernels.text.likeness import NEAR_COPY, likeness
@@ -50,6 +51,8 @@ class AblationTrial:
     shown: int  # different exemplars
     likest: float | None  # likeness of the winner and the exemplar that is most like it
     failure: str = ""  # why the problem could not be worked on; it counts for no arm
+    first: bool = False  # was the first candidate right
+    tokens: int = 0  # of all requests to models, estimated where a provider does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Arm:
     arm: RetrievalMode
     problems: int
     solved: Interval
+    first: Interval  # at the first candidate
     faster: Interval
     speedup: Interval
     over_off: Interval | None
@@ -66,6 +70,7 @@ class Arm:
     shown: float  # exemplars a trial
     likest: float | None  # the median of the winners
     near_copies: int
+    tokens: float  # a trial
 
 
 def ablate(
@@ -95,7 +100,9 @@ def _trial(problem: Problem, session: Session, source: Archive) -> AblationTrial
         try:
             for _ in session.generate(problem, run):
                 pass
-        except ProblemError as error:
+        except NoDraftError as error:
+            log.warning("%s", error)  # which is what came of it
+        except (ProblemError, WriterError) as error:  # the same command tries again what a model's server broke
             failure = str(error)
     attempts = session.archive.attempts(run.id)
     best = standings.winner(attempts)
@@ -116,6 +123,8 @@ def _trial(problem: Problem, session: Session, source: Archive) -> AblationTrial
         shown=len(exemplars),
         likest=likest,
         failure=failure,
+        first=bool(attempts) and isinstance(attempts[0].judged.verdict, Passed),
+        tokens=sum(call.prompt_tokens + call.completion_tokens for call in session.archive.calls(run.id)),
     )
 
 
@@ -157,6 +166,7 @@ def _arm(arm: RetrievalMode, of_arm: dict[RetrievalMode, dict[str, list[Ablation
         arm=arm,
         problems=len(own),
         solved=share_interval([mean(float(t.solved) for t in group) for group in own.values()]),
+        first=share_interval([mean(float(t.first) for t in group) for group in own.values()]),
         faster=share_interval([mean(float(t.speedup > 1) for t in group) for group in own.values()]),
         speedup=ratio_interval(gains, None),
         over_off=over("off"),
@@ -164,4 +174,5 @@ def _arm(arm: RetrievalMode, of_arm: dict[RetrievalMode, dict[str, list[Ablation
         shown=sum(t.shown for t in trials) / max(len(trials), 1),
         likest=likest[len(likest) // 2] if likest else None,
         near_copies=sum(share >= NEAR_COPY for share in likest),
+        tokens=sum(t.tokens for t in trials) / max(len(trials), 1),
     )

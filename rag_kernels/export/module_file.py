@@ -6,23 +6,30 @@ Comes in: an attempt and a path. Goes out: a file. Knows nothing of the search.
 from __future__ import annotations
 
 import pprint
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rag_kernels.archive.records import Attempt
-from rag_kernels.eval.records import FunctionalProblem, Passed, TensorArgument
+from rag_kernels.eval.records import Contract, FunctionalProblem, Passed, TensorArgument
+from rag_kernels.export.runtime import CompiledForward
 
 MODULE = """\
 # {summary}
-# Written by rag-kernels. `ModelNew` takes the place of `Model` below; for calls other than the one that was verified
-# (other shapes, dtypes, constructor arguments, gradients) it falls back to `Model`.{mutated}
+# Written by rag-kernels. `ModelNew` takes the place of `Model` below; for calls other than those that were verified
+# (other sizes, dtypes, constructor arguments, attributes, gradients) it falls back to `Model`, with one warning that
+# says why; `kernel_used` and `kernel_reason` tell it of the last call.
 
 {problem}
 
 # ---- the kernel ----
 
+from rag_kernels.export.drop_in import DropIn  # noqa: E402
 from rag_kernels.export.runtime import CompiledForward  # noqa: E402
 
 KERNEL = {source}
+
+FUNCTIONAL = {functional}
 
 COMPILED = CompiledForward(
     KERNEL,
@@ -32,18 +39,17 @@ COMPILED = CompiledForward(
     constants={constants},
     outputs={outputs},
     train_mode_only={train_mode_only},
+    any_alignment={any_alignment},
+    name={name!r},
+    functional=FUNCTIONAL,
+    not_written={not_written!r},
 )
+COMPILED.op  # torch.ops.rag_kernels.{name}
 
 
-class ModelNew(Model):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._as_verified = not kwargs and repr(list(args)) == repr(list(get_init_inputs()))
-
-    def forward(self, *args, **kwargs):
-        if self._as_verified and not kwargs and COMPILED.fits(self, args):
-            return COMPILED(self, args)
-        return super().forward(*args, **kwargs)
+class ModelNew(DropIn, Model):
+    COMPILED = COMPILED
+    VERIFIED = staticmethod(get_init_inputs)
 """
 
 
@@ -55,31 +61,90 @@ def write_module(attempt: Attempt, out: Path) -> Path:
 
 def module_text(attempt: Attempt) -> str:
     """The text of an importable module: the problem, the kernel, and `ModelNew`."""
-    problem, candidate = attempt.problem, attempt.candidate
-    constants = dict(problem.constants) if candidate.tier == "composed" else dict(problem.abi_constants)
-    mutated = f"\n# It does not update {', '.join(problem.mutated)}." if problem.mutated else ""
+    made = compiled_of(attempt)
     return MODULE.format(
         summary=_summary(attempt),
-        mutated=mutated,
-        problem=problem.problem.source.rstrip(),
-        source=_literal(candidate.source),
-        tier=candidate.tier,
-        backend=candidate.backend,
-        arguments=pprint.pformat(_arguments(problem), width=100),
-        constants=pprint.pformat(constants, width=100, sort_dicts=False),
-        outputs=[(o.shape, o.dtype) for o in problem.outputs],
-        train_mode_only=bool(problem.mutated),
+        problem=attempt.problem.problem.source.rstrip(),
+        source=literal(made.source),
+        functional=literal(made.functional),
+        name=made.name,
+        tier=made.tier,
+        backend=made.backend,
+        arguments=pprint.pformat(made.arguments, width=100),
+        constants=pprint.pformat(made.constants, width=100, sort_dicts=False),
+        outputs=pprint.pformat(made.outputs, width=100),
+        train_mode_only=made.train_mode_only,
+        any_alignment=made.any_alignment,
+        not_written=made.not_written,
     )
 
 
-def _arguments(problem: FunctionalProblem) -> list[tuple[str, str, tuple[int, ...], str]]:
-    return [
-        (a.role, a.path, a.spec.shape, a.spec.dtype) if isinstance(a, TensorArgument) else ("scalar", a.path, (), "")
-        for a in problem.arguments
+def compiled_of(attempt: Attempt) -> CompiledForward:
+    """Return the kernel of an attempt with the calls that it serves: free sizes where its contract has them."""
+    problem, candidate = attempt.problem, attempt.candidate
+    arguments, outputs = _with_free_sizes(problem, _contract(attempt))
+    return CompiledForward(
+        candidate.source,
+        tier=candidate.tier,
+        backend=candidate.backend,
+        arguments=arguments,
+        constants=dict(problem.constants) if candidate.tier == "composed" else dict(problem.abi_constants),
+        outputs=outputs,
+        train_mode_only=bool(problem.mutated),
+        any_alignment=_any_alignment(attempt),
+        name=_operator_name(attempt),
+        functional=problem.source,
+        not_written=(*problem.mutated, *(f"input {path}" for path in problem.written)),
+    )
+
+
+def _with_free_sizes(
+    problem: FunctionalProblem, contract: Contract | None
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Return arguments and outputs, with free sizes unless constants follow them, or outputs do not."""
+    tensors = iter(contract.tensors) if contract is not None and _free(contract) and not problem.mutated else None
+    arguments: list[tuple[Any, ...]] = []
+    for a in problem.arguments:
+        if isinstance(a, TensorArgument):
+            free = (_sizes(next(tensors).shape),) if tensors else ()
+            arguments.append((a.role, a.path, a.spec.shape, a.spec.dtype, *free))
+        else:
+            arguments.append(("scalar", a.path, a.value, type(a.value).__name__))
+    made = contract.outputs if contract is not None and tensors else [()] * len(problem.outputs)
+    outputs = [
+        (o.shape, o.dtype, _sizes(free)) if free else (o.shape, o.dtype)
+        for o, free in zip(problem.outputs, made, strict=True)
     ]
+    return arguments, outputs
 
 
-def _literal(source: str) -> str:
+def _free(contract: Contract) -> bool:
+    named = any(not size.isdigit() for tensor in contract.tensors for size in tensor.shape)
+    told = bool(contract.outputs) and not any("?" in shape for shape in contract.outputs)
+    return named and told and not contract.following
+
+
+def _sizes(shape: Sequence[str]) -> tuple[int | str, ...]:
+    return tuple(int(size) if size.isdigit() else size for size in shape)
+
+
+def _contract(attempt: Attempt) -> Contract | None:
+    verdict = attempt.judged.verdict
+    return verdict.contract if isinstance(verdict, Passed) else None
+
+
+def _any_alignment(attempt: Attempt) -> bool:
+    """Whether it was seen to be right for tensors that begin at any element; else they are copied to where it was."""
+    held = _contract(attempt)
+    return held is not None and held.alignment == "element"
+
+
+def _operator_name(attempt: Attempt) -> str:
+    """One operator a kernel and problem: the same source may solve others, at other sizes."""
+    return f"{attempt.candidate.id}_{attempt.problem.problem.id}"
+
+
+def literal(source: str) -> str:
     """Readable triple quotes, unless the text does not fit between them."""
     return repr(source) if "'''" in source or source.endswith("\\") else f"r'''{source}'''"
 

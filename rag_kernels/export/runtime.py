@@ -1,14 +1,14 @@
 """A verified kernel as the forward of a module: what the files written by `--out best.py` import.
 
 Comes in: the kernel's source and the parameterized call it was verified for. Goes out: tensors. Builds on first use,
-from the cache when it can. Says when a call is not the one that was verified, so that the caller can fall back.
+from the cache when it can. Says when a call is not one that was verified, so that the caller can fall back.
 """
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,93 +18,172 @@ from rag_kernels.eval.build.compile import BuildError, build, toolchain
 from rag_kernels.eval.build.composed_forward import Kernels, composed_forward
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Backend, MachineError, Tier
+from rag_kernels.export.launch import Launch
+from rag_kernels.export.served import NONE, Argument, Output, Reason, Served, Sizes, placed
+from rag_kernels.export.torch_operator import operator_of
 
 if TYPE_CHECKING:
     import torch
 
-Shape = tuple[int, ...]
+Agreed = Callable[[tuple[Sizes, ...]], Reason]
 
 
 @dataclass(frozen=True)
 class CompiledForward:
-    """`arguments` are (role, path, shape, dtype) in the order of the call; scalars have role "scalar"."""
+    """`arguments` and `outputs` are as `served.Argument` and `served.Output`, in the order of the call."""
 
     source: str
     tier: Tier
     backend: Backend
-    arguments: Sequence[tuple[str, str, Shape, str]]
+    arguments: Sequence[tuple[Any, ...]]
     constants: dict[str, Any]
-    outputs: Sequence[tuple[Shape, str]]
+    outputs: Sequence[tuple[Any, ...]]
     train_mode_only: bool = False
-
-    def fits(self, module: torch.nn.Module, inputs: Sequence[Any]) -> bool:
-        """Whether this is the call that was verified: shapes, dtypes, device, and no gradients wanted."""
-        import torch
-
-        values = self._values(module, inputs)
-        reason = ""
-        if values is None or (self.train_mode_only and not module.training):
-            reason = "other inputs or another mode than it was verified for"
-        elif torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
-            reason = "gradients are wanted, and it has none (use torch.no_grad())"
-        if reason:
-            warnings.warn(f"The compiled kernel is not used: {reason}.", stacklevel=3)
-        return not reason
-
-    def __call__(self, module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
-        import torch
-
-        given = self._values(module, inputs)
-        if given is None:
-            raise ValueError("The kernel was verified for other inputs; ask `fits` first.")
-        values = [v.detach().contiguous() if isinstance(v, torch.Tensor) else v for v in given]
-        if self.tier == "composed":
-            return self._forward(*values, **self.constants)
-        device = "cuda" if self.backend == "cuda" else "cpu"
-        results = [torch.empty(shape, dtype=getattr(torch, dtype), device=device) for shape, dtype in self.outputs]
-        self._forward(*values, *self.constants.values(), *results)
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def _values(self, module: torch.nn.Module, inputs: Sequence[Any]) -> list[Any] | None:
-        """The arguments of the call, or None when one has another form than was verified."""
-        import torch
-        from torch.utils import _pytree as pytree
-
-        leaves = pytree.tree_leaves(tuple(inputs))
-        taken = {int(path) for role, path, _, _ in self.arguments if role in ("input", "scalar")}
-        if any(leaf is not None for i, leaf in enumerate(leaves) if i not in taken):
-            return None  # None was recorded there, or a string, which is not known here
-        values: list[Any] = []
-        for role, path, shape, dtype in self.arguments:
-            held = role in ("parameter", "buffer")
-            if not held and int(path) >= len(leaves):
-                return None
-            value = operator.attrgetter(path)(module) if held else leaves[int(path)]
-            if role != "scalar" and not (
-                isinstance(value, torch.Tensor)
-                and (tuple(value.shape), value.dtype, value.device.type) == (shape, getattr(torch, dtype), self.backend)
-            ):
-                return None
-            values.append(value)
-        return values
+    name: str = ""  # of the torch operator; empty in files written before there was one
+    any_alignment: bool = False  # of the contract: tensors may begin at any element
+    functional: str = ""  # text with `module_fn`, whose gradients are the operator's
+    not_written: tuple[str, ...] = ()  # what the module's own forward writes to, and the kernel does not
 
     @cached_property
-    def _forward(self) -> Callable[..., Any]:
-        import tvm_ffi
+    def served(self) -> Served:
+        """The calls that it serves."""
+        arguments = [Argument(*argument) for argument in self.arguments]
+        return Served(arguments, [Output(*output) for output in self.outputs], self.backend)
 
+    @property
+    def state_paths(self) -> list[str]:
+        """Where in the module the tensors are that the kernel is given."""
+        return [a.path for a in self.served.arguments if a.role in ("parameter", "buffer")]
+
+    def result_or_reason(self, module: torch.nn.Module, leaves: Sequence[Any], agreed: Agreed) -> tuple[Any, Reason]:
+        """Return the kernel's result, or why the call is not one that it serves. Raises MachineError: no build.
+
+        `agreed` is asked about the outputs' sizes when a call is the first with its sizes.
+        """
+        import torch
+
+        served = self.served
+        reason = served.mode()
+        if reason.text:
+            return None, reason
+        if self.train_mode_only and not module.training:
+            return None, Reason("training", "training is False, and it was verified in train mode.")
+        values = served.values(module, leaves)
+        if isinstance(values, Reason):
+            return None, values
+        sizes, reason = served.outputs_of(values, agreed)
+        if not reason.text and torch.is_grad_enabled():
+            reason = served.graded(values)
+        return (None, reason) if reason.text else (self.run(values, sizes), NONE)
+
+    def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
+        """Call the kernel on the device of its tensors; raises MachineError when it cannot be built here."""
+        if self.tier != "composed":
+            return self._launch.run(values, sizes)
+        import torch
+
+        device = values[self.served.tensors[0]].device
+        with torch.no_grad(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            given = [placed(v, self.any_alignment).detach() if isinstance(v, torch.Tensor) else v for v in values]
+            return self._forward(*given, **self.constants)
+
+    def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> Any:
+        """Return the operator's result where its contract holds, else None; every condition becomes a guard."""
+        import torch
+
+        if torch.is_autocast_enabled(self.backend) or self.train_mode_only or self.not_written:
+            return None
+        values = self.served.values_traced(module, leaves)
+        if values is None or not self.served.serves_shapes(values):
+            return None
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if any(tensor.device.type != self.backend for tensor in tensors):
+            return None
+        graded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        if graded and not self.served.as_verified(values):
+            return None  # the operator's gradients are those of the verified sizes
+        return self.op(*values)
+
+    @cached_property
+    def op(self) -> Callable[..., Any]:
+        """The kernel as a torch operator, registered when the file is imported."""
+        return operator_of(self)
+
+    @cached_property
+    def _launch(self) -> Launch:
+        constants = self.constants.values()
+        return Launch(self.name, self.served, tuple(constants), lambda: self._forward, any_alignment=self.any_alignment)
+
+    @property
+    def _forward(self) -> Callable[..., Any]:
+        arch = self._arch()
+        made = self._forwards.get(arch)
+        if made is None:
+            made = self._forwards[arch] = self._built(arch)
+        return made
+
+    @cached_property
+    def _forwards(self) -> dict[str, Callable[..., Any]]:
+        """The loaded kernel by the architecture that it was built for."""
+        return {}
+
+    def _built(self, arch: str) -> Callable[..., Any]:
         text = kernels_text(self.source) if self.tier == "composed" else self.source
-        [built] = build([(text, self.backend)], tools=toolchain(self._arch()), cache=default_cache())
+        [built] = build([(text, self.backend)], tools=toolchain(arch), cache=default_cache())
         if isinstance(built, BuildError):
             raise MachineError(f"The kernel does not build on this machine: {built.reason}\n{built.log}")
-        library = tvm_ffi.load_module(str(built.library))
+        try:
+            import tvm_ffi
+
+            library = tvm_ffi.load_module(str(built.library))
+        except (ImportError, OSError, RuntimeError) as error:
+            raise MachineError(f"The kernel was built and cannot be loaded on this machine: {error}") from error
         if self.tier != "composed":
-            return library.get_function("forward")
+            function: Callable[..., Any] = library.get_function("forward")
+            return function
         return composed_forward(self.source, Kernels(library))
 
     def _arch(self) -> str:
-        import torch
-
         if self.backend == "cpu":
             return "sm_90"
+        import torch
+
         major, minor = torch.cuda.get_device_capability()
         return f"sm_{major}{minor}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs: not what was built or registered here."""
+        made = ("served", "op", "_launch", "_forwards")
+        return {name: value for name, value in vars(self).items() if name not in made}
+
+    # What files written before December 2026 call.
+
+    def fits(self, module: torch.nn.Module, inputs: Sequence[Any]) -> bool:
+        """Whether this is the call that was verified; warns where it is not."""
+        import torch
+
+        values = self._old_values(module, inputs)
+        reason = values if isinstance(values, Reason) else self.served.mode()
+        if not reason.text and self.train_mode_only and not module.training:
+            reason = Reason("training", "training is False, and it was verified in train mode.")
+        if not reason.text and torch.is_grad_enabled():
+            reason = self.served.graded(values)
+        if reason.text:
+            warnings.warn(f"The compiled kernel is not used: {reason.text}", stacklevel=3)
+        return not reason.text
+
+    def __call__(self, module: torch.nn.Module, inputs: Sequence[Any]) -> Any:
+        """Run the kernel; raises ValueError for a call that it does not serve."""
+        values = self._old_values(module, inputs)
+        if isinstance(values, Reason):
+            raise ValueError(f"The kernel was verified for other inputs: {values.text} Ask `fits` first.")
+        return self.run(values, self.served.sizes_made(values))
+
+    def _old_values(self, module: torch.nn.Module, inputs: Sequence[Any]) -> list[Any] | Reason:
+        from torch.utils import _pytree as pytree
+
+        values = self.served.values(module, pytree.tree_leaves(tuple(inputs)))
+        if isinstance(values, Reason):
+            return values
+        reason = self.served.other(values)
+        return reason if reason.text else values

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rag_kernels.eval.machine.ceilings import product_gflops
+from rag_kernels.eval.machine.ceilings import product_gflops, product_rate
 from rag_kernels.eval.machine.device import bytes_us, floor_us
 from rag_kernels.eval.records import Counters, Device, Features, Measurement, Passed
 
@@ -92,12 +92,12 @@ class Bottleneck:
         return tuple(dict.fromkeys(REMEDIES[self.kind].split()))
 
 
-def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottleneck:
+def bottleneck_of(verdict: Passed, features: Features, device: Device, precision: str = "strict") -> Bottleneck:
     """Return the first that applies: a call too short to matter, a library that does the work, what ncu counted, or
-    the ceiling that makes the floor.
+    the ceiling that makes the floor. `precision` is the lowest that products may be computed in.
     """
     measured = verdict.measurement
-    ridge = product_gflops(features, device) / device.bandwidth_gbs
+    ridge = product_gflops(features, device, precision) / device.bandwidth_gbs
     reached = f"at {measured.floor_fraction:.0%} of its floor"
     if measured.candidate_us < SHORT_US and measured.floor_fraction < FAR:
         return Bottleneck("overhead", f"a call of {measured.candidate_us:.0f} us {reached}", ridge)
@@ -108,22 +108,38 @@ def bottleneck_of(verdict: Passed, features: Features, device: Device) -> Bottle
     if verdict.counters is not None:
         kind, figure, _ = counted(verdict.counters)
         return Bottleneck(kind, f"{figure}, {reached}", ridge)
-    if bound(features, device) == "arithmetic":
+    if bound(features, device, precision) == "arithmetic":
         return Bottleneck("arithmetic", f"arithmetic, {reached}", ridge)
     return Bottleneck("memory", f"memory bandwidth, {reached}", ridge)
 
 
-def bound(features: Features, device: Device) -> str:
+def bound(features: Features, device: Device, precision: str = "strict") -> str:
     """Return which ceiling of the machine makes the floor."""
-    return "memory bandwidth" if bytes_us(features, device) >= floor_us(features, device) else "arithmetic"
+    of_bytes = bytes_us(features, device) >= floor_us(features, device, precision)
+    return "memory bandwidth" if of_bytes else "arithmetic"
 
 
-def recommendation(verdict: Passed, features: Features, device: Device) -> str:
-    """Return what to do about the bottleneck, and only that: one figure and one direction."""
+def recommendation(verdict: Passed, features: Features, device: Device, precision: str = "strict") -> str:
+    """Return what to do about the bottleneck, and only that: one figure and one direction.
+
+    A kernel is near the floor only where it is not slower than a baseline: what PyTorch does is possible.
+    """
     measured = verdict.measurement
+    if measured.speedup < 1:
+        faster = "eager PyTorch" if measured.speedup == measured.speedup_eager.median else "torch.compile"
+        ahead = f"{faster} is {1 / measured.speedup:.2f} times as fast, so there is more to gain. "
+        return ahead + _direction(verdict, features, device, precision)
     if measured.floor_fraction > NEAR:
-        return "It is near the floor of this machine; little is left to gain."
-    held = bottleneck_of(verdict, features, device)
+        return (
+            f"It is near the floor that follows from measured rates ({measured.floor_fraction:.0%} of it): "
+            "little is left to gain."
+        )
+    return _direction(verdict, features, device, precision)
+
+
+def _direction(verdict: Passed, features: Features, device: Device, precision: str) -> str:
+    measured = verdict.measurement
+    held = bottleneck_of(verdict, features, device, precision)
     if held.kind == "overhead":
         return (
             f"A call of {measured.candidate_us:.0f} us is mostly launching, waking threads and arguments: do all of it "
@@ -138,7 +154,7 @@ def recommendation(verdict: Passed, features: Features, device: Device) -> str:
         _, figure, direction = counted(verdict.counters)
         return f"ncu, {_kernel(verdict.counters)}: {figure}: {direction}."
     if held.kind == "arithmetic":
-        return _arithmetic(measured, features, device)
+        return _arithmetic(measured, features, device, precision)
     moved = measured.candidate_us * device.bandwidth_gbs * 1e3 / max(features.bytes_moved, 1)
     return (
         f"Memory bandwidth is the ceiling; in its time the machine could move the unavoidable bytes {moved:.1f} "
@@ -183,10 +199,16 @@ def _kernel(c: Counters) -> str:
     return c.kernel if c.kernels == 1 else f"{c.kernel} ({c.time_share:.0%} of the time of {c.kernels} kernels)"
 
 
-def _arithmetic(measured: Measurement, features: Features, device: Device) -> str:
+def _arithmetic(measured: Measurement, features: Features, device: Device, precision: str) -> str:
     reached = (features.flops + features.pointwise_flops) / (measured.candidate_us * 1e3)
+    name, rate = product_rate(features, device, precision)
+    did = f"does {reached:.3g} of the {rate:.0f} GFLOP/s that products in {name} reached here"
+    if device.backend == "cuda":
+        return (
+            f"Arithmetic is the ceiling, and it {did}; look for products that do not run on tensor cores, operands "
+            "that are not there in time (tiles that are copied ahead, more stages, larger tiles a block), and idle SMs."
+        )
     return (
-        f"Arithmetic is the ceiling, and it does {reached:.3g} of the {product_gflops(features, device):.0f} GFLOP/s "
-        "that were measured here; look for scalar code where SIMD or tensor instructions fit, missing register and "
-        "cache blocking, and idle cores."
+        f"Arithmetic is the ceiling, and it {did}; look for scalar code where SIMD fits, missing register and cache "
+        "blocking, and idle cores."
     )

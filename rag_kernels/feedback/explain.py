@@ -25,11 +25,14 @@ from rag_kernels.eval.records import (
     verdict_name,
 )
 from rag_kernels.feedback.bottleneck import recommendation
+from rag_kernels.text.wording import shorten
 
 ERRORS_SHOWN = 4
 CONTEXT_LINES = 4
 LOG_CHARS = 1800
 HISTORY_LINES = 12
+REASON_CHARS = 200
+IDEA_CHARS = 240
 
 _ERROR_LINE = re.compile(r"\berror\b\s*[:#]|: fatal error|undefined reference|\berror\s*:", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(In file included from|from |compilation terminated|\d+ errors? detected)")
@@ -60,13 +63,13 @@ def timing(m: Measurement) -> str:
     )
 
 
-def explain(verdict: Verdict, *, device: Device, features: Features) -> str:
+def explain(verdict: Verdict, *, device: Device, features: Features, precision: str = "strict") -> str:
     """Return a paragraph on what happened to a candidate, which ends with what to look at."""
     match verdict:
         case Passed():
             notes = f" Notes of the judge: {'; '.join(verdict.notes)}." if verdict.notes else ""
             took = _against_baselines(verdict.measurement)
-            next_step = recommendation(verdict, features, device)
+            next_step = recommendation(verdict, features, device, precision)
             return f"It is right ({verdict.label}) and takes {took}{notes} {next_step}"
         case Compiled():
             return f"It compiles; it was not run: {_sentence(verdict.reason)}"
@@ -77,8 +80,8 @@ def explain(verdict: Verdict, *, device: Device, features: Features) -> str:
         case Wrong():
             return (
                 f"It runs, but the numbers are wrong: {_sentence(verdict.reason)} The inputs were of the class "
-                f'"{verdict.input_class}"; where: {verdict.where}; its error is {verdict.error_ratio:.3g} times what '
-                "float32 PyTorch has against float64."
+                f'"{verdict.input_class}"; where: {verdict.where}; its error is {verdict.error_ratio:.3g} times '
+                "PyTorch's own against float64."
             )
         case Crashed():
             log = f"\n\n```\n{trim_log(verdict.log)}\n```" if verdict.log.strip() else ""
@@ -121,8 +124,15 @@ def _line(attempt: Attempt) -> str:
     if isinstance(verdict, Passed):
         outcome = timing(verdict.measurement)
     else:
-        outcome = f"{verdict_name(verdict).replace('_', ' ')}: {verdict.reason}"[:160]
-    return f"#{attempt.number} {outcome.rstrip('.')}. Idea: {' '.join(attempt.idea.split())[:240]}"
+        outcome = shorten(f"{verdict_name(verdict).replace('_', ' ')}: {_flat(verdict.reason)}", REASON_CHARS)
+    if isinstance(verdict, Wrong):
+        found = f'inputs "{verdict.input_class}", {verdict.where}, {verdict.error_ratio:.3g} times PyTorch\'s own error'
+        outcome = f"{outcome.rstrip('.')} ({shorten(found, REASON_CHARS)})"
+    return f"#{attempt.number} {outcome.rstrip('.')}. Idea: {shorten(_flat(attempt.idea), IDEA_CHARS)}"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _against_baselines(m: Measurement) -> str:

@@ -61,13 +61,13 @@ class NoCode:
     cost_usd: float | None
 
 
-def prompt(brief: Brief, branch: Branch, hardware: Sequence[str]) -> str:
-    values = prompt_values.problem_values(brief, hardware)
+def prompt(brief: Brief, branch: Branch, hardware: Sequence[str], precision: str) -> str:
+    values = prompt_values.problem_values(brief, hardware, precision)
     values["exemplars"] = prompt_values.exemplar_values(branch.shown)
     task = branch.task
     if isinstance(task, NewIdea):
         return render("implement", **values, idea=task.text, share={"number": task.number, "of": task.of})
-    parents = [prompt_values.parent_values(p, brief) for p in task.parents]
+    parents = [prompt_values.parent_values(p, brief, precision) for p in task.parents]
     return render("improve", **values, task=task.kind, parents=parents)
 
 

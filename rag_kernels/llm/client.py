@@ -24,13 +24,13 @@ from rag_kernels.llm.request import (
     Message,
     ModelAnswer,
     RequestError,
-    estimate_tokens,
     price,
     prompt_text,
 )
 from rag_kernels.llm.request import request as ask_once
 from rag_kernels.records import Budget, WriterError
 from rag_kernels.text.redact import redact
+from rag_kernels.text.tokens import estimate_tokens
 
 log = logging.getLogger(__name__)
 

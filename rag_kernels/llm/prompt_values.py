@@ -5,17 +5,28 @@ Comes in: a `Brief`'s records. Goes out: plain values. Knows nothing of models a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from rag_kernels.archive.records import Attempt
-from rag_kernels.eval.machine.device import floor_us
-from rag_kernels.eval.records import Backend, FunctionalProblem, Passed, ScalarArgument, TensorSpec
+from rag_kernels.archive.records import Attempt, Trust
+from rag_kernels.eval.machine.ceilings import RATES, product_rate
+from rag_kernels.eval.machine.device import bytes_us, floor_us, target_of
+from rag_kernels.eval.records import (
+    Backend,
+    BaselineTimes,
+    Device,
+    FunctionalProblem,
+    Passed,
+    ScalarArgument,
+    TensorSpec,
+)
 from rag_kernels.eval.source_form import form_of
 from rag_kernels.feedback import explain
 from rag_kernels.feedback.bottleneck import bound
-from rag_kernels.llm.request import estimate_tokens
 from rag_kernels.records import Brief, Shown
+from rag_kernels.text.called import called_only
+from rag_kernels.text.tokens import estimate_tokens
 
 CPP_TYPES = {
     "float32": "float",
@@ -30,6 +41,12 @@ CPP_TYPES = {
 HALF_TYPES: dict[Backend, dict[str, str]] = {
     "cpu": {"float16": "rk::f16", "bfloat16": "rk::bf16"},
     "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16"},
+}
+TRUSTED: dict[Trust, str] = {
+    "claimed": "claimed by its maker and not judged here",
+    "compiled": "compiled, never run",
+    "verified": "right by this judge",
+    "confirmed": "right by this judge, twice",
 }
 Row = dict[str, str]
 
@@ -67,10 +84,17 @@ def composed_signature(problem: FunctionalProblem) -> str:
     return f"def forward({', '.join([*(a.name for a in problem.arguments), *keywords])}):"
 
 
-def problem_values(brief: Brief, hardware: Sequence[str] = ()) -> dict[str, Any]:
-    """Return all values that `problem.jinja` needs."""
+def contract_values(device: Device, precision: str = "strict") -> Row:
+    """Return all values that `system.jinja` needs."""
+    return {"backend": device.backend, "target": target_of(device.arch), "precision": precision}
+
+
+def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = "strict") -> dict[str, Any]:
+    """Return all values that `problem.jinja` needs. `precision` is the lowest that products may be computed in."""
     problem, device = brief.problem, brief.device
     features = problem.features
+    rate_name, rate = product_rate(features, device, precision)
+    floor, of_bytes = floor_us(features, device, precision), bytes_us(features, device)
     return {
         "name": problem.problem.name,
         "functional_source": problem.source.strip(),
@@ -78,12 +102,18 @@ def problem_values(brief: Brief, hardware: Sequence[str] = ()) -> dict[str, Any]
         "signature": signature(problem, device.backend),
         "composed_signature": composed_signature(problem),
         "device": device,
+        "target": target_of(device.arch),
+        "rates": rates(device),
+        "notice": problem.notice,
         "megabytes": f"{features.bytes_moved / 1e6:.3g}",
         "mflops": f"{(features.flops + features.pointwise_flops) / 1e6:.3g}",
-        "floor_us": f"{floor_us(features, device):.3g}",
-        "bound": bound(features, device),
+        "bytes_us": f"{of_bytes:.3g}",
+        "floor_us": f"{floor:.3g}",
+        "rate": f"{rate:.3g} GFLOP/s in {rate_name}",
+        "bound": bound(features, device, precision),
+        "floor_is_beaten": _fastest_baseline_us(brief) < floor,
         "hardware": "; ".join(hardware),
-        "baselines": baselines(brief.attempts),
+        "baselines": baselines(brief),
         "hint": brief.hint.strip(),
         "history": explain.history(brief.attempts),
         "lessons": brief.learnt.lessons,
@@ -91,19 +121,34 @@ def problem_values(brief: Brief, hardware: Sequence[str] = ()) -> dict[str, Any]
     }
 
 
-def baselines(attempts: Sequence[Attempt]) -> str:
-    """Return baseline times as measured beside the newest candidate that passed; empty before one has."""
-    for attempt in reversed(attempts):
-        verdict = attempt.judged.verdict
-        if isinstance(verdict, Passed):
-            m = verdict.measurement
-            compiled = f", torch.compile {m.compile_us:.0f} us" if m.compile_us is not None else ""
-            return f"eager {m.eager_us:.0f} us{compiled}"
-    return ""
+def rates(device: Device) -> str:
+    """Return the device's measured rates of products by dtype, those that are known."""
+    known = {name.removesuffix("_gflops"): getattr(device, name) for name in RATES if name.endswith("_gflops")}
+    return ", ".join(f"{rate:.3g} in {name}" for name, rate in known.items() if rate)
 
 
-def exemplar_values(shown: Sequence[Shown]) -> list[Row]:
-    """Return all values that `exemplars.jinja` needs."""
+def baselines(brief: Brief) -> str:
+    """Return baseline times: as measured beside the newest candidate that passed, else as timed before; or nothing."""
+    times = _baseline_times(brief)
+    if not times:
+        return ""
+    compiled = f", torch.compile {times[-1].compile_us:.0f} us" if times[-1].compile_us is not None else ""
+    return f"eager {times[-1].eager_us:.0f} us{compiled}"
+
+
+def _baseline_times(brief: Brief) -> list[BaselineTimes]:
+    measured = [a.judged.verdict.measurement for a in brief.attempts if isinstance(a.judged.verdict, Passed)]
+    before = [brief.baselines] if brief.baselines else []
+    return before + [BaselineTimes(m.eager_us, m.compile_us) for m in measured]
+
+
+def _fastest_baseline_us(brief: Brief) -> float:
+    times = _baseline_times(brief)
+    return min((us for t in times for us in (t.eager_us, t.compile_us) if us is not None), default=math.inf)
+
+
+def exemplar_values(shown: Sequence[Shown]) -> list[dict[str, Any]]:
+    """Return all values that `exemplars.jinja` needs: of sources what they call."""
     return [
         {
             "problem_name": s.kernel.problem_name,
@@ -111,40 +156,45 @@ def exemplar_values(shown: Sequence[Shown]) -> list[Row]:
             "why": ", ".join(s.exemplar.reasons) or "similar",
             "idea": " ".join(s.kernel.idea.split()),
             "language": form_of(s.kernel.candidate).language,
-            "source": s.kernel.source.strip(),
+            "source": called_only(s.kernel.source).strip(),
+            "gain": f"{s.lesson.gain:.2g}" if s.lesson else "",
+            "change": s.lesson.change if s.lesson else "",
         }
         for s in shown
     ]
 
 
 def within(shown: Sequence[Shown], tokens: int) -> tuple[Shown, ...]:
-    """Return the exemplars, in order, whose sources fit into the token budget; one that does not fit is left out
-    whole.
+    """Return the exemplars, in order, whose sources fit into the token budget as they are shown; one that does not fit
+    is left out whole.
     """
     kept: list[Shown] = []
     for s in shown:
-        need = estimate_tokens(s.kernel.source)
+        need = estimate_tokens(called_only(s.kernel.source) + (s.lesson.change if s.lesson else ""))
         if need <= tokens:
             kept.append(s)
             tokens -= need
     return tuple(kept)
 
 
-def parent_values(attempt: Attempt, brief: Brief) -> Row:
+def parent_values(attempt: Attempt, brief: Brief, precision: str = "strict") -> Row:
     """Return the values of a parent of a repair, an improvement or a recombination."""
     return {
         "title": f"Attempt {attempt.number}",
         "idea": " ".join(attempt.idea.split()),
         "language": form_of(attempt.candidate).language,
         "source": attempt.candidate.source.strip(),
-        "feedback": explain.explain(attempt.judged.verdict, device=brief.device, features=brief.problem.features),
+        "feedback": explain.explain(
+            attempt.judged.verdict, device=brief.device, features=brief.problem.features, precision=precision
+        ),
     }
 
 
 def _result(s: Shown) -> str:
     k = s.kernel
     speed = f"{k.speedup:.2f}x over the better of eager and torch.compile" if k.speedup is not None else "not timed"
-    return f"{k.label or k.tier}, {speed} on {k.device_name or 'an unknown device'}"
+    at_least = "at least " if k.at_least and k.speedup is not None else ""
+    return f"{k.label or k.tier}, {TRUSTED[k.trust]}: {at_least}{speed} on {k.device_name or 'an unknown device'}"
 
 
 def _row(name: str, what: str, cpp: str, value: str) -> Row:

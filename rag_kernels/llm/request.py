@@ -7,14 +7,10 @@ and is loaded by the first request.
 
 from __future__ import annotations
 
-import atexit
-import functools
 import importlib
 import json
-import math
 import os
 import shlex
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -23,12 +19,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag_kernels.eval.errors import Internal
+from rag_kernels.llm.program import run_program
 from rag_kernels.text.redact import redact
+from rag_kernels.text.tokens import estimate_tokens
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
 PROGRAM_PREFIX = "cmd:"
-CHARS_PER_TOKEN = 3.5  # code in English-trained tokenizers; used only where nothing better is known
 RETRY_STATUSES = frozenset({408, 409, 425, 429})
 KEY_NAMES = {
     "azure": "AZURE_API_KEY",
@@ -68,10 +65,6 @@ class RequestError(Internal):
         self.retry = retry
         self.billed = billed
         self.retry_after_s = retry_after_s
-
-
-def estimate_tokens(text: str) -> int:
-    return math.ceil(len(text) / CHARS_PER_TOKEN)
 
 
 def prompt_text(messages: Sequence[Message], model: str) -> str:
@@ -199,7 +192,7 @@ def _cost(litellm: Any, whole: Any, model: str) -> float | None:
     return float(litellm.completion_cost(completion_response=whole, model=model))
 
 
-_SLOWER = "Give it more time, or choose a faster model with --model."
+_SLOWER = "Give it more time with --reply-seconds, or choose a faster model with --model."
 _SERVER = "Try again later, or choose another model with --model."
 
 
@@ -258,30 +251,14 @@ def _ask_program(model: str, messages: Sequence[Message], *, timeout_s: float) -
     advice = f"Run it by hand to see what it says: {model.removeprefix(PROGRAM_PREFIX)}"
     if not command:
         raise RequestError("no program is named", "Write --model 'cmd:PROGRAM ARGS'.", retry=False, billed=False)
-    pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        code, out, err = run_program(command, prompt, timeout_s=timeout_s)
     except OSError as error:
         raise RequestError(f"the program does not start: {error}", advice, retry=False, billed=False) from None
-    end = functools.partial(_end_group, process)
-    atexit.register(end)  # Ctrl-C ends the main thread; the branch that waits here does not see it
-    try:
-        out, err = process.communicate(prompt.encode(), timeout=timeout_s)
     except subprocess.TimeoutExpired:
         raise RequestError(f"no reply within {timeout_s:g} s", _SLOWER, retry=False, billed=True) from None
-    finally:
-        atexit.unregister(end)
-        end()
-    if process.returncode != 0:
+    if code != 0:
         tail = err.decode(errors="replace").strip()[-400:]
-        reason = f"the program ended with code {process.returncode}: {tail}"
-        raise RequestError(reason, advice, retry=False, billed=True)
+        raise RequestError(f"the program ended with code {code}: {tail}", advice, retry=False, billed=True)
     text = redact(out.decode(errors="replace"))
     return ModelAnswer(text, estimate_tokens(prompt), estimate_tokens(text), None, estimated=True, truncated=False)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the program with all that it started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -29,7 +29,7 @@ from rag_kernels.llm.recorded import Recorded
 from rag_kernels.llm.request import Message
 from rag_kernels.llm.run_memory import RunMemory
 from rag_kernels.llm.templates import render
-from rag_kernels.records import Brief, Draft, Gained, Learnt, Past, Shown, Trial, WriterError
+from rag_kernels.records import Brief, Draft, Gained, Learnt, NoDraftError, Past, Shown, Trial, WriterError
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +38,18 @@ log = logging.getLogger(__name__)
 class Style:
     """Configure how an LLM writes.
 
-    `temperatures` are taken in turn by the branches; none leaves it to the provider. `implementations` are written of
-    each new idea. `exemplar_tokens` bounds the sources of exemplars in one prompt. `hardware` are facts of the device
-    for the prompt. `embed` compares ideas; without it only sources are compared.
+    `temperatures` are taken in turn by the branches; none leaves it to the provider. `exemplar_tokens` bounds the
+    sources of exemplars in one prompt. `hardware` are facts of the device for the prompt. `embed` compares ideas;
+    without it only sources are compared. `precision` is the lowest that products may be computed in.
     """
 
     temperatures: tuple[float, ...] = ()
     timeout_s: float = 600.0
     exemplar_tokens: int = 6000
-    implementations: int = 1
     hardware: tuple[str, ...] = ()
     embed: Embed | None = None
     seed: int = 0
+    precision: str = "strict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class LLMWriter:
         if not drafted and errors:
             raise next((e for e in errors if not isinstance(e, BudgetExhaustedError)), errors[0])
         if not drafted and empty:
-            raise WriterError(llm_branch.no_code(empty))
+            raise NoDraftError(llm_branch.no_code(empty))
         for message in dict.fromkeys([*map(str, errors), *(llm_branch.no_code([e]) for e in empty)]):
             log.warning("%s", message)
 
@@ -150,7 +150,9 @@ class LLMWriter:
         for number, task in enumerate(tasks, start=first):
             temperature = temperatures[number % len(temperatures)]
             branch = Branch(number, task, self._model(brief, number), temperature, self._exemplars(brief, number))
-            messages = self._messages(brief, llm_branch.prompt(brief, branch, self._style.hardware))
+            messages = self._messages(
+                brief, llm_branch.prompt(brief, branch, self._style.hardware, self._style.precision)
+            )
             place = self._recorded.place(branch.model, messages)
             if place is not None:
                 there.append((place, self._outcome(brief, branch, messages)))
@@ -190,10 +192,8 @@ class LLMWriter:
         return prompt_values.within(turned, self._style.exemplar_tokens)
 
     def _messages(self, brief: Brief, prompt: str) -> list[Message]:
-        return [
-            {"role": "system", "content": render("system", backend=brief.device.backend, device=brief.device)},
-            {"role": "user", "content": prompt},
-        ]
+        contract = render("system", **prompt_values.contract_values(brief.device, self._style.precision))
+        return [{"role": "system", "content": contract}, {"role": "user", "content": prompt}]
 
     def _ask(self, brief: Brief, model: str, messages: list[Message], purpose: str, temperature: float | None) -> Reply:
         """Return the recorded reply, if nothing was made of it yet, else the model's."""
@@ -209,20 +209,22 @@ class LLMWriter:
         return reply
 
     def _new_ideas(self, brief: Brief, branches: int) -> list[NewIdea]:
-        """Return new ideas for so many branches. When all were heard before, they are asked for once more."""
-        each = min(self._style.implementations, branches)
-        count = -(-branches // each)
+        """Return a new idea for each of so many branches; a model that has fewer has each implemented several times.
+
+        When all were heard before, they are asked for once more.
+        """
         for _ in range(2):
-            texts, reply = self._call_for_ideas(brief, count)
+            texts, reply = self._call_for_ideas(brief, branches)
             new = [text for text in texts if self._memory.takes_idea(brief, text)]
             if new:
                 break
         share = None if reply.cost_usd is None else reply.cost_usd / branches
+        each = -(-branches // len(texts))
         dealt = [NewIdea(text, reply.call_ids, share, number, each) for number in range(1, each + 1) for text in new]
         return dealt[:branches]
 
     def _call_for_ideas(self, brief: Brief, count: int) -> tuple[list[str], Reply]:
-        values = prompt_values.problem_values(self._so_far(brief), self._style.hardware)
+        values = prompt_values.problem_values(self._so_far(brief), self._style.hardware, self._style.precision)
         prompt = render("ideas", **values, count=count, exemplars=prompt_values.exemplar_values(brief.exemplars))
         reply = self._first_reply(brief, self._messages(brief, prompt))
         texts = llm_reply.ideas(reply.text, count)

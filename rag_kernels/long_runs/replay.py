@@ -111,7 +111,7 @@ def replay(run: Run, session: Session, *, writer: Writer, model: RecordedModel) 
             "Runs of `generate` and `grow` can be."
         )
     problem = told[0].brief.problem
-    functional = session.functionalize(problem.problem)
+    functional = session.promised(problem)
     if functional != problem:
         yield Differs(f"{problem.problem.name} is functionalized in another way than then")
     _remember(session.judge, recorded)

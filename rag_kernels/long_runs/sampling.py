@@ -8,12 +8,14 @@ an archive keeps of a run but its verdicts: prompts, replies, exemplars, drafts.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rag_kernels.archive.claims import take, written_for
 from rag_kernels.archive.protocol import Archive
@@ -21,14 +23,17 @@ from rag_kernels.archive.records import Attempt, BriefRecord, Claim, Imported, L
 from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import Judge
-from rag_kernels.eval.records import Device, Problem, ProblemError
+from rag_kernels.eval.records import Device, FunctionalProblem, Problem, ProblemError
+from rag_kernels.ingest.fitting import SCALED
 from rag_kernels.long_runs.side_by_side import Ended, run_side_by_side
 from rag_kernels.options import Options
-from rag_kernels.records import Brief, Budget, Draft, Shown, StreamingWriter, Writer
+from rag_kernels.records import Brief, Budget, Draft, Gained, Shown, StreamingWriter, Writer
 from rag_kernels.run import generate
 from rag_kernels.run.history import new_drafts
 from rag_kernels.run.journal import Answer, Journal, Told, read_journal, spent_before
 from rag_kernels.run.session import Session, new_run, run_setting
+
+log = logging.getLogger(__name__)
 
 COMMAND = "sample"
 IMPORTER = "sample"
@@ -49,11 +54,30 @@ class Sampled:
         return self.told[0].brief.problem.problem
 
     @property
+    def problem_id(self) -> str:
+        """Return the id of the problem that was asked for, which the judged one is a smaller version of at times."""
+        return str(run_setting(self.run, "problem_id"))
+
+    @property
+    def notice(self) -> str:
+        """Return in which way the sizes are not those of the file; empty where they are."""
+        told = self.told[0].brief.problem.notice
+        return told if told.startswith(SCALED) else ""
+
+    @property
     def drafts(self) -> list[Draft]:
         return [draft for told in self.told for draft in told.drafts or ()]
 
 
-codec.register(Told, Sampled, Imported, Problem)
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Hold what a judge elsewhere said of a sampled run, with the run: all that its writer needs to go on."""
+
+    sampled: Sampled
+    attempts: tuple[Attempt, ...]
+
+
+codec.register(Told, Sampled, Imported, Problem, Verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +97,49 @@ class Sampler:
         generate.require_verifiable(functional)
         run = self._cut_short(problem, count) or new_run(self.options, COMMAND, problem, samples=count, batch=batch)
         self.archive.start_run(run)
+        return self._written(run, functional, count, ledger)
+
+    def go_on(self, verdicts: Verdicts, count: int, ledger: Ledger) -> Sampled:
+        """Write up to `count` more candidates of a run by what came of the earlier ones: repair, improve, recombine.
+
+        The attempts are taken into the archive. A run some of whose drafts nobody has judged is returned as it is.
+        Raises WriterError when nothing came.
+        """
+        merge(verdicts.sampled, self.archive)
+        for attempt in verdicts.attempts:
+            self.archive.record_attempt(attempt)
+        run = verdicts.sampled.run
+        return self._written(run, verdicts.sampled.told[0].brief.problem, count, ledger)
+
+    def _written(self, run: Run, functional: FunctionalProblem, count: int, ledger: Ledger) -> Sampled:
+        """Ask for drafts, unless a brief was left open or unjudged, and return the run with all that it has."""
         journal, status = Journal(self.archive, run.id), "interrupted"
         try:
             left = journal.left()
             if not left:
-                shown, hint = tuple(self.retrieve(functional, ())), self.options.hint
-                left = [journal.number(Brief(run.id, functional, self.device, shown, (), hint, 1, count))]
+                left = [journal.number(self._brief(run, functional, journal, count))]
                 journal.ask(left[0])
             for told in left:
                 if told.drafts is None:
                     writer = self.make_writer(ledger)
                     if isinstance(writer, StreamingWriter):
                         writer.go_on(journal.past())
-                    journal.answer(told, new_drafts(writer.propose(told.brief), told.brief))
+                    drafts = new_drafts(writer.propose(told.brief), told.brief)
+                    gained = writer.gained(told.brief) if isinstance(writer, StreamingWriter) else Gained()
+                    journal.answer(told, drafts, gained)
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)
         return self._sampled(run)
+
+    def _brief(self, run: Run, functional: FunctionalProblem, journal: Journal, count: int) -> Brief:
+        attempts, past = tuple(self.archive.attempts(run.id)), journal.past()
+        number = 1 + max((told.brief.round for told in journal.told), default=0)
+        shown = tuple(self.retrieve(functional, attempts))
+        learnt, hint = past.gained.learnt, self.options.hint
+        return Brief(
+            run.id, functional, self.device, shown, attempts, hint, number, count, asked=journal.asked, learnt=learnt
+        )
 
     def _cut_short(self, problem: Problem, count: int) -> Run | None:
         for run in self.archive.runs(limit=1000):
@@ -138,6 +188,10 @@ def read_lines(path: Path) -> list[Sampled]:
 
     Raises ProblemError when the file cannot be read, or a line is not one of `rag-kernels sample`.
     """
+    return _decoded(path, "sampled", "sample")
+
+
+def _decoded(path: Path, key: str, command: str) -> list[Any]:
     try:
         lines = path.read_text().split("\n")
     except OSError as error:
@@ -145,12 +199,24 @@ def read_lines(path: Path) -> list[Sampled]:
     found = []
     for number, line in enumerate(lines[:-1], start=1):  # behind the last newline is nothing, or a part of a line
         try:
-            found.append(codec.decode(json.loads(line)["sampled"]))
+            found.append(codec.decode(json.loads(line)[key]))
         except (ValueError, KeyError, TypeError):
             raise ProblemError(
-                f"Line {number} of {path} is not what `rag-kernels sample` of this version writes."
+                f"Line {number} of {path} is not what `rag-kernels {command}` of this version writes."
             ) from None
     return found
+
+
+def write_verdicts(path: Path, sampled: Sampled, attempts: Sequence[Attempt]) -> None:
+    """Append what came of a sampled run, for `sample --after`."""
+    line = {"problem": sampled.problem.name, "verdicts": codec.encode(Verdicts(sampled, tuple(attempts)))}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_verdicts(path: Path) -> list[Verdicts]:
+    """Return what `write_verdicts` wrote; raises ProblemError as `read_lines` does."""
+    return _decoded(path, "verdicts", "eval --batch --verdicts")
 
 
 def mend(path: Path) -> list[Sampled]:
@@ -185,12 +251,14 @@ def merge(sampled: Sampled, archive: Archive) -> None:
         archive.record_call(call)
     for told in sampled.told:
         text = codec.dumps(replace(told.brief, attempts=()))
-        archive.record_brief(BriefRecord(sampled.run.id, told.number, text, 0))
+        archive.record_brief(BriefRecord(sampled.run.id, told.number, text, len(told.brief.attempts)))
         archive.record_drafts(sampled.run.id, told.number, codec.dumps(Answer(told.drafts or (), told.gained)))
 
 
 def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -> Iterator[Attempt]:
-    """Merge a run and judge its drafts; what was judged before is not judged again."""
+    """Merge a run and judge its drafts, at the sizes that their prompts named; what was judged before is not judged
+    again. Raises ProblemError where these sizes cannot be judged here.
+    """
     archive = session.archive
     merge(sampled, archive)
     spent = spent_before(archive, sampled.run.id)
@@ -198,7 +266,7 @@ def judge_sampled(sampled: Sampled, session: Session, *, confirm: bool = True) -
     return generate.generate(
         sampled.problem,
         run=sampled.run,
-        functionalize=session.functionalize,
+        functionalize=lambda _: session.promised(sampled.told[0].brief.problem),
         retrieve=session.retrieve,
         writer=SilentWriter("llm" if run_setting(sampled.run, "models") else "offline"),
         judge=session.judge,
@@ -233,12 +301,21 @@ def judge_side_by_side(sampled: Sequence[Sampled], session: Session, *, confirm:
         if not waiting:
             return None
         one = waiting.pop(0)
-        return one.run.id, _judging(one, session, confirm=confirm)
+        return one.run.id, judge_what_fits(one, session, confirm=confirm)
 
     for event in run_side_by_side(begin, lambda: session.at_once):
         if not isinstance(event, Ended):
             yield event
 
 
-def _judging(sampled: Sampled, session: Session, *, confirm: bool) -> Generator[Attempt, None, None]:
-    yield from judge_sampled(sampled, session, confirm=confirm)
+def judge_what_fits(sampled: Sampled, session: Session, *, confirm: bool = True) -> Generator[Attempt, None, None]:
+    """Judge a sampled run, and say at which sizes where they are not the file's; one that cannot be judged here is
+    passed over with a warning.
+    """
+    if sampled.notice:
+        log.warning("%s was %s; it is judged at these sizes.", sampled.problem.name, sampled.notice)
+    try:
+        yield from judge_sampled(sampled, session, confirm=confirm)
+    except ProblemError as error:
+        session.archive.finish_run(sampled.run.id, "interrupted")
+        log.warning("%s", error)

@@ -231,15 +231,16 @@ def arms_text(arms: Sequence[Arm]) -> str:
 
     lines = [
         "",
-        "| retrieval | problems | solved | faster than PyTorch | speed-up | over off | over random | exemplars |"
-        " likest exemplar | near-copies |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| retrieval | problems | solved | at the first candidate | faster than PyTorch | speed-up | over off |"
+        " over random | exemplars | likest exemplar | near-copies | tokens |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in arms:
-        cells = map(told, (arm.solved, arm.faster, arm.speedup, arm.over_off, arm.over_random))
+        cells = map(told, (arm.solved, arm.first, arm.faster, arm.speedup, arm.over_off, arm.over_random))
         like = "-" if arm.likest is None else percent(arm.likest)
         lines.append(
-            f"| {arm.arm} | {arm.problems} | {' | '.join(cells)} | {arm.shown:.1f} | {like} | {arm.near_copies} |"
+            f"| {arm.arm} | {arm.problems} | {' | '.join(cells)} | {arm.shown:.1f} | {like} | {arm.near_copies} "
+            f"| {arm.tokens:.0f} |"
         )
     return "\n".join(lines)
 

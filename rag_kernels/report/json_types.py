@@ -252,6 +252,7 @@ class SampledRow(TypedDict):
     state: str
     candidates: int
     reason: str
+    notice: str  # in which way its sizes are not those of the file; empty where they are
 
 
 class ScoreRow(TypedDict):
@@ -442,6 +443,13 @@ class CheckRow(TypedDict):
     next_step: str
 
 
+class AgentSetupRow(TypedDict):
+    """The files that tell a project's agents of the judge, and the lines that one has to be told by hand."""
+
+    written: list[str]
+    codex_toml: str
+
+
 class ErrorRow(TypedDict):
     """Why a command ended early, in a sentence."""
 
@@ -490,5 +498,6 @@ TYPES = {
     "without": JsonType(WithoutRow, ("zoo --ablate",)),
     "mutation": JsonType(MutationRow, ("mutate",)),
     "check": JsonType(CheckRow, ("doctor",)),
+    "agent_setup": JsonType(AgentSetupRow, ("agent-setup",)),
     "error": JsonType(ErrorRow, ("all",)),
 }

@@ -10,6 +10,7 @@ from typing import Unpack
 
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.archive.store import open_archive
+from rag_kernels.choices import Precision, RetrievalMode
 from rag_kernels.eval.records import FunctionalProblem, Passed
 from rag_kernels.feedback.bottleneck import Bottleneck, Kind, bottleneck_of
 from rag_kernels.ingest.embedder import load_embedder
@@ -48,14 +49,27 @@ def find_remedies(
     settings = options_of(options, str(archive))
     store, embedder = open_archive(settings.archive or None), load_embedder(settings.embedder)
     stock(store, embedder)
-    kernel = store.kernel(kernel_id)
+    return remedies(
+        Retriever(store, embedder), kernel_id, count=count, mode=settings.retrieval, precision=settings.precision
+    )
+
+
+def remedies(
+    retriever: Retriever,
+    kernel_id: str,
+    *,
+    count: int,
+    mode: RetrievalMode = "hybrid",
+    precision: Precision = "strict",
+) -> list[Hit]:
+    """Return the same from an archive that is open."""
+    archive = retriever.archive
+    kernel = archive.kernel(kernel_id)
     if kernel is None:
         raise ArchiveError(f"There is no kernel {kernel_id!r} in this archive; look it up with `search`.")
-    problem, judged = store.evaluation(kernel.id)
+    problem, judged = archive.evaluation(kernel.id)
     if not isinstance(judged.verdict, Passed):
         raise ArchiveError(f"{kernel.id} was never timed, so nothing is known of what holds it back: judge it first.")
-    held = bottleneck_of(judged.verdict, problem.features, judged.device)
+    held = bottleneck_of(judged.verdict, problem.features, judged.device, precision)
     limits = RetrievalLimits(backend=kernel.backend, exclude_kernel_ids=(kernel.id,))
-    return Retriever(store, embedder).search(
-        problem, mode=settings.retrieval, count=count, limits=limits, bottleneck=held
-    )
+    return retriever.search(problem, mode=mode, count=count, limits=limits, bottleneck=held)

@@ -29,10 +29,13 @@ from rag_kernels.retrieval.rank_fusion import diversify, fuse, jaccard
 from rag_kernels.retrieval.reasons import Reasons, tell
 from rag_kernels.retrieval.signals import Allowed, Query, Rows, candidates, make_query, names_of
 from rag_kernels.retrieval.weights import MOST, factors
+from rag_kernels.text.called import called_only
+from rag_kernels.text.likeness import NEAR_COPY, likeness
+from rag_kernels.text.tokens import estimate_tokens
 
+LEAST_RELEVANT = 0.7  # of a first place in one signal, with all weights: below it an exemplar has little to teach
 KEPT = 24  # candidates that are weighed for diversity
 BALANCE = 0.8  # relevance against diversity
-CHARS_PER_TOKEN = 3.0  # of code, on the safe side
 AT_RANDOM = Reasons(("drawn at random, as a control",), (), ())
 
 
@@ -97,9 +100,11 @@ class Retriever:
         bottleneck: Bottleneck | None = None,
         seed: int = 0,
         token_budget: int = 6000,
+        for_reading: bool = True,
     ) -> list[Shown]:
         """Return exemplars for a writer, best first; at most half (rounded up) of one graph as long as there are
-        others.
+        others. What their sources call fits the token budget. `for_reading` leaves out near-copies of better ones,
+        and what is hardly relevant.
 
         `off` shows none; `random` draws from all that may be shown and is the control of every ablation.
         """
@@ -110,8 +115,9 @@ class Retriever:
             found = self._drawn(corpus, query, limits, Random(f"{seed} {fp.problem.id}"), count)
         else:
             ranked = self._ranked(corpus, query, limits, mode, most=20 * KEPT, of_graph=max(count, KEPT))
-            found = _spread(corpus, query, ranked, count)
-        hits = self._affordable(corpus, found[: KEPT + 2 * count], count, token_budget)
+            least = LEAST_RELEVANT / MOST / len(names_of(mode, query)) if for_reading else 0.0
+            found = _spread(corpus, query, [row for row in ranked if row.score >= least], count)
+        hits = self._affordable(corpus, found[: KEPT + 2 * count], count, token_budget, for_reading=for_reading)
         return [
             Shown(Exemplar(hit.kernel.id, rank, round(hit.score, 4), hit.reasons), hit.kernel)
             for rank, hit in enumerate(hits, 1)
@@ -209,25 +215,34 @@ class Retriever:
             for at in order
         ]
 
-    def _affordable(self, corpus: Corpus, found: Sequence[_RankedRow], count: int, token_budget: int) -> list[Hit]:
+    def _affordable(
+        self, corpus: Corpus, found: Sequence[_RankedRow], count: int, token_budget: int, *, for_reading: bool
+    ) -> list[Hit]:
         """Return the first `count` that fit the token budget together; one too long is passed over for a shorter
-        one.
+        one, and `for_reading` a near-copy of one before it.
         """
         chosen: list[Hit] = []
-        left = token_budget * CHARS_PER_TOKEN
+        left = token_budget
         while found and len(chosen) < count:
             missing = count - len(chosen)  # each one read costs a look-up in six tables
             for hit in self._hits(corpus, found[:missing]):
-                length = len(hit.kernel.source) + len(hit.kernel.functional_source)
-                if length <= left:
+                need = estimate_tokens(called_only(hit.kernel.source))
+                if need <= left and not (for_reading and _copies(hit, chosen)):
                     chosen.append(hit)
-                    left -= length
+                    left -= need
             found = found[missing:]
         return chosen
 
     def _hits(self, corpus: Corpus, found: Sequence[_RankedRow]) -> list[Hit]:
         kernels = self.archive.chosen(corpus.catalogue, [place.row for place in found])
         return [Hit(kernel, place.score, place.why()) for kernel, place in zip(kernels, found, strict=True)]
+
+
+def _copies(hit: Hit, chosen: Sequence[Hit]) -> bool:
+    """Return whether a kernel says what one of those chosen says."""
+    own = called_only(hit.kernel.source)
+    others = (called_only(other.kernel.source) for other in chosen)
+    return any(min(likeness(own, other), likeness(other, own)) >= NEAR_COPY for other in others)
 
 
 def _among(keys: NDArray[np.str_]) -> NDArray[np.int64]:

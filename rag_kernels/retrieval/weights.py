@@ -40,7 +40,7 @@ def fit(corpus: Corpus, query: Query, rows: Rows) -> Factors:
     fits = {
         "kind": (corpus.family[functional] == facts.family, 0.85),
         "rank": (corpus.rank[functional] == facts.rank, 0.92),
-        "dtype": (corpus.dtypes[functional] == " ".join(facts.dtypes), 0.95),
+        "dtype": (corpus.dtypes[functional] == " ".join(facts.dtypes), 0.85),
         "size": (np.abs(corpus.size[functional] - facts.size) <= 2, 0.97),
     }
     return {name: np.where(fitting, 1.0, otherwise) for name, (fitting, otherwise) in fits.items()}
@@ -55,5 +55,5 @@ def headroom(corpus: Corpus, query: Query, rows: Rows) -> Factors:
     if query.bottleneck.kind in ("memory", "arithmetic"):
         bound = corpus.intensity[corpus.catalogue.functional[rows]] > query.bottleneck.ridge
         same = bound == (query.bottleneck.kind == "arithmetic")
-        found["bottleneck"] = np.where(same, 1.0, 0.9)
+        found["bottleneck"] = np.where(same, 1.0, 0.85)
     return found

@@ -21,6 +21,7 @@ from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.options import Options
 from rag_kernels.records import Shown
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
+from rag_kernels.run.lessons import lesson_of
 from rag_kernels.run.reverify import reverify
 from rag_kernels.run.standings import merit, standing
 
@@ -36,15 +37,23 @@ class Exemplars:
     """Retrieve exemplars as the options say.
 
     `prove` is None for a writer that has everything judged here that it takes over, as the offline writer does.
+    `for_reading` says that the writer learns from texts: then near-copies and what is hardly relevant are left out.
     """
 
     retriever: Retriever
     options: Options
     device: Device
     prove: Prove | None = None
+    for_reading: bool = True
 
     def __call__(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         """Return the exemplars for the next brief, best first."""
+        shown = self._shown(fp, attempts)
+        if not self.for_reading:
+            return shown
+        return [replace(s, lesson=lesson_of(s.kernel, self.retriever.archive)) for s in shown]
+
+    def _shown(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         known = {attempt.candidate.id for attempt in attempts}  # the writer sees these anyway
         refused: set[str] = set()
         for _ in range(PROOFS):
@@ -78,17 +87,18 @@ class Exemplars:
             mode=options.retrieval,
             count=options.exemplar_count,
             limits=limits,
-            bottleneck=holding_back(attempts, fp),
+            bottleneck=holding_back(attempts, fp, options.precision),
+            for_reading=self.for_reading,
             seed=options.seed,
         )
 
 
-def holding_back(attempts: Sequence[Attempt], fp: FunctionalProblem) -> Bottleneck | None:
+def holding_back(attempts: Sequence[Attempt], fp: FunctionalProblem, precision: str = "strict") -> Bottleneck | None:
     """Return the bottleneck of the fastest kernel of the run so far; None as long as none passed."""
     best = max(standing(attempts), key=merit, default=None)
     if best is None or not isinstance(best.judged.verdict, Passed):
         return None
-    return bottleneck_of(best.judged.verdict, fp.features, best.judged.device)
+    return bottleneck_of(best.judged.verdict, fp.features, best.judged.device, precision)
 
 
 def is_from(kernel: ArchivedKernel, device: Device) -> bool:

@@ -25,7 +25,7 @@ from rag_kernels.eval.records import (
     Rejected,
     Wrong,
 )
-from rag_kernels.records import Brief, Draft, Learnt, Shown, StreamingWriter, Writer
+from rag_kernels.records import Brief, Draft, Learnt, Shown, StreamingWriter, TellsBaselines, Writer
 from rag_kernels.run.background_index import BackgroundIndex
 from rag_kernels.run.draft_flow import DraftFlow
 from rag_kernels.run.history import History
@@ -84,12 +84,15 @@ def generate(
     background = BackgroundIndex(index)
     if isinstance(writer, StreamingWriter):
         writer.go_on(journal.past())
+    reads = isinstance(writer, StreamingWriter)  # the others draft by rule
+    times = judge.baseline_times(functional) if reads and isinstance(judge, TellsBaselines) else None
     exemplars = ShownExemplars(lambda: retrieve(functional, history.attempts))
     exemplars.remember([shown for told in journal.told for shown in told.brief.exemplars])
 
     def brief(number: int, count: int, asked: int) -> Brief:
         attempts, learnt = tuple(history.attempts), writer.learnt if isinstance(writer, StreamingWriter) else Learnt()
-        return Brief(run.id, functional, judge.device, exemplars.shown, attempts, hint, number, count, asked, learnt)
+        shown = exemplars.shown
+        return Brief(run.id, functional, judge.device, shown, attempts, hint, number, count, asked, learnt, times)
 
     flow = DraftFlow(
         writer,

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt, Run
 from rag_kernels.budget import Ledger
-from rag_kernels.eval.records import Candidate, Problem, ProblemError
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, ProblemError
 from rag_kernels.options import Options
 from rag_kernels.records import Draft, Writer
 from rag_kernels.run import generate
 from rag_kernels.run.history import History
-from rag_kernels.run.journal import spent_before
+from rag_kernels.run.journal import read_journal, spent_before
 from rag_kernels.run.standings import as_attempt, now
 
 if TYPE_CHECKING:
@@ -39,11 +39,18 @@ class Session:
     retrieve: generate.Retrieve
     index: generate.Index
     make_writer: Callable[[Ledger], Writer]
+    functionalize_as: Callable[[FunctionalProblem], FunctionalProblem] | None = None  # at the sizes of an earlier one
     at_once: int = 1  # problems that are worked on side by side, so that no judge of several is idle
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
         """Return the record of a new run of a problem; `settings` are kept beside the options."""
         return new_run(self.options, command, problem, **settings)
+
+    def promised(self, told: FunctionalProblem) -> FunctionalProblem:
+        """Return a problem's functional form at the sizes that a writer was told; raises ProblemError where these
+        cannot be judged here.
+        """
+        return self.functionalize_as(told) if self.functionalize_as else self.functionalize(told.problem)
 
     def old_run(self, name: str, problem: Problem) -> Run:
         """Return the run of this problem with this id, or its newest one for `latest`; raises ProblemError without
@@ -60,14 +67,14 @@ class Session:
     def generate(self, problem: Problem, run: Run, *, ledger: Ledger | None = None) -> Generator[Attempt, None, str]:
         """Search for kernels; yield each attempt as it is judged, and return why it ended.
 
-        A run that the archive knows is resumed.
+        A run that the archive knows is resumed, at the sizes that it began with.
         """
-        options = self.options
+        options, told = self.options, read_journal(self.archive, run.id)
         ledger = ledger or Ledger(options.budget, spent=spent_before(self.archive, run.id))
         return generate.generate(
             problem,
             run=run,
-            functionalize=self.functionalize,
+            functionalize=(lambda _: self.promised(told[0].brief.problem)) if told else self.functionalize,
             retrieve=self.retrieve,
             writer=self.make_writer(ledger),
             judge=self.judge,

@@ -39,9 +39,9 @@ KERNEL = f.candidate(MADE, variant=28).id
 ERRORS = "[data-testid=stException], [data-testid=stAlertContentError]"
 WALK = (  # pages that the reader goes through while the archive grows, and what each shows
     ("", "Latest kernels"),
-    ("kernels", "kernels. Click a row"),
-    ("kernels?q=tanh&by=words", "kernels. Click a row"),
-    ("kernels?q=fused+tanh", "kernels. Click a row"),
+    ("kernels", "kernels."),
+    ("kernels?q=tanh&by=words", "kernels."),
+    ("kernels?q=fused+tanh", "kernels."),
     (f"kernel?id={KERNEL}", "Over torch.compile"),
     (f"kernel?id={KERNEL}&tab=Lineage", "An arrow points"),
     ("problems", "problems. Click a row"),
@@ -102,13 +102,13 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
     yield "first page", "2 s", [timed(lambda: go(page, url, "Latest kernels")) for _ in range(repeats)]
     filters, words, meanings, back = [], [], [], []
     for number in range(repeats):
-        settle(page, f"{url}/kernels", "kernels. Click a row")
+        settle(page, f"{url}/kernels", "kernels.")
         total = caption(page)
         option = open_filter(page)
         filters.append(timed(lambda option=option, total=total: (option.click(), changed(page, total))))  # type: ignore[misc]
-        settle(page, f"{url}/kernels?by=words", "kernels. Click a row")
+        settle(page, f"{url}/kernels?by=words", "kernels.")
         words.append(timed(lambda number=number: ask(page, f"variant = {number + 11}")))  # type: ignore[misc]
-        settle(page, f"{url}/kernels", "kernels. Click a row")
+        settle(page, f"{url}/kernels", "kernels.")
         meanings.append(timed(lambda number=number: ask(page, f"fused tanh {number}")))  # type: ignore[misc]
     yield "filter", "0.5 s", filters
     yield "search by words", "0.5 s", words
@@ -117,8 +117,8 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
     address = f"{url}/kernel?id={KERNEL}"
     for _ in range(repeats):
         settle(page, f"{url}/problem?id={MADE.problem.id}", "What it computes")
-        table = page.get_by_test_id("stDataFrame").first
-        opened = lambda table=table: (table.click(position={"x": 250, "y": 52}), shown(page, "Over torch.compile"))  # noqa: E731
+        table = page.locator(".rk tbody tr").first
+        opened = lambda table=table: (table.locator("td").last.click(), shown(page, "Over torch.compile"))  # noqa: E731
         back.append(timed(opened))
     yield "kernel page, by a click", "1 s", back
     yield (
@@ -164,12 +164,12 @@ def shown(page: Any, text: str) -> None:
 
 
 def caption(page: Any) -> str:
-    return str(page.get_by_text("kernels. Click a row").first.inner_text())
+    return str(page.get_by_text("kernels.").first.inner_text())
 
 
 def changed(page: Any, before: str) -> None:
     """Wait until the line that counts what was found says something else."""
-    here = page.get_by_text(re.compile(r"of [\d,]+ kernels\. Click a row")).filter(has_not_text=before)
+    here = page.get_by_text(re.compile(r"of [\d,]+ kernels\.")).filter(has_not_text=before)
     here.first.wait_for(timeout=60_000)
 
 

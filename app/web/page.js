@@ -1,0 +1,115 @@
+// The top of every page: the way back as links, and a box that searches everything. It also makes links and keys work.
+// Comes in: {trail: [[label, address], ...], query}. Every value is set as text.
+
+export default function ({ parentElement, data }) {
+  install();
+  const fresh = JSON.stringify(data);
+  let root = parentElement.querySelector(".rk-page");
+  if (!root) parentElement.append((root = Object.assign(document.createElement("div"), { className: "rk rk-page" })));
+  if (root.fresh === fresh) return;
+  root.fresh = fresh;
+  if (!root.firstChild) root.append(trail([]), search(data.query));
+  root.firstChild.replaceWith(trail(data.trail));
+  const box = root.querySelector("input");
+  if (box !== document.activeElement) box.value = data.query; // nothing is taken from under the hands of who types
+}
+
+function trail(steps) {
+  const nav = Object.assign(document.createElement("nav"), { ariaLabel: "Breadcrumbs" });
+  steps.forEach(([label, address], place) => {
+    if (place) nav.append(" › ");
+    const step = document.createElement(address ? "a" : "span");
+    if (address) step.href = address;
+    else step.ariaCurrent = "page";
+    step.textContent = label;
+    nav.append(step);
+  });
+  return nav;
+}
+
+function search(query) {
+  const form = document.createElement("form");
+  const box = document.createElement("input");
+  Object.assign(box, { type: "search", name: "everything", value: query, placeholder: "Search everything ( / )" });
+  Object.assign(box, { ariaLabel: "Search everything", autocomplete: "off" });
+  form.append(box);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (box.value.trim()) go(`search?find=${encodeURIComponent(box.value.trim())}`);
+  });
+  return form;
+}
+
+// A step in the browser's history and a page drawn in place. Streamlit itself writes two steps for a change of page with
+// parameters, and Back then ends on the wrong one.
+function go(address) {
+  const before = location.pathname;
+  history.pushState({}, "", address);
+  window.dispatchEvent(new PopStateEvent("popstate"));
+  if (location.pathname !== before) document.querySelector("[data-testid=stMain]")?.scrollTo(0, 0);
+}
+
+function install() {
+  if (window.rkInstalled) return;
+  window.rkInstalled = true;
+  document.addEventListener("click", follow, true);
+  document.addEventListener("keydown", press, true);
+}
+
+function follow(event) {
+  if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  const anchor = event.target.closest?.(".rk a[href], [data-testid=stGraphVizChart] a");
+  const address = anchor?.getAttribute("href") ?? anchor?.getAttribute("xlink:href");
+  if (address && !anchor.hasAttribute("download")) {
+    event.preventDefault();
+    event.stopPropagation();
+    go(address);
+    return;
+  }
+  const row = event.target.closest?.(".rk tr[data-open]");
+  const reading = String(getSelection()) !== "";
+  if (row && !reading && !event.target.closest("input, button, a, .rk-tick")) go(row.dataset.open);
+}
+
+function press(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest?.("input, textarea, select, [contenteditable=true]")) return;
+  const act = { "/": focusSearch, j: () => step(1), k: () => step(-1), c: compare, Enter: enter }[event.key];
+  if (act?.(event)) {
+    event.preventDefault();
+    event.stopImmediatePropagation(); // Streamlit has a use of its own for some of these keys
+  }
+}
+
+function focusSearch() {
+  const box = document.querySelector(".rk-page input");
+  box?.select();
+  return Boolean(box);
+}
+
+function here() {
+  return document.activeElement?.closest?.(".rk tbody tr") ?? null;
+}
+
+function step(by) {
+  const rows = [...document.querySelectorAll(".rk tbody tr")];
+  const now = rows.indexOf(here());
+  const next = rows[now < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, now + by))];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
+  return Boolean(next);
+}
+
+function enter(event) {
+  const row = event.target.matches?.(".rk tbody tr[data-open]") ? event.target : null;
+  if (row) go(row.dataset.open);
+  return Boolean(row);
+}
+
+// c ticks the row; where two are ticked, it compares them.
+function compare() {
+  const ready = (here()?.closest(".rk") ?? document).querySelector(".rk-go");
+  if (ready) go(ready.getAttribute("href"));
+  else here()?.querySelector("input[type=checkbox]")?.click();
+  return true;
+}

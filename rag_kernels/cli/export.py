@@ -1,0 +1,43 @@
+"""`rag-kernels export`: an archived kernel in the form that others load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rag_kernels.cli.common import ArchivePlace, Json, emit, read_settings
+
+Form = Literal["module", "source", "torch-op", "hf-kernels"]
+
+
+def export(
+    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="The kernel's id, or the beginning of it.")],
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--as",
+            help="module: a Python file; source: the kernel as it was judged; torch-op: a package that imports "
+            "nothing of rag-kernels; hf-kernels: a folder for Hugging Face's kernels.",
+        ),
+    ] = "module",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="PATH", help="A file, or a new folder. [named after the problem]")
+    ] = None,
+    archive: ArchivePlace = None,
+    as_json: Json = False,
+) -> None:
+    """Write an archived kernel in the form in which others load it, with its evidence.
+
+    Example: rag-kernels export k_3f0a --as torch-op
+    """
+    from rag_kernels.archive.store import open_archive
+    from rag_kernels.export.packages import export_kernel
+
+    store = open_archive(read_settings(archive=archive).archive or None)
+    written = export_kernel(store, kernel, form, out)
+    if as_json:
+        emit("exported", {"kernel_id": kernel, "form": form, "out": str(written)})
+    else:
+        print(f"Written to {written}.")

@@ -1,0 +1,89 @@
+"""The evidence that goes with every exported kernel: what was judged, where, by what, and how fast it was.
+
+Comes in: an attempt. Goes out: a dictionary for `card.json`, and the same as Markdown. Knows nothing of formats.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.contract import contract_line
+from rag_kernels.eval.records import Passed, Ratio
+
+Licence = Callable[[str], str]  # of a kernel, by its id; "" where it is not known
+
+
+def _no_licence(kernel_id: str) -> str:
+    return ""
+
+
+def card(attempt: Attempt, licence: Licence = _no_licence) -> dict[str, Any]:
+    """Return what is known of a kernel. Times are microseconds, intervals those of the judge."""
+    judged, verdict = attempt.judged, attempt.judged.verdict
+    environment = judged.environment
+    row: dict[str, Any] = {
+        "kernel": attempt.candidate.id,
+        "problem": attempt.problem.problem.name,
+        "verdict": type(verdict).__name__,
+        "judged_at": attempt.created_at,
+        "judge_version": environment.judge_version,
+        "device": judged.device.name,
+        "torch": environment.torch,
+        "compiler": environment.compiler,
+        "tier": attempt.candidate.tier,
+        "licence": licence(attempt.candidate.id),
+    }
+    if isinstance(verdict, Passed):
+        times = verdict.measurement
+        row |= {
+            "label": verdict.label,
+            "labels": list(verdict.labels),
+            "precision": verdict.precision,
+            "checks": list(verdict.checks),
+            "serves": contract_line(verdict.contract) if verdict.contract else "the verified call alone",
+            "error_ratio": verdict.error_ratio,
+            "confirmed": times.confirmed,
+            "candidate_us": times.candidate_us,
+            "eager_us": times.eager_us,
+            "compile_us": times.compile_us,
+            "over_eager": _interval(times.speedup_eager),
+            "over_compile": _interval(times.speedup_compile),
+            "floor_us": times.floor_us,
+        }
+    sources: list[tuple[str, str]] = [(e.source, e.relation) for e in attempt.parents]
+    sources += [(e.kernel_id, "shown to the writer") for e in attempt.exemplars]
+    row["lineage"] = [{"kernel": k, "relation": r, "licence": licence(k)} for k, r in dict.fromkeys(sources)]
+    return row
+
+
+def card_json(row: dict[str, Any]) -> str:
+    """Return the text of `card.json`."""
+    return json.dumps(row, indent=2) + "\n"
+
+
+def card_text(row: dict[str, Any]) -> str:
+    """Return the same as Markdown."""
+    lines = [f"# {row['problem']}: kernel {row['kernel']}", ""]
+    lines += [
+        f"- {name.replace('_', ' ')}: {_told(value)}" for name, value in row.items() if value not in ("", [], None)
+    ]
+    return "\n".join(
+        [*lines, "", "Judged by rag-kernels; the figures are of the device named above, and of no other.", ""]
+    )
+
+
+def _interval(ratio: Ratio | None) -> dict[str, float] | None:
+    return None if ratio is None else {"median": ratio.median, "low": ratio.low, "high": ratio.high}
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict) and "median" in value:
+        return f"{value['median']:.2f}x ({value['low']:.2f} to {value['high']:.2f})"
+    if isinstance(value, dict):
+        return ", ".join(str(v) for v in value.values() if v)
+    if isinstance(value, list):
+        return "; ".join(map(_told, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,265 @@
+"""A module whose forward is a kernel where that was verified, and the module's own everywhere else.
+
+Comes in: a module as it was constructed, and the calls that it gets. Goes out: the kernel's result, or the module's
+with one warning that names which value differs from what was verified. Files written by `--out best.py` import it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from rag_kernels.eval.records import MachineError
+from rag_kernels.export.held import PLAIN, Held, Looks, frozen, outside
+from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.export.served import NONE, Reason, state_at
+
+LEAVES = frozenset({torch.Tensor, nn.Parameter, int, float, bool, type(None)})
+OWN = frozenset({"kernel_used", "kernel_reason", "kernel_calls", "kernel_fallbacks", "_refused", "_held", "_looks"})
+
+
+class KernelNotUsed(UserWarning):
+    """A call did not take the kernel; the message says why. Given once for a module and a value that differs."""
+
+
+class Fallback(NamedTuple):
+    """Calls that did not take the kernel, and why the last of them did not."""
+
+    calls: int
+    reason: str
+
+
+class DropIn(nn.Module):
+    """The first base of a `ModelNew`; the second is the module that it replaces.
+
+    `kernel_used` says whether the last call took the kernel, and `kernel_reason` why not; `kernel_calls` counts those
+    that took it, and `kernel_fallbacks` the others, by what differed. Calls within torch.compile are not counted.
+    """
+
+    COMPILED: ClassVar[CompiledForward]
+    VERIFIED: ClassVar[Callable[[], Sequence[Any]]]  # the problem's `get_init_inputs`
+    OUTSIDE: ClassVar[list[Any]]
+    MADE_OF: ClassVar[type[nn.Module] | None] = None  # the class of the module that `with_kernel` was given
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "COMPILED" in vars(cls):
+            cls.OUTSIDE = outside([cls, *_siblings(_original(cls))])
+            cls.forward = _with_signature(DropIn.forward, _original(cls).forward)  # type: ignore[method-assign]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        verified = type(self).VERIFIED()
+        self._start(_other_arguments(_original(type(self)).__init__, verified, args, kwargs, self))
+
+    def _start(self, refused: Reason) -> None:
+        """Hold what the module is now, for which the kernel is right unless it is refused."""
+        self.kernel_used: bool | None = None
+        self.kernel_reason = ""
+        self.kernel_calls = 0
+        self.kernel_fallbacks: dict[str, Fallback] = {}
+        self._refused = refused
+        self._held: Held | None = None
+        self._looks: Looks | None = None
+        if not refused.text:
+            self._refused = self._hold()
+        if self.COMPILED.not_written and not self._refused.text:
+            names = ", ".join(self.COMPILED.not_written)
+            warnings.warn(f"The compiled kernel does not write to {names}, as the module does.", stacklevel=4)
+
+    def _hold(self) -> Reason:
+        try:
+            self._held = Held(self, self.COMPILED.state_paths, OWN)
+        except Exception as error:  # whatever the attributes of a module raise when they are read or compared
+            return Reason("module", f"its attributes cannot be held ({error}).")
+        return NONE
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_looks": None}  # it looks at this module, not at a copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.MADE_OF is None:
+            return super().__reduce_ex__(protocol)
+        return _blank, (self.MADE_OF, self.COMPILED), self.__getstate__()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel, or the module's own forward where the call is not one that the kernel was verified for."""
+        if torch.compiler.is_compiling():
+            return self._traced(args, kwargs)
+        reason = self._refused
+        if not reason.text:
+            reason = self._changed()
+        if not reason.text:
+            result, reason = self._by_kernel(args, kwargs)
+            if not reason.text:
+                values = self.__dict__
+                values["kernel_used"], values["kernel_reason"] = True, ""
+                values["kernel_calls"] += 1
+                return result
+        self._fell_back(reason)
+        return super().forward(*args, **kwargs)
+
+    def _changed(self) -> Reason:
+        looks: Looks | None = self.__dict__["_looks"]
+        if looks is None:
+            assert self._held is not None
+            looks = self.__dict__["_looks"] = self._held.looks(self).outside(self.OUTSIDE)
+        return looks.changed()
+
+    def _by_kernel(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Reason]:
+        compiled = self.COMPILED
+        if kwargs or len(args) < compiled.served.leaves:
+            try:
+                args = _positional(_original(type(self)).forward, self, args, kwargs, compiled.served.leaves)
+            except TypeError:
+                return None, Reason("arguments", "they do not fit the forward.")  # which will say so itself
+        for value in args:
+            if type(value) not in LEAVES:
+                args = pytree.tree_leaves(tuple(args))
+                break
+        try:
+            return compiled.result_or_reason(self, args, lambda sizes: self._agrees(args, sizes))
+        except MachineError as error:
+            self.__dict__["_refused"] = reason = Reason("build", str(error))
+            return None, reason
+
+    def _agrees(self, args: Sequence[Any], sizes: tuple[Any, ...]) -> Reason:
+        """Ask the module itself, without data, what it makes of sizes other than the verified ones."""
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+            try:
+                made = pytree.tree_leaves(super().forward(*fakes))
+            except Exception as error:  # whatever a module raises at sizes that it does not take
+                return Reason("sizes", f"the module itself does not take these sizes ({error}).")
+        shapes = tuple(tuple(tensor.shape) for tensor in made)
+        return NONE if shapes == sizes else Reason("sizes", f"it would return {sizes}, and the module {shapes}.")
+
+    def _traced(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What torch.compile and torch.export record: the operator where its contract holds, else the module."""
+        if not self._refused.text and self._held is not None and not kwargs and not _changed_traced(self, self._held):
+            result = self.COMPILED.traced(self, pytree.tree_leaves(tuple(args)))
+            if result is not None:
+                return result
+        return super().forward(*args, **kwargs)
+
+    def _fell_back(self, reason: Reason) -> None:
+        values = self.__dict__
+        values["kernel_used"], values["kernel_reason"] = False, reason.text
+        known = self.kernel_fallbacks.get(reason.what)
+        if known is None:
+            warnings.warn(f"The compiled kernel is not used: {reason.text}", KernelNotUsed, stacklevel=5)
+        self.kernel_fallbacks[reason.what] = Fallback(known.calls + 1 if known else 1, reason.text)
+
+
+def with_kernel(module: nn.Module, compiled: CompiledForward) -> nn.Module:
+    """Make a module run a kernel that was verified for it as it is now, in place; return it.
+
+    Its parameters, hooks, names and class relations stay: it becomes of a class of its own below its class.
+    """
+    kind = _kind(type(module), compiled)
+    module.__class__ = kind
+    assert isinstance(module, DropIn)
+    module._start(NONE)
+    compiled.op  # noqa: B018  compilers of graphs do not register operators
+    return module
+
+
+def _kind(original: type[nn.Module], compiled: CompiledForward) -> type[DropIn]:
+    values = {"COMPILED": compiled, "MADE_OF": original, "__module__": original.__module__, "__doc__": original.__doc__}
+    return type(f"{original.__name__}WithKernel", (DropIn, original), values)
+
+
+def _blank(original: type[nn.Module], compiled: CompiledForward) -> nn.Module:
+    """Return a module without content, for copies and pickles of what `with_kernel` made."""
+    kind = _kind(original, compiled)
+    compiled.op  # noqa: B018
+    return kind.__new__(kind)
+
+
+def _original(cls: type) -> Any:
+    """Return the class that comes after `DropIn` among the bases: the module that is replaced."""
+    bases = cls.__mro__
+    return bases[bases.index(DropIn) + 1]
+
+
+def _siblings(original: type) -> list[type]:
+    """Return the modules' classes of the file that defines this one."""
+    space = getattr(original.forward, "__globals__", {})  # type: ignore[attr-defined]
+    return [v for v in space.values() if isinstance(v, type) and issubclass(v, nn.Module)] + [original]
+
+
+def _other_arguments(
+    init: Callable[..., Any], verified: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any], module: nn.Module
+) -> Reason:
+    """Return which constructor argument differs from the verified ones, in whatever way they are given."""
+    signature = inspect.signature(init)
+    expected, given = signature.bind(module, *verified), signature.bind(module, *args, **kwargs)
+    expected.apply_defaults()
+    given.apply_defaults()
+    for name, value in list(expected.arguments.items())[1:]:
+        if not _same(given.arguments[name], value):
+            text = f"it was constructed with {name}={given.arguments[name]!r}, and verified with {name}={value!r}."
+            return Reason(name, text)
+    return NONE
+
+
+def _same(given: Any, verified: Any) -> bool:
+    if isinstance(verified, torch.Tensor):
+        return isinstance(given, torch.Tensor) and given.dtype == verified.dtype and torch.equal(given, verified)
+    if isinstance(verified, list | tuple):
+        pairs = list(zip(given, verified, strict=False)) if type(given) is type(verified) else []
+        return type(given) is type(verified) and len(given) == len(verified) and all(_same(a, b) for a, b in pairs)
+    if isinstance(verified, PLAIN):
+        return type(given) is type(verified) and repr(given) == repr(verified)
+    try:
+        return bool(given == verified or given == frozen(verified))
+    except (RuntimeError, ValueError, TypeError):
+        return False
+
+
+def _with_signature(forward: Any, original: Any) -> Any:
+    """Return the same function under the names of the original's arguments, which torch.export and help show."""
+    code = forward.__code__.replace()  # of its own: torch.compile counts what it compiles by code
+    made = types.FunctionType(code, forward.__globals__, forward.__name__, forward.__defaults__, forward.__closure__)
+    made.__doc__, made.__signature__ = forward.__doc__, inspect.signature(original)  # type: ignore[attr-defined]
+    return made
+
+
+@functools.cache
+def _signature(forward: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(forward)
+
+
+def _positional(
+    forward: Callable[..., Any], module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], leaves: int
+) -> Sequence[Any]:
+    """Return the inputs in the forward's order, without defaults beyond the verified ones."""
+    signature = _signature(forward)
+    bound = signature.bind(module, *args, **kwargs)
+    bound.apply_defaults()
+    inputs = [*bound.args[1:], *bound.kwargs.values()]
+    defaults = [p.default for p in list(signature.parameters.values())[1:]]
+    while len(inputs) > leaves and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
+        inputs.pop()
+    return inputs
+
+
+def _changed_traced(module: nn.Module, held: Held) -> bool:
+    """The same for a compiler that records Python: plain values, each of which becomes a guard, else the module."""
+    for path, values in held.parts.items():
+        part = state_at(module, path) if path else module
+        for name, value in values.items():
+            if name.startswith("_"):
+                continue
+            if not isinstance(value, bool | int | float | str | None) or getattr(part, name) != value:
+                return True
+    return False

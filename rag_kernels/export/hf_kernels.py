@@ -1,0 +1,97 @@
+"""The format `hf-kernels`: a folder that Hugging Face's `kernels` loads, by its tvm-ffi framework.
+
+Comes in: an attempt and a folder. Goes out: `build.toml` and sources as kernel-builder takes them, and a variant that
+was built here, under `build/`. What the Hub asks of builds only kernel-builder fulfils: this one is for local use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from pathlib import Path
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.export.card import Licence
+from rag_kernels.export.portable import header, machine, portable_library
+from rag_kernels.export.torch_op_package import LIBRARY, content_of, name_of
+
+VERSION = 1
+UNKNOWN = "Unknown"  # a licence nobody named
+BUILD = """\
+[general]
+name = "{name}"
+version = {version}
+edition = 5
+license = "{licence}"
+backends = ["{backend}"]
+
+[tvm-ffi]
+src = []
+
+[kernel.{module}]
+backend = "{backend}"
+depends = []
+src = ["{module}_{backend}/kernel{suffix}", "{module}_{backend}/rag_kernel.h"]
+include = ["{module}_{backend}"]
+"""
+OPS = """\
+from pathlib import Path
+
+import tvm_ffi
+
+ops = tvm_ffi.load_module(str(Path(__file__).with_name("kernel.so")))
+"""
+
+
+def write_hf_kernels(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
+    """Write sources and the local variant into a new folder, and return it."""
+    content = content_of(attempt, "from ._ops import ops", licence)
+    library = portable_library(attempt.candidate)  # before anything is written: it may not build
+    module, backend = name_of(attempt), attempt.candidate.backend
+    suffix = ".cpp" if backend == "cpu" else ".cu"
+    spoken = (licence(attempt.candidate.id) if licence else "") or UNKNOWN
+    texts = {name: text for name, text in content.items() if name.endswith(".py")}
+    _write(out / "tvm-ffi-ext" / module, texts)
+    _write(out / f"{module}_{backend}", {f"kernel{suffix}": attempt.candidate.source, "rag_kernel.h": header()})
+    _write(out, {"CARD.md": content["CARD.md"], "card.json": content["card.json"]})
+    told = {"name": module.replace("_", "-"), "version": VERSION, "licence": spoken, "backend": backend}
+    (out / "build.toml").write_text(BUILD.format(module=module, suffix=suffix, **told))
+    variant = {**texts, "_ops.py": OPS, LIBRARY: library, "card.json": content["card.json"]}
+    place = out / "build" / _variant(backend)
+    _write(place, variant)
+    (place / "metadata.json").write_text(_metadata(attempt, module, spoken, place))
+    return out
+
+
+def _write(place: Path, files: dict[str, str | bytes]) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (place / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def _variant(backend: str) -> str:
+    import torch
+    import tvm_ffi
+
+    version = "".join(tvm_ffi.__version__.split(".")[:2])
+    device = backend if backend == "cpu" else f"cu{str(torch.version.cuda).replace('.', '')}"
+    return f"tvm-ffi{version}-{device}-{machine()}-linux"
+
+
+def _metadata(attempt: Attempt, module: str, licence: str, place: Path) -> str:
+    files = {p.name: _digest(p) for p in sorted(place.iterdir())}
+    row = {
+        "id": f"_{module}_{attempt.candidate.backend}_{attempt.candidate.id.removeprefix('k_')[:12]}",
+        "name": module.replace("_", "-"),
+        "version": VERSION,
+        "license": licence,
+        "backend": {"type": attempt.candidate.backend},
+        "digest": {"algorithm": "sha256", "files": files},
+        "python-depends": [],
+    }
+    return json.dumps(row, indent=2) + "\n"
+
+
+def _digest(file: Path) -> str:
+    return b64encode(hashlib.sha256(file.read_bytes()).digest()).decode()

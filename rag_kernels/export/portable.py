@@ -1,0 +1,36 @@
+"""A kernel as a library for other machines: a common instruction set, and no place of this machine in it.
+
+Comes in: a candidate. Goes out: the bytes of a library, and what a package does to load it. Knows nothing of packages.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+from rag_kernels.eval.build.compile import BuildError, build, toolchain
+from rag_kernels.eval.places import INCLUDE, default_cache
+from rag_kernels.eval.records import Candidate, MachineError
+
+ISA = {"x86_64": "x86-64-v3", "aarch64": "armv8-a"}  # x86-64-v3: AVX2 and FMA, which CPUs have had since 2013
+NEEDS = {"x86_64": ("AVX2", "AVX512")}  # of what torch.backends.cpu.get_cpu_capability() tells
+
+
+def machine() -> str:
+    """Return the processor family as platform tags have it."""
+    return platform.machine()
+
+
+def portable_library(candidate: Candidate, cuda_arch: str = "sm_90") -> bytes:
+    """Build a kernel of the tier `kernel` for other machines like this one; raises MachineError where it cannot be."""
+    tools = replace(toolchain(cuda_arch), isa=ISA.get(machine(), "native"), avx512=False)
+    [built] = build([(candidate.source, candidate.backend)], tools=tools, cache=default_cache())
+    if isinstance(built, BuildError):
+        raise MachineError(f"The kernel does not build for {tools.isa}: {built.reason}\n{built.log}")
+    return built.library.read_bytes()
+
+
+def header() -> str:
+    """Return the text of the one header that kernels include."""
+    return Path(INCLUDE / "rag_kernel.h").read_text()

@@ -1,0 +1,313 @@
+"""The calls that a kernel serves, asked in a microsecond at each call: sizes, types, places, and modes of torch.
+
+Comes in: the arguments for which the kernel was verified, with their free sizes. Goes out: the arguments of a call in
+the kernel's order, or the reason why it is not served. Knows nothing of how kernels are built and run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+
+Size = int | str  # a number that stays, or a free size: "N", "2*N"
+Shape = tuple[Size, ...]
+Sizes = tuple[int, ...]
+ALIGNED_BYTES = 64  # as PyTorch allocates on the CPU; more on a GPU
+MOST_ELEMENTS = 2**31 - 1  # beyond it an index of 32 bits, which no judged size needed more than, would wrap around
+
+
+class Reason(NamedTuple):
+    """Why a call does not take the kernel: `what` differs, and a sentence. Empty where nothing does."""
+
+    what: str = ""
+    text: str = ""
+
+
+NONE = Reason()
+
+
+class Argument(NamedTuple):
+    """`path` is a leaf of the call for inputs and scalars, else a place in the module."""
+
+    role: str  # "input", "scalar", "parameter" or "buffer"
+    path: str
+    shape: Any  # of a tensor; of a scalar its value, or () in files written before values were
+    dtype: str
+    free: Shape = ()  # the shape with its free sizes; empty where it is the verified one alone
+
+
+class Output(NamedTuple):
+    """One output: its verified shape, its type, and its shape by the free sizes of the arguments."""
+
+    shape: Sizes
+    dtype: str
+    free: Shape = ()
+
+
+class Served:
+    """Which calls are served. The answer for each form of call is kept, so that only the first is looked at closely."""
+
+    def __init__(self, arguments: Sequence[Argument], outputs: Sequence[Output], backend: str) -> None:
+        import torch
+
+        self.arguments, self.outputs, self.backend = list(arguments), list(outputs), backend
+        taken = [int(a.path) if a.role in ("input", "scalar") else -1 for a in arguments]
+        self.taken = frozenset(taken) - {-1}
+        self.leaves = max(self.taken, default=-1) + 1
+        self.places = [
+            (None, place) if place >= 0 else (attrgetter_of(a.path), -1)
+            for a, place in zip(arguments, taken, strict=True)
+        ]
+        self.tensors = [i for i, a in enumerate(arguments) if a.role != "scalar"]
+        self.scalars = [i for i, a in enumerate(arguments) if a.role == "scalar"]
+        shapes = [arguments[i].free for i in self.tensors]
+        self.free = {_factor(s)[1] for shape in shapes for s in shape if isinstance(s, str)}
+        self.verified = [tuple(arguments[i].shape) for i in self.tensors]
+        self.related = len(self.free) > 1  # perhaps: how several free sizes hang together was not told
+        self.kinds = (torch.Tensor, torch.nn.Parameter)
+        self.known: dict[tuple[Any, ...], tuple[Sizes, ...] | Reason] = {}
+
+    def values(self, module: Any, leaves: Sequence[Any]) -> list[Any] | Reason:
+        """Return the arguments of a call in the kernel's order."""
+        if len(leaves) != self.leaves or len(self.taken) != self.leaves:
+            reason = self.other_inputs(leaves)
+            if reason is not None:
+                return reason
+        return [leaves[place] if get is None else get(module) for get, place in self.places]
+
+    def values_traced(self, module: Any, leaves: Sequence[Any]) -> list[Any] | None:
+        """Return the same in words that compilers of Python know, or None."""
+        if self.other_inputs(leaves) is not None:
+            return None
+        return [
+            leaves[int(a.path)] if a.role in ("input", "scalar") else state_at(module, a.path) for a in self.arguments
+        ]
+
+    def other_inputs(self, leaves: Sequence[Any]) -> Reason | None:
+        """Return how many inputs there are, or which was None, where that is not as it was verified."""
+        extra = [i for i, leaf in enumerate(leaves) if leaf is not None and i not in self.taken]
+        if extra and extra[0] < self.leaves:
+            return Reason(str(extra[0]), f"input {extra[0]} was None when it was verified.")
+        if extra or len(leaves) < self.leaves:
+            return Reason("inputs", f"it got {len(leaves)} inputs, and was verified with {self.leaves}.")
+        return None
+
+    def form(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what decides whether a call is served: types, sizes, places; and the values of numbers."""
+        tensors = values if not self.scalars else [values[i] for i in self.tensors]
+        try:
+            form = tuple([x for v in tensors for x in (type(v), v.shape, v.dtype, v.device, v.layout)])
+        except AttributeError:
+            form = tuple(type(v) for v in values)
+        return form if not self.scalars else (*form, *((type(values[i]), values[i]) for i in self.scalars))
+
+    def outputs_of(self, values: Sequence[Any], agreed: Callable[[tuple[Sizes, ...]], Reason]) -> tuple[Any, Reason]:
+        """Return the sizes of the outputs, or the reason why the call is not served.
+
+        `agreed` is asked at sizes that are not those of the verification, once for each.
+        """
+        form = self.form(values)
+        try:
+            known = self.known.get(form)
+        except TypeError:  # a number that is a tensor of one, or no number
+            return None, self.other(values)
+        if known is None:
+            known = self._looked_at(values, agreed)
+            if len(self.known) > 1000:
+                self.known.clear()
+            self.known[form] = known
+        return (None, known) if type(known) is Reason else (known, NONE)
+
+    def _looked_at(
+        self, values: Sequence[Any], agreed: Callable[[tuple[Sizes, ...]], Reason]
+    ) -> tuple[Sizes, ...] | Reason:
+        reason = self.other(values)
+        if reason.text:
+            return reason
+        outputs = self.sizes_made(values)
+        if not self.as_verified(values):
+            reason = agreed(outputs)
+        return reason if reason.text else outputs
+
+    def other(self, values: Sequence[Any]) -> Reason:
+        """Return in what a call differs from those that are served."""
+        device = None
+        bound: dict[str, int] = {}
+        for argument, value in zip(self.arguments, values, strict=True):
+            if argument.role == "scalar":
+                reason = _other_number(argument, value)
+            else:
+                reason = _other_tensor(argument, value, self.kinds) or _other_shape(argument, value, bound)
+                if not reason:
+                    device = device or value.device
+                    reason = self._elsewhere(argument, value, device)
+            if reason:
+                return reason
+        return NONE
+
+    def _elsewhere(self, argument: Argument, value: torch.Tensor, device: torch.device) -> Reason | None:
+        told = name_of(argument.path)
+        if value.device.type != self.backend:
+            return Reason(argument.path, f"{told} is on {value.device}, and the kernel is for {self.backend}.")
+        if value.device != device:
+            return Reason(argument.path, f"{told} is on {value.device}, and others are on {device}.")
+        return None
+
+    def sizes_made(self, values: Sequence[Any]) -> tuple[Sizes, ...]:
+        """Return the sizes of the outputs for arguments that are served; also of sizes that are symbols."""
+        bound: dict[str, int] = {}
+        for i in self.tensors:
+            for size, has in zip(self.arguments[i].free, values[i].shape, strict=False):
+                _bind(size, has, bound)
+        return tuple(
+            tuple(_size(s, bound) for s in output.free) if self.free else output.shape for output in self.outputs
+        )
+
+    def verified_sizes(self) -> dict[str, int]:
+        """Return what the free sizes were when the kernel was verified."""
+        bound: dict[str, int] = {}
+        for i in self.tensors:
+            for size, has in zip(self.arguments[i].free, self.arguments[i].shape, strict=False):
+                _bind(size, has, bound)
+        return bound
+
+    def shape_at(self, argument: Argument, bound: dict[str, int]) -> Sizes:
+        """Return the shape of an argument where the free sizes are these."""
+        return tuple(_size(size, bound) for size in argument.free or argument.shape)
+
+    def as_verified(self, values: Sequence[Any]) -> bool:
+        """Whether the sizes are the very ones of the verification."""
+        return all(tuple(values[i].shape) == shape for i, shape in zip(self.tensors, self.verified, strict=True))
+
+    def serves_shapes(self, values: Sequence[Any]) -> bool:
+        """Whether sizes and types are served, as a compiler of graphs asks: each answer becomes a guard.
+
+        Several free sizes may hang together in a way that nobody told here: `related`.
+        """
+        bound: dict[str, int] = {}
+        for argument, value in zip(self.arguments, values, strict=True):
+            if argument.role == "scalar":
+                if _other_number(argument, value):
+                    return False
+            elif _other_tensor(argument, value, None) or _other_shape(argument, value, bound):
+                return False
+        return not self.related or self.as_verified(values)
+
+    def mode(self) -> Reason:
+        """Return which mode of torch is on in which the kernel was not verified."""
+        import torch
+
+        if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(self.backend):
+            return Reason("autocast", "autocast is on, and it was verified without.")
+        if torch._C._get_tracing_state() is not None:
+            return Reason("trace", "torch.jit.trace cannot record it; use torch.export.")
+        if torch._C._are_functorch_transforms_active():
+            return Reason("torch.func", "a transform of torch.func is on, and it was verified without.")
+        if torch.autograd.forward_ad._current_level >= 0:
+            return Reason("forward gradients", "forward-mode gradients are wanted, and it has none.")
+        return NONE
+
+    def graded(self, values: Sequence[Any]) -> Reason:
+        """Return of what gradients are wanted."""
+        for i in self.tensors:
+            if values[i].requires_grad:
+                told = name_of(self.arguments[i].path)
+                return Reason("gradients", f"gradients are wanted of {told}, and it has none (use torch.no_grad()).")
+        return NONE
+
+
+def placed(value: torch.Tensor, any_alignment: bool) -> torch.Tensor:
+    """Return a tensor as a kernel wants it: contiguous, no lazy negation, aligned as it was when it was judged."""
+    if value.is_contiguous() and not value.is_neg() and not value.is_conj():
+        return value if any_alignment or not value.data_ptr() % ALIGNED_BYTES else value.detach().clone()
+    value = value.detach().resolve_conj().resolve_neg().contiguous()
+    return value if any_alignment or not value.data_ptr() % ALIGNED_BYTES else value.clone()
+
+
+def attrgetter_of(path: str) -> Callable[[Any], Any]:
+    """Return the quickest function that reads a dotted path of a module."""
+    return partial(_at, path) if any(part.isdigit() for part in path.split(".")) else attrgetter(path)
+
+
+def _at(path: str, module: Any) -> Any:
+    return state_at(module, path)
+
+
+def state_at(module: Any, path: str) -> Any:
+    """Read a dotted path of a module; a number is a place in a list, or a part's name."""
+    for part in path.split("."):
+        module = module[int(part)] if isinstance(module, list | tuple) else getattr(module, part)
+    return module
+
+
+def name_of(path: str) -> str:
+    """Name an argument: an input by its position, a parameter by its path."""
+    return f"input {path}" if path.isdigit() else path
+
+
+def _factor(size: str) -> tuple[int, str]:
+    factor, _, name = size.rpartition("*")
+    return int(factor or 1), name
+
+
+def _size(size: Size, bound: dict[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    factor, name = _factor(size)
+    return factor * bound[name]
+
+
+def _bind(size: Size, has: int, bound: dict[str, int]) -> None:
+    """Let the first size that has a name say what it is in this call."""
+    if isinstance(size, str):
+        factor, name = _factor(size)
+        bound.setdefault(name, has // factor)
+
+
+def _other_number(argument: Argument, value: Any) -> Reason | None:
+    kind, verified = argument.dtype, argument.shape
+    if type(value).__name__ == kind and (verified == () or value == verified):
+        return None
+    wanted = kind if verified == () else repr(verified)
+    return Reason(argument.path, f"{name_of(argument.path)} is {value!r}, and was verified as {wanted}.")
+
+
+def _other_tensor(argument: Argument, value: Any, kinds: tuple[type, ...] | None) -> Reason | None:
+    """`kinds` are the classes that a tensor may have; None asks nothing, for tensors that stand for others."""
+    import torch
+
+    told, kind = name_of(argument.path), type(value)
+    if not isinstance(value, torch.Tensor) or (kinds is not None and kind not in kinds):
+        return Reason(argument.path, f"{told} is a {kind.__name__}, and was verified as a torch.Tensor.")
+    if value.dtype != getattr(torch, argument.dtype):
+        return Reason(f"{argument.path} {value.dtype}", _differs(argument, value))
+    if value.layout is not torch.strided:
+        return Reason(argument.path, f"{told} has the layout {value.layout}, and was verified as torch.strided.")
+    return None
+
+
+def _other_shape(argument: Argument, value: torch.Tensor, bound: dict[str, int]) -> Reason | None:
+    """Return a size that is not served; free sizes are bound by the first argument that has them."""
+    shape = argument.free or tuple(argument.shape)
+    if len(value.shape) != len(shape):
+        return Reason(argument.path, _differs(argument, value))
+    count = 1
+    for size, has in zip(shape, value.shape, strict=True):
+        _bind(size, has, bound)
+        if has != _size(size, bound):
+            return Reason(argument.path, _differs(argument, value))
+        count = count * has
+    if argument.free and (count == 0 or count > MOST_ELEMENTS):
+        return Reason(argument.path, f"{_differs(argument, value)} None of no, or of 2**31, elements was tried.")
+    return None
+
+
+def _differs(argument: Argument, value: torch.Tensor) -> str:
+    has = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    shape = ", ".join(map(str, argument.free or argument.shape))
+    return f"{name_of(argument.path)} is {has}, and was verified as {argument.dtype}[{shape}]."

@@ -1,0 +1,167 @@
+"""A verified kernel as a torch operator, `torch.ops.rag_kernels.NAME`: what compilers of graphs can record.
+
+Comes in: the kernel and the calls that it serves. Goes out: the operator, with its schema, its fake form (sizes without
+data) and its gradients: those of the functional form, computed again by an operator of its own, at the verified sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rag_kernels.export.served import NONE, Served, Sizes
+
+if TYPE_CHECKING:
+    import torch
+
+RELATED = "several of its sizes are free, and how they hang together only the module can say."
+SCALARS = {"int": "int", "float": "float", "bool": "bool"}
+
+
+class Verified(Protocol):
+    """What is needed of a `CompiledForward`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def functional(self) -> str: ...
+    @property
+    def served(self) -> Served: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def tier(self) -> str: ...
+
+    def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any: ...
+
+
+def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequence[str] = ()) -> Callable[..., Any]:
+    """Register the operator, whose arguments have these names, and the one of its gradients; return it."""
+    import torch
+
+    served = kernel.served
+    kinds = ["Tensor" if a.role != "scalar" else SCALARS[a.dtype] for a in served.arguments]
+    names = names or [f"a{i}" for i in range(len(kinds))]
+    given = ", ".join(f"{kind} {name}" for kind, name in zip(kinds, names, strict=True))
+    many = len(served.outputs)
+    result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
+    tensors = served.tensors
+
+    def forward(*values: Any) -> Any:
+        if served.related:
+            _sizes(served, values)
+        sizes, reason = served.outputs_of(values, lambda sizes: NONE)
+        if reason.text:
+            raise ValueError(f"The operator cannot be called so: {reason.text}")
+        result = kernel.run(values, sizes)
+        return result if kernel.tier == "kernel" else _fresh(result, values)
+
+    def fake(*values: Any) -> Any:
+        shapes = zip(_sizes(served, values), served.outputs, strict=True)
+        device = values[tensors[0]].device if tensors else kernel.backend
+        made = [torch.empty(shape, dtype=getattr(torch, output.dtype), device=device) for shape, output in shapes]
+        return made[0] if many == 1 else tuple(made)
+
+    def gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
+        if not served.as_verified(values):
+            raise ValueError("Gradients were not verified at other sizes than the kernel's own: call the module there.")
+        return functional_gradients(kernel.functional, grads, values)
+
+    def fake_gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
+        return [torch.empty_like(values[i], memory_format=torch.contiguous_format) for i in tensors]
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*(inputs[i] for i in tensors))
+        ctx.scalars = [None if kind == "Tensor" else value for kind, value in zip(kinds, inputs, strict=True)]
+
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        saved = list(ctx.saved_tensors)
+        values = [saved.pop(0) if kind == "Tensor" else value for kind, value in zip(kinds, ctx.scalars, strict=True)]
+        found = gradient_op([g.contiguous() for g in grads], *values)
+        by_place = dict(zip(tensors, found, strict=True))
+        wanted = [i in by_place and ctx.needs_input_grad[i] for i in range(len(kinds))]
+        return tuple(by_place[i] if want else None for i, want in enumerate(wanted))
+
+    custom_op = torch.library.custom_op
+    name = f"{namespace}::{kernel.name}"
+    # An operator without a tensor has no device to be chosen by.
+    device = kernel.backend if tensors else None
+    op = custom_op(name, forward, mutates_args=(), device_types=device, schema=f"({given}) -> {result}")
+    op.register_fake(fake)
+    schema = f"(Tensor[] grads_{', ' * bool(given)}{given}) -> Tensor[]"
+    gradient_op = custom_op(f"{name}_backward", gradients, mutates_args=(), device_types=device, schema=schema)
+    gradient_op.register_fake(fake_gradients)
+    op.register_autograd(backward, setup_context=setup)
+    served.related = served.related and not independent(served, kernel.functional)
+    return op
+
+
+def independent(served: Served, functional: str) -> bool:
+    """Whether the functional form takes free sizes that were moved against each other, and returns what was told.
+
+    Tried without data. A form in which sizes stand as numbers does not take others: those are then not served.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    moved = {name: size + 2 * i + 1 for i, (name, size) in enumerate(sorted(served.verified_sizes().items()))}
+    with FakeTensorMode():
+        values = [
+            a.shape if a.role == "scalar" else torch.empty(served.shape_at(a, moved), dtype=getattr(torch, a.dtype))
+            for a in served.arguments
+        ]
+        try:
+            made = _module_fn(functional)(*values)
+        except Exception:  # whatever operators raise at sizes that do not fit
+            return False
+    outputs = [made] if isinstance(made, torch.Tensor) else list(made)
+    return tuple(tuple(output.shape) for output in outputs) == served.sizes_made(values)
+
+
+def _module_fn(functional: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {}
+    exec(compile(functional, "<functional>", "exec"), names)
+    function: Callable[..., Any] = names["module_fn"]
+    return function
+
+
+def _sizes(served: Served, values: Sequence[Any]) -> tuple[Sizes, ...]:
+    """Return the sizes of the outputs; raises ValueError for arguments that the kernel was not verified for."""
+    if not served.serves_shapes(values):
+        reason = served.other(values).text or RELATED
+        raise ValueError(f"The operator cannot be called so: {reason}")
+    return served.sizes_made(values)
+
+
+def _fresh(result: Any, values: Sequence[Any]) -> Any:
+    """Return results that share no memory with the arguments: a composed forward may return a view of one."""
+    import torch
+
+    held = {v.untyped_storage().data_ptr() for v in values if isinstance(v, torch.Tensor)}
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if tensor.untyped_storage().data_ptr() in held else tensor.contiguous()
+
+    return own(result) if isinstance(result, torch.Tensor) else tuple(map(own, result))
+
+
+def functional_gradients(source: str, grads: Sequence[torch.Tensor], values: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the gradient of every tensor argument (zeros where there is none), by the functional form."""
+    import torch
+
+    leaves = [
+        v.detach().requires_grad_(v.dtype.is_floating_point) if isinstance(v, torch.Tensor) else v for v in values
+    ]
+    # An operator's body runs below autograd, which is asked back for this one computation.
+    autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
+    with autograd, torch.enable_grad():
+        made = _module_fn(source)(*leaves)
+    outputs = [made] if isinstance(made, torch.Tensor) else list(made)
+    flows = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
+    wanted = [v for v in leaves if isinstance(v, torch.Tensor) and v.requires_grad]
+    found = torch.autograd.grad([o for o, _ in flows], wanted, [g for _, g in flows], allow_unused=True)
+    by_leaf = {id(v): g for v, g in zip(wanted, found, strict=True)}
+    tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
+    return [
+        torch.zeros_like(v.detach()) if (g := by_leaf.get(id(v))) is None else g.contiguous().clone() for v in tensors
+    ]

@@ -1,0 +1,113 @@
+"""Kernels as packages, each loaded by the one that it is for, in a process that cannot import ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from factories import attempt, candidate, passed, problem, wrong
+from typer.testing import CliRunner
+
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.records import Attempt
+from rag_kernels.cli import app
+from rag_kernels.eval.errors import ProblemError
+from rag_kernels.eval.records import Candidate
+from rag_kernels.export.hf_kernels import write_hf_kernels
+from rag_kernels.export.packages import export_kernel
+from rag_kernels.export.torch_op_package import write_torch_op
+
+
+@pytest.fixture(scope="module")
+def tanh() -> Attempt:
+    p = problem("tanh")
+    return attempt(p=p, candidate=candidate(p), verdict=passed())
+
+
+def alone(code: str, *paths: Path) -> str:
+    """Run code where `rag_kernels` cannot be imported."""
+    hide = "import sys; sys.modules['rag_kernels'] = None\n"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    done = subprocess.run([sys.executable, "-c", hide + code], capture_output=True, text=True, env=env, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+CALLS = """
+import torch
+x = torch.randn(64, 1024)
+torch.testing.assert_close(call(x), torch.tanh(x) * 2.0)
+leaf = x.clone().requires_grad_()
+call(leaf).sum().backward()
+torch.testing.assert_close(leaf.grad, 2.0 * (1 - torch.tanh(x) ** 2))
+whole = torch.compile(call, fullgraph=True, backend="aot_eager")
+torch.testing.assert_close(whole(x), torch.tanh(x) * 2.0)
+try:
+    call(x[:3])
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_torch_op_package_runs_its_own_tests_without_us(tanh: Attempt, tmp_path: Path) -> None:
+    written = write_torch_op(tanh, tmp_path / "package")
+    told = alone(f"from scaled_tanh import scaled_tanh as call\n{CALLS}", written)
+    assert "input 0 is float32[3, 1024], and was verified as float32[64, 1024]" in told
+    alone(
+        f"import sys, pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', {str(written / 'tests')!r}]))",
+        written,
+    )
+    assert tomllib.loads((written / "pyproject.toml").read_text())["project"]["name"] == "scaled-tanh"
+    card = json.loads((written / "scaled_tanh" / "card.json").read_text())
+    assert (card["verdict"], card["kernel"], card["over_eager"]["median"]) == ("Passed", tanh.candidate.id, 2.0)
+    assert not any(str(Path.home()) in f.read_text(errors="ignore") for f in written.rglob("*") if f.is_file())
+
+
+def test_hugging_faces_loader_takes_it(tanh: Attempt, tmp_path: Path) -> None:
+    pytest.importorskip("kernels")
+    written = write_hf_kernels(tanh, tmp_path / "hf")
+    load = "from pathlib import Path; from kernels import get_local_kernel\n"
+    load += f"k = get_local_kernel(Path({str(written)!r}))\n"
+    told = alone(f"{load}call = k.scaled_tanh\nassert k.__all__ == ['scaled_tanh']\n{CALLS}")
+    assert "verified as float32[64, 1024]" in told
+    build = tomllib.loads((written / "build.toml").read_text())
+    assert build["general"]["edition"] == 5 and all(
+        (written / s).is_file() for s in build["kernel"]["scaled_tanh"]["src"]
+    )
+
+
+def test_what_cannot_be_a_package_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match="not found right"):
+        write_torch_op(attempt(verdict=wrong()), tmp_path / "one")
+    composed = Candidate("KERNELS = r'''x'''\n\n\ndef forward(x):\n    return x\n", "composed", "cpu")
+    with pytest.raises(ProblemError, match="export it as module"):
+        write_hf_kernels(attempt(candidate=composed, verdict=passed()), tmp_path / "two")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ProblemError, match="has no judged kernel k_nothing"):
+        export_kernel(MemoryArchive(), "k_nothing", "module")
+
+
+def test_the_command_writes_archived_kernels(tanh: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from factories import run
+
+    from rag_kernels.archive.store import open_archive
+
+    monkeypatch.chdir(tmp_path)
+    store = open_archive("archive")
+    store.start_run(run("run1"))
+    store.record_attempt(tanh)
+    command = ["export", tanh.candidate.id, "--archive", "archive", "--as"]
+    for form, name in [
+        ("module", "scaled_tanh.py"),
+        ("source", "scaled_tanh.cpp"),
+        ("torch-op", "scaled_tanh-torch-op"),
+    ]:
+        done = CliRunner().invoke(app, [*command, form])
+        assert done.exit_code == 0 and name in done.stdout and (tmp_path / name).exists(), done.output
+    again = CliRunner().invoke(app, [*command, "torch-op"])
+    assert again.exit_code != 0 and "is there already" in str(again.exception)
