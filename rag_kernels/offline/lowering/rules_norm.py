@@ -15,6 +15,9 @@ from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of, softmax_parts
 
+LOWEST = {"bool": "false", "uint8": "0", "int8": "-128", "int16": "-32768", "int32": "INT32_MIN", "int64": "INT64_MIN"}
+"""What an integer element becomes whose index is out of range; a floating one becomes NaN."""
+
 
 def normalise(lowering: Lowering, value: ir.Value, dims: list[int], eps: Any) -> ir.Value:
     """Return (value - mean) / sqrt(variance + eps) over these dimensions."""
@@ -160,21 +163,19 @@ def cross_entropy(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def gather_along(lowering: Lowering, source: ir.Value, dim: int, index: ir.Value) -> ir.Value:
-    """Return source[..., index, ...] along `dim`.
+    """Return source[..., index, ...] along `dim` (see `picked`).
 
-    The other dimensions share loops. Negative indices read element 0.
+    The other dimensions share loops where they are as long as the index's, which may be shorter.
     """
-    source = lowering.stored(source)
-    others = [i for i in range(len(source.dims)) if i != dim]
-    for i in others:
-        if source.dims[i] and index.dims[i]:
-            lowering.loops.unify(source.dims[i], index.dims[i])
-    here = source.index[dim]
-    if not isinstance(here, ir.Form) or here.offset or len(source.index) != len(source.dims):
-        raise ir.Unfusable("an index into a view")
-    place = lowering.op("{0} < 0 ? int64_t(0) : {0}", index)
-    picks = tuple(place if i == dim else source.index[i] for i in range(len(source.index)))
-    return lowering.tracked(ir.Load(index.dims, source.dtype, source.buffer, source.stored, picks, source.storage))
+    source = whole_along(lowering, source, dim)
+    picks = list(source.index)
+    for i, (ours, theirs) in enumerate(zip(source.dims, index.dims, strict=True)):
+        if i != dim and ir.size_of(ours) != ir.size_of(theirs):
+            source = whole_along(lowering, source, i)
+            picks[i] = whole(theirs)
+        elif i != dim and ours and theirs:
+            lowering.loops.unify(ours, theirs)
+    return picked(lowering, source, dim, index, (index.dims, picks))
 
 
 def gather(lowering: Lowering, node: Node) -> ir.Value:
@@ -184,8 +185,43 @@ def gather(lowering: Lowering, node: Node) -> ir.Value:
 
 def embedding(lowering: Lowering, node: Node) -> ir.Value:
     table, index = lowering.value(given(node, 0)), lowering.value(given(node, 1))
-    table = lowering.stored(table)
-    if len(table.index) != 2:
-        raise ir.Unfusable("an index into a view")
-    dims, picks = (*index.dims, table.dims[1]), (index, table.index[1])
-    return lowering.tracked(ir.Load(dims, table.dtype, table.buffer, table.stored, picks, table.storage))
+    table = whole_along(lowering, table, 0)
+    rows = lowering.with_dims(index, (*index.dims, ()))
+    return picked(lowering, table, 0, rows, ((*index.dims, table.dims[1]), list(table.index)))
+
+
+def whole(group: ir.Group) -> ir.Form:
+    """Return the index that runs through all of a group's loops."""
+    if len(group) > 1:
+        raise ir.Unfusable("an index whose loops were merged")
+    return ir.Form(tuple((atom, 1) for atom in group))
+
+
+def whole_along(lowering: Lowering, source: ir.Value, dim: int) -> ir.Load:
+    """Return the value as a load that has all of a stored dimension at `dim`: a part of one is stored first."""
+    load = lowering.stored(source)
+    if len(load.index) == len(load.dims) and len(load.stored[dim]) <= 1 and load.index[dim] == whole(load.stored[dim]):
+        return load
+    return lowering.reload(load)
+
+
+def picked(
+    lowering: Lowering,
+    source: ir.Load,
+    dim: int,
+    index: ir.Value,
+    others: tuple[tuple[ir.Group, ...], list[ir.Form | ir.Value]],
+) -> ir.Value:
+    """Return elements of `source` at `index` along `dim`; `others`: the result's dimensions and the other indices.
+
+    Nothing outside of the tensor is read. Where an index is out of range, for which PyTorch raises an error or ends the
+    CUDA context, a floating result is NaN, an integer the lowest of its type.
+    """
+    size = lowering.size(source.stored[dim], index.dtype)
+    inside = "({0} >= 0 && {0} < {1})"
+    place = lowering.op(f"{inside} ? {{0}} : {{T}}(0)", index, size)
+    dims, picks = others
+    picks[dim] = place
+    load = lowering.tracked(ir.Load(dims, source.dtype, source.buffer, source.stored, tuple(picks), source.storage))
+    other = LOWEST.get(source.dtype, "{T}(NAN)")
+    return lowering.op(f"{inside} ? {{2}} : {other}", index, size, load, dtype=source.dtype)
