@@ -72,7 +72,7 @@ def generate(
     """
     # Where the arguments come from in the shipped tool, put together by `open_session`:
     # functionalize  ingest.fitting.functionalize_to_fit: the module as a call of its tensors, traced in a child process
-    # retrieve       run.exemplars.Exemplars: archived kernels, those of other devices judged here first
+    # retrieve       run.exemplars.Exemplars: archived kernels; for a model that reads them, judged here first
     # writer         llm.writer.LLMWriter where models are named, else offline.writer.OfflineWriter
     # judge          eval.judge.LocalJudge, or cluster.ray_judge.ClusterJudge
     # index          ingest.pipeline.index_attempt: embed the problem, put the vector into the archive
