@@ -1,10 +1,10 @@
 """How long `rag-kernels generate` takes with the offline writer, everything included.
 
-    python tests/bench/generate_offline.py KernelBench/level2/76_*.py ... [--device cpu] [-- --rounds 1 ...]
+    python tests/bench/generate_offline.py KernelBench/level2/76_*.py ... [--dtype bfloat16] [--rounds 1 ...]
 
 Each problem in a process of its own, with an empty cache (nothing built, no baseline measured, no device looked at)
 and a new archive, as the first run of somebody who has just installed it. Prints a Markdown table; the speed-up is over
-the better of eager and torch.compile.
+the better of eager and torch.compile. With --dtype the modules and their floating inputs are converted to that dtype.
 """
 
 from __future__ import annotations
@@ -21,17 +21,36 @@ from pathlib import Path
 from rag_kernels.eval.machine.device import cpu_name
 
 PROGRAM = "from rag_kernels import cli; cli.main()"
+CONVERTED = """
+
+_Model, _get_inputs = Model, get_inputs
+
+
+class Model(_Model):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.to(torch.{0})
+
+
+def get_inputs():
+    return [x.to(torch.{0}) if torch.is_tensor(x) and x.is_floating_point() else x for x in _get_inputs()]
+"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problems", nargs="+", type=Path)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype")
     asked, more = parser.parse_known_args()
     print(f"Machine: {cpu_name()}.\n\n| problem | seconds | its set-up and baselines | candidates | speed-up |")
     print("|---|---:|---:|---:|---:|", flush=True)
     for problem in asked.problems:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            if asked.dtype:
+                text = problem.read_text() + CONVERTED.format(asked.dtype)
+                problem = Path(folder) / f"{problem.stem}_{asked.dtype}.py"
+                problem.write_text(text)
             command = ["generate", str(problem), "--device", asked.device, "--archive", f"{folder}/a", "--json", *more]
             started = time.perf_counter()
             done = subprocess.run(
