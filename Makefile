@@ -16,7 +16,7 @@ PYTHON_H = "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench starter setup setup-dev tools clean
+.PHONY: help demo test lint docs bench starter starter-claims setup setup-dev tools clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | awk -F '|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -43,11 +43,27 @@ bench: $(READY)  ## time the examples, eager and under torch.compile
 	@$(BIN)/python tests/bench/examples_sizes.py --compile
 
 starter: $(READY)  ## make the starter archive of the package anew, from the examples, FORMS (half a minute each), BUNDLES
-	@rm -rf build/starter rag_kernels/retrieval/starter.zip
+	@rm -rf build/starter
 	@$(BIN)/rag-kernels grow examples/ $(FORMS) --device cpu --archive build/starter
 	@for bundle in $(BUNDLES); do $(BIN)/rag-kernels archive import $$bundle --trust-bundle --archive build/starter || exit 1; done
-	@$(BIN)/rag-kernels archive export rag_kernels/retrieval/starter.zip --archive build/starter --trust confirmed \
-	  --licence Apache-2.0 --attribution "rag-kernels, offline writer"
+	@$(pack_starter)
+
+starter-claims: $(READY)  ## the same from its own measured kernels, with those of kernels/ as they are now
+	@rm -rf build/starter
+	@$(BIN)/rag-kernels archive import rag_kernels/retrieval/starter.zip --trust-bundle --archive build/starter
+	@$(pack_starter)
+
+# What was confirmed, and as claims the kernels of kernels/hopper.
+define pack_starter
+rm -rf build/claims build/measured.zip build/starter.zip; set -e; \
+$(BIN)/rag-kernels archive export build/measured.zip --archive build/starter --trust confirmed \
+  --licence Apache-2.0 --attribution "rag-kernels, offline writer"; \
+$(BIN)/rag-kernels archive import build/measured.zip --trust-bundle --archive build/claims; \
+$(BIN)/rag-kernels archive import --from folder kernels/hopper --archive build/claims; \
+$(BIN)/rag-kernels archive functionalize --archive build/claims; \
+$(BIN)/rag-kernels archive export build/starter.zip --archive build/claims --trust claimed; \
+mv build/starter.zip rag_kernels/retrieval/starter.zip
+endef
 
 setup: $(READY)  ## .venv to use the tool
 setup-dev: $(READY_DEV)  ## .venv to work on it

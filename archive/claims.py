@@ -60,10 +60,15 @@ def without_functional(archive: Tables) -> list[Problem]:
 
 
 def written_for(archive: Tables, kernel_id: str) -> FunctionalProblem:
-    """Return the functional problem that a kernel was first written for."""
+    """Return the functional problem that a kernel was first written for; of an imported one, which is a text at first,
+    the form that was worked out later.
+    """
     with archive.database.read(stay=True) as con:
         found = con.execute(
-            "SELECT f.record FROM kernels AS k JOIN functionals AS f ON f.id = k.functional_id WHERE k.id = ?",
+            "SELECT other.record FROM kernels AS k JOIN functionals AS f ON f.id = k.functional_id "
+            "JOIN functionals AS other ON other.problem_id = f.problem_id WHERE k.id = ? "
+            "ORDER BY CASE WHEN len(f.shapes) = 0 THEN len(other.shapes) = 0 ELSE other.id <> f.id END, other.id "
+            "LIMIT 1",
             [kernel_id],
         ).fetchall()
     functional: FunctionalProblem = codec.loads(found[0][0])

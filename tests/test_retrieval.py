@@ -191,10 +191,10 @@ def test_what_is_hardly_relevant_is_not_shown_to_a_reader() -> None:
     """The starter archive has few kernels for a GPU, and most have nothing to teach about this problem."""
     archive, limits = MemoryArchive(), RetrievalLimits(backend="cuda")
     stock(archive, EMBEDDER)
-    asked = partial(Retriever(archive, EMBEDDER).exemplars, linear_problem(), mode="hybrid", count=6, limits=limits)
+    asked = partial(Retriever(archive, EMBEDDER).exemplars, linear_problem(), mode="hybrid", count=24, limits=limits)
     shown, everything = (asked(token_budget=10**6, for_reading=reads) for reads in (True, False))
     least = LEAST_RELEVANT / MOST / 3
-    assert 0 < len(shown) < len(everything) == 6
+    assert 0 < len(shown) < len(everything) == 24
     assert all(s.exemplar.score >= least for s in shown) and min(s.exemplar.score for s in everything) < least
 
 

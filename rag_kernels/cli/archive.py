@@ -171,11 +171,11 @@ def export_bundle(
 def import_kernels(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A bundle, or what --from says.")],
     source: Annotated[
-        Literal["bundle", "sakana", "kernelbench", "robust-kbench", "gpu-mode"],
+        Literal["bundle", "folder", "sakana", "kernelbench", "robust-kbench", "gpu-mode"],
         typer.Option(
             "--from",
-            help="What PATH is: a bundle that `archive export` wrote; Parquet files of the AI CUDA "
-            "Engineer archive; KernelBench runs; robust-kbench tasks; GPU MODE problems.",
+            help="What PATH is: a bundle that `archive export` wrote; a folder of your own, NAME.cu beside NAME.py; "
+            "Parquet files of the AI CUDA Engineer archive; KernelBench runs; robust-kbench tasks; GPU MODE problems.",
         ),
     ] = "bundle",
     problems: Annotated[
@@ -184,8 +184,8 @@ def import_kernels(
     filters: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="sakana: a checkout of robust-kbench, for its task filters.")
     ] = None,
-    licence: Annotated[str, typer.Option(help="kernelbench: the licence of the kernels, an SPDX name.")] = "",
-    attribution: Annotated[str, typer.Option(help="kernelbench: whom to name for them.")] = "",
+    licence: Annotated[str, typer.Option(help="folder, kernelbench: the licence of the kernels, an SPDX name.")] = "",
+    attribution: Annotated[str, typer.Option(help="folder, kernelbench: whom to name for them.")] = "",
     trust_bundle: Annotated[
         bool, typer.Option("--trust-bundle", help="Take a bundle's measurements as they are, not as mere claims.")
     ] = False,
@@ -215,10 +215,13 @@ def import_kernels(
 
 def importer_for(source: str, problems: Path | None, filters: Path | None, licence: str, attribution: str) -> Importer:
     from rag_kernels.ingest.importers.gpu_mode import GpuMode
+    from rag_kernels.ingest.importers.kernel_folder import KernelFolder
     from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
     from rag_kernels.ingest.importers.robust_kbench import RobustKbench
     from rag_kernels.ingest.importers.sakana import Sakana
 
+    if source == "folder":
+        return KernelFolder(licence, attribution)
     if source == "sakana":
         return Sakana(filters)
     if source == "kernelbench":
