@@ -43,7 +43,7 @@ def only(fp: FunctionalProblem) -> Rewrite:
 
 
 def plan_of(made: Rewrite) -> Plan:
-    plan = write(made.problem, CpuParameters(products=0), bare=True)
+    plan = write(made.problem, CpuParameters(products=0, attention=0), bare=True)
     assert plan is not None and made.around in plan.library
     return plan
 

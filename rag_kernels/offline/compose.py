@@ -24,6 +24,7 @@ from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.cuda.vectorized import KEPT_BYTES
 from rag_kernels.offline.foreign_kernel import MARK, Foreign, is_foreign
+from rag_kernels.offline.fusion.attention import lowered_with_attention
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import Planner, Region, Split
@@ -63,7 +64,11 @@ def write(
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
-    lowered = without_rematerialization(Lowering(fp).run(RULES | product_rules(parameters.products, backend)))
+    rules = RULES | product_rules(parameters.products, backend)
+    lowered = (
+        lowered_with_attention(fp, rules) if parameters.attention and backend == "cpu" else Lowering(fp).run(rules)
+    )
+    lowered = without_rematerialization(lowered)
     if backend == "cuda":
         lowered = one_pass(lowered, KEPT_BYTES)
     if owes_half(fp):
@@ -98,12 +103,13 @@ def choices(start: Parameters) -> list[Parameters]:
 
     On a CPU: generated products where they are likely faster, then everywhere, then nowhere. On a GPU: everywhere on
     tensor cores, then the same without generated products and where likely faster; products on plain cores come last,
-    since which is faster depends on sizes.
+    since which is faster depends on sizes. The last variant has attention as the graph spells it.
     """
     if isinstance(start, CudaParameters):
         pairs = ((2, 1), (0, 1), (1, 1), (2, 0))
-        return [replace(start, products=products, tensor=tensor) for products, tensor in pairs]
-    return [replace(start, products=products) for products in (1, 2, 0)]
+        made = [replace(start, products=products, tensor=tensor) for products, tensor in pairs]
+        return [*made, replace(start, products=1, attention=0)]
+    return [*(replace(start, products=products) for products in (1, 2, 0)), replace(start, products=1, attention=0)]
 
 
 def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
@@ -113,8 +119,9 @@ def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
         plan = write(fp, variant)
         if plan:
             plain = isinstance(variant, CudaParameters) and not variant.tensor and "product" in plan.schedules
-            if (plan.library, plain) not in seen:
-                seen.add((plan.library, plain))
+            form = (plan.library, plain, "attention" in plan.schedules)
+            if form not in seen:
+                seen.add(form)
                 yield plan
 
 
@@ -145,6 +152,7 @@ def _plain_arguments(fp: FunctionalProblem) -> bool:
 def _schedules(text: str) -> tuple[str, ...]:
     notes = [line for line in text.splitlines() if line.lstrip().startswith("// ") and ": " in line]
     found = [w for w in ("row", "column", "product") if any(f" {w}s of " in line for line in notes)]
+    found += ["attention"] if any(": attention of " in line for line in notes) else []
     return (*found, *(["point"] if any(line.endswith(" elements") for line in notes) else []))
 
 
@@ -161,10 +169,8 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     """
     if isinstance(parameters, CpuParameters):
         bodies = "\n".join(region.function_text(f, parameters) for f in functions)
-        return (
-            f"// {idea}\n{region.HEAD}\n{math_prelude.used(math_prelude.CPP, bodies)}{region.constants(parameters)}"
-            f"{region.parts_used(bodies)}\n{bodies}"
-        )
+        text = f"{region.constants(parameters)}{region.parts_used(bodies)}\n{bodies}"
+        return f"// {idea}\n{region.HEAD}\n{math_prelude.used(math_prelude.CPP, text)}{text}"
     known: dict[str, str] = {}
     bodies = "\n".join(cuda.function_text(f, parameters, known) for f in functions)
     head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD

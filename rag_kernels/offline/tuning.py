@@ -29,6 +29,7 @@ CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("columns", "product", (128, 512)),
     ("rows", "product", (128,)),
     ("depth", "product", (128, 512)),
+    ("attention", "attention", (0,)),
 )
 CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("sharing", "row", (0, 512)),

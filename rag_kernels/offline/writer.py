@@ -56,7 +56,7 @@ class OfflineWriter:
         yield from fused[1:]
         yield from (draft for proven, draft in reused if not proven)
         for variant in rewritten:
-            yield from variant.drafts(replace(start, products=0))
+            yield from variant.drafts(replace(start, products=0, attention=0))
         if brief.round > 1:
             yield from _tuned(brief, [plain, *planted, *rewritten], fused)
 

@@ -24,8 +24,9 @@ from rag_kernels.offline.codegen.reduction_levels import (
     start_of,
 )
 from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.cpp import attention as attention_cpp
 from rag_kernels.offline.cpp import contraction as contract_cpp
-from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.lowering.pointwise import EXPENSIVE
@@ -55,6 +56,7 @@ class CpuParameters:
     columns: int = 256
     depth: int = 256
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
+    attention: int = 1  # whether attention is one operator of ours
 
 
 OMP = {"sum": "+", "prod": "*", "max": "max", "fastmax": "max", "min": "min", "any": "|", "all": "&"}
@@ -65,13 +67,15 @@ KEEP_LIMIT = 1 << 16  # longest row whose values are kept, in elements
 def constants(p: CpuParameters) -> str:
     """Return the declarations that state the tuning parameters in a source."""
     numbers = f"BLOCK = {p.block}, TILE = {p.tile}, LANES = {p.lanes}, KEEP = {int(p.keep)}"
-    numbers += f", ROWS = {p.rows}, COLUMNS = {p.columns}, DEPTH = {p.depth}, PRODUCTS = {p.products}"
+    numbers += f", ROWS = {p.rows}, COLUMNS = {p.columns}, DEPTH = {p.depth}, PRODUCTS = {p.products}, "
+    numbers += f"ATTENTION = {p.attention}"
     return f"constexpr int64_t {numbers};  // tuning parameters\n"
 
 
 def parts_used(bodies: str) -> str:
     """Return the fixed text that these functions call."""
-    return contract_cpp.HEAD if "product(" in bodies else ""
+    attention = attention_cpp.HEAD if "attend::run<" in bodies else ""
+    return (contract_cpp.HEAD if " product(" in bodies else "") + attention
 
 
 def function_text(function: Function, parameters: CpuParameters) -> str:
@@ -94,6 +98,8 @@ def function_text(function: Function, parameters: CpuParameters) -> str:
 def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters) -> list[str]:
     """Return the statements of one region: in tiles if it is a product, else by its schedule."""
     pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in function.specs}
+    if isinstance(region, AttentionRegion):
+        return attention_cpp.region_text(region, function, names, pointers)
     contraction, storage = find_contraction(region, names), function.storage()
     if contraction:
         return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers, storage))

@@ -40,6 +40,7 @@ class CudaParameters:
     tile: int = 0  # rows of a block of a product: 64 or 128, or 0 for what fits
     tensor: int = 1  # products on tensor cores, as three TF32 products each
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
+    attention: int = 1  # whether attention is one operator of ours
     sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
 
 

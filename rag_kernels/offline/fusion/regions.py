@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.lowering.lower import Library, Lowered
+from rag_kernels.offline.lowering.lower import Attended, Library, Lowered, Stored
 
 SCANNED_PART = 4096  # elements of a part of a long scan at least
 
@@ -36,6 +36,21 @@ class Region:
         """Return one group of atoms for each dimension of a buffer that the region writes."""
         dims, slot = self.stores[buffer].dims, self.slots.get(buffer)
         return (*dims[: slot.dim], (slot.total,), *dims[slot.dim + 1 :]) if slot else dims
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionRegion(Region):
+    """Attention, which is written by texts of its own; its loops stand in `outer` to be given sizes."""
+
+    attended: Attended = field(kw_only=True)
+
+    @classmethod
+    def of(cls, step: Attended) -> AttentionRegion:
+        """Return the region of an attention: it stores a value that names all that is read."""
+        stand_in = ir.Const((), "float32", 0)
+        score = rewrite(step.score, lambda v: stand_in if v is step.scores else None)
+        value = ir.Op(step.dims, "float32", "attention", (step.q, step.k, step.v, score))
+        return cls({step.buffer: value}, ir.leaves(a for group in step.dims for a in group), (), attended=step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +82,13 @@ class Planner:
     def run(self, lowered: Lowered) -> list[Region | Library]:
         """Return the steps with every stored value replaced by its region."""
         for step in lowered.steps:
-            if not isinstance(step, Library):
+            if isinstance(step, Stored):
                 self.find_whole(step.value)
         for step in lowered.steps:
             if isinstance(step, Library):
                 self.regions.append(step)
+            elif isinstance(step, Attended):
+                self.regions.append(AttentionRegion.of(step))
             else:
                 self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
         return [r if isinstance(r, Library) else settled(r) for r in self.regions]
@@ -102,7 +119,7 @@ class Planner:
         reads = reads_of(region)
         for place in range(len(self.regions) - 1, -1, -1):
             other = self.regions[place]
-            if isinstance(other, Library):
+            if isinstance(other, Library | AttentionRegion):
                 break
             near = inlined(region, other)
             reads_it = bool(reads_of(near) & other.stores.keys())

@@ -14,7 +14,7 @@ from math import prod
 
 from rag_kernels.offline.fusion.regions import rebuilt, strip
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.lowering.lower import Lowered, Step, Stored
+from rag_kernels.offline.lowering.lower import Library, Lowered, Step, Stored
 
 
 def without_rematerialization(lowered: Lowered) -> Lowered:
@@ -29,7 +29,7 @@ def without_rematerialization(lowered: Lowered) -> Lowered:
                 reader.stored[strip(step.value)] = step
         else:
             steps.append(step)
-            reader.places[step.node.name] = place
+            reader.places[step.node.name if isinstance(step, Library) else step.buffer] = place
     return replace(lowered, steps=tuple(steps))
 
 

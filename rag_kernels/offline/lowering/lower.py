@@ -37,7 +37,30 @@ class Library:
     node: Node
 
 
-Step = Stored | Library
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended:
+    """Attention as one step: softmax(score) v, where `score` is an expression of `scores`, a stand-in for q k^T.
+
+    Loops that queries have and neither keys nor values are its rows; those of the result that keys or values have are
+    its batches.
+    """
+
+    buffer: str
+    dims: tuple[ir.Group, ...]  # of the result, in the order in which it lies in memory
+    q: ir.Load
+    k: ir.Load
+    v: ir.Load
+    scores: ir.Load
+    score: ir.Value
+    depth: ir.Group  # which q k^T sums over
+    keys: ir.Group  # along which the softmax runs
+    columns: ir.Group  # of v and of the result
+    storage: str  # dtype of the result in memory
+    half: bool  # whether the graph rounds weights to sixteen bits before the product with v
+    empty: float  # what a row is for which no key is left: NaN in the formula, 0 in the library's operator
+
+
+Step = Stored | Library | Attended
 
 
 @dataclass(frozen=True, slots=True)

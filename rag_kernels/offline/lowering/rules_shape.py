@@ -164,6 +164,25 @@ def chosen(lowering: Lowering, values: list[ir.Value], dim: int) -> ir.Value:
     return lowering.tracked(out)
 
 
+def repeat_interleave(lowering: Lowering, node: Node) -> ir.Value:
+    """Return each element along a dimension so many times in a row."""
+    value, times, dim = lowering.value(given(node, 0)), given(node, 1, "repeats"), given(node, 2, "dim")
+    if not isinstance(times, int) or not isinstance(dim, int):
+        raise ir.Unfusable("repeats that are a tensor, or without a dimension")
+    dim %= len(value.dims)
+    again = () if times == 1 else (ir.Atom(times, fixed=True),)
+    return lowering.with_dims(value, (*value.dims[:dim], (*value.dims[dim], *again), *value.dims[dim + 1 :]))
+
+
+def repeat(lowering: Lowering, node: Node) -> ir.Value:
+    """Return a tensor side by side with itself, along each dimension so many times."""
+    value, times = lowering.value(given(node, 0)), given(node, 1, "repeats")
+    groups: list[ir.Group] = [(), *[()] * (len(times) - len(value.dims) - 1)] if len(times) > len(value.dims) else []
+    groups += value.dims
+    again: list[ir.Group] = [() if n == 1 else (ir.Atom(n, fixed=True),) for n in times]
+    return lowering.with_dims(value, tuple((*a, *group) for a, group in zip(again, groups, strict=True)))
+
+
 def triangle(upper: bool) -> Rule:
     """Return the rule of `triu` (`upper`) or `tril`."""
 

@@ -1,0 +1,483 @@
+"""Attention in a graph as one step: softmax(scores) v, where scores are an expression of q k^T, indices and inputs.
+
+Comes in: a problem and the rules by operator name. Goes out: its steps, in which every attention that was recognised is
+one `Attended`. Products around a softmax are found in the graph, however they are spelt; the operators between them are
+lowered as any others are, on a stand-in for the product. So every mask, bias, scale or cap is one expression of it.
+Where something else needs the product or the weights, nothing is recognised, and all is lowered as without this file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+
+from rag_kernels.eval.aten import base_name
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
+from rag_kernels.offline.fusion.regions import rewrite, strip
+from rag_kernels.offline.graph.nodes import given, refs
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF, is_float
+from rag_kernels.offline.lowering.lower import Attended, Entry, Lowered, Lowering, Rule, Stored
+from rag_kernels.offline.lowering.pointwise import EXPENSIVE
+from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
+
+SOFTMAX = frozenset({"softmax", "_softmax"})
+MULTIPLIED, DIVIDED, CAST, ADDED = "{0} * {1}", "{T}({0}) / {T}({1})", "{T}({0})", "{0} + {1}"
+BETWEEN = frozenset("to _to_copy type_as clone contiguous dropout expand reshape view permute transpose".split())
+# What may stand before the softmax is whatever has a rule; these would make one row depend on others.
+LARGEST_HEAD = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where attention may be: the names of the product of queries and keys, of the softmax, and of the last product.
+
+    All three are one for the library's operator.
+    """
+
+    scores: str
+    softmax: str
+    values: str
+
+
+def lowered_with_attention(fp: FunctionalProblem, rules: dict[str, Rule]) -> Lowered:
+    """Return the problem's steps with every attention that is recognised as one step."""
+    sites = list(find_sites(fp))
+    while sites:
+        recogniser = _Recogniser({name: s for s in sites for name in (s.scores, s.softmax, s.values)}, rules)
+        lowered = Lowering(fp).run(recogniser.rules())
+        left = recogniser.left(lowered)
+        if not left:
+            return in_place(lowered)
+        sites = [site for site in sites if site not in left]
+    return Lowering(fp).run(rules)
+
+
+def find_sites(fp: FunctionalProblem) -> Iterator[Site]:
+    """Yield the places of the graph at which two products stand around a softmax, and the library's attention."""
+    nodes = {node.name: node for node in fp.nodes}
+    for node in fp.nodes:
+        if base_name(node.op) == ATTENTION and not given(node, 4, "dropout_p", 0.0):
+            yield Site(node.name, node.name, node.name)
+        if base_name(node.op) in SOFTMAX:
+            scores, values = _scores_before(node, nodes), _values_behind(node, fp.nodes)
+            if scores and values:
+                yield Site(scores, node.name, values)
+
+
+def _is_product(node: Node) -> bool:
+    return base_name(node.op) in {"matmul", "bmm", "einsum", "baddbmm"}
+
+
+def _scores_before(softmax: Node, nodes: dict[str, Node]) -> str:
+    """Return the nearest product before a softmax that has as many elements, or nothing."""
+    pending, seen = list(refs(softmax.args[:1])), set[str]()
+    while pending:
+        node = nodes.get(pending.pop(0))
+        if node is None or node.name in seen:
+            continue
+        seen.add(node.name)
+        if _is_product(node):
+            if math.prod(node.outputs[0].shape) == math.prod(softmax.outputs[0].shape):
+                return node.name
+        elif base_name(node.op) not in SOFTMAX:
+            pending += refs(node.args)
+    return ""
+
+
+def _values_behind(softmax: Node, nodes: Sequence[Node]) -> str:
+    """Return the product that reads a softmax and nothing else does, or nothing."""
+    name = softmax.name
+    while True:
+        users = [node for node in nodes if name in refs(node.args)]
+        if len(users) != 1:
+            return ""
+        if _is_product(users[0]):
+            return users[0].name
+        if base_name(users[0].op) not in BETWEEN:
+            return ""
+        name = users[0].name
+
+
+@dataclass(slots=True)
+class _Open:
+    """What is known of an attention between its first and its last product."""
+
+    q: ir.Load
+    k: ir.Load
+    scores: ir.Load
+    depth: ir.Group
+    weights: ir.Load | None = None
+    score: ir.Value | None = None
+    keys: ir.Group = ()
+    sixteen: bool = False  # whether the weights are rounded to sixteen bits
+
+
+@dataclass(slots=True)
+class _Recogniser:
+    """Rules for the operators of some sites; all others keep theirs."""
+
+    sites: dict[str, Site]  # by the name of each of its operators
+    known: dict[str, Rule]
+    open: dict[Site, _Open] = field(default_factory=dict)
+    done: dict[Site, Attended] = field(default_factory=dict)
+
+    def rules(self) -> dict[str, Rule]:
+        """Return the rules by operator name."""
+        names = {*PRODUCTS, *SOFTMAX}
+        return self.known | {name: partial(self.rule, name) for name in sorted(names)}
+
+    def rule(self, name: str, lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
+        """Return what an operator computes: ours at a site, as it is known elsewhere."""
+        site = self.sites.get(node.name)
+        if site is None:
+            if name not in self.known:
+                raise ir.Unfusable("left to the library")
+            return self.known[name](lowering, node)
+        if name == ATTENTION:
+            return self.operator(lowering, node, site)
+        if node.name == site.scores:
+            return self.scores(lowering, site, _operands(node), lambda: PRODUCTS[name](lowering, node))
+        if node.name == site.softmax:
+            return self.softmax(lowering, site, lowering.value(given(node, 0)), given(node, 1, "dim"))
+        half = node.outputs[0].dtype in HALF
+        return self.values(lowering, site, node, _operands(node), lambda: PRODUCTS[name](lowering, node), half=half)
+
+    def left(self, lowered: Lowered) -> set[Site]:
+        """Return the sites that were not recognised, or whose product something else needs."""
+        inner = {load.buffer: site for site, o in self.open.items() for load in (o.scores, o.weights) if load}
+        found = {name for s in lowered.steps if isinstance(s, Stored) for name in reads_of(s.value)}
+        for site, made in self.done.items():
+            found |= reads_of(made.score, made.q, made.k, made.v) - {self.open[site].scores.buffer}
+        return (set(self.sites.values()) - self.done.keys()) | {inner[name] for name in found if name in inner}
+
+    def scores(
+        self,
+        lowering: Lowering,
+        site: Site,
+        operands: Sequence[Ref],
+        make: Callable[[], ir.Value | tuple[ir.Value, ...]],
+    ) -> ir.Value:
+        """Return the product of queries and keys with a stand-in for its sums."""
+        with_own_loops(lowering, operands)
+        value = make()
+        assert isinstance(value, ir.Value)
+        sums = [v for v in ir.walk(value) if isinstance(v, ir.Reduce)]
+        if len(sums) != 1 or sums[0].kind != "sum":
+            raise ir.Unfusable("no single product")
+        pair = strip(sums[0].arg)
+        if not isinstance(pair, ir.Op) or pair.template != MULTIPLIED:
+            raise ir.Unfusable("no product of two factors")
+        (q, scale_q), (k, scale_k) = (peeled(factor) for factor in pair.args)
+        rows = set(ir.leaves(a for g in sums[0].dims for a in g))
+        depth = ir.leaves(sums[0].over)
+        q, k = (laid_out(lowering, load, rows, depth) for load in (q, k))
+        stand_in = plain_load(f"scores of {site.softmax}", sums[0].dims)
+        scaled: ir.Value = stand_in
+        for template, number in (*scale_q, *scale_k):
+            scaled = lowering.op(template, scaled, number)
+        scaled = scaled if scaled is not stand_in else lowering.with_dims(stand_in, stand_in.dims)
+        self.open[site] = _Open(q, k, stand_in, depth)
+        return lowering.tracked(rewrite(value, lambda v: scaled if v is sums[0] else None))
+
+    def softmax(self, lowering: Lowering, site: Site, value: ir.Value, dim: int) -> ir.Value:
+        """Return a stand-in for the weights, and keep what they are the softmax of."""
+        if site not in self.open:
+            raise ir.Unfusable("not behind a product")
+        found = self.open[site]
+        found.score, found.keys = value, value.dims[dim % len(value.dims)]
+        found.weights = plain_load(f"weights of {site.softmax}", value.dims)
+        return lowering.tracked(found.weights)
+
+    def values(
+        self,
+        lowering: Lowering,
+        site: Site,
+        node: Node,
+        operands: Sequence[Ref],
+        make: Callable[[], ir.Value | tuple[ir.Value, ...]],
+        *,
+        half: bool,
+        empty: float = math.nan,
+    ) -> ir.Value:
+        """Return what attention makes, read from the buffer of a new step."""
+        found = self.open.get(site)
+        if found is None or found.weights is None or found.score is None:
+            raise ir.Unfusable("not behind a softmax")
+        weights = found.weights
+        with_own_loops(lowering, [ref for ref in operands if weights.buffer not in reads_of(lowering.value(ref))])
+        value = make()
+        assert isinstance(value, ir.Value)
+        total = strip(value)
+        pair = strip(total.arg) if isinstance(total, ir.Reduce) and total.kind == "sum" else None
+        if not isinstance(total, ir.Reduce) or not isinstance(pair, ir.Op) or pair.template != MULTIPLIED:
+            raise ir.Unfusable("no product with the weights")
+        (w, more), (v, scales) = sorted((peeled(f) for f in pair.args), key=lambda p: p[0].buffer != weights.buffer)
+        if w.buffer != weights.buffer or more or scales or not is_plain(w, weights.dims):
+            raise ir.Unfusable("another product with the weights")
+        if set(ir.leaves(total.over)) != set(ir.leaves(found.keys)):
+            raise ir.Unfusable("the softmax runs along another dimension")
+        out = set(ir.leaves(a for g in total.dims for a in g))
+        columns = tuple(a for a in ir.leaves(a for g in total.dims for a in g) if a not in _atoms(weights.dims))
+        if max(ir.size_of(columns), ir.size_of(found.depth)) > LARGEST_HEAD or not columns or not found.depth:
+            raise ir.Unfusable("heads of another size")
+        v = laid_out(lowering, v, out | set(ir.leaves(found.keys)), columns)
+        score = settled_score(lowering, found.score, found.scores)
+        for atom in ir.leaves((*found.depth, *columns)):
+            atom.fixed = True
+        number = next(n for n in count() if f"attended{n}" not in lowering.specs)
+        name, storage = f"attended{number}", node.outputs[0].dtype
+        order = ir.leaves(a for g in value.dims for a in g)
+        step = Attended(
+            name,
+            tuple((a,) for a in order),
+            found.q,
+            found.k,
+            v,
+            found.scores,
+            score,
+            found.depth,
+            found.keys,
+            columns,
+            storage,
+            half,
+            empty,
+        )
+        self.done[site] = step
+        lowering.steps.append(step)
+        lowering.specs[name] = TensorSpec(tuple(a.size for a in order), storage)
+        new = {a: ir.Atom(a.size, a.fixed) for a in order}
+        stored = tuple((new[a],) for a in order)
+        index = tuple(ir.Form(((new[a], 1),)) for a in order)
+        dims = tuple(tuple(new[a] for a in ir.leaves(g)) for g in value.dims)
+        return lowering.tracked(ir.Load(dims, "float32", name, stored, index, storage))
+
+    def operator(self, lowering: Lowering, node: Node, site: Site) -> ir.Value:
+        """Return the library's attention: two products around a softmax, with its mask and its grouped queries."""
+        refs_ = [given(node, i) for i in range(3)]
+        with_own_loops(lowering, refs_)
+        q, k, v = (lowering.value(ref) for ref in refs_)
+        scale = given(node, 6, "scale")
+        if scale is None:
+            scale = 1.0 / math.sqrt(q.shape[-1])
+        mask, groups = given(node, 3, "attn_mask"), 1
+        bias = None if mask is None else lowering.value(mask)
+        if given(node, 7, "enable_gqa", False) and q.shape[-3] != k.shape[-3]:
+            heads, groups = k.shape[-3], q.shape[-3] // k.shape[-3]
+            q = in_groups(lowering, q, heads, groups)
+            k, v = (lowering.with_dims(x, (*x.dims[:-2], (), *x.dims[-2:])) for x in (k, v))
+            if bias is not None and len(bias.dims) > 2:
+                bias = in_groups(lowering, bias, heads, groups)
+        value = self.scores(lowering, site, (), lambda: product(lowering, q, transposed(lowering, k)))
+        value = lowering.op(MULTIPLIED, value, lowering.scalar(scale, "float32"))
+        if given(node, 5, "is_causal", False):
+            value = lowering.op("{0} ? {1} : {T}({2})", causal(lowering, value), value, -math.inf, dtype="float32")
+        if bias is not None and bias.dtype == "bool":
+            value = lowering.op("{0} ? {1} : {T}({2})", bias, value, -math.inf, dtype="float32")
+        elif bias is not None:
+            value = lowering.op(ADDED, value, bias)
+        weights = self.softmax(lowering, site, value, -1)
+        half = lowering.specs.get(node.name, node.outputs[0]).dtype in HALF
+        out = self.values(lowering, site, node, (), lambda: product(lowering, weights, v), half=half, empty=0.0)
+        return lowering.view(out, node.outputs[0].shape) if groups > 1 else out
+
+
+def reads_of(*values: ir.Value) -> set[str]:
+    """Return the buffers that expressions read."""
+    return {v.buffer for v in ir.walk(*values) if isinstance(v, ir.Load)}
+
+
+def _atoms(dims: tuple[ir.Group, ...]) -> set[ir.Atom]:
+    return set(ir.leaves(a for group in dims for a in group))
+
+
+def _operands(node: Node) -> list[Ref]:
+    """Return the two factors of a product."""
+    name = base_name(node.op)
+    args = node.args[1] if name == "einsum" else node.args[1:3] if name == "baddbmm" else node.args[:2]
+    return [a for a in args if isinstance(a, Ref)] if isinstance(args, tuple) else []
+
+
+def plain_load(name: str, dims: tuple[ir.Group, ...]) -> ir.Load:
+    """Return a load of a buffer that is never made, on these loops."""
+    index = tuple(ir.Form(tuple((a, 1) for a in group)) for group in dims)
+    return ir.Load(dims, "float32", name, dims, index, "float32")
+
+
+def is_plain(load: ir.Load, dims: tuple[ir.Group, ...]) -> bool:
+    """Return whether a stand-in is read on its own loops, element by element."""
+    forms = [f for f in load.index if isinstance(f, ir.Form)]
+    there = [tuple(ir.leaves(a for a, _ in form.terms)) for form in forms]
+    whole = all(factor == 1 for form in forms for _, factor in form.terms) and not any(f.offset for f in forms)
+    return whole and there == [ir.leaves(group) for group in dims]
+
+
+def causal(lowering: Lowering, value: ir.Value) -> ir.Value:
+    """Return where a key is not after its query, as indices say."""
+    row, key = value.dims[-2:]
+    form = ir.Form((*((a, 1) for a in key), *((a, -1) for a in row)))
+    place = lowering.tracked(ir.Index((row, key), "int64", form))
+    return lowering.op("{0} <= {1}", place, ir.Const((), "int64", 0), dtype="bool")
+
+
+def in_groups(lowering: Lowering, value: ir.Value, heads: int, groups: int) -> ir.Value:
+    """Return a value of (..., heads * groups, rows, columns) with heads and groups as two dimensions."""
+    if value.shape[-3] == 1:
+        return lowering.with_dims(value, (*value.dims[:-2], (), *value.dims[-2:]))
+    shape = value.shape
+    return lowering.view(value, (*shape[:-3], heads, groups, *shape[-2:]), fixed=(len(shape) - 3, len(shape) - 2))
+
+
+def with_own_loops(lowering: Lowering, operands: Sequence[Ref]) -> None:
+    """Make operands loads on loops that nothing else has; what costs more than a factor is stored first."""
+    for ref in operands:
+        entry = lowering.env[ref.name]
+        value = lowering.value(ref)
+        try:
+            peeled(value)
+        except ir.Unfusable:
+            name = lowering.store(value, "" if entry.buffer else f"{ref.name}_stored", entry.dtype)
+            spec = lowering.specs[name]
+            value = ir.load(name, spec.shape, spec.dtype)
+        lowering.env[ref.name] = Entry((lowering.fresh(value),), entry.buffer, entry.dtype, entry.view)
+
+
+def peeled(value: ir.Value) -> tuple[ir.Load, list[tuple[str, ir.Const]]]:
+    """Return the load behind a factor, and the numbers by which it is multiplied or divided.
+
+    Raises Unfusable for any other expression.
+    """
+    scales: list[tuple[str, ir.Const]] = []
+    while not isinstance(value, ir.Load):
+        if not isinstance(value, ir.Op):
+            raise ir.Unfusable("a factor that is computed")
+        numbers = [a for a in value.args if isinstance(a, ir.Const)]
+        others = [a for a in value.args if not isinstance(a, ir.Const)]
+        widened = value.template == CAST and is_float(value.args[0].dtype) and is_float(value.dtype)
+        if widened or value.template == "{0}":
+            value = value.args[0]
+        elif len(numbers) == len(others) == 1 and (
+            value.template == MULTIPLIED or (value.template == DIVIDED and value.args[1] is numbers[0])
+        ):
+            scales.append((value.template, numbers[0]))
+            value = others[0]
+        else:
+            raise ir.Unfusable("a factor that is computed")
+    return value, scales
+
+
+def strides(load: ir.Load) -> dict[ir.Atom, int] | None:
+    """Return by how many elements each loop steps through a buffer, or None where an index is computed."""
+    steps: dict[ir.Atom, int] = {}
+    for d, form in enumerate(load.index):
+        if not isinstance(form, ir.Form):
+            return None
+        inner = ir.size_of(ir.leaves(a for group in load.stored[d + 1 :] for a in group))
+        for atom, factor in form.terms:
+            parts = atom.leaves()
+            for i, leaf in enumerate(parts):
+                steps[leaf] = steps.get(leaf, 0) + factor * inner * ir.size_of(parts[i + 1 :])
+    return steps
+
+
+def laid_out(lowering: Lowering, load: ir.Load, loops: set[ir.Atom], inner: ir.Group) -> ir.Load:
+    """Return the load if its `inner` loops run through neighbours in memory, else one of a copy in which they do."""
+    steps, inner = strides(load), ir.leaves(inner)
+    expected = [ir.size_of(inner[i + 1 :]) for i in range(len(inner))]
+    if steps is not None and [steps.get(a) for a in inner] == expected:
+        return load
+    used = ir.tree_atoms(load)
+    outer = sorted((loops - set(inner)) & used, key=lambda a: a.serial)
+    groups = (*((a,) for a in outer), inner)
+    moved = lowering.tracked(ir.Op(groups, load.dtype, "{0}", (load,)))
+    name = lowering.store(moved, dtype=load.storage)
+    again = ir.load(name, moved.shape, load.storage)
+    lowering.loops.track(again)
+    for mine, theirs in zip(groups, again.dims, strict=True):
+        if theirs:
+            lowering.loops.unify(mine, theirs)
+    return again
+
+
+def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load) -> ir.Value:
+    """Return the expression with what is costly, and does not depend on the scores, stored before.
+
+    Raises Unfusable when what is left has a reduction or a running sum.
+    """
+    depends: dict[ir.Value, bool] = {}
+    for v in ir.walk(score):
+        depends[v] = v is scores or any(depends[child] for child in ir.children(v))
+
+    def change(v: ir.Value) -> ir.Value | None:
+        costly = isinstance(v, ir.Reduce | ir.Scan)
+        costly = costly or (isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE))
+        if not costly or depends[v]:
+            return None
+        again = lowering.reload(v)
+        lowering.loops.track(again)
+        for mine, theirs in zip(v.dims, again.dims, strict=True):
+            if mine and theirs:
+                lowering.loops.unify(mine, theirs)
+        return again
+
+    made = rewrite(score, change)
+    if any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(made)):
+        raise ir.Unfusable("a reduction over the scores")
+    if any(isinstance(v, ir.Load) and v.buffer == scores.buffer and v is not scores for v in ir.walk(made)):
+        raise ir.Unfusable("the scores are read in another order")
+    return lowering.tracked(made)
+
+
+def in_place(lowered: Lowered) -> Lowered:
+    """Return the steps in which attention writes where a copy of it, in another order of dimensions, would lie."""
+    made = {step.buffer: step for step in lowered.steps if isinstance(step, Attended)}
+    trees = [step.value for step in lowered.steps if isinstance(step, Stored)]
+    trees += [v for step in made.values() for v in (step.q, step.k, step.v, step.score)]
+    readers = Counter(v.buffer for tree in trees for v in ir.walk(tree) if isinstance(v, ir.Load))
+    placed: dict[str, Attended] = {}
+    copies: set[Stored] = set()
+    for step in lowered.steps:
+        if not isinstance(step, Stored) or step.slot is not None:
+            continue
+        load = strip(step.value)
+        if isinstance(load, ir.Load) and load.buffer in made and readers[load.buffer] == 1:
+            attended = made[load.buffer]
+            dims = written_as(attended, load, step.value.dims)
+            if dims is not None and step.spec.dtype == attended.storage:
+                placed[load.buffer] = replace(attended, buffer=step.buffer, dims=dims)
+                copies.add(step)
+    steps = tuple(
+        placed.get(s.buffer, s) if isinstance(s, Attended) else s
+        for s in lowered.steps
+        if not (isinstance(s, Stored) and s in copies)
+    )
+    for name in placed:
+        del lowered.buffers[name]
+    return replace(lowered, steps=steps)
+
+
+def written_as(attended: Attended, load: ir.Load, dims: tuple[ir.Group, ...]) -> tuple[ir.Group, ...] | None:
+    """Return attention's loops in the order and grouping of a copy, or None where the copy is of another kind."""
+    forms = [form for form in load.index if isinstance(form, ir.Form)]
+    own = [ir.leaves(group) for group in load.stored]
+    plain = [ir.leaves(a for a, _ in form.terms) for form in forms] == own
+    if not plain or any(f.offset or any(factor != 1 for _, factor in f.terms) for f in forms):
+        return None
+    place = {leaf: (d, i) for d, leaves in enumerate(own) for i, leaf in enumerate(leaves)}
+    out: list[ir.Group] = []
+    seen: list[int] = []
+    for group in dims:
+        left, merged = list(ir.leaves(group)), list[ir.Atom]()
+        while left:
+            d, _ = place.get(left[0], (-1, 0))
+            if d < 0 or tuple(left[: len(own[d])]) != own[d]:
+                return None
+            merged += attended.dims[d]
+            seen.append(d)
+            del left[: len(own[d])]
+        out.append(tuple(merged))
+    return tuple(out) if sorted(seen) == [d for d, leaves in enumerate(own) if leaves] else None

@@ -1,0 +1,217 @@
+"""Masks of attention that follow from indices alone: which keys a row may see, so that whole tiles can be left out.
+
+Comes in: what a softmax is taken of, as an expression. Goes out: `Band`s, each of which forbids all keys that lie
+further than a bound after (or before) their row, and the expression without them. A mask that is no such band, or that
+reads a tensor, stays in the expression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rag_kernels.offline.fusion.attention import ADDED, CAST, DIVIDED, MULTIPLIED
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.lowering.lower import Attended
+
+AS_GOOD_AS_INFINITE = -1e9  # added to a score, or in its place: exp of it is 0 beside any key that is allowed
+CHOICES = {"{1} ? {T}({2}) : {0}": (1, 2, 0), "{0} ? {T}({1}) : {T}({2})": (0, 1, 2)}  # condition, if true, if false
+CHOICES |= {"{0} ? {1} : {T}(0)": (0, 1, -1), "{0} ? {1} : {T}({2})": (0, 1, 2)}
+OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+HOLDS = {"==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, ">": lambda a, b: a > b}
+HOLDS |= {"<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Keys that are forbidden: those with key - row > bound if `after`, else those with row - key > bound.
+
+    The bound is a number plus named numbers, each with a factor.
+    """
+
+    after: bool
+    row: ir.Atom
+    key: ir.Atom
+    bound: int
+    names: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """A sum of loops and named numbers, each with a factor, and a number."""
+
+    loops: dict[ir.Atom, int]
+    names: dict[str, int]
+    number: int
+
+    def plus(self, other: _Linear, factor: int = 1) -> _Linear:
+        loops, names = dict(self.loops), dict(self.names)
+        for atom, f in other.loops.items():
+            loops[atom] = loops.get(atom, 0) + factor * f
+        for name, f in other.names.items():
+            names[name] = names.get(name, 0) + factor * f
+        kept = {a: f for a, f in loops.items() if f}
+        return _Linear(kept, {n: f for n, f in names.items() if f}, self.number + factor * other.number)
+
+
+def split_bands(attended: Attended) -> tuple[tuple[Band, ...], ir.Value, bool]:
+    """Return the bands of an attention, what its softmax is taken of where they allow a key, and whether they stand
+    for large numbers, so that each row must have a key: there must be no more rows than keys.
+    """
+    keys = set(ir.leaves(attended.keys))
+    rows = ir.tree_atoms(attended.q) - set(ir.leaves(attended.depth)) - ir.tree_atoms(attended.k)
+    finder = _Finder(rows - ir.tree_atoms(attended.v), keys)
+    bands, rest = finder.split(attended.score)
+    infinite = all(number == -math.inf for number in finder.fills)
+    loads = {v.buffer for v in ir.walk(attended.score) if isinstance(v, ir.Load)} - {attended.scores.buffer}
+    seen = all(not band.names and band.bound >= 0 and band.row.size <= band.key.size for band in bands)
+    if not bands or not (infinite or (seen and not loads)):
+        return (), attended.score, False
+    return tuple(dict.fromkeys(bands)), rest, not infinite
+
+
+@dataclass(slots=True)
+class _Finder:
+    rows: set[ir.Atom]
+    keys: set[ir.Atom]
+    fills: list[float]
+
+    def __init__(self, rows: set[ir.Atom], keys: set[ir.Atom]) -> None:
+        self.rows, self.keys, self.fills = rows, keys, []
+
+    def split(self, value: ir.Value) -> tuple[list[Band], ir.Value]:
+        """Return the bands outside of which a value is minus infinity, and the value inside of them."""
+        if not isinstance(value, ir.Op):
+            return [], value
+        choice = choice_of(value)
+        if choice:
+            condition, yes, no = choice
+            for fill, other, forbidden in ((yes, no, True), (no, yes, False)):
+                number = number_of(fill)
+                bands = self.bands(condition, forbidden) if number is not None and number <= AS_GOOD_AS_INFINITE else []
+                if bands and number is not None:
+                    self.fills.append(number)
+                    more, rest = self.split(other)
+                    return bands + more, rest
+            return [], value
+        numbers = [number_of(a) for a in value.args]
+        if value.template == ADDED:
+            (a, left), (b, right) = (self.split(arg) for arg in value.args)
+            if not a and not b:
+                return [], value
+            zero = [number_of(v) == 0 for v in (left, right)]
+            rest = right if zero[0] else left if zero[1] else ir.Op(value.dims, value.dtype, ADDED, (left, right))
+            return a + b, rest
+        positive = any(n is not None and n > 0 for n in numbers)
+        through = value.template in {"{0}", CAST} or (value.template in {MULTIPLIED, DIVIDED} and positive)
+        if not through or (value.template == DIVIDED and numbers[1] is None):
+            return [], value
+        parts = [self.split(arg) for arg in value.args]
+        found = [band for bands, _ in parts for band in bands]
+        return (
+            (found, ir.Op(value.dims, value.dtype, value.template, tuple(v for _, v in parts)))
+            if found
+            else ([], value)
+        )
+
+    def bands(self, condition: ir.Value, truth: bool) -> list[Band]:
+        """Return the bands that together forbid exactly where a condition has this truth, or nothing."""
+        if not isinstance(condition, ir.Op):
+            return []
+        template, args = condition.template, condition.args
+        if template in {"{0}", CAST}:
+            return self.bands(args[0], truth)
+        if template in {"!{0}", "!({0} != 0)"}:
+            return self.bands(args[0], not truth)
+        either = template in {"{0} | {1}", "({0} != 0) || ({1} != 0)"}
+        both = template in {"{0} & {1}", "({0} != 0) && ({1} != 0)"}
+        if (either and truth) or (both and not truth):
+            parts = [self.bands(arg, truth) for arg in args]
+            return [band for part in parts for band in part] if all(parts) else []
+        choice = choice_of(condition)
+        if choice:
+            yes, no = (number_of(v) for v in choice[1:])
+            if yes is None or no is None or bool(yes) == bool(no):
+                return []
+            return self.bands(choice[0], truth == bool(yes))
+        sign = next((s for s in OPPOSITE if template == f"{{0}} {s} {{1}}"), "")
+        return self.compared(args[0], sign if truth else OPPOSITE[sign], args[1]) if sign else []
+
+    def compared(self, left: ir.Value, sign: str, right: ir.Value) -> list[Band]:
+        """Return the bands that forbid where a comparison holds."""
+        choice, number = choice_of(left), number_of(right)
+        if choice and number is not None:
+            yes, no = (number_of(v) for v in choice[1:])
+            if yes is None or no is None:
+                return []
+            holds = HOLDS[sign](yes, number), HOLDS[sign](no, number)
+            return self.bands(choice[0], holds[0]) if holds[0] != holds[1] else []
+        a, b = linear(left), linear(right)
+        if a is None or b is None or sign in {"==", "!="}:
+            return []
+        if sign in {"<", "<="}:  # to a > or >= of a difference
+            a, b = b, a
+        difference = a.plus(b, -1)  # forbidden where it is > 0, or >= 0
+        factors = {factor: atom for atom, factor in difference.loops.items()}
+        if len(difference.loops) != 2 or set(factors) != {1, -1}:
+            return []
+        after = factors[1] in self.keys and factors[-1] in self.rows
+        before = factors[1] in self.rows and factors[-1] in self.keys
+        if not after and not before:
+            return []
+        key, row = (factors[1], factors[-1]) if after else (factors[-1], factors[1])
+        names = tuple((name, -factor) for name, factor in difference.names.items())
+        bound = -difference.number - (1 if sign in {">=", "<="} else 0)
+        return [Band(after, row, key, bound, names)]
+
+
+def choice_of(value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+    """Return condition, value if true and value if false of a choice, or None."""
+    while isinstance(value, ir.Op) and value.template in {"{0}", CAST}:
+        value = value.args[0]
+    places = CHOICES.get(value.template) if isinstance(value, ir.Op) else None
+    if places is None or not isinstance(value, ir.Op):
+        return None
+    zero = ir.Const((), value.dtype, 0)
+    condition, yes, no = (value.args[p] if p >= 0 else zero for p in places)
+    return condition, yes, no
+
+
+def number_of(value: ir.Value) -> float | None:
+    """Return the number that a value is, or None. One that the call carries by name is none, unless it is infinite."""
+    while isinstance(value, ir.Op) and value.template in {"{0}", CAST}:
+        value = value.args[0]
+    if isinstance(value, ir.Op) and value.template == MULTIPLIED:
+        factors = [number_of(arg) for arg in value.args]
+        if factors[0] is not None and factors[1] is not None:
+            return factors[0] * factors[1]
+    if not isinstance(value, ir.Const) or (value.name and math.isfinite(value.number)):
+        return None
+    return float(value.number)
+
+
+def linear(value: ir.Value) -> _Linear | None:
+    """Return an integer expression as a sum of loops and numbers, or None if it is none."""
+    match value:
+        case ir.Const(number=number, name=name) if isinstance(number, int) or float(number).is_integer():
+            return _Linear({}, {name: 1}, 0) if name else _Linear({}, {}, int(number))
+        case ir.Index(form=form, limit=None):
+            loops: dict[ir.Atom, int] = {}
+            for atom, factor in form.terms:
+                for i, leaf in enumerate(parts := atom.leaves()):
+                    loops[leaf] = loops.get(leaf, 0) + factor * ir.size_of(parts[i + 1 :])
+            return _Linear({a: f for a, f in loops.items() if f}, {}, form.offset)
+        case ir.Op(template="{0}" | "{T}({0})", args=args):
+            return linear(args[0])
+        case ir.Op(template="{0} + {1}" | "{0} - {1}", args=args):
+            a, b = (linear(arg) for arg in args)
+            return a.plus(b, 1 if "+" in value.template else -1) if a and b else None
+        case _:
+            return None
+
+
+def bound_text(names: Sequence[tuple[str, int]], bound: int) -> str:
+    """Return a bound as C."""
+    terms = [f"{factor} * int64_t({name})" if factor != 1 else f"int64_t({name})" for name, factor in names]
+    return " + ".join([*terms, str(bound)])

@@ -1,0 +1,128 @@
+"""Attention as one operator: which spellings are recognised, and that masks, layouts and dtypes give right numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
+
+from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.offline.compose import Plan, write
+from rag_kernels.offline.cpp.region import CpuParameters
+
+HEADS = "torch.randn(2, 4, 37, 48)"
+# Several spellings in one module share a build. Each returned value is one attention.
+CASES = {
+    "operator": Case(
+        "k = x[:, 1:3]; a = F.scaled_dot_product_attention(x, y, y); "
+        "b = F.scaled_dot_product_attention(x, x, x, is_causal=True, scale=0.3).transpose(1, 2).reshape(2, 37, -1); "
+        "c = F.scaled_dot_product_attention(x, k, k, enable_gqa=True, is_causal=True); "
+        "d = F.scaled_dot_product_attention(x, y, y, attn_mask=y[0, :1, :37, :1] > y[0, :1, :, 0]); "
+        "e = F.scaled_dot_product_attention(x[:, :, :1], y, y, attn_mask=y[:, :1, :1, :1] * y[:1, :, :1, :1]); "
+        "return a, b, c, d, e",
+        HEADS,
+        "torch.randn(2, 4, 53, 48)",
+    ),
+    "masks": Case(
+        "s = (x @ y.transpose(-1, -2)) / 4.0; i, j = torch.arange(37), torch.arange(37)[:, None]; "
+        "m = torch.tril(torch.ones(37, 37)); a = F.softmax(s.masked_fill(m == 0, float('-inf')), dim=-1) @ y; "
+        "m = torch.triu(torch.full((37, 37), float('-inf')), 1); b = torch.softmax(x * 0.3 @ y.mT + m, 3) @ y; "
+        "c = torch.softmax((x @ y.mT).masked_fill((i > j) | (j - i >= 5), -1e9), -1) @ y; "
+        "d = torch.softmax(torch.where((i <= j + 2) & (j < i + 9), x @ y.mT, -torch.inf), -1) @ y; "
+        "return a, b, c, d",
+        HEADS,
+        HEADS,
+    ),
+    "biases": Case(
+        "i, j = torch.arange(37), torch.arange(37)[:, None]; slopes = 2.0 ** -torch.arange(1, 5); "
+        "s = x @ x.mT * 0.25 + slopes[:, None, None] * (i - j); "
+        "a = torch.softmax(s.masked_fill(i > j, torch.finfo(s.dtype).min), -1) @ x; "
+        "b = torch.softmax(20.0 * torch.tanh(x @ x.mT / 20.0) + y, -1) @ x; "
+        "c = torch.softmax((x @ x.mT).masked_fill(y[0] < -1, -1e9), -1) @ x; "
+        "return a.transpose(1, 2).contiguous().view(2, 37, 192), b, c",
+        HEADS,
+        "torch.randn(37, 37)",
+    ),
+    "spellings": Case(
+        "k = y[:, :, None].expand(2, 2, 2, 37, 48).reshape(2, 4, 37, 48); "
+        "s = torch.einsum('bhqd,bhkd->bhqk', x * 0.25, k); w = torch.softmax(s, -1, dtype=torch.float32).to(x.dtype); "
+        "a = torch.einsum('bhqk,bhkd->bqhd', w, k).reshape(2, 37, 192); "
+        "r = y.repeat_interleave(2, dim=1); q, r = x.reshape(8, 37, 48), r.reshape(8, 37, 48); "
+        "w = torch.softmax(torch.bmm(q, r.transpose(1, 2)) * 48 ** -0.5, dim=2); "
+        "b = torch.bmm(w, r).view(2, 4, 37, 48).transpose(1, 2).reshape(2, 37, 192); "
+        "c = torch.softmax(torch.baddbmm(q[:, :, :37], q, q.mT, alpha=0.2), -1) @ q; "
+        "z = x[0, 0]; d = torch.softmax(z @ z.T / 3, -1) @ z; "
+        "return a, b, c, d",
+        HEADS,
+        "torch.randn(2, 2, 37, 48)",
+    ),
+    "sixteen bits": Case(
+        "a = F.scaled_dot_product_attention(x, y, y, is_causal=True); s = (x @ y.mT) * 0.2; "
+        "b = torch.softmax(s.float(), -1).to(x.dtype) @ y; return a, b",
+        f"{HEADS}.bfloat16()",
+        f"{HEADS}.bfloat16()",
+    ),
+    "in a block": Case(
+        "q, k, v = self.l(x).chunk(3, -1); q, k, v = [t.view(2, 19, 4, 16).transpose(1, 2) for t in (q, k, v)]; "
+        "q = q * torch.cos(y) + torch.cat([-q[..., 8:], q[..., :8]], -1) * torch.sin(y); "
+        "s = q @ k.transpose(-2, -1) * 0.25; "
+        "return self.o((torch.softmax(s, -1) @ v).transpose(1, 2).reshape(2, 19, 64)) + x",
+        "torch.randn(2, 19, 64)",
+        "torch.randn(19, 16)",
+        init="self.l = nn.Linear(64, 192); self.o = nn.Linear(64, 64)",
+        tier="composed",
+    ),
+}
+ATTENTIONS = {"operator": 5, "masks": 4, "biases": 3, "spellings": 4, "sixteen bits": 2, "in a block": 1}
+
+
+def attention_of(name: str, case: Case) -> tuple[FunctionalProblem, Plan]:
+    fp = functional(name.replace(" ", "_"), case)
+    plan = write(fp, CpuParameters())
+    assert plan is not None
+    return fp, plan
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_is_one_operator_and_right(name: str, tmp_path: Path) -> None:
+    fp, plan = attention_of(name, CASES[name])
+    assert plan.candidate.tier == CASES[name].tier and "attention" in plan.schedules
+    assert plan.candidate.source.count(": attention of ") == ATTENTIONS[name]
+    assert not {"matmul", "bmm", "softmax"} & set(plan.library)
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = torch.softmax(x @ y.mT, -1); return s @ y, s",
+        "s = x @ y.mT; return torch.softmax(s, -1) @ y, s",
+        "return torch.softmax(x @ y.mT, -2) @ y",
+        "s = x @ y.mT; return torch.softmax(s - s.mean(-1, keepdim=True), -1) @ y",
+    ],
+)
+def test_what_is_no_attention_is_left(body: str) -> None:
+    fp = functional("other", Case(body, "torch.randn(3, 24, 24)", "torch.randn(3, 24, 24)"))
+    plan = write(fp, CpuParameters())
+    assert plan is not None and "attention" not in plan.schedules
+
+
+def test_rows_without_a_key_are_as_the_graph_has_them(tmp_path: Path) -> None:
+    """NaN where the formula is written out, 0 where the library's operator is called."""
+    body = "w = (x @ x.mT).masked_fill(y > 0, -torch.inf); "
+    body += "return torch.softmax(w, -1) @ x, F.scaled_dot_product_attention(x, x, x, attn_mask=y <= 0)"
+    fp, plan = attention_of(
+        "empty", Case(body, "torch.randn(3, 9, 8)", "torch.tensor([1.0, -1.0])[torch.arange(9) // 8][:, None]")
+    )
+    assert plan.candidate.source.count(": attention of ") == 2
+    scope: dict[str, Any] = {}
+    exec(fp.problem.source, scope)
+    inputs = scope["get_inputs"]()
+    written, operator = numbers.caller(plan, fp, tmp_path)(*inputs)
+    for ours, eager in zip((written, operator), scope["Model"]()(*inputs), strict=True):
+        torch.testing.assert_close(ours, eager, equal_nan=True)
+    assert written[:, :8].isnan().all() and (operator[:, :8] == 0).all() and not written[:, 8:].isnan().any()
