@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from factories import attempt, candidate, passed, problem, wrong
+from support.processes import alone
 from typer.testing import CliRunner
 
 from rag_kernels.archive.memory import MemoryArchive
@@ -27,15 +25,6 @@ from rag_kernels.export.torch_op_package import write_torch_op
 def tanh() -> Attempt:
     p = problem("tanh")
     return attempt(p=p, candidate=candidate(p), verdict=passed())
-
-
-def alone(code: str, *paths: Path) -> str:
-    """Run code where `rag_kernels` cannot be imported."""
-    hide = "import sys; sys.modules['rag_kernels'] = None\n"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    done = subprocess.run([sys.executable, "-c", hide + code], capture_output=True, text=True, env=env, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 CALLS = """
@@ -88,7 +77,7 @@ def test_what_cannot_be_a_package_says_why(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="export it as module"):
         write_hf_kernels(attempt(candidate=composed, verdict=passed()), tmp_path / "two")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ProblemError, match="has no judged kernel k_nothing"):
+    with pytest.raises(ProblemError, match="has no kernel k_nothing"):
         export_kernel(MemoryArchive(), "k_nothing", "module")
 
 

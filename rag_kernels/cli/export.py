@@ -9,7 +9,17 @@ import typer
 
 from rag_kernels.cli.common import ArchivePlace, Json, emit, read_settings
 
-Form = Literal["module", "source", "torch-op", "hf-kernels"]
+Form = Literal[
+    "module",
+    "source",
+    "torch-op",
+    "wheel",
+    "hf-kernels",
+    "flashinfer-bench",
+    "sol-execbench",
+    "gpu-mode",
+    "kernelbench",
+]
 
 
 def export(
@@ -18,10 +28,15 @@ def export(
         Form,
         typer.Option(
             "--as",
-            help="module: a Python file; source: the kernel as it was judged; torch-op: a package that imports "
-            "nothing of rag-kernels; hf-kernels: a folder for Hugging Face's kernels.",
+            help="module: a Python file; source: the kernel as it was judged; torch-op, wheel: a package that imports "
+            "nothing of rag-kernels; hf-kernels: for Hugging Face's kernels; flashinfer-bench and sol-execbench: data "
+            "sets; "
+            "gpu-mode: a submission; kernelbench: a ModelNew that imports torch alone.",
         ),
     ] = "module",
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="With --as module: let the file hold the runtime that it imports.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="PATH", help="A file, or a new folder. [named after the problem]")
     ] = None,
@@ -35,8 +50,10 @@ def export(
     from rag_kernels.archive.store import open_archive
     from rag_kernels.export.packages import export_kernel
 
+    if standalone and form != "module":
+        raise typer.BadParameter("--standalone goes with --as module: the other formats import nothing of rag-kernels.")
     store = open_archive(read_settings(archive=archive).archive or None)
-    written = export_kernel(store, kernel, form, out)
+    written = export_kernel(store, kernel, "standalone" if standalone else form, out)
     if as_json:
         emit("exported", {"kernel_id": kernel, "form": form, "out": str(written)})
     else:

@@ -1,6 +1,7 @@
 """The evidence that goes with every exported kernel: what was judged, where, by what, and how fast it was.
 
-Comes in: an attempt. Goes out: a dictionary for `card.json`, and the same as Markdown. Knows nothing of formats.
+Comes in: an attempt. Goes out: a dictionary for `card.json`, the same as Markdown, and both as comments of a
+file. Knows nothing of formats.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.contract import contract_line
-from rag_kernels.eval.records import Passed, Ratio
+from rag_kernels.eval.records import Passed, Ratio, TensorArgument
+from rag_kernels.export.evidence import MARK, packed
+from rag_kernels.version import __version__
 
 Licence = Callable[[str], str]  # of a kernel, by its id; "" where it is not known
 
@@ -20,17 +23,20 @@ def _no_licence(kernel_id: str) -> str:
     return ""
 
 
-def card(attempt: Attempt, licence: Licence = _no_licence) -> dict[str, Any]:
+def card(attempt: Attempt, form: str, licence: Licence | None = None) -> dict[str, Any]:
     """Return what is known of a kernel. Times are microseconds, intervals those of the judge."""
     judged, verdict = attempt.judged, attempt.judged.verdict
-    environment = judged.environment
+    environment, licence = judged.environment, licence or _no_licence
     row: dict[str, Any] = {
         "kernel": attempt.candidate.id,
         "problem": attempt.problem.problem.name,
+        "form": form,
+        "written_by": f"rag-kernels {__version__}",
         "verdict": type(verdict).__name__,
         "judged_at": attempt.created_at,
         "judge_version": environment.judge_version,
         "device": judged.device.name,
+        "threads": environment.threads,
         "torch": environment.torch,
         "compiler": environment.compiler,
         "tier": attempt.candidate.tier,
@@ -41,6 +47,8 @@ def card(attempt: Attempt, licence: Licence = _no_licence) -> dict[str, Any]:
         row |= {
             "label": verdict.label,
             "labels": list(verdict.labels),
+            "notes": list(verdict.notes),
+            "workload": _workload(attempt),
             "precision": verdict.precision,
             "checks": list(verdict.checks),
             "serves": contract_line(verdict.contract) if verdict.contract else "the verified call alone",
@@ -51,11 +59,14 @@ def card(attempt: Attempt, licence: Licence = _no_licence) -> dict[str, Any]:
             "compile_us": times.compile_us,
             "over_eager": _interval(times.speedup_eager),
             "over_compile": _interval(times.speedup_compile),
+            "compile_note": times.compile_note,
+            "pairs": times.pairs,
             "floor_us": times.floor_us,
         }
     sources: list[tuple[str, str]] = [(e.source, e.relation) for e in attempt.parents]
     sources += [(e.kernel_id, "shown to the writer") for e in attempt.exemplars]
     row["lineage"] = [{"kernel": k, "relation": r, "licence": licence(k)} for k, r in dict.fromkeys(sources)]
+    row["evidence"] = packed(attempt)
     return row
 
 
@@ -67,11 +78,24 @@ def card_json(row: dict[str, Any]) -> str:
 def card_text(row: dict[str, Any]) -> str:
     """Return the same as Markdown."""
     lines = [f"# {row['problem']}: kernel {row['kernel']}", ""]
-    lines += [
-        f"- {name.replace('_', ' ')}: {_told(value)}" for name, value in row.items() if value not in ("", [], None)
-    ]
-    return "\n".join(
-        [*lines, "", "Judged by rag-kernels; the figures are of the device named above, and of no other.", ""]
+    shown = {name: value for name, value in row.items() if value not in ("", [], None) and name != "evidence"}
+    lines += [f"- {name.replace('_', ' ')}: {_told(value)}" for name, value in shown.items()]
+    last = "The figures are of the device named above, and of no other. `rag-kernels verify` judges the kernel again."
+    return "\n".join([*lines, "", last, ""])
+
+
+def stamp(form: str, attempt: Attempt, licence: Licence | None = None) -> str:
+    """Return the card as comments that end a Python file, with the evidence as its last line."""
+    row = card(attempt, form, licence)
+    text = "".join(f"# {line}".rstrip() + "\n" for line in card_text(row).splitlines())
+    return f"{text}# {MARK}{form} {row['evidence']}"
+
+
+def _workload(attempt: Attempt) -> str:
+    arguments = attempt.problem.arguments
+    return ", ".join(
+        f"{a.name}: {a.spec.dtype}{list(a.spec.shape)}" if isinstance(a, TensorArgument) else f"{a.name}: {a.value!r}"
+        for a in arguments
     )
 
 

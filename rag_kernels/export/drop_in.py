@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from rag_kernels.eval.records import MachineError
+from rag_kernels.export.built import MachineError
 from rag_kernels.export.held import PLAIN, Held, Looks, frozen, outside
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.served import NONE, Reason, state_at

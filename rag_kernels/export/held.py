@@ -181,7 +181,7 @@ def names_read(kinds: Sequence[type]) -> frozenset[str]:
 
 
 def _library(kind: type) -> bool:
-    return kind is object or kind.__module__.startswith(("torch.", "rag_kernels."))
+    return kind is object or kind.__module__.startswith(("torch.", "rag_kernels.", f"{__package__}."))
 
 
 def _globals(kind: type) -> Iterator[dict[str, Any]]:

@@ -46,7 +46,7 @@ ops = tvm_ffi.load_module(str(Path(__file__).with_name("kernel.so")))
 
 def write_hf_kernels(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
     """Write sources and the local variant into a new folder, and return it."""
-    content = content_of(attempt, "from ._ops import ops", licence)
+    content = content_of(attempt, "hf-kernels", "from ._ops import ops", licence)
     library = portable_library(attempt.candidate)  # before anything is written: it may not build
     module, backend = name_of(attempt), attempt.candidate.backend
     suffix = ".cpp" if backend == "cpu" else ".cu"

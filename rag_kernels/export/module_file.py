@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Contract, FunctionalProblem, Passed, TensorArgument
+from rag_kernels.export.card import Licence, stamp
 from rag_kernels.export.runtime import CompiledForward
 
+HEAD_OF_RUNTIME = """\
+from rag_kernels.export.drop_in import DropIn  # noqa: E402
+from rag_kernels.export.runtime import CompiledForward  # noqa: E402
+"""
 MODULE = """\
 # {summary}
 # Written by rag-kernels. `ModelNew` takes the place of `Model` below; for calls other than those that were verified
@@ -24,9 +30,7 @@ MODULE = """\
 
 # ---- the kernel ----
 
-from rag_kernels.export.drop_in import DropIn  # noqa: E402
-from rag_kernels.export.runtime import CompiledForward  # noqa: E402
-
+{runtime}
 KERNEL = {source}
 
 FUNCTIONAL = {functional}
@@ -53,18 +57,25 @@ class ModelNew(DropIn, Model):
 """
 
 
-def write_module(attempt: Attempt, out: Path) -> Path:
-    """Write an importable module with `ModelNew` and return the path."""
-    out.write_text(module_text(attempt))
+def write_module(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
+    """Write an importable module with `ModelNew`, and its card, and return the path."""
+    out.write_text(f"{module_text(attempt)}\n\n{stamp('module', attempt, licence)}\n")
     return out
+
+
+def require_module(attempt: Attempt) -> None:
+    """Raise ProblemError for a kernel that has no functional call."""
+    if attempt.candidate.tier == "module":
+        raise ProblemError("A kernel of the tier module is a ModelNew of its own: export it as source.")
 
 
 def module_text(attempt: Attempt) -> str:
     """The text of an importable module: the problem, the kernel, and `ModelNew`."""
     made = compiled_of(attempt)
     return MODULE.format(
-        summary=_summary(attempt),
+        summary=summary(attempt),
         problem=attempt.problem.problem.source.rstrip(),
+        runtime=HEAD_OF_RUNTIME,
         source=literal(made.source),
         functional=literal(made.functional),
         name=made.name,
@@ -149,7 +160,7 @@ def literal(source: str) -> str:
     return repr(source) if "'''" in source or source.endswith("\\") else f"r'''{source}'''"
 
 
-def _summary(attempt: Attempt) -> str:
+def summary(attempt: Attempt) -> str:
     verdict = attempt.judged.verdict
     head = f"{attempt.problem.problem.name}: kernel {attempt.candidate.id}"
     if not isinstance(verdict, Passed):

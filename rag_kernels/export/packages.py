@@ -1,53 +1,111 @@
 """An archived kernel in the form that others load: one function for all formats, for the command line and for Python.
 
-Comes in: an archive, a kernel's id and a format. Goes out: a file or a folder. `PACKAGES` are the formats that are
-folders; those that are files are in `formats`.
+Comes in: an archive, a kernel's id and a format. Goes out: a file or a folder. `PACKAGES` are all formats
+that know their evidence; `formats` has those that `generate --out` chooses among.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZIP_DEFLATED, ZipFile
 
-from rag_kernels.archive import browse
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
+from rag_kernels.eval.records import Candidate
+from rag_kernels.export.bench_sets import write_flashinfer_bench, write_sol_execbench
 from rag_kernels.export.card import Licence
+from rag_kernels.export.evidence import evidence
 from rag_kernels.export.formats import FORMATS, formats_of
+from rag_kernels.export.gpu_mode import write_gpu_mode
 from rag_kernels.export.hf_kernels import write_hf_kernels
+from rag_kernels.export.kernelbench import write_kernelbench
+from rag_kernels.export.module_file import write_module
+from rag_kernels.export.standalone import write_standalone
 from rag_kernels.export.torch_op_package import name_of, write_torch_op
+from rag_kernels.export.wheel import write_wheel
 
-PACKAGES: dict[str, Callable[[Attempt, Path, Licence], Path]] = {
-    "torch-op": write_torch_op,
-    "hf-kernels": write_hf_kernels,
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One format. `suffix` is that of its file, "" for a folder; `tiers` and `backends` are those that it takes."""
+
+    told: str
+    write: Callable[[Attempt, Path, Licence | None], Path]
+    suffix: str = ""
+    tiers: tuple[str, ...] = ("kernel",)
+    backends: tuple[str, ...] = ("cpu", "cuda")
+
+
+BOTH = ("kernel", "composed")
+PACKAGES: dict[str, Package] = {
+    "module": Package("a Python file that imports rag-kernels", write_module, ".py", BOTH),
+    "standalone": Package("the same without an import of ours", write_standalone, ".py", BOTH),
+    "torch-op": Package("a package with a torch operator", write_torch_op),
+    "wheel": Package("the same for pip, for machines without a compiler", write_wheel, ".whl"),
+    "hf-kernels": Package("a folder for Hugging Face's kernels", write_hf_kernels),
+    "flashinfer-bench": Package("a data set for flashinfer-bench", write_flashinfer_bench, tiers=BOTH),
+    "sol-execbench": Package("a problem's folder for SOL-ExecBench", write_sol_execbench, backends=("cuda",)),
+    "gpu-mode": Package("a submission to GPU MODE", write_gpu_mode, ".py", BOTH),
+    "kernelbench": Package("a ModelNew for KernelBench's evaluator", write_kernelbench, ".py", BOTH),
 }
 
 
+def packages_of(candidate: Candidate) -> list[str]:
+    """Return the names of the packages that a candidate can be written as, by its tier and backend."""
+    return [name for name, p in PACKAGES.items() if candidate.tier in p.tiers and candidate.backend in p.backends]
+
+
 def export_kernel(archive: Archive, kernel_id: str, form: str, out: Path | None = None) -> Path:
-    """Write an archived kernel as `form`, one of `FORMATS` and `PACKAGES`; return the file or folder.
+    """Write an archived kernel as `form`, "source" or one of `PACKAGES`; return the file or folder.
 
     Without `out` it is named after the problem, in the working folder. Raises ProblemError where there is no such
     kernel, where it cannot be written so, and where a folder of that name is there already.
     """
-    known = archive.kernel(kernel_id)
-    attempt = browse.origin(archive, known.id) if known else None
-    if known is None or attempt is None:
-        raise ProblemError(f"The archive has no judged kernel {kernel_id}; `rag-kernels search` finds ids.")
-    if known.retracted:
-        raise ProblemError(f"Kernel {known.id} was withdrawn: {known.retracted}")
-    if form in FORMATS:
-        suffix = formats_of(attempt.candidate).get(form)
-        if suffix is None:
-            told = ", ".join((*formats_of(attempt.candidate), *PACKAGES))
-            raise ProblemError(f"A kernel of the tier {known.tier} cannot be written as {form}; choose of {told}.")
-        return FORMATS[form].write(attempt, out or Path(f"{name_of(attempt)}{suffix}"))
-    out = out or Path(f"{name_of(attempt)}-{form}")
-    if out.exists():
+    attempt = evidence(archive, kernel_id)
+    candidate = attempt.candidate
+    if form == "source":
+        return FORMATS[form].write(attempt, out or Path(f"{name_of(attempt)}{formats_of(candidate)[form]}"))
+    if form not in packages_of(candidate):
+        told = ", ".join(["source", *packages_of(candidate)])
+        kind = f"{candidate.tier} for {candidate.backend}"
+        raise ProblemError(f"A kernel of the tier {kind} cannot be written as {form}; choose of {told}.")
+    return write_package(attempt, form, out, lambda kernel: licence_of(archive, kernel))
+
+
+def write_package(attempt: Attempt, form: str, out: Path | None, licence: Licence | None = None) -> Path:
+    """Write an attempt as one of `PACKAGES`; raises ProblemError where a folder of that name is there already."""
+    package = PACKAGES[form]
+    if out is None:
+        middle = "" if form == "module" else f"-{form}" if not package.suffix else f"_{form}"
+        out = Path() if form == "wheel" else Path(f"{name_of(attempt)}{middle.replace('gpu-', 'gpu_')}{package.suffix}")
+    if not package.suffix and out.exists():
         raise ProblemError(f"{out} is there already: name another folder with --out, or remove it.")
-    return PACKAGES[form](attempt, out, lambda kernel: _licence(archive, kernel))
+    return package.write(attempt, out, licence)
 
 
-def _licence(archive: Archive, kernel_id: str) -> str:
+def content(attempt: Attempt, form: str, licence: Licence | None = None) -> tuple[str, bytes]:
+    """Return the name and the bytes of a package as one file: folders are zipped."""
+    with TemporaryDirectory(prefix="rag-kernels-") as folder:
+        suffix = PACKAGES[form].suffix
+        place = (
+            Path(folder) if form == "wheel" else Path(folder) / f"{name_of(attempt)}_{form.replace('-', '_')}{suffix}"
+        )
+        written = write_package(attempt, form, place, licence)
+        if written.is_file():
+            return written.name, written.read_bytes()
+        made = io.BytesIO()
+        with ZipFile(made, "w", ZIP_DEFLATED) as zipped:
+            for file in sorted(p for p in written.rglob("*") if p.is_file()):
+                zipped.write(file, file.relative_to(written.parent))
+        return f"{written.name}.zip", made.getvalue()
+
+
+def licence_of(archive: Archive, kernel_id: str) -> str:
+    """Return the licence of a kernel and whom to name; "" where it is not known."""
     found = archive.kernel(kernel_id)
     return ", ".join(filter(None, (found.licence, found.attribution))) if found else ""

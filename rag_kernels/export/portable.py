@@ -9,7 +9,7 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
-from rag_kernels.eval.build.compile import BuildError, build, toolchain
+from rag_kernels.eval.build.compile import COMMON_HEADERS, BuildError, build, toolchain
 from rag_kernels.eval.places import INCLUDE, default_cache
 from rag_kernels.eval.records import Candidate, MachineError
 
@@ -32,5 +32,6 @@ def portable_library(candidate: Candidate, cuda_arch: str = "sm_90") -> bytes:
 
 
 def header() -> str:
-    """Return the text of the one header that kernels include."""
-    return Path(INCLUDE / "rag_kernel.h").read_text()
+    """Return the text of the one header that kernels include, with those that the judge's builds have beside it."""
+    common = "".join(line for line in COMMON_HEADERS.splitlines(keepends=True) if "<" in line)
+    return f"#pragma once\n{common}{Path(INCLUDE / 'rag_kernel.h').read_text()}"

@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rag_kernels.eval.build.candidate_form import kernels_text
-from rag_kernels.eval.build.compile import BuildError, build, toolchain
-from rag_kernels.eval.build.composed_forward import Kernels, composed_forward
-from rag_kernels.eval.places import default_cache
-from rag_kernels.eval.records import Backend, MachineError, Tier
+from rag_kernels.export.built import forward_of
 from rag_kernels.export.launch import Launch
 from rag_kernels.export.served import NONE, Argument, Output, Reason, Served, Sizes, placed
 from rag_kernels.export.torch_operator import operator_of
 
 if TYPE_CHECKING:
     import torch
+
+    from rag_kernels.eval.records import Backend, Tier
 
 Agreed = Callable[[tuple[Sizes, ...]], Reason]
 
@@ -119,29 +117,13 @@ class CompiledForward:
         arch = self._arch()
         made = self._forwards.get(arch)
         if made is None:
-            made = self._forwards[arch] = self._built(arch)
+            made = self._forwards[arch] = forward_of(self.source, self.tier, self.backend, arch)
         return made
 
     @cached_property
     def _forwards(self) -> dict[str, Callable[..., Any]]:
         """The loaded kernel by the architecture that it was built for."""
         return {}
-
-    def _built(self, arch: str) -> Callable[..., Any]:
-        text = kernels_text(self.source) if self.tier == "composed" else self.source
-        [built] = build([(text, self.backend)], tools=toolchain(arch), cache=default_cache())
-        if isinstance(built, BuildError):
-            raise MachineError(f"The kernel does not build on this machine: {built.reason}\n{built.log}")
-        try:
-            import tvm_ffi
-
-            library = tvm_ffi.load_module(str(built.library))
-        except (ImportError, OSError, RuntimeError) as error:
-            raise MachineError(f"The kernel was built and cannot be loaded on this machine: {error}") from error
-        if self.tier != "composed":
-            function: Callable[..., Any] = library.get_function("forward")
-            return function
-        return composed_forward(self.source, Kernels(library))
 
     def _arch(self) -> str:
         if self.backend == "cpu":

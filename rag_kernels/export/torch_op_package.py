@@ -6,6 +6,7 @@ the operator are files of it. `content_of` is what other formats put into packag
 
 from __future__ import annotations
 
+import json
 import pprint
 import re
 from pathlib import Path
@@ -19,6 +20,7 @@ from rag_kernels.export.module_file import compiled_of, literal
 from rag_kernels.export.portable import NEEDS, header, machine, portable_library
 
 LIBRARY = "kernel.so"
+NEEDED = ("torch>=2.6", "apache-tvm-ffi>=0.1.9,<0.2")
 INIT = '''\
 """{summary}
 
@@ -101,7 +103,7 @@ name = "{project}"
 version = "1"
 description = {summary!r}
 requires-python = ">=3.10"
-dependencies = ["torch>=2.6", "apache-tvm-ffi>=0.1.9,<0.2"]
+dependencies = {needed}
 
 [tool.setuptools]
 packages = ["{package}"]
@@ -115,27 +117,32 @@ def write_torch_op(attempt: Attempt, out: Path, licence: Licence | None = None) 
     """Write the package into a new folder and return it; raises ProblemError for a kernel that cannot be one."""
     package = name_of(attempt)
     place = out / package
-    files = {**content_of(attempt, LOADED, licence), LIBRARY: portable_library(attempt.candidate)}
+    files = {**content_of(attempt, "torch-op", LOADED, licence), LIBRARY: portable_library(attempt.candidate)}
     place.mkdir(parents=True)
     for name, content in files.items():
         (place / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    summary = f"{attempt.problem.problem.name}: a verified kernel as a torch operator"
-    project = package.replace("_", "-")
-    (out / "pyproject.toml").write_text(PYPROJECT.format(project=project, package=package, summary=summary))
+    project, needed = package.replace("_", "-"), json.dumps(NEEDED)
+    told = PYPROJECT.format(project=project, package=package, summary=summary_of(attempt), needed=needed)
+    (out / "pyproject.toml").write_text(told)
     (out / "CARD.md").write_text((place / "CARD.md").read_text())
     (out / "tests").mkdir()
     (out / "tests" / f"test_{package}.py").write_text(TEST.format(package=package, name=package))
     return out
 
 
-def content_of(attempt: Attempt, imports: str, licence: Licence | None = None) -> dict[str, str | bytes]:
+def summary_of(attempt: Attempt) -> str:
+    """Return the one line of a package's metadata."""
+    return f"{attempt.problem.problem.name}: a verified kernel as a torch operator"
+
+
+def content_of(attempt: Attempt, form: str, imports: str, licence: Licence | None = None) -> dict[str, str | bytes]:
     """Return the files of a package by name, without the library. `imports` must bind `ops` to it."""
     _check(attempt)
     compiled, candidate, name = compiled_of(attempt), attempt.candidate, name_of(attempt)
     names = [a.name for a in attempt.problem.arguments]
     suffix = ".cpp" if candidate.backend == "cpu" else ".cu"
     needs = NEEDS.get(machine()) if candidate.backend == "cpu" else None
-    told = card(attempt, licence) if licence else card(attempt)
+    told = card(attempt, form, licence)
     init = INIT.format(
         summary=f"{attempt.problem.problem.name}: kernel {candidate.id}, as rag-kernels verified it.",
         name=name,

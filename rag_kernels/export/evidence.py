@@ -1,0 +1,90 @@
+"""What an export rests on: one judgement of a kernel, as a record, and as text that every export carries along.
+
+Comes in: an archive and a kernel; or a package. Goes out: an attempt. Knows nothing of formats.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
+
+from rag_kernels.archive import browse, queries
+from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval import codec
+from rag_kernels.eval.errors import ProblemError
+from rag_kernels.eval.records import Passed
+
+MARK = "rag-kernels evidence: "
+CARD = "card.json"
+
+
+def evidence(archive: Archive, kernel_id: str) -> Attempt:
+    """Return the judgement that speaks best for a kernel, with where the kernel came from.
+
+    Raises ProblemError for a kernel that is unknown, was withdrawn, or no longer holds.
+    """
+    known = archive.kernel(kernel_id)
+    if known is None:
+        raise ProblemError(f"The archive has no kernel {kernel_id}; `rag-kernels search` finds ids.")
+    if known.retracted:
+        raise ProblemError(f"Kernel {known.id} was withdrawn: {known.retracted}")
+    if known.stale:
+        raise ProblemError(f"Kernel {known.id} no longer holds: {known.stale}")
+    problem, judged = archive.evaluation(known.id)
+    judged_at = next((e.created_at for e in queries.evaluations(archive, known.id) if e.judged == judged), "")
+    first = browse.origin(archive, known.id)
+    return Attempt(
+        run_id=first.run_id if first else "imported",
+        number=first.number if first else 1,
+        round=first.round if first else 1,
+        problem=problem,
+        candidate=known.candidate,
+        judged=judged,
+        writer=known.writer,
+        model=known.model,
+        idea=known.idea,
+        exemplars=first.exemplars if first else (),
+        parents=tuple(edge for edge in archive.lineage(known.id) if edge.child == known.id),
+        call_ids=(),
+        cost_usd=first.cost_usd if first else None,
+        seconds=first.seconds if first else 0.0,
+        created_at=judged_at or known.created_at,
+    )
+
+
+def packed(attempt: Attempt) -> str:
+    """Return an attempt as one word of ASCII: it holds the problem and the kernel, so it can be judged again."""
+    return base64.b64encode(zlib.compress(codec.dumps(attempt).encode(), 9)).decode()
+
+
+def unpacked(word: str) -> Attempt:
+    """Return the attempt; raises ProblemError where the text is not one."""
+    try:
+        found = codec.loads(zlib.decompress(base64.b64decode(word, validate=True)).decode())
+    except (ValueError, zlib.error, KeyError, TypeError) as error:
+        raise ProblemError(f"The evidence cannot be read ({error}): export the kernel again.") from error
+    if not isinstance(found, Attempt) or not isinstance(found.judged.verdict, Passed):
+        raise ProblemError("The evidence is not of a kernel that passed: export the kernel again.")
+    return found
+
+
+def of_package(place: Path) -> tuple[str, Attempt]:
+    """Return the format and the evidence of an exported file or folder; raises ProblemError where there is none."""
+    if place.suffix == ".whl":
+        raise ProblemError(f"Unpack {place.name} first (`unzip`): its package holds {CARD}.")
+    if place.is_file():
+        found = re.search(rf"{MARK}(\S+) (\S+)", place.read_text(errors="replace"))
+        if found is None:
+            raise ProblemError(
+                f"{place} holds no evidence of rag-kernels: it was not exported, or the line was removed."
+            )
+        return found[1], unpacked(found[2])
+    cards = sorted(place.rglob(CARD), key=lambda card: (len(card.parts), str(card)))
+    if not cards:
+        raise ProblemError(f"{place} holds no {CARD} of rag-kernels: name a file or folder that `export` wrote.")
+    row = json.loads(cards[0].read_text())
+    return row["form"], unpacked(row["evidence"])

@@ -1,0 +1,246 @@
+"""Kernels in the forms of other projects, each read, built and called by that project's own code where it is installed,
+and in a process that cannot import ours."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import attempt, candidate, passed, problem
+from support.processes import alone
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.errors import ProblemError
+from rag_kernels.eval.records import Candidate
+from rag_kernels.export.packages import PACKAGES, packages_of, write_package
+from rag_kernels.export.plain.texts import kernel_text, on_default_queue
+
+CUDA = """
+#include "rag_kernel.h"
+#include <cuda_runtime.h>
+// on the stream of the output
+__global__ void stream_tanh(const float* x, float* out, int64_t n, float f) {
+  const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < n) out[i] = tanhf(x[i]) * f;
+}
+void launched(const float* x, float* out, int64_t n, float f, cudaStream_t stream) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((n + 255) / 256), config.blockDim = dim3(256);
+  config.stream = stream, config.numAttrs = 0;
+  cudaLaunchKernelEx(&config, stream_tanh, x, out, n, f);
+}
+void run(rk::Tensor<const float> x, double factor, rk::Tensor<float> out) {
+  cudaStream_t stream = (cudaStream_t)rk::stream(out);
+  cudaMemsetAsync(out.data, 0, 4 * out.numel(), stream);
+  RK_LAUNCH(stream_tanh, dim3((x.numel() + 255) / 256), dim3(256), 0, out, x.data, out.data, x.numel(), float(factor));
+  launched(x.data, out.data, x.numel(), float(factor), static_cast<cudaStream_t>(rk::stream(out)));
+}
+RK_EXPORT(forward, run)
+"""
+
+
+@pytest.fixture(scope="module")
+def tanh() -> Attempt:
+    p = problem("tanh")
+    return attempt(p=p, candidate=candidate(p), verdict=passed())
+
+
+@pytest.fixture(scope="module")
+def on_gpu() -> Attempt:
+    return attempt(p=problem("tanh"), candidate=Candidate(CUDA, "kernel", "cuda"), verdict=passed())
+
+
+def written(made: Attempt, form: str, folder: Path) -> Path:
+    return write_package(made, form, folder / f"made{PACKAGES[form].suffix}")
+
+
+def test_gpu_modes_file_runs_as_its_evaluator_runs_it(tanh: Attempt, tmp_path: Path) -> None:
+    file = written(tanh, "gpu-mode", tmp_path)
+    head = file.read_text().splitlines()
+    assert head[0] == "#!POPCORN leaderboard scaled_tanh" and head[1].startswith("#!POPCORN gpus ")
+    (tmp_path / "task.py").write_text("input_t = output_t = object\n")
+    alone(
+        """
+import torch
+from made import custom_kernel
+x, out = torch.randn(64, 1024), torch.empty(64, 1024)
+torch.testing.assert_close(custom_kernel(x), torch.tanh(x) * 2.0)
+assert custom_kernel({"data": (x, out)}) is out
+torch.testing.assert_close(out, torch.tanh(x) * 2.0)
+try:
+    custom_kernel((x[:3],))
+except ValueError as error:
+    assert "(64, 1024)" in str(error) and "(3, 1024)" in str(error)
+else:
+    raise AssertionError
+""",
+        tmp_path,
+        hidden=("rag_kernels", "tvm_ffi"),
+    )
+
+
+def test_gpu_modes_letters_are_nowhere_and_launches_go_to_the_default_queue(on_gpu: Attempt, tmp_path: Path) -> None:
+    text = written(on_gpu, "gpu-mode", tmp_path).read_text()
+    assert not re.search("stream", text, re.IGNORECASE) and len(text) < 1_000_000
+    kernel = kernel_text(on_gpu.candidate, default_queue=True)
+    assert "queue_tanh" in kernel and "config.numAttrs = 0" in kernel and "config.queue" not in kernel
+    if shutil.which("nvcc"):
+        compiled(kernel, tmp_path)
+
+
+@pytest.mark.parametrize("line", ["#include <sstream>", "cudaStreamSynchronize(0);", 'const char* s = "upstream";'])
+def test_a_kernel_that_needs_the_letters_is_refused(line: str) -> None:
+    with pytest.raises(ProblemError, match="line 1 of the kernel needs them"):
+        on_default_queue(f"{line}\n")
+
+
+def compiled(source: str, folder: Path) -> None:
+    """Compile CUDA here, where no GPU is."""
+    (folder / "kernel.cu").write_text(source)
+    command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-c", "kernel.cu", "-o", "kernel.o"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_kernelbenchs_model_new_is_right_and_falls_back(tanh: Attempt, tmp_path: Path) -> None:
+    file = written(tanh, "kernelbench", tmp_path)
+    # executed as KernelBench executes it: as text, in a dictionary that has no name
+    alone(
+        f"""
+import warnings, torch
+names = {{}}
+exec(compile(open({str(file)!r}).read(), "<string>", "exec"), names)
+x, module = torch.randn(64, 1024), names["ModelNew"](2.0)
+with torch.no_grad(), warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    torch.testing.assert_close(module(x), torch.tanh(x) * 2.0)
+    assert not seen
+    three = names["ModelNew"](3.0)
+    for other, given, word in [(three, x, "settings"), (module, x.double(), "float64"), (module, x[:3], "(3, ")]:
+        torch.testing.assert_close(other(given), torch.tanh(given) * other.factor)
+        assert word in str(seen.pop().message)
+    module.factor = 0.5
+    torch.testing.assert_close(module(x), torch.tanh(x) * 0.5)
+""",
+        hidden=("rag_kernels", "tvm_ffi"),
+    )
+
+
+def test_a_file_that_stands_alone_imports_nothing_of_ours(tanh: Attempt, tmp_path: Path) -> None:
+    file = written(tanh, "standalone", tmp_path)
+    imported = [n.module for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.ImportFrom) and n.module]
+    assert not [name for name in imported if name.split(".")[0] == "rag_kernels"]
+    alone(
+        """
+import copy, pickle, torch, warnings
+from made import ModelNew
+x, module = torch.randn(64, 1024), ModelNew(factor=2.0)
+with torch.no_grad():
+    for each in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        torch.testing.assert_close(each(x), torch.tanh(x) * 2.0)
+        assert each.kernel_used, each.kernel_reason
+    whole = torch.compile(module, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(whole(x), torch.tanh(x) * 2.0)
+    module.factor = 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(module(x), torch.tanh(x) * 0.5)
+    assert "factor is 0.5" in module.kernel_reason
+""",
+        tmp_path,
+    )
+
+
+def test_a_wheel_is_installed_and_runs_where_no_compiler_is(tanh: Attempt, tmp_path: Path) -> None:
+    made = write_package(tanh, "wheel", tmp_path)
+    assert re.fullmatch(r"scaled_tanh-1-py3-none-manylinux_2_\d+_\w+\.whl", made.name)
+    venv = tmp_path / "venv"
+    run([sys.executable, "-m", "venv", "--without-pip", str(venv)])
+    python = str(venv / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    run([*pip, "install", "-q", "--no-deps", "--no-index", str(made)])
+    assert "scaled-tanh" in run([*pip, "list"]) and "torch" not in run([*pip, "list"])
+    [site] = (venv / "lib").glob("python*/site-packages")
+    own = [p for p in sys.path if p.endswith("site-packages")]
+    (site / "peers.pth").write_text("\n".join(own) + "\n")  # torch and tvm-ffi, of here
+    code = """
+import sys; sys.modules["rag_kernels"] = None
+import shutil, torch, scaled_tanh
+assert not any(map(shutil.which, ("g++", "gcc", "cc", "c++", "clang", "nvcc", "ninja")))
+x = torch.randn(64, 1024)
+torch.testing.assert_close(scaled_tanh.scaled_tanh(x), torch.tanh(x) * 2.0)
+"""
+    run([python, "-c", code], env={**os.environ, "PATH": str(tmp_path / "nothing"), "PYTHONPATH": ""})
+
+
+def run(command: list[str], env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_data_set_is_as_flashinfer_bench_writes_it(tanh: Attempt, on_gpu: Attempt, tmp_path: Path) -> None:
+    place = written(tanh, "flashinfer-bench", tmp_path)
+    [definition] = [json.loads(p.read_text()) for p in (place / "definitions").rglob("*.json")]
+    [solution] = [json.loads(p.read_text()) for p in (place / "solutions").rglob("*.json")]
+    [trace] = [json.loads(p.read_text()) for p in (place / "traces").rglob("*.jsonl")]
+    assert definition["inputs"] == {"x": {"shape": ["size_64", "size_1024"], "dtype": "float32"}}
+    names: dict[str, Any] = {}
+    exec(definition["reference"], names)
+    assert callable(names["run"])
+    assert solution["definition"] == trace["definition"] == definition["name"] and trace["solution"] == solution["name"]
+    entry, symbol = solution["spec"]["entry_point"].split("::")
+    sources = {source["path"]: source["content"] for source in solution["sources"]}
+    assert f"def {symbol}(x, output)" in sources[entry] and "rag_kernel.h" in sources
+    assert trace["evaluation"]["performance"]["speedup_factor"] == 2.0
+    extra = trace["evaluation"]["correctness"]["extra"]
+    assert extra["label"] and extra["over_eager"]["low"] <= 2.0
+    gpu = write_package(on_gpu, "flashinfer-bench", tmp_path / "gpu")
+    [solution] = [json.loads(p.read_text()) for p in (gpu / "solutions").rglob("*.json")]
+    assert solution["spec"]["language"] == "cuda" and solution["spec"]["entry_point"] == "kernel.cu::run"
+
+
+def test_flashinfer_bench_reads_builds_and_serves_it(tanh: Attempt, tmp_path: Path) -> None:
+    pytest.importorskip("flashinfer_bench")
+    place = written(tanh, "flashinfer-bench", tmp_path)
+    alone(
+        f"""
+import os
+os.environ["FIB_CACHE_PATH"] = {str(tmp_path / "cache")!r}
+import torch
+from flashinfer_bench import TraceSet, apply, enable_apply
+from flashinfer_bench.apply import ApplyConfig
+from flashinfer_bench.compile import BuilderRegistry
+data = TraceSet.from_path({str(place)!r})
+[definition] = data.definitions.values()
+[solution] = data.solutions[definition.name]
+assert data.get_best_trace(definition.name).solution == solution.name
+x, out = torch.randn(64, 1024), torch.empty(64, 1024)
+BuilderRegistry.get_instance().build(definition, solution).call_destination_passing(x, out)
+torch.testing.assert_close(out, torch.tanh(x) * 2.0)
+with enable_apply({str(place)!r}, ApplyConfig(on_miss_policy="use_def_best")):
+    torch.testing.assert_close(apply(definition.name, args=(x,), fallback=None), torch.tanh(x) * 2.0)
+"""
+    )
+
+
+def test_sol_execbenchs_sources_build_to_a_python_module(on_gpu: Attempt, tanh: Attempt, tmp_path: Path) -> None:
+    assert "sol-execbench" not in packages_of(tanh.candidate)
+    with pytest.raises(ProblemError, match="GPU"):
+        written(tanh, "sol-execbench", tmp_path)
+    place = written(on_gpu, "sol-execbench", tmp_path)
+    solution = json.loads((place / "solution.json").read_text())
+    assert solution["spec"]["languages"] == ["cuda_cpp"] and solution["spec"]["entry_point"] == "main.cpp::run"
+    assert "--use_fast_math" not in solution["spec"]["compile_options"]["cuda_cflags"]
+    sources = {source["path"]: source["content"] for source in solution["sources"]}
+    assert '{"run",' in sources["main.cpp"] and "double(2.0)" in sources["main.cpp"]
+    if shutil.which("nvcc"):
+        compiled(sources["kernel.cu"], tmp_path)
