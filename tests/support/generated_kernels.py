@@ -229,7 +229,7 @@ def error_ratio(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) ->
         return float(value.double().pow(2).mean().sqrt())
 
     floor = 2.0**-25 * rms(exact)
-    return rms(ours.double() - exact) / max(rms(eager.double() - exact), floor, 1e-300)
+    return rms(ours.double() - exact.double()) / max(rms(eager.double() - exact.double()), floor, 1e-300)
 
 
 def worst_ratio(fp: FunctionalProblem, call: Callable[..., list[torch.Tensor]]) -> float:

@@ -14,6 +14,7 @@ from rag_kernels.offline.fusion.attention import peeled
 from rag_kernels.offline.fusion.bands import Band, bound_text, split_bands
 from rag_kernels.offline.fusion.regions import AttentionRegion
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.operators import Operator
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class AttentionNest:
     bands: tuple[Band, ...] = ()
     score: ir.Value | None = None
     seen: bool = False  # whether each row must have a key
-    factor: list[tuple[str, ir.Const]] | None = None
+    factor: list[tuple[Operator, ir.Const]] | None = None
     q: Access = field(default_factory=lambda: Access({}, {}, []))
     k: Access = field(default_factory=lambda: Access({}, {}, []))
     v: Access = field(default_factory=lambda: Access({}, {}, []))
@@ -114,9 +115,9 @@ class AttentionNest:
     def scale(self) -> str:
         """Return the factor of all products as a C expression of doubles."""
         text = "1.0"
-        for template, number in self.factor or []:
+        for operator, number in self.factor or []:
             value = f"double({number.name})" if number.name else repr(float(number.number))
-            text += f" {'*' if '*' in template else '/'} {value}"
+            text += f" {'*' if operator is Operator.MUL else '/'} {value}"
         return text
 
     def printer(self, pointers: dict[str, str], storage: dict[str, str], *, near: bool = False) -> Printer:

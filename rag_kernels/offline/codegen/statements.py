@@ -1,4 +1,4 @@
-"""Values to statements: one C assignment an operator, each value once a scope.
+"""Values to statements: each value once a scope, short ones that are used once in the statement that uses them.
 
 Comes in: values and a nest. Goes out: lines of C, which both languages use. Knows the nest's index expressions and
 nothing of threads.
@@ -10,9 +10,13 @@ import math
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.c_types import CTYPES
-from rag_kernels.offline.codegen.loop_nest import Nest, text_of
+from rag_kernels.offline.codegen.loop_nest import Nest
+from rag_kernels.offline.codegen.loop_nest import text_of as polynomial
+from rag_kernels.offline.codegen.operator_texts import UNARY, Text, text_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
+from rag_kernels.offline.ir.operators import Operator, Types
+from rag_kernels.offline.ir.patterns import strip
 
 
 @dataclass(slots=True)
@@ -43,7 +47,18 @@ def literal(number: bool | int | float, dtype: str) -> str:
             return "INFINITY" if value > 0 else "-INFINITY"
         text = repr(value)
         return text + "f" if dtype == "float32" else text
-    return str(int(number)) if dtype != "bool" else str(bool(number)).lower()
+    if dtype == "bool":
+        return str(bool(number)).lower()
+    return LIMITS.get((dtype, int(number))) or str(int(number))
+
+
+NESTED = 44  # characters of an expression that stands inside of another one
+CLOSED = frozenset({"float32", "float64", "int32", "int64"})  # dtypes in which C computes as it stores
+LIMITS = {
+    (f"int{n}", sign * (1 << n - 1) - (sign > 0)): f"INT{n}_M{'AX' if sign > 0 else 'IN'}"
+    for n in (32, 64)
+    for sign in (1, -1)
+}
 
 
 @dataclass(slots=True)
@@ -55,6 +70,7 @@ class Printer:
     storage: dict[str, str]  # buffer -> dtype of its elements in memory
     near: bool = False  # whether functions may be exact to some bits fewer than float32 has
     count: int = 0
+    _uses: dict[ir.Value, int] = field(default_factory=dict)
 
     def name(self, prefix: str = "v") -> str:
         """Return a new C name."""
@@ -88,14 +104,49 @@ class Printer:
                 return f"({inside})"
             case ir.Load():
                 return self.load(value, scope)
-            case ir.Op(template="{0}"):
+            case ir.Op(operator=Operator.SAME):
                 return self.emit(value.args[0], scope)
             case ir.Op():
-                args = [self.emit(a, scope) for a in value.args]
-                template = value.template.replace("rk_exp(", "rk_exp_near(") if self.near else value.template
-                return self.assign(value, template.format(*args, T=ctype), scope)
+                return self.assign(value, self.expression(value, scope)[0], scope)
             case _:
                 raise AssertionError(f"{type(value).__name__} outside its loops")
+
+    def expression(self, value: ir.Op, scope: Scope) -> tuple[str, int]:
+        """Return an operator over its operands as C, and how tightly that binds."""
+        text = text_of(value.operator, value.dtype, near=self.near)
+        args = [self.operand(a, scope, value, place, text) for place, a in enumerate(value.args)]
+        return text.form.format(*args, T=CTYPES[value.dtype]), text.binds
+
+    def operand(self, value: ir.Value, scope: Scope, user: ir.Op, place: int, text: Text) -> str:
+        """Return an operand as C: by its name, or if nothing else uses it and it is short, as it is computed."""
+        inner = strip(value)
+        alone = self.uses.get(value) == self.uses.get(inner) == 1 and scope.find(inner) is scope.find(value) is None
+        if not alone or not isinstance(inner, ir.Op) or text.repeats(place) or not self.nests(inner, user, place):
+            found = self.emit(value, scope)
+            return f"({found})" if found.startswith("-") and text.binds == UNARY else found
+        found, binds = self.expression(inner, scope)
+        if len(found) > NESTED:
+            found = scope.known[inner] = self.assign(inner, found, scope)
+            return found
+        return f"({found})" if binds < text.least(place) else found
+
+    def nests(self, value: ir.Op, user: ir.Op, place: int) -> bool:
+        """Return whether a value may be computed within another: where C keeps its dtype, and neither side of a choice
+        is costly, since a branch around a function keeps a loop from being vectorised.
+        """
+        if value.dtype not in CLOSED and value.operator.traits.types not in {Types.COMPARED, Types.LOGICAL}:
+            return False
+        branch = user.operator is Operator.WHERE and place > 0
+        return not branch or not any(isinstance(v, ir.Op) and v.operator.traits.costly for v in ir.walk(value))
+
+    @property
+    def uses(self) -> dict[ir.Value, int]:
+        """Return how often each value is an operand."""
+        if not self._uses:
+            for v in ir.walk(*self.nest.region.stores.values()):
+                for child in ir.children(v):
+                    self._uses[child] = self._uses.get(child, 0) + 1
+        return self._uses
 
     def assign(self, value: ir.Value, text: str, scope: Scope) -> str:
         """Declare a new variable with this text, and return its name."""
@@ -108,7 +159,7 @@ class Printer:
         access = self.nest.accesses[value]
         terms = [self.nest.offset(access)] if self.nest.offset(access) else []
         for index, stride in access.values:
-            step = text_of(stride)
+            step = polynomial(stride)
             terms.append(self.emit(index, scope) + ("" if step == "1" else f" * ({step})"))
         return " + ".join(terms) or "0"
 

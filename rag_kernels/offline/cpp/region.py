@@ -29,7 +29,6 @@ from rag_kernels.offline.cpp import contraction as contract_cpp
 from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
-from rag_kernels.offline.lowering.pointwise import EXPENSIVE
 
 HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; values stay exact
 #ifdef __AVX512F__
@@ -250,8 +249,10 @@ class CpuRegion(RegionPrinter):
 
     def costly(self, value: ir.Value, now: set[ir.Value]) -> bool:
         """Return whether a value of this pass takes expensive operators."""
-        here = isinstance(value, ir.Op) and any(word in value.template for word in EXPENSIVE)
-        return here and value in now and self.is_inner(value)
+        if value not in now or not isinstance(value, ir.Op) or not self.is_inner(value):
+            return False
+        below = ir.walk(value, enter=lambda v: isinstance(v, ir.Op))
+        return any(isinstance(v, ir.Op) and v.operator.traits.costly for v in below)
 
     def scans(self, roots: list[ir.Value], scope: Scope, inner: Scope) -> list[ir.Scan]:
         """Add running totals to a pass: the accumulator lives outside the loop, the step inside."""

@@ -15,6 +15,7 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm_text import LOOP, SUMS
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.patterns import strip
 
 
 def start_of(pointer: str) -> str:
@@ -206,9 +207,7 @@ class Kernel:
             % (4 * self.tile.threads)
         ):
             return None
-        value = side.value
-        while isinstance(value, ir.Op) and value.template == "{0}":
-            value = value.args[0]
+        value = strip(side.value)
         if not isinstance(value, ir.Load) or value.storage != "float32" or side.guards:
             return None
         access = self.contraction.nest.accesses[value]

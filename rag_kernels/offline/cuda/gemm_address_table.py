@@ -14,6 +14,8 @@ from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import Kernel
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import operands
 
 ROOM = 226 * 1024  # bytes of shared memory, of a block on Hopper
 LANE, NEVER = 30, 31  # bits: the lane exists; no lane has it
@@ -36,9 +38,8 @@ def divided(value: ir.Value) -> bool:
 
     Within a phase that division is exact, so that the position may be split into lane and term.
     """
-    if not isinstance(value, ir.Op) or "/" not in value.template:
-        return False
-    return all(isinstance(a, ir.Index | ir.Const) for a in value.args)
+    found = operands(value, Operator.QUOTIENT)
+    return bool(found) and all(isinstance(a, ir.Index | ir.Const) for a in found or ())
 
 
 def depth_loop(kernel: Kernel, guard: ir.Index) -> Loop | None:

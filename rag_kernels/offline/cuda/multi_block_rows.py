@@ -19,10 +19,11 @@ from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.multi_block_rows_text import BOARD
 from rag_kernels.offline.cuda.region import CudaParameters
 from rag_kernels.offline.cuda.vectorized import KEPT_BYTES, VectorizedRegion, find_quads, width_of
-from rag_kernels.offline.fusion.online_reduction import EXPONENTIAL, IN_DOUBLE, PAIR, SQUARE_IN_DOUBLE
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
+from rag_kernels.offline.ir.operators import PAIR, Operator
+from rag_kernels.offline.ir.patterns import exponential_below, in_double, operands, squared_in_double
 
 SIXTEEN = (("float", 4), ("__nv_bfloat16", 2), ("__half", 2))  # C types of what the ring holds, and their bytes
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
@@ -200,8 +201,8 @@ class MultiBlockRegion(VectorizedRegion):
                 top = self.reduce_own(v.arg, "top", "-INFINITY", "{a} = fmaxf({a}, {v});", scope)
                 scope.lines.append(f"{top} = row_reduce({top}, Max(), -INFINITY);")
                 scope.lines.append(f"const float {top}_finite = {top} == -INFINITY ? 0.0f : {top};")
-            elif isinstance(v.arg, ir.Op) and v.arg.template == SQUARE_IN_DOUBLE:
-                name = self.reduce_own(v.arg.args[0], "about", "0.0f", "{a} += {v};", scope)
+            elif squared_x := squared_in_double(v.arg):
+                name = self.reduce_own(squared_x, "about", "0.0f", "{a} += {v};", scope)
                 scope.lines.append(f"{name} /= elements ? elements : 1;  // the mean of what this thread has")
                 scope.lines.append(f"float {name}_sum = 0, {name}_squares = 0;")
         VectorizedRegion.reduce_pass(self, level, kind, active, scope)
@@ -211,7 +212,7 @@ class MultiBlockRegion(VectorizedRegion):
                 scope.lines.append(f"const float {factor} = expf({top}_finite - {scope.known[v]}.top);")
                 self.known_powers[power] = f"({self.element_of(v.arg)} * {factor})"
 
-    def powers(self, v: ir.Reduce) -> list[ir.Op]:
+    def powers(self, v: ir.Reduce) -> list[ir.Value]:
         """Return the operators exp(x - top) of a softmax that may replace a loaded x.
 
         They may where nothing else is done with x after its sum.
@@ -221,10 +222,11 @@ class MultiBlockRegion(VectorizedRegion):
         after = list(ir.walk(*self.values, enter=lambda v: not isinstance(v, ir.Reduce)))
         same = self.element_of(v.arg)
         users = [o for o in after if any(self.element_of(child) == same for child in ir.children(o))]
-        powers = [
-            o for o in users if isinstance(o, ir.Op) and o.template == EXPONENTIAL and is_maximum_of(o.args[1], v)
-        ]
-        return powers if len(powers) == len([o for o in users if o is not v]) else []
+        differences = [o for o in users if o is not v]
+        powers = [o for o in after if (found := exponential_below(o)) and is_maximum_of(found[1], v)]
+        inside = {o.args[0] for o in powers if isinstance(o, ir.Op)}
+        others = [o for o in after if o not in powers and not inside.isdisjoint(ir.children(o))]
+        return powers if set(differences) == inside and not others else []
 
     def element_of(self, value: ir.Value) -> str | None:
         """Return the C name that a load which a thread keeps has inside a pass, or None."""
@@ -258,13 +260,14 @@ class MultiBlockRegion(VectorizedRegion):
         Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits are
         lost, and of exponentials below a maximum of its own.
         """
-        template = value.arg.template if isinstance(value.arg, ir.Op) else ""
-        about = scope.find((value.arg.args[0], "about")) if isinstance(value.arg, ir.Op) and value.arg.args else None
         if value.kind == PAIR:
             return self.step_of_pair(value, name, scope, block)
-        if about and value.kind == "sum" and isinstance(value.arg, ir.Op) and template in (IN_DOUBLE, SQUARE_IN_DOUBLE):
-            own, text = "double(elements)", self.printer.emit(value.arg.args[0], block)
-            if template == IN_DOUBLE:
+        plain, of_square = in_double(value.arg), squared_in_double(value.arg)
+        x = plain or of_square
+        about = scope.find((x, "about")) if x else None
+        if about and x and value.kind == "sum":
+            own, text = "double(elements)", self.printer.emit(x, block)
+            if plain:
                 self.finish.append(f"{name} = {about}_sum + {own} * {about};")
                 return f"{about}_sum += {text} - {about};"
             self.finish.append(f"{name} = {about}_squares + {about} * (2.0 * {about}_sum + {own} * {about});")
@@ -430,7 +433,7 @@ def prepared(found: MultiBlockRegion) -> bool:
 
 def is_maximum_of(value: ir.Value, pair: ir.Reduce) -> bool:
     """Return whether a value is the maximum of this running pair."""
-    return isinstance(value, ir.Op) and value.template == "{0}.top" and value.args[0] is pair
+    return operands(value, Operator.PAIR_TOP) == (pair,)
 
 
 def uses_teams(text: str) -> bool:

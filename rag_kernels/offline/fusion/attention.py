@@ -17,16 +17,18 @@ from itertools import count
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
-from rag_kernels.offline.fusion.regions import rewrite, strip
+from rag_kernels.offline.fusion.regions import rewrite
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, is_float
+from rag_kernels.offline.ir.expressions import Expr, add, binary, mul, where
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import operands as operands_of
+from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.lowering.lower import Attended, Entry, Lowered, Lowering, Rule, Stored
-from rag_kernels.offline.lowering.pointwise import EXPENSIVE
 from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
-MULTIPLIED, DIVIDED, CAST, ADDED = "{0} * {1}", "{T}({0}) / {T}({1})", "{T}({0})", "{0} + {1}"
 BETWEEN = frozenset("to _to_copy type_as clone contiguous dropout expand reshape view permute transpose".split())
 # What may stand before the softmax is whatever has a rule; these would make one row depend on others.
 LARGEST_HEAD = 256
@@ -169,17 +171,17 @@ class _Recogniser:
         sums = [v for v in ir.walk(value) if isinstance(v, ir.Reduce)]
         if len(sums) != 1 or sums[0].kind != "sum":
             raise ir.Unfusable("no single product")
-        pair = strip(sums[0].arg)
-        if not isinstance(pair, ir.Op) or pair.template != MULTIPLIED:
+        pair = operands_of(strip(sums[0].arg), Operator.MUL)
+        if pair is None:
             raise ir.Unfusable("no product of two factors")
-        (q, scale_q), (k, scale_k) = (peeled(factor) for factor in pair.args)
+        (q, scale_q), (k, scale_k) = (peeled(factor) for factor in pair)
         rows = set(ir.leaves(a for g in sums[0].dims for a in g))
         depth = ir.leaves(sums[0].over)
         q, k = (laid_out(lowering, load, rows, depth) for load in (q, k))
         stand_in = plain_load(f"scores of {site.softmax}", sums[0].dims)
         scaled: ir.Value = stand_in
-        for template, number in (*scale_q, *scale_k):
-            scaled = lowering.op(template, scaled, number)
+        for operator, number in (*scale_q, *scale_k):
+            scaled = lowering.op(binary(operator), scaled, number)
         scaled = scaled if scaled is not stand_in else lowering.with_dims(stand_in, stand_in.dims)
         self.open[site] = _Open(q, k, stand_in, depth)
         return lowering.tracked(rewrite(value, lambda v: scaled if v is sums[0] else None))
@@ -213,10 +215,11 @@ class _Recogniser:
         value = make()
         assert isinstance(value, ir.Value)
         total = strip(value)
-        pair = strip(total.arg) if isinstance(total, ir.Reduce) and total.kind == "sum" else None
-        if not isinstance(total, ir.Reduce) or not isinstance(pair, ir.Op) or pair.template != MULTIPLIED:
+        is_sum = isinstance(total, ir.Reduce) and total.kind == "sum"
+        pair = operands_of(strip(total.arg), Operator.MUL) if isinstance(total, ir.Reduce) and is_sum else None
+        if not isinstance(total, ir.Reduce) or pair is None:
             raise ir.Unfusable("no product with the weights")
-        (w, more), (v, scales) = sorted((peeled(f) for f in pair.args), key=lambda p: p[0].buffer != weights.buffer)
+        (w, more), (v, scales) = sorted((peeled(f) for f in pair), key=lambda p: p[0].buffer != weights.buffer)
         if w.buffer != weights.buffer or more or scales or not is_plain(w, weights.dims):
             raise ir.Unfusable("another product with the weights")
         if set(ir.leaves(total.over)) != set(ir.leaves(found.keys)):
@@ -273,13 +276,13 @@ class _Recogniser:
             if bias is not None and len(bias.dims) > 2:
                 bias = in_groups(lowering, bias, heads, groups)
         value = self.scores(lowering, site, (), lambda: product(lowering, q, transposed(lowering, k)))
-        value = lowering.op(MULTIPLIED, value, lowering.scalar(scale, "float32"))
+        value = lowering.op(mul, value, lowering.scalar(scale, "float32"))
         if given(node, 5, "is_causal", False):
-            value = lowering.op("{0} ? {1} : {T}({2})", causal(lowering, value), value, -math.inf, dtype="float32")
+            value = lowering.op(allowed, causal(lowering, value), value)
         if bias is not None and bias.dtype == "bool":
-            value = lowering.op("{0} ? {1} : {T}({2})", bias, value, -math.inf, dtype="float32")
+            value = lowering.op(allowed, bias, value)
         elif bias is not None:
-            value = lowering.op(ADDED, value, bias)
+            value = lowering.op(add, value, bias)
         weights = self.softmax(lowering, site, value, -1)
         half = lowering.specs.get(node.name, node.outputs[0]).dtype in HALF
         out = self.values(lowering, site, node, (), lambda: product(lowering, weights, v), half=half, empty=0.0)
@@ -321,7 +324,11 @@ def causal(lowering: Lowering, value: ir.Value) -> ir.Value:
     row, key = value.dims[-2:]
     form = ir.Form((*((a, 1) for a in key), *((a, -1) for a in row)))
     place = lowering.tracked(ir.Index((row, key), "int64", form))
-    return lowering.op("{0} <= {1}", place, ir.Const((), "int64", 0), dtype="bool")
+    return lowering.op(lambda place: place <= 0, place)
+
+
+def allowed(condition: Expr, score: Expr) -> Expr:
+    return where(condition, score, -math.inf)
 
 
 def in_groups(lowering: Lowering, value: ir.Value, heads: int, groups: int) -> ir.Value:
@@ -346,24 +353,23 @@ def with_own_loops(lowering: Lowering, operands: Sequence[Ref]) -> None:
         lowering.env[ref.name] = Entry((lowering.fresh(value),), entry.buffer, entry.dtype, entry.view)
 
 
-def peeled(value: ir.Value) -> tuple[ir.Load, list[tuple[str, ir.Const]]]:
+def peeled(value: ir.Value) -> tuple[ir.Load, list[tuple[Operator, ir.Const]]]:
     """Return the load behind a factor, and the numbers by which it is multiplied or divided.
 
     Raises Unfusable for any other expression.
     """
-    scales: list[tuple[str, ir.Const]] = []
+    scales: list[tuple[Operator, ir.Const]] = []
     while not isinstance(value, ir.Load):
         if not isinstance(value, ir.Op):
             raise ir.Unfusable("a factor that is computed")
         numbers = [a for a in value.args if isinstance(a, ir.Const)]
         others = [a for a in value.args if not isinstance(a, ir.Const)]
-        widened = value.template == CAST and is_float(value.args[0].dtype) and is_float(value.dtype)
-        if widened or value.template == "{0}":
+        widened = value.operator is Operator.CAST and is_float(value.args[0].dtype) and is_float(value.dtype)
+        divided = value.operator is Operator.DIV and value.args[1] in numbers
+        if widened or value.operator is Operator.SAME:
             value = value.args[0]
-        elif len(numbers) == len(others) == 1 and (
-            value.template == MULTIPLIED or (value.template == DIVIDED and value.args[1] is numbers[0])
-        ):
-            scales.append((value.template, numbers[0]))
+        elif len(numbers) == len(others) == 1 and (value.operator is Operator.MUL or divided):
+            scales.append((value.operator, numbers[0]))
             value = others[0]
         else:
             raise ir.Unfusable("a factor that is computed")
@@ -393,7 +399,7 @@ def laid_out(lowering: Lowering, load: ir.Load, loops: set[ir.Atom], inner: ir.G
     used = ir.tree_atoms(load)
     outer = sorted((loops - set(inner)) & used, key=lambda a: a.serial)
     groups = (*((a,) for a in outer), inner)
-    moved = lowering.tracked(ir.Op(groups, load.dtype, "{0}", (load,)))
+    moved = lowering.tracked(ir.Op(groups, load.dtype, Operator.SAME, (load,)))
     name = lowering.store(moved, dtype=load.storage)
     again = ir.load(name, moved.shape, load.storage)
     lowering.loops.track(again)
@@ -414,7 +420,7 @@ def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load) -> ir.Va
 
     def change(v: ir.Value) -> ir.Value | None:
         costly = isinstance(v, ir.Reduce | ir.Scan)
-        costly = costly or (isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE))
+        costly = costly or (isinstance(v, ir.Op) and v.operator.traits.costly)
         if not costly or depends[v]:
             return None
         again = lowering.reload(v)

@@ -8,19 +8,19 @@ reads a tensor, stays in the expression.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import eq, ge, gt, le, lt, ne
 
-from rag_kernels.offline.fusion.attention import ADDED, CAST, DIVIDED, MULTIPLIED
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import operands, uncast
 from rag_kernels.offline.lowering.lower import Attended
 
 AS_GOOD_AS_INFINITE = -1e9  # added to a score, or in its place: exp of it is 0 beside any key that is allowed
-CHOICES = {"{1} ? {T}({2}) : {0}": (1, 2, 0), "{0} ? {T}({1}) : {T}({2})": (0, 1, 2)}  # condition, if true, if false
-CHOICES |= {"{0} ? {1} : {T}(0)": (0, 1, -1), "{0} ? {1} : {T}({2})": (0, 1, 2)}
-OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-HOLDS = {"==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, ">": lambda a, b: a > b}
-HOLDS |= {"<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
+LT, LE, GT, GE, EQ, NE = Operator.LT, Operator.LE, Operator.GT, Operator.GE, Operator.EQ, Operator.NE
+OPPOSITE = {LT: GE, LE: GT, GT: LE, GE: LT, EQ: NE, NE: EQ}
+HOLDS: dict[Operator, Callable[[float, float], bool]] = {LT: lt, LE: le, GT: gt, GE: ge, EQ: eq, NE: ne}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,36 +96,36 @@ class _Finder:
                     return bands + more, rest
             return [], value
         numbers = [number_of(a) for a in value.args]
-        if value.template == ADDED:
+        if value.operator is Operator.ADD:
             (a, left), (b, right) = (self.split(arg) for arg in value.args)
             if not a and not b:
                 return [], value
             zero = [number_of(v) == 0 for v in (left, right)]
-            rest = right if zero[0] else left if zero[1] else ir.Op(value.dims, value.dtype, ADDED, (left, right))
+            rest = (
+                right if zero[0] else left if zero[1] else ir.Op(value.dims, value.dtype, value.operator, (left, right))
+            )
             return a + b, rest
         positive = any(n is not None and n > 0 for n in numbers)
-        through = value.template in {"{0}", CAST} or (value.template in {MULTIPLIED, DIVIDED} and positive)
-        if not through or (value.template == DIVIDED and numbers[1] is None):
+        scaled = value.operator is Operator.MUL or (value.operator is Operator.DIV and numbers[1] is not None)
+        if not (uncast(value) is not value or (scaled and positive)):
             return [], value
         parts = [self.split(arg) for arg in value.args]
         found = [band for bands, _ in parts for band in bands]
         return (
-            (found, ir.Op(value.dims, value.dtype, value.template, tuple(v for _, v in parts)))
+            (found, ir.Op(value.dims, value.dtype, value.operator, tuple(v for _, v in parts)))
             if found
             else ([], value)
         )
 
     def bands(self, condition: ir.Value, truth: bool) -> list[Band]:
         """Return the bands that together forbid exactly where a condition has this truth, or nothing."""
+        condition = uncast(condition)
         if not isinstance(condition, ir.Op):
             return []
-        template, args = condition.template, condition.args
-        if template in {"{0}", CAST}:
-            return self.bands(args[0], truth)
-        if template in {"!{0}", "!({0} != 0)"}:
+        operator, args = condition.operator, condition.args
+        if operator is Operator.NOT:
             return self.bands(args[0], not truth)
-        either = template in {"{0} | {1}", "({0} != 0) || ({1} != 0)"}
-        both = template in {"{0} & {1}", "({0} != 0) && ({1} != 0)"}
+        either, both = operator in {Operator.OR, Operator.BIT_OR}, operator in {Operator.AND, Operator.BIT_AND}
         if (either and truth) or (both and not truth):
             parts = [self.bands(arg, truth) for arg in args]
             return [band for part in parts for band in part] if all(parts) else []
@@ -135,10 +135,11 @@ class _Finder:
             if yes is None or no is None or bool(yes) == bool(no):
                 return []
             return self.bands(choice[0], truth == bool(yes))
-        sign = next((s for s in OPPOSITE if template == f"{{0}} {s} {{1}}"), "")
-        return self.compared(args[0], sign if truth else OPPOSITE[sign], args[1]) if sign else []
+        if operator not in OPPOSITE:
+            return []
+        return self.compared(args[0], operator if truth else OPPOSITE[operator], args[1])
 
-    def compared(self, left: ir.Value, sign: str, right: ir.Value) -> list[Band]:
+    def compared(self, left: ir.Value, sign: Operator, right: ir.Value) -> list[Band]:
         """Return the bands that forbid where a comparison holds."""
         choice, number = choice_of(left), number_of(right)
         if choice and number is not None:
@@ -147,10 +148,12 @@ class _Finder:
                 return []
             holds = HOLDS[sign](yes, number), HOLDS[sign](no, number)
             return self.bands(choice[0], holds[0]) if holds[0] != holds[1] else []
+        if sign in {EQ, NE}:
+            return self.bands(left, sign is NE) if number == 0 else []
         a, b = linear(left), linear(right)
-        if a is None or b is None or sign in {"==", "!="}:
+        if a is None or b is None:
             return []
-        if sign in {"<", "<="}:  # to a > or >= of a difference
+        if sign in {LT, LE}:  # to a > or >= of a difference
             a, b = b, a
         difference = a.plus(b, -1)  # forbidden where it is > 0, or >= 0
         factors = {factor: atom for atom, factor in difference.loops.items()}
@@ -162,28 +165,21 @@ class _Finder:
             return []
         key, row = (factors[1], factors[-1]) if after else (factors[-1], factors[1])
         names = tuple((name, -factor) for name, factor in difference.names.items())
-        bound = -difference.number - (1 if sign in {">=", "<="} else 0)
+        bound = -difference.number - (1 if sign in {GE, LE} else 0)
         return [Band(after, row, key, bound, names)]
 
 
 def choice_of(value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value] | None:
     """Return condition, value if true and value if false of a choice, or None."""
-    while isinstance(value, ir.Op) and value.template in {"{0}", CAST}:
-        value = value.args[0]
-    places = CHOICES.get(value.template) if isinstance(value, ir.Op) else None
-    if places is None or not isinstance(value, ir.Op):
-        return None
-    zero = ir.Const((), value.dtype, 0)
-    condition, yes, no = (value.args[p] if p >= 0 else zero for p in places)
-    return condition, yes, no
+    found = operands(uncast(value), Operator.WHERE)
+    return (found[0], found[1], found[2]) if found else None
 
 
 def number_of(value: ir.Value) -> float | None:
     """Return the number that a value is, or None. One that the call carries by name is none, unless it is infinite."""
-    while isinstance(value, ir.Op) and value.template in {"{0}", CAST}:
-        value = value.args[0]
-    if isinstance(value, ir.Op) and value.template == MULTIPLIED:
-        factors = [number_of(arg) for arg in value.args]
+    value = uncast(value)
+    if product := operands(value, Operator.MUL):
+        factors = [number_of(arg) for arg in product]
         if factors[0] is not None and factors[1] is not None:
             return factors[0] * factors[1]
     if not isinstance(value, ir.Const) or (value.name and math.isfinite(value.number)):
@@ -202,11 +198,11 @@ def linear(value: ir.Value) -> _Linear | None:
                 for i, leaf in enumerate(parts := atom.leaves()):
                     loops[leaf] = loops.get(leaf, 0) + factor * ir.size_of(parts[i + 1 :])
             return _Linear({a: f for a, f in loops.items() if f}, {}, form.offset)
-        case ir.Op(template="{0}" | "{T}({0})", args=args):
+        case ir.Op(operator=Operator.SAME | Operator.CAST, args=args):
             return linear(args[0])
-        case ir.Op(template="{0} + {1}" | "{0} - {1}", args=args):
+        case ir.Op(operator=Operator.ADD | Operator.SUB as sign, args=args):
             a, b = (linear(arg) for arg in args)
-            return a.plus(b, 1 if "+" in value.template else -1) if a and b else None
+            return a.plus(b, 1 if sign is Operator.ADD else -1) if a and b else None
         case _:
             return None
 

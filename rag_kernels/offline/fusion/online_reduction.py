@@ -3,7 +3,7 @@
 Comes in: values. Goes out: values in which mean and variance come from a sum and a sum of squares, both in double, and
 a softmax's maximum and sum from running pairs (Milakov & Gimelshein, "Online normalizer calculation for softmax",
 2018). Rows that a kernel can keep are left alone: there a second pass costs nothing and rounds less. An extreme and
-its index are one pair, too, in rows of any length. The rewrites recognise reductions by their C templates.
+its index are one pair, too, in rows of any length.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from dataclasses import dataclass, field, replace
 from rag_kernels.offline.fusion.regions import rewrite
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.expressions import Expr, cast_value, square, where
+from rag_kernels.offline.ir.operators import PAIR, PLACE, Operator
+from rag_kernels.offline.ir.patterns import exponential_below, mean, place_of_extreme, squared_difference
 from rag_kernels.offline.lowering.lower import Lowered, Stored
-from rag_kernels.offline.lowering.rules_reduce import HIT
-
-CENTRED, MEAN, EXPONENTIAL = "({0} - {1}) * ({0} - {1})", "{0} / {1}", "rk_exp({0} - {1})"
-ABOUT_MEAN = "{T}({0} < {1} * {1} / {2} ? 0.0 : {0} - {1} * {1} / {2})"
-IN_DOUBLE, SQUARE_IN_DOUBLE = "double({0})", "double({0}) * double({0})"
-PAIR, PLACE = "maxsum", "place"
 
 Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loops
 
@@ -41,34 +38,35 @@ class _OnePass:
     kept: int  # bytes of the longest row that a kernel keeps
     counts: dict[Row, ir.Group] = field(default_factory=dict)  # rows with a variance, and what a mean divides by
     tops: set[Row] = field(default_factory=set)  # rows with a softmax's sum
+    doubles: dict[Row, ir.Value] = field(default_factory=dict)  # what is summed in float64
     made: dict[tuple[Row, str], ir.Reduce] = field(default_factory=dict)
 
     def collect(self, values: Iterable[ir.Value]) -> None:
         for v in ir.walk(*values):
-            if not isinstance(v, ir.Reduce) or v.kind != "sum" or not isinstance(v.arg, ir.Op) or v.guards:
+            if not isinstance(v, ir.Reduce) or v.kind != "sum" or v.guards:
                 continue
             row = self.inner(v)
             if row is None or bytes_of(v) <= self.kept:
                 continue
-            second = v.arg.args[1]
-            if v.arg.template == EXPONENTIAL:
+            about = squared_difference(v.arg)
+            if about is None:
                 self.tops.add(row)
-            elif isinstance(second, ir.Op) and isinstance(second.args[1], ir.Size):
-                self.counts[row] = second.args[1].group
+            elif divided := mean(about[1]):
+                self.counts[row] = divided[1].group
 
     def inner(self, value: ir.Reduce) -> Row | None:
         """Return the row whose mean or maximum a reduction depends on.
 
         These are sums of squares about the mean, and of exponentials below the maximum; None for any other.
         """
-        assert isinstance(value.arg, ir.Op)
-        if value.arg.template not in (CENTRED, EXPONENTIAL):
-            return None
-        first, second = value.arg.args
-        if value.arg.template == CENTRED and isinstance(second, ir.Op) and second.template == MEAN:
-            below, kind = second.args[0], "sum"
+        about, power = squared_difference(value.arg), exponential_below(value.arg)
+        divided = mean(about[1]) if about else None
+        if about and divided:
+            first, below, kind = about[0], divided[0], "sum"
+        elif power and power[0].dtype == "float32":
+            first, below, kind = *power, "fastmax"
         else:
-            below, kind = second, "fastmax"
+            return None
         if isinstance(below, ir.Reduce) and below.kind == kind and below.arg is first and not below.guards:
             row = row_of(below)
             return row if row[1] == row_of(value)[1] else None
@@ -79,40 +77,42 @@ class _OnePass:
             return None
         row = row_of(value)
         if value.kind == "sum" and row in self.counts:
-            return ir.Op(value.dims, value.dtype, "{T}({0})", (self.total(value, value.arg, IN_DOUBLE),))
+            return cast_value(self.total(value, value.arg), value.dtype)
         if value.kind == "fastmax" and row in self.tops:
-            return ir.Op(value.dims, value.dtype, "{0}.top", (self.pair(value, value.arg),))
-        if value.kind == "min" and isinstance(value.arg, ir.Op) and value.arg.template == HIT:
-            return self.place(value, value.arg)
-        below = self.inner(value) if value.kind == "sum" and isinstance(value.arg, ir.Op) else None
-        if below is None or not isinstance(value.arg, ir.Op):
-            return None
-        x = value.arg.args[0]
-        if value.arg.template == EXPONENTIAL and below in self.tops:
-            return ir.Op(value.dims, value.dtype, "{T}({0}.sum)", (self.pair(value, x),))
-        if value.arg.template == CENTRED and below in self.counts:
-            parts = (self.total(value, x, SQUARE_IN_DOUBLE), self.total(value, x, IN_DOUBLE))
-            return ir.Op(value.dims, value.dtype, ABOUT_MEAN, (*parts, ir.Size((), "float64", self.counts[below])))
+            return ir.Op(value.dims, value.dtype, Operator.PAIR_TOP, (self.pair(value, value.arg),))
+        if value.kind == "min" and (hit := place_of_extreme(value.arg)):
+            return self.place(value, *hit)
+        below = self.inner(value) if value.kind == "sum" else None
+        about, power = squared_difference(value.arg), exponential_below(value.arg)
+        if below in self.tops and power:
+            powers = ir.Op(value.dims, "float64", Operator.PAIR_SUM, (self.pair(value, power[0]),))
+            return cast_value(powers, value.dtype)
+        if below in self.counts and about:
+            total = Expr(self.total(value, about[0]))
+            squares = Expr(self.total(value, about[0], squares=True))
+            least = square(total) / ir.Size((), "float64", self.counts[below])
+            return cast_value(where(squares < least, 0, squares - least).value, value.dtype)
         return None
 
-    def total(self, value: ir.Reduce, x: ir.Value, template: str) -> ir.Value:
-        key = ((x, frozenset(ir.leaves(value.over))), template)
+    def total(self, value: ir.Reduce, x: ir.Value, *, squares: bool = False) -> ir.Value:
+        """Return the sum of x, or of its squares, over a reduction's loops, in float64."""
+        row = (x, frozenset(ir.leaves(value.over)))
+        if row not in self.doubles:
+            self.doubles[row] = cast_value(rewrite(x, self), "float64")
+        key = row, "squares" if squares else "sum"
         if key not in self.made:
-            in_double = ir.Op(x.dims, "float64", template, (rewrite(x, self),))
-            self.made[key] = ir.Reduce(value.dims, "float64", "sum", in_double, value.over)
+            term = self.doubles[row]
+            term = square(Expr(term)).value if squares else term
+            self.made[key] = ir.Reduce(value.dims, "float64", "sum", term, value.over)
         return self.made[key]
 
-    def place(self, value: ir.Reduce, hit: ir.Op) -> ir.Value | None:
-        x, best, index = hit.args
+    def place(self, value: ir.Reduce, x: ir.Value, best: ir.Value, index: ir.Value) -> ir.Value | None:
+        """Return the index of an extreme as part of a running pair, or None where it is another's."""
         if not isinstance(best, ir.Reduce) or best.arg is not x or x.dtype != "float32" or value.guards:
             return None
-        both = ir.Op(x.dims, PLACE, "Place{{{0}, {1}}}", (rewrite(x, self), index))
-        return ir.Op(
-            value.dims,
-            value.dtype,
-            "place_of({0})",
-            (ir.Reduce(value.dims, PLACE, f"{best.kind}place", both, value.over),),
-        )
+        both = ir.Op(x.dims, PLACE, Operator.PLACED, (rewrite(x, self), index))
+        found = ir.Reduce(value.dims, PLACE, f"{best.kind}place", both, value.over)
+        return ir.Op(value.dims, value.dtype, Operator.PLACE_INDEX, (found,))
 
     def pair(self, value: ir.Reduce, x: ir.Value) -> ir.Value:
         key = ((x, frozenset(ir.leaves(value.over))), PAIR)

@@ -13,9 +13,10 @@ from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.fusion.regions import rewrite
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, is_float
+from rag_kernels.offline.ir.expressions import Expr, reciprocal
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import operands
 from rag_kernels.offline.lowering.lower import Lowered, Stored
-
-DIVISIONS = ("{0} / {1}", "{T}({0}) / {T}({1})")
 
 
 def owes_half(fp: FunctionalProblem) -> bool:
@@ -31,10 +32,10 @@ def with_reciprocals(lowered: Lowered) -> Lowered:
 
 
 def _product(value: ir.Value) -> ir.Value | None:
-    if not isinstance(value, ir.Op) or value.template not in DIVISIONS or value.dtype != "float32":
+    found = operands(value, Operator.DIV)
+    if found is None or value.dtype != "float32":
         return None
-    x, by = (rewrite(argument, _product) for argument in value.args)
-    if by.dtype != "float32" or isinstance(by, ir.Const | ir.Size) or not ir.tree_atoms(by) < ir.tree_atoms(x):
+    x, by = (rewrite(argument, _product) for argument in found)
+    if isinstance(by, ir.Const | ir.Size) or not ir.tree_atoms(by) < ir.tree_atoms(x):
         return None
-    inverse = ir.Op(by.dims, "float32", "{T}(1) / {0}", (by,))
-    return ir.Op(value.dims, "float32", "{0} * {1}", (x, inverse))
+    return ir.Op(value.dims, "float32", Operator.MUL, (x, reciprocal(Expr(by)).value))

@@ -2,8 +2,7 @@
 
 Comes in: the steps of `lowering/lower.py`. Goes out: the same steps with every `Stored` replaced by `Region`s. A region
 has outer loops and reduced loops; all reductions in it share both. A reduction over other loops is stored first, by a
-region of its own. Few long rows are split: partial results first, then the rest. Products of two factors are recognised
-by their C template; nothing else here knows of languages.
+region of its own. Few long rows are split: partial results first, then the rest. Knows nothing of languages.
 """
 
 from __future__ import annotations
@@ -13,6 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.expressions import add, cast_value
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import operands, strip
 from rag_kernels.offline.lowering.lower import Attended, Library, Lowered, Stored
 
 SCANNED_PART = 4096  # elements of a part of a long scan at least
@@ -49,7 +51,7 @@ class AttentionRegion(Region):
         """Return the region of an attention: it stores a value that names all that is read."""
         stand_in = ir.Const((), "float32", 0)
         score = rewrite(step.score, lambda v: stand_in if v is step.scores else None)
-        value = ir.Op(step.dims, "float32", "attention", (step.q, step.k, step.v, score))
+        value = ir.Op(step.dims, "float32", Operator.ATTENTION, (step.q, step.k, step.v, score))
         return cls({step.buffer: value}, ir.leaves(a for group in step.dims for a in group), (), attended=step)
 
 
@@ -197,12 +199,11 @@ class Planner:
             return value
         outer, inner = leaf.leaves()
         without = tuple(tuple(a for a in ir.leaves(group) if a is not inner) for group in value.dims)
-        widened = ir.Op(arg.dims, "float64", "double({0})", (arg,))
-        total = self.load_of(ir.Reduce(without, "float64", "sum", widened, (inner,)))
+        total = self.load_of(ir.Reduce(without, "float64", "sum", cast_value(arg, "float64"), (inner,)))
         through = ir.Scan(without, "float64", "sum", total, outer)
-        before = self.load_of(ir.Op(without, "float64", "{0} - {1}", (through, total)))
+        before = self.load_of(ir.Op(without, "float64", Operator.SUB, (through, total)))
         within = ir.Scan(value.dims, value.dtype, value.kind, arg, inner)
-        return ir.Op(value.dims, value.dtype, "{T}(double({0}) + {1})", (within, before))
+        return cast_value(add(within, before).value, value.dtype)
 
     def parts_wanted(self, value: ir.Reduce) -> int:
         """Return in how many parts a reduction should run so that it fills the device."""
@@ -312,7 +313,7 @@ def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
         return value
     match value:
         case ir.Op():
-            return ir.Op(value.dims, value.dtype, value.template, after)
+            return ir.Op(value.dims, value.dtype, value.operator, after)
         case ir.Reduce():
             return ir.Reduce(value.dims, value.dtype, value.kind, after[0], value.over, value.guards)
         case ir.Scan():
@@ -328,21 +329,12 @@ def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
 LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction
 
 
-def strip(value: ir.Value) -> ir.Value:
-    """Return the value below operators that only lay dimensions out."""
-    while isinstance(value, ir.Op) and value.template == "{0}":
-        value = value.args[0]
-    return value
-
-
 def factors_of(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     """Return the two factors whose product a reduction sums, or None if it sums something else."""
     if not isinstance(value, ir.Reduce) or value.kind != "sum" or value.dtype != "float32":
         return None
-    inside = strip(value.arg)
-    if not isinstance(inside, ir.Op) or inside.template != "{0} * {1}" or len(inside.args) != 2:
-        return None
-    return inside.args[0], inside.args[1]
+    found = operands(strip(value.arg), Operator.MUL)
+    return (found[0], found[1]) if found else None
 
 
 def tile_of(value: ir.Value) -> tuple[int, int, int] | None:

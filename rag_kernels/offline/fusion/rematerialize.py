@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 
-from rag_kernels.offline.fusion.regions import rebuilt, strip
+from rag_kernels.offline.fusion.regions import rebuilt
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.lowering.lower import Library, Lowered, Step, Stored
 
 

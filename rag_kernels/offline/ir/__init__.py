@@ -1,1 +1,1 @@
-"""Values over named loops, and the parameters of the functions that compute them."""
+"""Values over named loops, the operators that they are made of, and the parameters of functions that compute them."""

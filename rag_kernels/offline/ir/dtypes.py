@@ -7,6 +7,8 @@ kernel rounds less often than the module that it replaces. Texts of types stand 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 ITEMSIZE = {
     "float64": 8,
     "float32": 4,
@@ -22,6 +24,7 @@ ITEMSIZE = {
 """Bytes of an element, of every dtype that kernels can store."""
 
 HALF = frozenset({"bfloat16", "float16"})
+INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")  # narrow to wide; truth values count as integers
 RANGE = {"int64": 63, "int32": 31, "int16": 15, "int8": 7}  # bits of the largest number; uint8 has eight and no sign
 
 
@@ -33,3 +36,16 @@ def arithmetic(storage: str) -> str:
 def is_float(dtype: str) -> bool:
     """Return whether a dtype has fractions."""
     return dtype in {"float64", "float32"} or dtype in HALF
+
+
+def promoted(dtypes: Iterable[str]) -> str:
+    """Return the dtype in which values of these dtypes meet, as in PyTorch."""
+    found = set(dtypes)
+    if len(found) == 1:
+        return found.pop()
+    floats = found - set(INTEGERS)
+    if floats:
+        return "float64" if "float64" in floats else "float32"
+    if found == {"uint8", "int8"}:
+        return "int16"
+    return max(found, key=INTEGERS.index)

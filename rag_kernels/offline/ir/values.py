@@ -3,8 +3,8 @@
 Comes in: nothing of ATen. Goes out: `Value` trees (loads, pointwise operators, reductions, scans) whose dimensions
 are groups of atoms. An atom is one loop; a merged dimension is a group of several, a dimension of size one is an
 empty group. Reshapes regroup atoms (and split them), broadcasting unifies them, slices and pooling windows replace
-an atom by an affine form. Pointwise operators carry a C expression, which both languages print; beyond that, this
-module knows nothing of C++, CUDA or graphs.
+an atom by an affine form. Pointwise operators are members of an enum (`ir/operators.py`). This module knows nothing of
+C++, CUDA or graphs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from math import prod
 
 from rag_kernels.eval.errors import Internal
 from rag_kernels.offline.ir.dtypes import arithmetic
+from rag_kernels.offline.ir.operators import Operator
 
 _serial = count()
 
@@ -141,11 +142,9 @@ class Load(Value):
 
 @dataclass(eq=False, slots=True)
 class Op(Value):
-    """A pointwise expression: `template` is C text with `{0}`, `{1}`... for the arguments and `{T}` for the result's
-    type.
-    """
+    """A pointwise operator over its arguments."""
 
-    template: str
+    operator: Operator
     args: tuple[Value, ...]
 
 
@@ -296,7 +295,7 @@ def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) ->
             case Index():
                 out = Index(v.dims, v.dtype, v.form.substitute(mapping), v.limit, v.every)
             case Op():
-                out = Op(v.dims, v.dtype, v.template, tuple(visit(a, None) for a in v.args))
+                out = Op(v.dims, v.dtype, v.operator, tuple(visit(a, None) for a in v.args))
             case _:
                 return v
         out.dims = new_dims if new_dims is not None else tuple(_renamed(group, mapping) for group in v.dims)

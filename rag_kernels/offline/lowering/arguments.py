@@ -28,4 +28,6 @@ def operand_dtype(lowering: Lowering, node: Node) -> str:
     dtypes = [lowering.value(Ref(n)).dtype for n in names]
     numbers = [a for a in node.args if isinstance(a, float)]
     floats = [d for d in dtypes if d.startswith("float")]
+    if set(dtypes) == {"bool"} and any(type(a) is int for a in node.args):
+        return "int64"
     return floats[0] if floats else "float32" if numbers or not dtypes else dtypes[0]

@@ -7,6 +7,8 @@ one dictionary. What is not here stays a library call, but for products, which `
 from __future__ import annotations
 
 from rag_kernels.eval.aten import OPERATORS
+from rag_kernels.offline.ir.expressions import absolute, add, square, sub
+from rag_kernels.offline.lowering import activations
 from rag_kernels.offline.lowering.lower import Rule
 from rag_kernels.offline.lowering.pointwise import POINTWISE
 from rag_kernels.offline.lowering.rules_norm import (
@@ -15,17 +17,19 @@ from rag_kernels.offline.lowering.rules_norm import (
     embedding,
     gather,
     group_norm,
+    huber,
     instance_norm,
     kl_div,
     layer_norm,
     pair_loss,
     rms_norm,
+    smooth_l1,
     triplet_margin,
 )
 from rag_kernels.offline.lowering.rules_point import (
     add_or_sub,
     arange,
-    cast,
+    cast_to,
     clamp,
     divide,
     dropout,
@@ -35,14 +39,13 @@ from rag_kernels.offline.lowering.rules_point import (
     glu,
     lerp,
     masked_fill,
-    mish,
     number,
     pointwise,
     power,
     prelu,
     same,
     softplus,
-    where,
+    where_of,
     with_numbers,
 )
 from rag_kernels.offline.lowering.rules_pool import adaptive_avg_pool, avg_pool, max_pool
@@ -76,50 +79,42 @@ from rag_kernels.offline.lowering.rules_shape import (
     triangle,
 )
 
-_OWN: dict[str, Rule] = {name: pointwise(template) for name, template in POINTWISE.items()} | {
-    "add": add_or_sub("+"),
-    "sub": add_or_sub("-"),
-    "rsub": add_or_sub("-"),
+_OWN: dict[str, Rule] = {name: pointwise(function) for name, function in POINTWISE.items()} | {
+    "add": add_or_sub(add),
+    "sub": add_or_sub(sub),
+    "rsub": add_or_sub(sub),
     "div": divide,
     "pow": power,
     "clamp": clamp,
     "clamp_min": clamp,
     "clamp_max": clamp,
     "hardtanh": clamp,
-    "leaky_relu": with_numbers("{0} > 0 ? {0} : {0} * {1}", ("negative_slope", 0.01)),
-    "elu": with_numbers(
-        "{0} > 0 ? {0} * {2} : {4} * {1} * {2}",
-        ("alpha", 1.0),
-        ("scale", 1.0),
-        ("input_scale", 1.0),
-        first="rk_expm1({0} * {3})",
-    ),
-    "celu": with_numbers("{0} > 0 ? {0} : {1} * {2}", ("alpha", 1.0), first="rk_expm1({0} / {1})"),
-    "selu": with_numbers(
-        "{T}(1.0507009873554805) * ({0} > 0 ? {0} : {T}(1.6732632423543772) * {1})", first="rk_expm1({0})"
-    ),
+    "leaky_relu": with_numbers(activations.leaky_relu, ("negative_slope", 0.01)),
+    "elu": with_numbers(activations.elu, ("alpha", 1.0), ("scale", 1.0), ("input_scale", 1.0)),
+    "celu": with_numbers(activations.celu, ("alpha", 1.0)),
+    "selu": with_numbers(activations.selu),
     "softplus": softplus,
-    "log_sigmoid": with_numbers("-rk_softplus(-{0})"),
-    "hardsigmoid": with_numbers("{0} <= -3 ? {T}(0) : {0} >= 3 ? {T}(1) : {0} / {T}(6) + {T}(0.5)"),
-    "hardswish": with_numbers("{0} * ({0} <= -3 ? {T}(0) : {0} >= 3 ? {T}(6) : {0} + {T}(3)) / {T}(6)"),
-    "threshold": with_numbers("{0} <= {1} ? {2} : {0}", ("threshold", 0.0), ("value", 0.0)),
-    "hardshrink": with_numbers("{0} >= -{1} && {0} <= {1} ? {T}(0) : {0}", ("lambd", 0.5)),
-    "softshrink": with_numbers("{0} > {1} ? {0} - {1} : {0} < -{1} ? {0} + {1} : {0} * {T}(0)", ("lambd", 0.5)),
+    "log_sigmoid": with_numbers(activations.log_sigmoid),
+    "hardsigmoid": with_numbers(activations.hardsigmoid),
+    "hardswish": with_numbers(activations.hardswish),
+    "threshold": with_numbers(activations.threshold, ("threshold", 0.0), ("value", 0.0)),
+    "hardshrink": with_numbers(activations.hardshrink, ("lambd", 0.5)),
+    "softshrink": with_numbers(activations.softshrink, ("lambd", 0.5)),
     "gelu": gelu,
-    "mish": mish,
+    "mish": with_numbers(activations.mish),
     "prelu": prelu,
     "glu": glu,
     "lerp": lerp,
-    "addcmul": fma_like("{0} + {3} * {1} * {2}"),
-    "addcdiv": fma_like("{0} + {3} * {1} / {2}"),
+    "addcmul": fma_like(lambda x, a, b, value: x + value * a * b),
+    "addcdiv": fma_like(lambda x, a, b, value: x + value * a / b),
     "clone": same,
     "contiguous": same,
     "alias": same,
     "detach": same,
     "lift_fresh_copy": same,
-    "to": cast,
-    "_to_copy": cast,
-    "type_as": cast,
+    "to": cast_to,
+    "_to_copy": cast_to,
+    "type_as": cast_to,
     "dropout": dropout,
     "zeros": filled,
     "ones": filled,
@@ -181,16 +176,10 @@ _OWN: dict[str, Rule] = {name: pointwise(template) for name, template in POINTWI
     "batch_norm": batch_norm,
     "instance_norm": instance_norm,
     "group_norm": group_norm,
-    "mse_loss": pair_loss("({0} - {1}) * ({0} - {1})"),
-    "l1_loss": pair_loss("rk_abs({0} - {1})"),
-    "smooth_l1_loss": pair_loss(
-        "rk_abs({0} - {1}) < {2} ? {T}(0.5) * ({0} - {1}) * ({0} - {1}) / {2} : rk_abs({0} - {1}) - {T}(0.5) * {2}",
-        ("beta", 1.0),
-    ),
-    "huber_loss": pair_loss(
-        "rk_abs({0} - {1}) <= {2} ? {T}(0.5) * ({0} - {1}) * ({0} - {1}) : {2} * (rk_abs({0} - {1}) - {T}(0.5) * {2})",
-        ("delta", 1.0),
-    ),
+    "mse_loss": pair_loss(lambda x, target: square(x - target)),
+    "l1_loss": pair_loss(lambda x, target: absolute(x - target)),
+    "smooth_l1_loss": pair_loss(smooth_l1, ("beta", 1.0)),
+    "huber_loss": pair_loss(huber, ("delta", 1.0)),
     "kl_div": kl_div,
     "triplet_margin_loss": triplet_margin,
     "tensor": number,
@@ -209,7 +198,7 @@ _OWN: dict[str, Rule] = {name: pointwise(template) for name, template in POINTWI
     "tril": triangle(False),
     "triu": triangle(True),
     "masked_fill": masked_fill,
-    "where": where,
+    "where": where_of,
 }
 
 RULES = _OWN | {name: _OWN[op.alias_of] for name, op in OPERATORS.items() if op.alias_of in _OWN}

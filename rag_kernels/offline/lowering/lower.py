@@ -2,7 +2,7 @@
 
 Comes in: a FunctionalProblem and the rules by operator name. Goes out: a `Lowered` with its steps in order. Nothing is
 stored until it is needed: as a graph output, by a library call, or because its loops cannot be shared (`Unfusable`).
-Knows nothing of C++ but the expressions that rules pass on.
+Knows nothing of C++.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from rag_kernels.offline.graph.growing_concat import growing
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.expressions import Expr, Pointwise, cast_value
+from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import Number, numbers
 
 
@@ -293,18 +295,14 @@ class Lowering:
             raise ir.Unfusable("an argument that is not a number")
         return ir.Const((), dtype, number, name)
 
-    def op(self, template: str, *args: ir.Value | float, dtype: str = "") -> ir.Value:
-        """Return a pointwise expression over broadcast arguments."""
-        tensors = [a for a in args if isinstance(a, ir.Value)]
-        dtype = dtype or tensors[0].dtype
-        values = [a if isinstance(a, ir.Value) else ir.Const((), dtype, a) for a in args]
-        values = self.align(values)
-        rank = max((len(v.dims) for v in values), default=0)
-        dims: list[ir.Group] = []
-        for position in range(-rank, 0):
-            groups = [v.dims[position] for v in values if len(v.dims) >= -position]
-            dims.append(next((g for g in groups if g), ()))
-        return self.tracked(ir.Op(tuple(dims), dtype, template, tuple(values)))
+    def op(self, function: Pointwise, *args: ir.Value, dtype: str = "") -> ir.Value:
+        """Return a pointwise expression over broadcast arguments, in a dtype if one is named."""
+        found = function(*(Expr(value) for value in self.align(list(args)))).value
+        return self.tracked(cast_value(found, dtype or found.dtype))
+
+    def cast(self, value: ir.Value, dtype: str) -> ir.Value:
+        """Return the value in another dtype."""
+        return self.tracked(cast_value(value, dtype))
 
     def align(self, values: list[ir.Value]) -> list[ir.Value]:
         """Return broadcast values on shared loops.
@@ -362,7 +360,7 @@ class Lowering:
         left = [() if i in chosen else g for i, g in enumerate(value.dims)]
         out = tuple(g for i, g in enumerate(left) if keep or i not in chosen)
         if not over:
-            return ir.Op(out, dtype or value.dtype, "{0}", (value,))
+            return ir.Op(out, dtype or value.dtype, Operator.CAST if dtype else Operator.SAME, (value,))
         return self.tracked(ir.Reduce(out, dtype or value.dtype, kind, value, over))
 
     def size(self, group: ir.Group, dtype: str) -> ir.Value:
@@ -380,7 +378,7 @@ class Lowering:
 
     def with_dims(self, value: ir.Value, dims: tuple[ir.Group, ...]) -> ir.Value:
         """Return the value with its dimensions listed in another way (no loop changes)."""
-        return self.tracked(ir.Op(dims, value.dtype, "{0}", (value,)))
+        return self.tracked(ir.Op(dims, value.dtype, Operator.SAME, (value,)))
 
     def reindex(self, value: ir.Value, dim: int, form: Callable[[], tuple[ir.Form, ir.Group]]) -> ir.Value:
         """Return the value with one dimension indexed by an affine form over new loops (slice, flip, window)."""

@@ -1,62 +1,118 @@
-"""Pointwise operator coverage: ATen name -> C expression over `{0}`, `{1}`... that calls functions of the prelude.
+"""Pointwise coverage: ATen name -> the expression over its operands.
 
-Comes in: the base name of an ATen operator. Goes out: a template; `{T}` is the C type of the result. The functions
-`rk_exp`, `rk_tanh`... are defined by each backend's prelude. Knows nothing of shapes: the files `rules_*.py` have the
-operators that need more than one expression.
+Comes in: the base name of an ATen operator. Goes out: a function of expressions (`ir/expressions.py`), one parameter an
+operand. Knows nothing of shapes: the files `rules_*.py` have the operators that need more than one expression.
 """
 
-# NaN must come through every one of these as it does in PyTorch: hence `a < b ? b : a` and not fmax.
-POINTWISE: dict[str, str] = {
-    "abs": "rk_abs({0})",
-    "acos": "rk_acos({0})",
-    "asin": "rk_asin({0})",
-    "atan": "rk_atan({0})",
-    "bitwise_and": "{0} & {1}",
-    "bitwise_not": "!{0}",
-    "bitwise_or": "{0} | {1}",
-    "ceil": "rk_ceil({0})",
-    "cos": "rk_cos({0})",
-    "cosh": "rk_cosh({0})",
-    "div": "{T}({0}) / {T}({1})",
-    "eq": "{0} == {1}",
-    "erf": "rk_erf({0})",
-    "exp": "rk_exp({0})",
-    "expm1": "rk_expm1({0})",
-    "floor": "rk_floor({0})",
-    "ge": "{0} >= {1}",
-    "gt": "{0} > {1}",
-    "isnan": "{0} != {0}",
-    "le": "{0} <= {1}",
-    "log": "rk_log({0})",
-    "log1p": "rk_log1p({0})",
-    "log10": "rk_log10({0})",
-    "log2": "rk_log2({0})",
-    "logical_and": "({0} != 0) && ({1} != 0)",
-    "logical_not": "!({0} != 0)",
-    "logical_or": "({0} != 0) || ({1} != 0)",
-    "lt": "{0} < {1}",
-    "maximum": "({0} < {1} || {1} != {1}) ? {1} : {0}",
-    "minimum": "({1} < {0} || {1} != {1}) ? {1} : {0}",
-    "mul": "{0} * {1}",
-    "ne": "{0} != {1}",
-    "neg": "-{0}",
-    "reciprocal": "{T}(1) / {0}",
-    "relu": "{0} < 0 ? {T}(0) : {0}",
-    "relu6": "{0} < 0 ? {T}(0) : {0} > 6 ? {T}(6) : {0}",
-    "round": "rk_nearbyint({0})",
-    "rsqrt": "{T}(1) / rk_sqrt({0})",
-    "sigmoid": "{T}(1) / ({T}(1) + rk_exp(-{0}))",
-    "sign": "{T}(({0} > 0) - ({0} < 0))",
-    "silu": "{0} / ({T}(1) + rk_exp(-{0}))",
-    "sin": "rk_sin({0})",
-    "sinh": "rk_sinh({0})",
-    "sqrt": "rk_sqrt({0})",
-    "square": "{0} * {0}",
-    "tan": "rk_tan({0})",
-    "tanh": "rk_tanh({0})",
-    "trunc": "rk_trunc({0})",
-    "where": "{0} ? {T}({1}) : {T}({2})",
-}
+from __future__ import annotations
 
-# Templates that cost many operations: worth keeping for a later pass rather than computing again.
-EXPENSIVE = tuple("rk_exp rk_tanh rk_erf rk_log rk_softplus rk_pow rk_sin rk_cos rk_tan".split())
+from rag_kernels.offline.ir.expressions import (
+    Expr,
+    Pointwise,
+    absolute,
+    at_least,
+    at_most,
+    both,
+    cast,
+    ceil,
+    differ,
+    div,
+    either,
+    equal,
+    erf,
+    exp,
+    expm1,
+    floor,
+    greater,
+    inverse,
+    is_nan,
+    less,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    mul,
+    nearest,
+    negative,
+    reciprocal,
+    rsqrt,
+    sigmoid,
+    silu,
+    sqrt,
+    square,
+    tanh,
+    trunc,
+    unary,
+    where,
+)
+from rag_kernels.offline.ir.expressions import binary as two
+from rag_kernels.offline.ir.operators import Operator
+
+
+def bitwise_not(x: Expr) -> Expr:
+    return inverse(x) if x.dtype == "bool" else unary(Operator.BIT_NOT)(x)
+
+
+def relu(x: Expr) -> Expr:
+    return where(x < 0, 0, x)
+
+
+def relu6(x: Expr) -> Expr:
+    return where(x < 0, 0, where(x > 6, 6, x))
+
+
+def sign(x: Expr) -> Expr:
+    return cast(x > 0, x.dtype) - cast(x < 0, x.dtype)
+
+
+POINTWISE: dict[str, Pointwise] = {
+    "abs": absolute,
+    "acos": unary(Operator.ACOS),
+    "asin": unary(Operator.ASIN),
+    "atan": unary(Operator.ATAN),
+    "bitwise_and": two(Operator.BIT_AND),
+    "bitwise_not": bitwise_not,
+    "bitwise_or": two(Operator.BIT_OR),
+    "ceil": ceil,
+    "cos": unary(Operator.COS),
+    "cosh": unary(Operator.COSH),
+    "div": div,
+    "eq": equal,
+    "erf": erf,
+    "exp": exp,
+    "expm1": expm1,
+    "floor": floor,
+    "ge": at_least,
+    "gt": greater,
+    "isnan": is_nan,
+    "le": at_most,
+    "log": log,
+    "log1p": log1p,
+    "log10": unary(Operator.LOG10),
+    "log2": unary(Operator.LOG2),
+    "logical_and": both,
+    "logical_not": inverse,
+    "logical_or": either,
+    "lt": less,
+    "maximum": maximum,
+    "minimum": minimum,
+    "mul": mul,
+    "ne": differ,
+    "neg": negative,
+    "reciprocal": reciprocal,
+    "relu": relu,
+    "relu6": relu6,
+    "round": nearest,
+    "rsqrt": rsqrt,
+    "sigmoid": sigmoid,
+    "sign": sign,
+    "silu": silu,
+    "sin": unary(Operator.SIN),
+    "sinh": unary(Operator.SINH),
+    "sqrt": sqrt,
+    "square": square,
+    "tan": unary(Operator.TAN),
+    "tanh": tanh,
+    "trunc": trunc,
+    "where": where,
+}

@@ -6,34 +6,61 @@ reason. Knows nothing of loops' order or of C++.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.expressions import (
+    Expr,
+    Pointwise,
+    absolute,
+    add,
+    both,
+    differ,
+    div,
+    equal,
+    exp,
+    log,
+    mul,
+    rsqrt,
+    sqrt,
+    square,
+    where,
+)
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
+from rag_kernels.offline.lowering.pointwise import relu
 from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of, softmax_parts
 
-LOWEST = {"bool": "false", "uint8": "0", "int8": "-128", "int16": "-32768", "int32": "INT32_MIN", "int64": "INT64_MIN"}
+LOWEST = {"bool": False, "uint8": 0, "int8": -128, "int16": -32768, "int32": -(1 << 31), "int64": -(1 << 63)}
 """What an integer element becomes whose index is out of range; a floating one becomes NaN."""
+
+
+def inverse_root(var: Expr, eps: Expr) -> Expr:
+    return rsqrt(var + eps)
+
+
+def scaled_difference(x: Expr, mean: Expr, scale: Expr) -> Expr:
+    return (x - mean) * scale
 
 
 def normalise(lowering: Lowering, value: ir.Value, dims: list[int], eps: Any) -> ir.Value:
     """Return (value - mean) / sqrt(variance + eps) over these dimensions."""
     mean = mean_of(lowering, value, dims, True)
     var = mean_of(lowering, centred_square(lowering, value, mean), dims, True)
-    scale = lowering.op("{T}(1) / rk_sqrt({0} + {1})", var, lowering.scalar(eps, value.dtype))
-    return lowering.op("({0} - {1}) * {2}", value, mean, scale)
+    scale = lowering.op(inverse_root, var, lowering.scalar(eps, value.dtype))
+    return lowering.op(scaled_difference, value, mean, scale)
 
 
 def affine(lowering: Lowering, value: ir.Value, weight: Any, bias: Any, trailing: int = 0) -> ir.Value:
     """Return the value times weight plus bias; `trailing` dimensions follow those that weight and bias have."""
-    for argument, template in ((weight, "{0} * {1}"), (bias, "{0} + {1}")):
+    for argument, function in ((weight, mul), (bias, add)):
         if argument is not None:
             parameter = lowering.value(argument)
             parameter = lowering.with_dims(parameter, (*parameter.dims, *[()] * trailing)) if trailing else parameter
-            value = lowering.op(template, value, parameter)
+            value = lowering.op(function, value, parameter)
     return value
 
 
@@ -52,8 +79,8 @@ def rms_norm(lowering: Lowering, node: Node) -> ir.Value:
     if eps is None:
         eps = 1.1920928955078125e-07
     dims = list(range(len(value.dims) - len(shape), len(value.dims)))
-    mean = mean_of(lowering, lowering.op("{0} * {0}", value), dims, True)
-    out = lowering.op("{0} * ({T}(1) / rk_sqrt({1} + {2}))", value, mean, lowering.scalar(eps, value.dtype))
+    mean = mean_of(lowering, lowering.op(square, value), dims, True)
+    out = lowering.op(lambda x, mean, eps: x * inverse_root(mean, eps), value, mean, lowering.scalar(eps, value.dtype))
     return affine(lowering, out, given(node, 2, "weight"), None)
 
 
@@ -69,8 +96,8 @@ def batch_norm(lowering: Lowering, node: Node) -> ir.Value:
         out = normalise(lowering, value, [0, *range(2, len(value.dims))], eps)
     else:
         m, v = (lowering.with_dims(p, (*p.dims, *[()] * trailing)) for p in (lowering.value(mean), lowering.value(var)))
-        scale = lowering.op("{T}(1) / rk_sqrt({0} + {1})", v, lowering.scalar(eps, value.dtype))
-        out = lowering.op("({0} - {1}) * {2}", value, m, scale)
+        scale = lowering.op(inverse_root, v, lowering.scalar(eps, value.dtype))
+        out = lowering.op(scaled_difference, value, m, scale)
     return affine(lowering, out, weight, bias, trailing)
 
 
@@ -100,17 +127,27 @@ def reduced(lowering: Lowering, value: ir.Value, how: Any) -> ir.Value:
     return mean_of(lowering, value, dims, False) if how == 1 else lowering.reduce("sum", value, dims, keep=False)
 
 
-def pair_loss(template: str, *numbers: tuple[str, float]) -> Rule:
-    """Return the rule of a loss of input and target; `{2}`... are its numbers."""
+def pair_loss(function: Pointwise, *numbers: tuple[str, float]) -> Rule:
+    """Return the rule of a loss of input and target, and of its numbers."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
         values = [lowering.scalar(given(node, i, n, d), a.dtype) for i, (n, d) in enumerate(numbers, 3)]
         return reduced(
-            lowering, lowering.op(template, a, b, *values, dtype=out_dtype(node)), given(node, 2, "reduction", 1)
+            lowering, lowering.op(function, a, b, *values, dtype=out_dtype(node)), given(node, 2, "reduction", 1)
         )
 
     return rule
+
+
+def smooth_l1(x: Expr, target: Expr, beta: Expr) -> Expr:
+    gap = absolute(x - target)
+    return where(gap < beta, 0.5 * square(x - target) / beta, gap - 0.5 * beta)
+
+
+def huber(x: Expr, target: Expr, delta: Expr) -> Expr:
+    gap = absolute(x - target)
+    return where(gap <= delta, 0.5 * square(x - target), delta * (gap - 0.5 * delta))
 
 
 def triplet_margin(lowering: Lowering, node: Node) -> ir.Value:
@@ -121,20 +158,20 @@ def triplet_margin(lowering: Lowering, node: Node) -> ir.Value:
     eps = lowering.scalar(given(node, 5, "eps", 1e-6), anchor.dtype)
 
     def distance(other: ir.Value) -> ir.Value:
-        gap = lowering.op("({0} - {1} + {2}) * ({0} - {1} + {2})", anchor, other, eps)
-        return lowering.op("rk_sqrt({0})", lowering.reduce("sum", gap, [-1], keep=False))
+        gap = lowering.op(lambda a, b, eps: square(a - b + eps), anchor, other, eps)
+        return lowering.op(sqrt, lowering.reduce("sum", gap, [-1], keep=False))
 
     margin = lowering.scalar(given(node, 3, "margin", 1.0), anchor.dtype)
-    loss = lowering.op("{0} + {1} - {2} < 0 ? {T}(0) : {0} + {1} - {2}", margin, distance(near), distance(far))
+    loss = lowering.op(lambda margin, near, far: relu(margin + near - far), margin, distance(near), distance(far))
     return reduced(lowering, loss, given(node, 7, "reduction", 1))
 
 
 def kl_div(lowering: Lowering, node: Node) -> ir.Value:
     a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
     if given(node, 3, "log_target", False):
-        value = lowering.op("rk_exp({1}) * ({1} - {0})", a, b)
+        value = lowering.op(lambda a, b: exp(b) * (b - a), a, b)
     else:
-        value = lowering.op("{1} == 0 ? {T}(0) : {1} * ({2} - {0})", a, b, lowering.op("rk_log({0})", b))
+        value = lowering.op(lambda a, b: where(equal(b, 0), 0, b * (log(b) - a)), a, b)
     return reduced(lowering, value, given(node, 2, "reduction", 1))
 
 
@@ -150,14 +187,15 @@ def cross_entropy(lowering: Lowering, node: Node) -> ir.Value:
     dim = 1 if len(x.dims) > 1 else 0
     top, _, total = softmax_parts(lowering, x, dim)
     picked = gather_along(lowering, x, dim, lowering.view(target, (*target.shape[:dim], 1, *target.shape[dim:])))
-    loss = lowering.op("rk_log({0}) - ({1} - {2})", total, picked, top)
-    loss = lowering.op("{0} == -100 ? {T}(0) : {1}", lowering.view(target, loss.shape), loss, dtype=x.dtype)
+    loss = lowering.op(lambda total, picked, top: log(total) - (picked - top), total, picked, top)
+    shaped = lowering.view(target, loss.shape)
+    loss = lowering.op(lambda target, loss: where(equal(target, -100), 0, loss), shaped, loss)
     how = given(node, 3, "reduction", 1)
     if how == 1:
         dims = list(range(len(loss.dims)))
-        kept = lowering.op("{0} == -100 ? {T}(0) : {T}(1)", target, dtype=x.dtype)
+        kept = lowering.op(lambda target: differ(target, -100), target, dtype=x.dtype)
         number = lowering.reduce("sum", kept, list(range(len(kept.dims))), keep=False)
-        return lowering.op("{0} / {1}", lowering.reduce("sum", loss, dims, keep=False), number)
+        return lowering.op(div, lowering.reduce("sum", loss, dims, keep=False), number)
     loss = lowering.with_dims(loss, (*loss.dims[:dim], *loss.dims[dim + 1 :]))
     return reduced(lowering, loss, how)
 
@@ -218,10 +256,9 @@ def picked(
     CUDA context, a floating result is NaN, an integer the lowest of its type.
     """
     size = lowering.size(source.stored[dim], index.dtype)
-    inside = "({0} >= 0 && {0} < {1})"
-    place = lowering.op(f"{inside} ? {{0}} : {{T}}(0)", index, size)
+    inside = lowering.op(lambda index, size: both(index >= 0, index < size), index, size)
+    place = lowering.op(lambda inside, index: where(inside, index, 0), inside, index)
     dims, picks = others
     picks[dim] = place
     load = lowering.tracked(ir.Load(dims, source.dtype, source.buffer, source.stored, tuple(picks), source.storage))
-    other = LOWEST.get(source.dtype, "{T}(NAN)")
-    return lowering.op(f"{inside} ? {{2}} : {other}", index, size, load, dtype=source.dtype)
+    return lowering.op(lambda inside, x: where(inside, x, LOWEST.get(source.dtype, math.nan)), inside, load)

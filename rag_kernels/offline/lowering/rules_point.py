@@ -6,29 +6,51 @@ reason. Knows nothing of loops' order or of C++.
 
 from __future__ import annotations
 
+from inspect import signature
+
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import is_float
+from rag_kernels.offline.ir.expressions import (
+    Pointwise,
+    cast,
+    div,
+    exp,
+    floor,
+    mul,
+    reciprocal,
+    rsqrt,
+    sqrt,
+    square,
+    trunc,
+    where,
+)
+from rag_kernels.offline.ir.expressions import power as powered
+from rag_kernels.offline.ir.expressions import softplus as one_softplus
+from rag_kernels.offline.lowering import activations
 from rag_kernels.offline.lowering.arguments import operand_dtype, out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.pointwise import POINTWISE
 from rag_kernels.offline.lowering.rules_shape import pieces
 
+POWERS: dict[float, Pointwise] = {2: square, 3: lambda x: x * x * x, -1: reciprocal, 0.5: sqrt, -0.5: rsqrt}
+"""Exponents that need no logarithm."""
 
-def pointwise(template: str) -> Rule:
-    """Return the rule of an expression; the highest `{n}` in it says how many operands it has."""
-    arity = 1 + max(int(n) for n in "012" if f"{{{n}}}" in template)
+
+def pointwise(function: Pointwise) -> Rule:
+    """Return the rule of an expression over as many operands as the function takes."""
+    arity = len(signature(function).parameters)
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         dtype = operand_dtype(lowering, node)
         args = [lowering.value(a, dtype) for a in node.args[:arity]]
-        return lowering.op(template, *args, dtype=out_dtype(node))
+        return lowering.op(function, *args, dtype=out_dtype(node))
 
     return rule
 
 
-def add_or_sub(sign: str) -> Rule:
+def add_or_sub(function: Pointwise) -> Rule:
     """Return the rule of a sum or difference with a factor `alpha`."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
@@ -36,8 +58,8 @@ def add_or_sub(sign: str) -> Rule:
         a, b = (lowering.value(x, dtype) for x in node.args[:2])
         alpha = given(node, 2, "alpha", 1)
         if alpha != 1:
-            b = lowering.op("{0} * {1}", b, lowering.scalar(alpha, dtype), dtype=dtype)
-        return lowering.op(f"{{0}} {sign} {{1}}", *((b, a) if base_name(node.op) == "rsub" else (a, b)), dtype=dtype)
+            b = lowering.op(mul, b, lowering.scalar(alpha, dtype), dtype=dtype)
+        return lowering.op(function, *((b, a) if base_name(node.op) == "rsub" else (a, b)), dtype=dtype)
 
     return rule
 
@@ -48,18 +70,18 @@ def divide(lowering: Lowering, node: Node) -> ir.Value:
     mode = given(node, 2, "rounding_mode")
     if mode is not None and not dtype.startswith("float"):
         raise ir.Unfusable("integer division")
-    wrap = {None: "{}", "floor": "rk_floor({})", "trunc": "rk_trunc({})"}[mode]
-    return lowering.op(wrap.format(POINTWISE["div"]), a, b, dtype=dtype)
+    rounded = {None: lambda x: x, "floor": floor, "trunc": trunc}[mode]
+    return lowering.op(lambda a, b: rounded(cast(a, dtype) / cast(b, dtype)), a, b, dtype=dtype)
 
 
 def power(lowering: Lowering, node: Node) -> ir.Value:
     base, exponent = node.args[:2]
     dtype = out_dtype(node)
-    known = {2: "{0} * {0}", 3: "{0} * {0} * {0}", -1: "{T}(1) / {0}", 0.5: "rk_sqrt({0})"}
-    known[-0.5] = "{T}(1) / rk_sqrt({0})"
-    if isinstance(exponent, int | float) and exponent in known:
-        return lowering.op(known[exponent], lowering.value(base), dtype=dtype)
-    return lowering.op("rk_pow({0}, {1})", lowering.value(base, dtype), lowering.value(exponent, dtype), dtype=dtype)
+    if isinstance(exponent, int | float) and exponent in POWERS:
+        return lowering.op(POWERS[exponent], lowering.value(base), dtype=dtype)
+    if not is_float(dtype):
+        raise ir.Unfusable("a power of integers")
+    return lowering.op(powered, lowering.value(base, dtype), lowering.value(exponent, dtype), dtype=dtype)
 
 
 def clamp(lowering: Lowering, node: Node) -> ir.Value:
@@ -73,35 +95,26 @@ def clamp(lowering: Lowering, node: Node) -> ir.Value:
     dtype = out_dtype(node)
     value = lowering.value(given(node, 0))
     if low is not None:
-        value = lowering.op("{0} < {1} ? {1} : {0}", value, lowering.value(low, dtype), dtype=dtype)
-    return (
-        value if high is None else lowering.op("{0} > {1} ? {1} : {0}", value, lowering.value(high, dtype), dtype=dtype)
-    )
+        value = lowering.op(lambda x, low: where(x < low, low, x), value, lowering.value(low, dtype), dtype=dtype)
+    if high is not None:
+        value = lowering.op(lambda x, high: where(x > high, high, x), value, lowering.value(high, dtype), dtype=dtype)
+    return value
 
 
-def with_numbers(template: str, *numbers: tuple[str, float], first: str = "") -> Rule:
-    """Return the rule of a unary operator with named numbers.
-
-    `{0}` is the tensor, `{1}`... are the numbers in order. `first` is computed before and takes part as the last
-    operand: a costly function inside a choice would keep the loop from vectorising.
-    """
+def with_numbers(function: Pointwise, *numbers: tuple[str, float]) -> Rule:
+    """Return the rule of an expression over a tensor and named numbers, in this order."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         dtype = out_dtype(node)
         values = [lowering.value(given(node, 0))]
         values += [lowering.scalar(given(node, i, n, d), dtype) for i, (n, d) in enumerate(numbers, 1)]
-        if first:
-            values.append(lowering.op(first, *values, dtype=dtype))
-        return lowering.op(template, *values, dtype=dtype)
+        return lowering.op(function, *values, dtype=dtype)
 
     return rule
 
 
 def gelu_value(lowering: Lowering, x: ir.Value, approximate: str) -> ir.Value:
-    if approximate == "tanh":
-        inner = lowering.op("{T}(0.7978845608028654) * ({0} + {T}(0.044715) * {0} * {0} * {0})", x)
-        return lowering.op("{T}(0.5) * {0} * ({T}(1) + rk_tanh({1}))", x, inner)
-    return lowering.op("{0} * {T}(0.5) * ({T}(1) + rk_erf({0} * {T}(0.7071067811865476)))", x)
+    return lowering.op(activations.gelu_tanh if approximate == "tanh" else activations.gelu_erf, x)
 
 
 def gelu(lowering: Lowering, node: Node) -> ir.Value:
@@ -111,47 +124,38 @@ def gelu(lowering: Lowering, node: Node) -> ir.Value:
 def softplus(lowering: Lowering, node: Node) -> ir.Value:
     x, dtype = lowering.value(given(node, 0)), out_dtype(node)
     beta, threshold = given(node, 1, "beta", 1), given(node, 2, "threshold", 20)
-    scaled = x if beta == 1 else lowering.op("{0} * {1}", x, lowering.scalar(beta, dtype))
-    out = lowering.op("rk_softplus({0})", scaled)
-    out = out if beta == 1 else lowering.op("{0} / {1}", out, lowering.scalar(beta, dtype))
+    scaled = x if beta == 1 else lowering.op(mul, x, lowering.scalar(beta, dtype))
+    out = lowering.op(one_softplus, scaled)
+    out = out if beta == 1 else lowering.op(div, out, lowering.scalar(beta, dtype))
     if dtype == "float32" and threshold >= 20:  # there the function rounds to x by itself
         return out
-    return lowering.op("{0} > {1} ? {2} : {3}", scaled, lowering.scalar(threshold, dtype), x, out)
-
-
-def mish(lowering: Lowering, node: Node) -> ir.Value:
-    """Return x * tanh(log(1 + e)) with e = exp(x), computed as x * (e^2 + 2e) / (e^2 + 2e + 2).
-
-    Beyond 20, e is cut off and the result is x.
-    """
-    x = lowering.value(given(node, 0))
-    e = lowering.op("rk_exp({0} > 20 ? {T}(20) : {0})", x)
-    return lowering.op("{0} * ({1} * ({1} + {T}(2)) / ({1} * ({1} + {T}(2)) + {T}(2)))", x, e)
+    limit = lowering.scalar(threshold, dtype)
+    return lowering.op(lambda scaled, limit, x, out: where(scaled > limit, x, out), scaled, limit, x, out)
 
 
 def prelu(lowering: Lowering, node: Node) -> ir.Value:
     x, weight = lowering.value(given(node, 0)), lowering.value(given(node, 1))
     if len(weight.dims) == 1 and weight.dims[0] and len(x.dims) > 2:
         weight = lowering.with_dims(weight, (weight.dims[0], *[()] * (len(x.dims) - 2)))
-    return lowering.op("{0} > 0 ? {0} : {1} * {0}", x, weight)
+    return lowering.op(lambda x, w: where(x > 0, x, w * x), x, weight)
 
 
 def glu(lowering: Lowering, node: Node) -> ir.Value:
     a, b = pieces(lowering, lowering.value(given(node, 0)), 2, given(node, 1, "dim", -1))
-    return lowering.op("{0} / ({T}(1) + rk_exp(-{1}))", a, b)
+    return lowering.op(lambda a, b: a / (1 + exp(-b)), a, b)
 
 
 def lerp(lowering: Lowering, node: Node) -> ir.Value:
     a, b, w = (lowering.value(x) for x in node.args[:3])
-    return lowering.op("{0} + {2} * ({1} - {0})", a, b, w)
+    return lowering.op(lambda a, b, w: a + w * (b - a), a, b, w)
 
 
-def fma_like(template: str) -> Rule:
+def fma_like(function: Pointwise) -> Rule:
     """Return the rule of an operator on three tensors and the number `value`."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         a, b, d = (lowering.value(x) for x in node.args[:3])
-        return lowering.op(template, a, b, d, lowering.scalar(given(node, 3, "value", 1), out_dtype(node)))
+        return lowering.op(function, a, b, d, lowering.scalar(given(node, 3, "value", 1), out_dtype(node)))
 
     return rule
 
@@ -161,8 +165,8 @@ def same(lowering: Lowering, node: Node) -> ir.Value:
     return lowering.value(given(node, 0))
 
 
-def cast(lowering: Lowering, node: Node) -> ir.Value:
-    return lowering.op("{T}({0})", lowering.value(given(node, 0)), dtype=out_dtype(node))
+def cast_to(lowering: Lowering, node: Node) -> ir.Value:
+    return lowering.cast(lowering.value(given(node, 0)), out_dtype(node))
 
 
 def dropout(lowering: Lowering, node: Node) -> ir.Value:
@@ -199,9 +203,9 @@ def masked_fill(lowering: Lowering, node: Node) -> ir.Value:
         lowering.value(given(node, 1)),
         lowering.value(given(node, 2), out_dtype(node)),
     )
-    return lowering.op("{1} ? {T}({2}) : {0}", x, mask, number)
+    return lowering.op(lambda x, mask, number: where(mask, number, x), x, mask, number)
 
 
-def where(lowering: Lowering, node: Node) -> ir.Value:
+def where_of(lowering: Lowering, node: Node) -> ir.Value:
     dtype = out_dtype(node)
-    return lowering.op(POINTWISE["where"], *(lowering.value(a, dtype) for a in node.args[:3]), dtype=dtype)
+    return lowering.op(where, *(lowering.value(a, dtype) for a in node.args[:3]), dtype=dtype)

@@ -87,7 +87,7 @@ def avg_pool(rank: int) -> Rule:
         value = lowering.value(given(node, 0))
         window, over, guards = windows(lowering, value, sizes, strides, pads, [1] * rank, node.outputs[0].shape)
         total = lowering.tracked(ir.Reduce(window.dims, value.dtype, "sum", window, over, guards))
-        return lowering.op("{0} / {1}", total, ir.Const((), value.dtype, divisor))
+        return lowering.op(lambda total: total / divisor, total)
 
     return rule
 

@@ -14,8 +14,9 @@ from rag_kernels.eval.records import Backend, Node
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
+from rag_kernels.offline.ir.expressions import add, mul, quotient
+from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.pointwise import EXPENSIVE
 from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
@@ -23,7 +24,7 @@ from rag_kernels.offline.lowering.rules_reduce import softmax_value
 def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
     """Return a factor, stored first if it costs more than a few operations: it is read many times."""
     for v in ir.walk(value):
-        costly = isinstance(v, ir.Op) and any(word in v.template for word in EXPENSIVE)
+        costly = isinstance(v, ir.Op) and v.operator.traits.costly
         if costly or isinstance(v, ir.Reduce | ir.Scan):
             return lowering.reload(value)
     if value.dtype != "float32":
@@ -36,7 +37,7 @@ def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
     a, b = operand(lowering, a), operand(lowering, b)
     left = lowering.with_dims(a, (*a.dims[:-1], (), a.dims[-1]))
     right = lowering.with_dims(b, (*b.dims[:-2], (), b.dims[-1], b.dims[-2]))
-    return lowering.reduce("sum", lowering.op("{0} * {1}", left, right), [-1], keep=False)
+    return lowering.reduce("sum", lowering.op(mul, left, right), [-1], keep=False)
 
 
 def transposed(lowering: Lowering, value: ir.Value) -> ir.Value:
@@ -63,19 +64,19 @@ def linear(lowering: Lowering, node: Node) -> ir.Value:
     out = product(lowering, x, transposed(lowering, lowering.value(given(node, 1))))
     out = lowering.with_dims(out, out.dims[1:]) if flat else out
     bias = given(node, 2, "bias")
-    return out if bias is None else lowering.op("{0} + {1}", out, lowering.value(bias))
+    return out if bias is None else lowering.op(add, out, lowering.value(bias))
 
 
 def addmm(lowering: Lowering, node: Node) -> ir.Value:
     """Return beta * input + alpha * (a @ b); also for baddbmm."""
     out = product(lowering, lowering.value(given(node, 1)), lowering.value(given(node, 2)))
     alpha, beta = given(node, 4, "alpha", 1), given(node, 3, "beta", 1)
-    out = out if alpha == 1 else lowering.op("{0} * {1}", out, lowering.scalar(alpha, out.dtype))
+    out = out if alpha == 1 else lowering.op(mul, out, lowering.scalar(alpha, out.dtype))
     if beta == 0:
         return out
     term = lowering.value(given(node, 0))
-    term = term if beta == 1 else lowering.op("{0} * {1}", term, lowering.scalar(beta, out.dtype))
-    return lowering.op("{0} + {1}", out, term)
+    term = term if beta == 1 else lowering.op(mul, term, lowering.scalar(beta, out.dtype))
+    return lowering.op(add, out, term)
 
 
 def einsum(lowering: Lowering, node: Node) -> ir.Value:
@@ -107,7 +108,7 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         for side, factor in ((letters, operand(lowering, total)), (term, operand(lowering, value))):
             groups = dict(zip(side, factor.dims, strict=True))
             factors.append(lowering.with_dims(factor, tuple(groups.get(letter, ()) for letter in (*kept, *summed))))
-        total = lowering.op("{0} * {1}", *factors)
+        total = lowering.op(mul, *factors)
         total = (
             lowering.reduce("sum", total, range(len(kept), len(kept) + len(summed)), keep=False) if summed else total
         )
@@ -122,7 +123,7 @@ def attention(lowering: Lowering, node: Node) -> ir.Value:
     if masked or given(node, 4, "dropout_p", 0.0):
         raise ir.Unfusable("a mask or dropout")
     scale = given(node, 6, "scale") or 1.0 / math.sqrt(q.shape[-1])
-    scores = lowering.op("{0} * {1}", product(lowering, q, transposed(lowering, k)), lowering.scalar(scale, q.dtype))
+    scores = lowering.op(mul, product(lowering, q, transposed(lowering, k)), lowering.scalar(scale, q.dtype))
     return product(lowering, lowering.reload(softmax_value(lowering, scores, -1)), v)
 
 
@@ -145,8 +146,8 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
         )
         if bias is None:
             return out
-        add = lowering.value(bias)
-        return lowering.op("{0} + {1}", out, lowering.with_dims(add, (*add.dims, *[()] * rank)))
+        offset = lowering.value(bias)
+        return lowering.op(add, out, lowering.with_dims(offset, (*offset.dims, *[()] * rank)))
 
     return rule
 
@@ -199,9 +200,9 @@ def windowed(
     dims = (batch, over_group, (), *out, over_channel)
     values = lowering.tracked(ir.Load(dims, "float32", source.buffer, source.stored, tuple(index), source.storage))
     factors = lowering.with_dims(weight, ((), weight.dims[0], weight.dims[1], *[()] * len(out), weight.dims[2]))
-    terms = lowering.op("{0} * {1}", values, factors)
+    terms = lowering.op(mul, values, factors)
     over = (*terms.dims[-1], *taps)
-    total: ir.Value = ir.Op(terms.dims[:-1], "float32", "{0}", (terms,))
+    total: ir.Value = ir.Op(terms.dims[:-1], "float32", Operator.SAME, (terms,))
     if over:
         total = ir.Reduce(terms.dims[:-1], "float32", "sum", terms, over, tuple(guards))
     return lowering.view(lowering.tracked(total), shape)
@@ -221,8 +222,8 @@ def position(
     if stride == 1:
         outside = pad < (taps - 1) * dilation or outputs - 1 + pad >= size
         return form, [ir.Index((), "bool", form, stored)] if outside else []
-    place = ir.Op((), "int64", f"{{0}} / {stride}", (ir.Index((), "int64", form),))
-    return place, [ir.Index((), "bool", form, stored, every=stride)]
+    place = quotient(ir.Index((), "int64", form), stride)
+    return place.value, [ir.Index((), "bool", form, stored, every=stride)]
 
 
 ATTENTION = "scaled_dot_product_attention"

@@ -12,11 +12,23 @@ from typing import Any
 from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.expressions import (
+    Expr,
+    absolute,
+    div,
+    equal,
+    exp,
+    hit_place,
+    log,
+    maximum,
+    minimum,
+    sqrt,
+    square,
+    where,
+)
+from rag_kernels.offline.ir.expressions import truth as truth_of
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.pointwise import POINTWISE
-
-HIT = "({0} == {1} || {0} != {0}) ? {2} : INT64_MAX"  # where an extreme stands
 
 
 def axes(value: ir.Value, dim: Any) -> list[int]:
@@ -34,12 +46,12 @@ def count_of(value: ir.Value, dims: list[int]) -> ir.Group:
 def mean_of(lowering: Lowering, value: ir.Value, dims: list[int], keep: bool) -> ir.Value:
     """Return the mean over these dimensions."""
     total = lowering.reduce("sum", value, dims, keep=keep)
-    return lowering.op("{0} / {1}", total, lowering.size(count_of(value, dims), value.dtype))
+    return lowering.op(div, total, lowering.size(count_of(value, dims), value.dtype))
 
 
 def centred_square(lowering: Lowering, value: ir.Value, mean: ir.Value) -> ir.Value:
     """Return (value - mean) squared."""
-    return lowering.op("({0} - {1}) * ({0} - {1})", value, mean)
+    return lowering.op(lambda x, mean: square(x - mean), value, mean)
 
 
 def reduction(kind: str) -> Rule:
@@ -48,8 +60,7 @@ def reduction(kind: str) -> Rule:
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         dtype = out_dtype(node)
         value = lowering.value(given(node, 0))
-        if value.dtype != dtype:
-            value = lowering.op("{T}({0})", value, dtype=dtype)
+        value = lowering.cast(value, dtype)
         dims = axes(value, given(node, 1, "dim"))
         keep = bool(given(node, 2, "keepdim", False))
         return mean_of(lowering, value, dims, keep) if kind == "mean" else lowering.reduce(kind, value, dims, keep=keep)
@@ -61,7 +72,7 @@ def truth(kind: str) -> Rule:
     """Return the rule of `any` or `all`."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
-        value = lowering.op("{0} != 0", lowering.value(given(node, 0)), dtype="bool")
+        value = lowering.op(lambda x: Expr(truth_of(x)), lowering.value(given(node, 0)))
         return lowering.reduce(
             kind, value, axes(value, given(node, 1, "dim")), keep=bool(given(node, 2, "keepdim", False))
         )
@@ -78,7 +89,7 @@ def extreme_index(lowering: Lowering, value: ir.Value, kind: str, dim: int, keep
     place = ir.Index(
         (group, *[()] * (len(value.dims) - dim % len(value.dims) - 1)), "int64", ir.Form(tuple((a, 1) for a in group))
     )
-    hit = lowering.op(HIT, value, best, place, dtype="int64")
+    hit = lowering.op(hit_place, value, best, place)
     where = lowering.reduce("min", hit, [dim], keep=keep, dtype="int64")
     return lowering.reduce(kind, value, [dim], keep=keep), where
 
@@ -89,8 +100,8 @@ def max_or_min(kind: str) -> Rule:
     def rule(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
         value = lowering.value(given(node, 0))
         if len(node.args) > 1 and isinstance(given(node, 1), Ref):
-            template = POINTWISE["maximum" if kind == "max" else "minimum"]
-            return lowering.op(template, value, lowering.value(given(node, 1)), dtype=out_dtype(node))
+            other = lowering.value(given(node, 1))
+            return lowering.op(maximum if kind == "max" else minimum, value, other, dtype=out_dtype(node))
         if given(node, 1, "dim") is None:
             return lowering.reduce(kind, value, axes(value, None), keep=False)
         dim = given(node, 1, "dim") % len(value.dims)
@@ -130,8 +141,8 @@ def variance(root: bool) -> Rule:
         keep = bool(given(node, 3, "keepdim", False))
         total = lowering.reduce("sum", centred_square(lowering, value, mean), dims, keep=keep)
         size = lowering.size(count_of(value, dims), value.dtype)
-        out = lowering.op("{0} / ({1} - {2})", total, size, ir.Const((), value.dtype, correction))
-        return lowering.op("rk_sqrt({0})", out) if root else out
+        out = lowering.op(lambda total, size: total / (size - correction), total, size)
+        return lowering.op(sqrt, out) if root else out
 
     return rule
 
@@ -143,8 +154,8 @@ def vector_norm(lowering: Lowering, node: Node) -> ir.Value:
     keep = bool(given(node, 3, "keepdim", False))
     ord_ = 2 if ord_ is None else ord_
     if ord_ == 2:
-        return lowering.op("rk_sqrt({0})", lowering.reduce("sum", lowering.op("{0} * {0}", value), dims, keep=keep))
-    size = lowering.op("rk_abs({0})", value)
+        return lowering.op(sqrt, lowering.reduce("sum", lowering.op(square, value), dims, keep=keep))
+    size = lowering.op(absolute, value)
     if ord_ == 1:
         return lowering.reduce("sum", size, dims, keep=keep)
     if ord_ in (math.inf, -math.inf):
@@ -155,13 +166,13 @@ def vector_norm(lowering: Lowering, node: Node) -> ir.Value:
 def softmax_parts(lowering: Lowering, value: ir.Value, dim: int) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Return the maximum along `dim`, exp(x - maximum), and the sum of that."""
     top = lowering.reduce("fastmax", value, [dim], keep=True)
-    e = lowering.op("rk_exp({0} - {1})", value, top)
+    e = lowering.op(lambda x, top: exp(x - top), value, top)
     return top, e, lowering.reduce("sum", e, [dim], keep=True)
 
 
 def softmax_value(lowering: Lowering, value: ir.Value, dim: int) -> ir.Value:
     _, e, total = softmax_parts(lowering, value, dim)
-    return lowering.op("{0} / {1}", e, total)
+    return lowering.op(div, e, total)
 
 
 def softmax(lowering: Lowering, node: Node) -> ir.Value:
@@ -170,7 +181,7 @@ def softmax(lowering: Lowering, node: Node) -> ir.Value:
 
 def log_softmax_value(lowering: Lowering, value: ir.Value, dim: int) -> ir.Value:
     top, _, total = softmax_parts(lowering, value, dim)
-    return lowering.op("({0} - {1}) - {2}", value, top, lowering.op("rk_log({0})", total))
+    return lowering.op(lambda x, top, total: x - top - log(total), value, top, total)
 
 
 def log_softmax(lowering: Lowering, node: Node) -> ir.Value:
@@ -182,9 +193,9 @@ def logsumexp(lowering: Lowering, node: Node) -> ir.Value:
     dims = axes(value, given(node, 1, "dim"))
     keep = bool(given(node, 2, "keepdim", False))
     top = lowering.reduce("fastmax", value, dims, keep=True)
-    top = lowering.op("rk_abs({0}) == INFINITY ? {T}(0) : {0}", top)
-    total = lowering.reduce("sum", lowering.op("rk_exp({0} - {1})", value, top), dims, keep=True)
-    out = lowering.op("rk_log({0}) + {1}", total, top)
+    top = lowering.op(lambda top: where(equal(absolute(top), math.inf), 0, top), top)
+    total = lowering.reduce("sum", lowering.op(lambda x, top: exp(x - top), value, top), dims, keep=True)
+    out = lowering.op(lambda total, top: log(total) + top, total, top)
     return out if keep else lowering.with_dims(out, tuple(g for i, g in enumerate(out.dims) if i not in dims))
 
 
@@ -194,8 +205,7 @@ def cumulative(kind: str) -> Rule:
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         value = lowering.value(given(node, 0))
         dtype = out_dtype(node)
-        if value.dtype != dtype:
-            value = lowering.op("{T}({0})", value, dtype=dtype)
+        value = lowering.cast(value, dtype)
         group = ir.leaves(value.dims[given(node, 1)])
         if not group:
             return value

@@ -12,6 +12,8 @@ from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.expressions import Expr, at_least, at_most, equal, where
+from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 
@@ -129,7 +131,7 @@ def cat(lowering: Lowering, node: Node) -> ir.Value:
     dtype = out_dtype(node)
     if any(len(v.dims) != len(spec.shape) for v in values):
         raise ir.Unfusable("operands of other ranks")
-    values = [v if v.dtype == dtype else lowering.op("{T}({0})", v, dtype=dtype) for v in values]
+    values = [lowering.cast(v, dtype) for v in values]
     grows = lowering.growing.get(node.name, node) is not node or node.name in lowering.slots
     if not grows and are_of_one_tensor(values, dim):
         return chosen(lowering, values, dim)
@@ -160,7 +162,8 @@ def chosen(lowering: Lowering, values: list[ir.Value], dim: int) -> ir.Value:
     shape = [next((v.dims[d] for v in values if v.dims[d]), ()) for d in range(len(out.dims))]
     dims = (*shape[:dim], (which, *along), *shape[dim + 1 :])
     for number, value in reversed(list(enumerate(values[:-1]))):
-        out = ir.Op(dims, value.dtype, f"{{0}} == {number} ? {{1}} : {{2}}", (place, value, out))
+        here = equal(Expr(place), number).value
+        out = ir.Op(dims, value.dtype, Operator.WHERE, (here, value, out))
     return lowering.tracked(out)
 
 
@@ -193,8 +196,7 @@ def triangle(upper: bool) -> Rule:
             raise ir.Unfusable("a triangle of merged dimensions")
         (r,), (k,) = ir.leaves(row), ir.leaves(column)
         place = ir.Index((row, column), "int64", ir.Form(((k, 1), (r, -1))))
-        keep = "{0} >= {1}" if upper else "{0} <= {1}"
-        inside = lowering.op(keep, place, ir.Const((), "int64", diagonal), dtype="bool")
-        return lowering.op("{0} ? {1} : {T}(0)", inside, value, dtype=value.dtype)
+        inside = at_least if upper else at_most
+        return lowering.op(lambda place, x: where(inside(place, diagonal), x, 0), place, value)
 
     return rule

@@ -1,0 +1,109 @@
+"""How each operator is written in C++ and in CUDA, and how operators nest.
+
+Comes in: an operator, the dtype of what it gives, and whether functions may be exact to some bits fewer. Goes out: a
+`Text`, in which `{0}`, `{1}`... stand for the operands and `{T}` for the C type of the result. The functions `rk_exp`,
+`rk_tanh`... are those of `math_prelude.py`, which has each for both languages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_kernels.offline.ir.dtypes import is_float
+from rag_kernels.offline.ir.operators import Operator
+
+NAME, UNARY, PRODUCT, SUM, ORDER, EQUALITY, BIT_AND, BIT_OR, BOTH, EITHER, CHOICE = range(11, 0, -1)
+"""How tightly a text binds, as C has it: an operand that binds less stands in parentheses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An operator in C, and how tightly it binds."""
+
+    form: str
+    binds: int = NAME
+
+    def repeats(self, place: int) -> bool:
+        """Return whether an operand is written more than once, so that it must have a name."""
+        return self.form.count(f"{{{place}}}") > 1
+
+    def least(self, place: int) -> int:
+        """Return how tightly an operand must bind to stand there without parentheses."""
+        if self.binds == NAME:
+            return CHOICE
+        if self.binds in {UNARY, CHOICE, BOTH, EITHER}:
+            return self.binds + (self.binds < NAME)
+        return self.binds + (place > 0)
+
+
+def _call(name: str) -> Text:
+    return Text(f"{name}({{0}})")
+
+
+C: dict[Operator, Text] = {
+    Operator.CAST: Text("{T}({0})"),
+    Operator.ADD: Text("{0} + {1}", SUM),
+    Operator.SUB: Text("{0} - {1}", SUM),
+    Operator.MUL: Text("{0} * {1}", PRODUCT),
+    Operator.DIV: Text("{0} / {1}", PRODUCT),
+    Operator.QUOTIENT: Text("{0} / {1}", PRODUCT),
+    Operator.NEG: Text("-{0}", UNARY),
+    Operator.ABS: _call("rk_abs"),
+    Operator.MAXIMUM: Text("{0} < {1} || {1} != {1} ? {1} : {0}", CHOICE),
+    Operator.MINIMUM: Text("{1} < {0} || {1} != {1} ? {1} : {0}", CHOICE),
+    Operator.FLOOR: _call("rk_floor"),
+    Operator.CEIL: _call("rk_ceil"),
+    Operator.ROUND: _call("rk_nearbyint"),
+    Operator.TRUNC: _call("rk_trunc"),
+    Operator.SQRT: _call("rk_sqrt"),
+    Operator.EXP: _call("rk_exp"),
+    Operator.EXPM1: _call("rk_expm1"),
+    Operator.LOG: _call("rk_log"),
+    Operator.LOG1P: _call("rk_log1p"),
+    Operator.LOG2: _call("rk_log2"),
+    Operator.LOG10: _call("rk_log10"),
+    Operator.SOFTPLUS: _call("rk_softplus"),
+    Operator.POW: Text("rk_pow({0}, {1})"),
+    Operator.SIN: _call("rk_sin"),
+    Operator.COS: _call("rk_cos"),
+    Operator.TAN: _call("rk_tan"),
+    Operator.ASIN: _call("rk_asin"),
+    Operator.ACOS: _call("rk_acos"),
+    Operator.ATAN: _call("rk_atan"),
+    Operator.SINH: _call("rk_sinh"),
+    Operator.COSH: _call("rk_cosh"),
+    Operator.TANH: _call("rk_tanh"),
+    Operator.ERF: _call("rk_erf"),
+    Operator.LT: Text("{0} < {1}", ORDER),
+    Operator.LE: Text("{0} <= {1}", ORDER),
+    Operator.GT: Text("{0} > {1}", ORDER),
+    Operator.GE: Text("{0} >= {1}", ORDER),
+    Operator.EQ: Text("{0} == {1}", EQUALITY),
+    Operator.NE: Text("{0} != {1}", EQUALITY),
+    Operator.AND: Text("{0} && {1}", BOTH),
+    Operator.OR: Text("{0} || {1}", EITHER),
+    Operator.NOT: Text("!{0}", UNARY),
+    Operator.BIT_AND: Text("{0} & {1}", BIT_AND),
+    Operator.BIT_OR: Text("{0} | {1}", BIT_OR),
+    Operator.BIT_NOT: Text("~{0}", UNARY),
+    Operator.WHERE: Text("{0} ? {1} : {2}", CHOICE),
+    Operator.PAIR_TOP: Text("{0}.top"),
+    Operator.PAIR_SUM: Text("{0}.sum"),
+    Operator.PLACED: Text("Place{{{0}, {1}}}"),
+    Operator.PLACE_INDEX: _call("place_of"),
+}
+"""Every operator that is printed."""
+
+C_OF_INTEGERS: dict[Operator, Text] = {
+    Operator.ABS: Text("{0} < 0 ? -{0} : {0}", CHOICE),
+    Operator.MAXIMUM: Text("{0} < {1} ? {1} : {0}", CHOICE),
+    Operator.MINIMUM: Text("{1} < {0} ? {1} : {0}", CHOICE),
+}
+CUDA_NEAR: dict[Operator, Text] = {Operator.EXP: _call("rk_exp_near")}
+
+
+def text_of(operator: Operator, dtype: str, *, near: bool = False) -> Text:
+    """Return how an operator is written whose result has this dtype."""
+    if not is_float(dtype) and operator in C_OF_INTEGERS:
+        return C_OF_INTEGERS[operator]
+    return CUDA_NEAR[operator] if near and operator in CUDA_NEAR else C[operator]

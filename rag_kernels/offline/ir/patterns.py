@@ -1,0 +1,79 @@
+"""Shapes of expressions that passes look for.
+
+Comes in: a value. Goes out: the parts of it, or None where it is none of that shape. Knows nothing of languages.
+"""
+
+from __future__ import annotations
+
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.operators import Operator
+
+Two = tuple[ir.Value, ir.Value]
+
+
+def operands(value: ir.Value, operator: Operator) -> tuple[ir.Value, ...] | None:
+    """Return what this operator is taken of."""
+    return value.args if isinstance(value, ir.Op) and value.operator is operator else None
+
+
+def strip(value: ir.Value) -> ir.Value:
+    """Return the value below operators that only lay dimensions out."""
+    while isinstance(value, ir.Op) and value.operator is Operator.SAME:
+        value = value.args[0]
+    return value
+
+
+def uncast(value: ir.Value) -> ir.Value:
+    """Return the value below casts and operators that only lay dimensions out."""
+    while isinstance(value, ir.Op) and value.operator in {Operator.SAME, Operator.CAST}:
+        value = value.args[0]
+    return value
+
+
+def squared(value: ir.Value) -> ir.Value | None:
+    """Return x of x * x."""
+    found = operands(value, Operator.MUL)
+    return found[0] if found and found[0] is found[1] else None
+
+
+def squared_difference(value: ir.Value) -> Two | None:
+    """Return x and m of (x - m) squared."""
+    base = squared(value)
+    found = operands(base, Operator.SUB) if base else None
+    return (found[0], found[1]) if found else None
+
+
+def exponential_below(value: ir.Value) -> Two | None:
+    """Return x and m of exp(x - m)."""
+    inside = operands(value, Operator.EXP)
+    found = operands(inside[0], Operator.SUB) if inside else None
+    return (found[0], found[1]) if found else None
+
+
+def mean(value: ir.Value) -> tuple[ir.Value, ir.Size] | None:
+    """Return the total and the count of a quotient of both."""
+    found = operands(value, Operator.DIV)
+    return (found[0], found[1]) if found and isinstance(found[1], ir.Size) else None
+
+
+def in_double(value: ir.Value) -> ir.Value | None:
+    """Return x of x cast to float64."""
+    found = operands(value, Operator.CAST)
+    return found[0] if found and value.dtype == "float64" else None
+
+
+def squared_in_double(value: ir.Value) -> ir.Value | None:
+    """Return x of the square of x cast to float64."""
+    base = squared(value)
+    return in_double(base) if base else None
+
+
+def place_of_extreme(value: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+    """Return x, the extreme and the index, of the index where x is the extreme or NaN (`expressions.hit_place`)."""
+    chosen = operands(value, Operator.WHERE)
+    hit = operands(chosen[0], Operator.OR) if chosen else None
+    same = operands(hit[0], Operator.EQ) if hit else None
+    nan = operands(hit[1], Operator.NE) if hit else None
+    if not chosen or not same or not nan or not nan[0] is nan[1] is same[0] or not isinstance(chosen[2], ir.Const):
+        return None
+    return same[0], same[1], chosen[1]

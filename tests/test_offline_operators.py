@@ -1,0 +1,86 @@
+"""The enum of operators: each has traits and a text, types go together as told, and texts nest as C reads them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
+
+from rag_kernels.offline.codegen.operator_texts import C_OF_INTEGERS, CUDA_NEAR, C
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import ITEMSIZE, promoted
+from rag_kernels.offline.ir.expressions import Expr, apply, where
+from rag_kernels.offline.ir.operators import Operator, Types, type_fault
+
+SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
+
+
+def test_every_operator_has_traits_and_a_text_with_its_operands() -> None:
+    for operator in Operator:
+        arity = operator.traits.arity
+        if operator not in {Operator.SAME, Operator.ATTENTION}:
+            assert C[operator].form.format(*"abc"[:arity], T="t") != C[operator].form
+    for texts in (C, C_OF_INTEGERS, CUDA_NEAR):
+        for operator, text in texts.items():
+            places = [f"{{{place}}}" in text.form for place in range(4)]
+            assert places == [place < operator.traits.arity for place in range(4)], operator
+
+
+def test_expressions_have_the_types_that_their_operators_want() -> None:
+    others = (Types.OF_PAIR, Types.CAST, Types.ANY, Types.INTEGRAL)
+    dtypes = [dtype for dtype in ITEMSIZE if dtype not in {"bfloat16", "float16"}]
+    for operator in Operator:
+        if operator.traits.types in others:
+            continue
+        for chosen in itertools.product(dtypes, repeat=operator.traits.arity):
+            value = apply(operator, *(Expr(ir.Const((), dtype, 1)) for dtype in chosen)).value
+            assert isinstance(value, ir.Op)
+            assert not type_fault(operator, [a.dtype for a in value.args], value.dtype)
+    assert "2 operands" in type_fault(Operator.ADD, ["float32"], "float32")
+    assert "alike" in type_fault(Operator.ADD, ["float32", "int64"], "float32")
+    assert "compared" in type_fault(Operator.LT, ["float32", "float32"], "float32")
+
+
+def test_dtypes_meet_as_in_pytorch() -> None:
+    dtypes = [dtype for dtype in ITEMSIZE if dtype not in {"bfloat16", "float16"}]
+    for one, other in itertools.product(dtypes, repeat=2):
+        theirs = torch.promote_types(getattr(torch, one), getattr(torch, other))
+        assert str(theirs) == f"torch.{promoted([one, other])}"
+
+
+def test_numbers_take_the_dtype_of_what_stands_beside_them() -> None:
+    x = Expr(ir.Const((), "int64", 3, "n"))
+    assert (x + 1).dtype == "int64" and (x + 0.5).dtype == "float32" and (x < 2).dtype == "bool"
+    assert (Expr(ir.Const((), "bool", True, "b")) * 2).dtype == "int64"
+    assert where(x, 1.5, x).dtype == "float32"
+
+
+NESTED = {
+    "arithmetic": "return x - (y - 1 - (x + 2)), x / (y * x / 2), -(x - y), x * -(y + x), (x - y) - x",
+    "choices": "return torch.where((x > 0) & ((y < 0) | (x > 1)), torch.relu(x) + y, x - torch.maximum(x, y)), "
+    "torch.where(x > y, torch.exp(x), torch.sigmoid(y)), 2 - torch.clamp(x, -0.5, 0.5)",
+    "integers": "n = (x * 100).to(torch.int32); m = (y * 9).to(torch.int8); "
+    "return (n - m).abs(), ~n, n & 12 | 3, n * 2.5, (m + m) - m, (n > 0) * 2 + m, n.to(torch.uint8) + m, -n + y",
+    "truth": "t = x > 0; return ~t, t + t, t * 3, t.logical_and(y), t == (y > 0), t.to(torch.int64).cumsum(-1), t | (y > 0)",
+}
+
+
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+@pytest.mark.parametrize("name", NESTED)
+def test_nested_operators_compute_what_pytorch_does(
+    name: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if language == "cuda":
+        monkeypatch.setattr(numbers, "build", build_emulated)
+    fp = functional(name, Case(NESTED[name], "torch.randn(7, 24)", "torch.randn(24)"))
+    plan = write(fp, CpuParameters() if language == "cpp" else SMALL)
+    assert plan is not None and plan.candidate.tier == "kernel"
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
