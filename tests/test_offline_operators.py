@@ -69,7 +69,7 @@ NESTED = {
     "torch.where(x > y, torch.exp(x), torch.sigmoid(y)), 2 - torch.clamp(x, -0.5, 0.5)",
     "integers": "n = (x * 100).to(torch.int32); m = (y * 9).to(torch.int8); "
     "return (n - m).abs(), ~n, n & 12 | 3, n * 2.5, (m + m) - m, (n > 0) * 2 + m, n.to(torch.uint8) + m, -n + y",
-    "truth": "t = x > 0; return ~t, t + t, t * 3, t.logical_and(y), t == (y > 0), t.to(torch.int64).cumsum(-1), t | (y > 0)",
+    "truth": "t = x > 0; return ~t, t + t, t * 3, t.logical_and(y), t == (y > 0), t.long().cumsum(-1), t | (y > 0)",
 }
 
 
