@@ -18,9 +18,10 @@ import streamlit as st
 
 from rag_kernels.app import figures
 from rag_kernels.app.columns import EVERYTHING, Where
+from rag_kernels.app.descent import Source, likely_sources
 from rag_kernels.app.snapshot import Snapshot
 from rag_kernels.archive import browse, quack, queries
-from rag_kernels.archive.browse import Failure, Paid, ProblemSet
+from rag_kernels.archive.browse import Failure, Holdings, Paid, ProblemSet, Pulse
 from rag_kernels.archive.claims import claims_of
 from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.queries import Evaluation, LineageGraph
@@ -35,6 +36,7 @@ from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.eval.sessions.admission import admission_file
 from rag_kernels.ingest.embedder import Embedder, EmbedderError, load_embedder
 from rag_kernels.retrieval.retriever import Retriever
+from rag_kernels.retrieval.starter import starter_ids
 
 MANY_RUNS = 100_000
 SIMILAR = 200
@@ -158,7 +160,7 @@ def attempts_on(problem_id: str) -> pd.DataFrame:
     """Return every attempt on a problem, oldest first."""
     found = browse.attempts_on(_archive(), problem_id)
     rows = [figures.plain_row(a) | {"outcome": a.verdict.replace("_", " ")} for a in found]
-    return figures.table(rows, ("run_id", "number", "outcome", "speedup", "created_at"))
+    return figures.table(rows, ("run_id", "number", "kernel_id", "outcome", "speedup", "at_least", "created_at"))
 
 
 def failures(run_id: str | None = None) -> pd.DataFrame:
@@ -180,6 +182,26 @@ def summary() -> figures.Summary:
 @st.cache_resource(show_spinner=False, max_entries=2)
 def _stats(folder: str, version: str) -> dict[str, int | float]:
     return _open(folder).stats()
+
+
+def holdings() -> Holdings:
+    """Return how many kernels there are by what speaks for them."""
+    return _holdings(*_now())
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _holdings(folder: str, version: str) -> Holdings:
+    return browse.holdings(_open(folder), starter_ids())
+
+
+def running() -> list[Run]:
+    """Return the runs under way, newest first, as the archive is now."""
+    return browse.running(_archive())
+
+
+def pulse(run_id: str) -> Pulse:
+    """Return what a run did last and what it has used."""
+    return browse.pulse(_archive(), run_id)
 
 
 def problem_sets() -> list[ProblemSet]:
@@ -249,6 +271,11 @@ def admissions(found: FunctionalProblem) -> list[tuple[Device, Admission]]:
         if file.is_file():
             reports.append((device, codec.loads(file.read_text())))
     return reports
+
+
+def sources_of(found: ArchivedKernel, made: Attempt | None) -> list[Source]:
+    """Return the kernels that this one may have been made from, the one that it comes from first."""
+    return likely_sources(_archive(), found, made)
 
 
 def calls(run_id: str) -> list[LLMCall]:

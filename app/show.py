@@ -1,6 +1,6 @@
-"""Format values: numbers with units, archived text as text, small pieces that several pages share.
+"""Small pieces of Streamlit that several pages share, and the values of `app.values` under one name with them.
 
-Comes in: values and records. Goes out: strings and Streamlit elements. Knows nothing of queries.
+Comes in: values and records. Goes out: Streamlit elements. Knows nothing of queries.
 
 Archived text is anybody's: an idea or a problem's name may hold markdown, HTML or a link to a picture. `plain` makes
 such a text harmless where Streamlit takes markdown; whole sources and prompts go through `st.code`.
@@ -10,13 +10,27 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_never
 
 import streamlit as st
 
+from rag_kernels.app.fragments import checklist
+from rag_kernels.app.values import DASH as DASH
+from rag_kernels.app.values import amount as amount
+from rag_kernels.app.values import brief as brief
+from rag_kernels.app.values import dollars as dollars
+from rag_kernels.app.values import duration as duration
+from rag_kernels.app.values import moment as moment
+from rag_kernels.app.values import percent as percent
+from rag_kernels.app.values import quantity as quantity
+from rag_kernels.app.values import shape as shape
+from rag_kernels.app.values import short as short
+from rag_kernels.app.values import significant as significant
+from rag_kernels.app.values import span as span
+from rag_kernels.app.values import times as times
+from rag_kernels.app.values import when as when
+from rag_kernels.app.values import words as words
 from rag_kernels.archive import quack
 from rag_kernels.archive.records import ArchivedKernel, LLMCall, Trust
 from rag_kernels.eval.records import (
@@ -41,7 +55,6 @@ TRUST_LOOK: dict[Trust, tuple[str, str]] = {
     "compiled": ("gray", ":material/build:"),
     "claimed": ("orange", ":material/help:"),
 }
-DASH = "–"
 PAGE = 50  # rows
 
 
@@ -52,88 +65,6 @@ def plain(text: str) -> str:
     """
     line = re.sub(r"(https?(?=:)|www(?=\.)|@)", "\\1\u2060", " ".join(text.split()), flags=re.IGNORECASE)
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", line)
-
-
-def duration(microseconds: float | None) -> str:
-    """Return seconds to three significant digits with the unit that fits: `812 µs`, `4.31 ms`, `1.20 s`."""
-    if microseconds is None:
-        return DASH
-    for limit, unit, scale in ((1e3, "µs", 1.0), (1e6, "ms", 1e3)):
-        if microseconds < limit:
-            return f"{significant(microseconds / scale)} {unit}"
-    return f"{significant(microseconds / 1e6)} s"
-
-
-def span(seconds: float) -> str:
-    """Return seconds as `4.20 s`, `12 min`, `3 h 05 min`, `2 days 4 h`."""
-    minutes = round(seconds / 60)
-    if seconds < 100:
-        return duration(1e6 * seconds)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest:02} min" if hours < 48 else f"{hours // 24} days {hours % 24} h"
-
-
-def significant(value: float) -> str:
-    """Return three significant digits, never in scientific form for the sizes that occur here."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def times(speedup: float | None) -> str:
-    return DASH if speedup is None else f"{significant(speedup)}×"
-
-
-def percent(fraction: float | None) -> str:
-    return DASH if fraction is None else f"{100 * fraction:.0f} %"
-
-
-def dollars(amount: float | None) -> str:
-    """Return a price; `None` is an unknown one, not a free one."""
-    return "unknown" if amount is None else f"${amount:,.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
-
-
-def quantity(value: float, unit: str) -> str:
-    """Return `1.5 GFLOP`, `268 MB`: powers of a thousand."""
-    for prefix in ("", "k", "M", "G"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if not prefix else f"{significant(value)} {prefix}{unit}"
-        value /= 1000
-    return f"{significant(value)} T{unit}"
-
-
-def moment(iso: str) -> datetime | None:
-    try:
-        parsed = datetime.fromisoformat(iso)
-    except ValueError:
-        return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-
-
-def when(iso: str | None) -> str:
-    parsed = moment(iso) if iso else None
-    return parsed.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC") if parsed else DASH
-
-
-def short(content_id: str) -> str:
-    """Return enough of an id to name it: the archive takes unambiguous prefixes."""
-    return content_id[:10]
-
-
-def brief(text: str) -> str:
-    """Return a remark with its kernels' ids shortened."""
-    return re.sub(r"(k_[0-9a-f]{8})[0-9a-f]+", r"\1", text)
-
-
-def words(name: str) -> str:
-    """Return `build_failed` as a reader says it."""
-    return name.replace("_", " ")
-
-
-def shape(sizes: Sequence[int]) -> str:
-    return "×".join(map(str, sizes)) or "scalar"
 
 
 def language(candidate: Candidate) -> str:
@@ -207,8 +138,8 @@ def verdict(judged: Judged) -> None:
             st.text(f"Error ratio {v.error_ratio:.3g}: 1 is as exact as PyTorch itself. Precision: {v.precision}.")
             if v.labels:
                 st.text(f"Labels: {', '.join(v.labels)}.")
-            st.markdown("**Checks that held**")
-            st.text("\n".join(f"✓ {check}" for check in v.checks) or "none recorded")
+            st.markdown("**Checks that held**" if v.checks else "**No check is recorded**")
+            st.html(checklist(v))
             for note in v.notes:
                 st.text(note)
         case Compiled():

@@ -152,6 +152,13 @@ class Snapshot:
             values,
         )
 
+    def wins(self, count: int) -> pd.DataFrame:
+        """Return the newest ranked kernels that were confirmed to be faster than PyTorch, a row for each."""
+        return self._ask(
+            f"SELECT {LISTED} FROM cards WHERE unranked = '' AND trust = 'confirmed' AND speedup > 1 "
+            f"{EVERYTHING.one_each} ORDER BY created_at DESC, id LIMIT {int(count)}"
+        )
+
     def baselines(self) -> pd.DataFrame:
         """Return per problem the best gain over each baseline on any device."""
         return self._ask(

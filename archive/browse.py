@@ -78,9 +78,58 @@ class BestAttempt:
 
     run_id: str
     number: int
+    kernel_id: str
     verdict: str
     speedup: float | None
+    at_least: bool
     created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Count kernels by what speaks for them; a retracted one counts as that alone."""
+
+    here: int = 0  # verified or confirmed by a judgement of this archive's own runs
+    elsewhere: int = 0  # the same by a bundle whose judge is trusted
+    starter: int = 0  # come with the package, not judged here
+    claimed: int = 0  # imported, not judged here
+    compiled: int = 0  # built only: the device that they are for was not there
+    retracted: int = 0
+
+    @property
+    def kernels(self) -> int:
+        return self.here + self.elsewhere + self.starter + self.claimed + self.compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Hold the last attempt of a run, without its texts."""
+
+    number: int
+    verdict: str
+    reason: str
+    idea: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Hold the last request to a model of a run, without its texts."""
+
+    purpose: str
+    model: str
+    error: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Hold what a run did last, and what its models have used."""
+
+    attempt: Tried | None
+    call: Asked | None
+    tokens: int
+    usd: float
 
 
 def functional(archive: Tables, problem_id: str) -> FunctionalProblem | None:
@@ -128,7 +177,7 @@ def attempts_on(archive: Tables, problem_id: str) -> list[BestAttempt]:
     """Return every attempt on a problem, oldest first; a pass that is barred has no speed-up."""
     sql = """
         FROM (
-            SELECT * REPLACE (CASE WHEN barred = '' THEN speedup END AS speedup)
+            SELECT * REPLACE (CASE WHEN barred = '' THEN speedup END AS speedup), candidate_id AS kernel_id
             FROM attempt_results WHERE problem_id = ?
         ) ORDER BY created_at, run_id, number
     """
@@ -274,3 +323,92 @@ def kernels_with(archive: Tables, text: str) -> tuple[str, ...]:
             [text],
         ).fetchall()
     return tuple(str(kernel_id) for (kernel_id,) in found)
+
+
+def holdings(archive: Tables, starter: Sequence[str]) -> Holdings:
+    """Return how many kernels there are by what speaks for them. `starter` are ids of the starter archive's kernels."""
+    with archive.database.read(stay=True) as con:
+        found = con.execute(
+            """
+            WITH proven AS (
+                SELECT e.kernel_id, bool_or(a.evaluation_id IS NOT NULL) AS here
+                FROM evaluations AS e
+                LEFT JOIN (SELECT DISTINCT evaluation_id FROM attempts) AS a ON a.evaluation_id = e.id
+                ANTI JOIN stale AS s ON s.evaluation_id = e.id
+                WHERE e.trust IN ('verified', 'confirmed') GROUP BY e.kernel_id
+            ),
+            built AS (SELECT DISTINCT kernel_id FROM evaluations WHERE trust = 'compiled')
+            SELECT CASE
+                WHEN r.kernel_id IS NOT NULL THEN 'retracted'
+                WHEN p.here THEN 'here'
+                WHEN p.kernel_id IS NOT NULL THEN 'elsewhere'
+                WHEN list_contains(?::VARCHAR[], k.id) THEN 'starter'
+                WHEN b.kernel_id IS NOT NULL THEN 'compiled'
+                ELSE 'claimed' END AS place, count(*)
+            FROM kernels AS k
+            LEFT JOIN proven AS p ON p.kernel_id = k.id
+            LEFT JOIN built AS b ON b.kernel_id = k.id
+            LEFT JOIN retracted AS r ON r.kernel_id = k.id
+            GROUP BY place
+            """,
+            [list(starter)],
+        ).fetchall()
+    return Holdings(**{str(place): int(count) for place, count in found})
+
+
+def running(archive: Tables) -> list[Run]:
+    """Return the runs under way, newest first; that of a growth as a whole stands for none of them."""
+    sql = "FROM runs WHERE status = 'running' AND command <> 'growth' ORDER BY started_at DESC, id"
+    return load(archive, Run, sql, [])
+
+
+def relatives(archive: Tables, kernel_id: str, shown: Sequence[str], limit: int) -> list[tuple[str, str]]:
+    """Return kernels that this one may have been made from, and what each is to it: a source, one of those that were
+    shown to its writer, or an older one of the same graph.
+    """
+    with archive.database.read(stay=True) as con:
+        found = con.execute(
+            """
+            WITH mine AS (
+                SELECT f.graph_key, k.created_at FROM kernels AS k
+                JOIN functionals AS f ON f.id = k.functional_id WHERE k.id = $id
+            ),
+            named AS (
+                SELECT source AS id, relation, 0 AS rank FROM edges WHERE child = $id
+                UNION ALL
+                SELECT unnest($shown::VARCHAR[]), 'exemplar', 1
+                UNION ALL
+                SELECT k.id, 'of the same graph', 2 FROM kernels AS k
+                JOIN functionals AS f ON f.id = k.functional_id, mine
+                WHERE f.graph_key = mine.graph_key AND k.created_at <= mine.created_at
+            )
+            SELECT id, arg_min(relation, rank) FROM named
+            WHERE id <> $id AND id IN (SELECT id FROM kernels)
+            GROUP BY id ORDER BY min(rank), id LIMIT $limit
+            """,
+            {"id": kernel_id, "shown": list(shown), "limit": limit},
+        ).fetchall()
+    return [(str(name), str(relation)) for name, relation in found]
+
+
+def pulse(archive: Tables, run_id: str) -> Pulse:
+    """Return what a run did last and what it has used, without texts of prompts and sources."""
+    with archive.database.read(stay=True) as con:
+        tried = con.execute(
+            "SELECT number, verdict, reason, idea, created_at FROM attempt_results WHERE run_id = ? "
+            "ORDER BY number DESC LIMIT 1",
+            [run_id],
+        ).fetchone()
+        asked = con.execute(
+            "SELECT purpose, model, error, created_at FROM llm_calls WHERE run_id = ? ORDER BY created_at DESC LIMIT 1",
+            [run_id],
+        ).fetchone()
+        used = con.execute(
+            "SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::BIGINT, coalesce(sum(cost_usd), 0)::DOUBLE "
+            "FROM llm_calls WHERE run_id = ?",
+            [run_id],
+        ).fetchone()
+    tokens, usd = used or (0, 0.0)
+    return Pulse(
+        attempt=Tried(*tried) if tried else None, call=Asked(*asked) if asked else None, tokens=tokens, usd=usd
+    )

@@ -239,6 +239,8 @@ class Measurement:
     candidate_host_us: float | None = field(default=None, metadata=LATER)
     eager_host_us: float | None = field(default=None, metadata=LATER)
     compile_host_us: float | None = field(default=None, metadata=LATER)
+    # Microseconds of each pair by variant ("candidate", "eager", "compile"), in order; of many, some evenly spread.
+    paired_us: tuple[tuple[str, tuple[float, ...]], ...] = field(default=(), metadata=LATER)
 
     @property
     def floor_fraction(self) -> float:

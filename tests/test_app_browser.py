@@ -244,6 +244,30 @@ def test_an_empty_archive_says_what_to_do(browser: Any, tmp_path: Path) -> None:
         page.close()
 
 
+def test_the_first_screen_says_what_is_so_and_ticks(address: str, window: Any, archive: FileArchive) -> None:
+    page = open_page(window, address, "Running now")
+    page.get_by_text(re.compile("4 kernels: 4 proven here")).wait_for()
+    card = page.locator(".rk-now article").first
+    card.get_by_text("attempt 1 passed").wait_for()
+    assert card.locator("svg").count() == 1 and "rounds" in card.inner_text() and " ago" in card.inner_text()
+    archive.record_attempt(attempt("run2", 3, variant=98, verdict=wrong()))
+    card.get_by_text("attempt 3 wrong").wait_for(timeout=20_000)  # nobody clicked
+    page.close()
+
+
+def test_the_head_of_a_kernel_stays_and_its_problem_has_a_roof(address: str, window: Any) -> None:
+    page = open_page(window, f"{address}/kernel?id={CHILD.id}&tab=Verdict", "Checks that held")
+    page.set_viewport_size({"width": 1280, "height": 320})
+    page.locator("[data-testid=stMain]").evaluate("main => main.scrollTo(0, main.scrollHeight)")
+    page.wait_for_timeout(300)
+    box = page.locator(".rk-head").bounding_box()
+    assert 0 <= box["y"] < 200 and "2.00×" in page.locator(".rk-head").inner_text()
+    page.goto(f"{address}/problem?id={problem().problem.id}")
+    page.locator(".rk-best a", has_text=show.short(CHILD.id)).wait_for(timeout=30_000)
+    assert page.locator("svg[aria-label=Roofline] a").count() == 2  # one for each kernel
+    page.close()
+
+
 def test_a_run_grows_before_the_eyes(address: str, window: Any, archive: FileArchive) -> None:
     page = open_page(window, f"{address}/run?id=run2", "Attempts")
     wait_for(page, "Budget")

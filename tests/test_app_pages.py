@@ -39,8 +39,11 @@ def test_kernel_page_shows_source_numbers_and_the_command_that_judges_again(expl
 @pytest.mark.parametrize(
     ("tab", "expected"),
     [
+        ("Changes", "stands in"),
+        ("Use it", "Save"),
+        ("Assembly", "compiled here"),
         ("Timings", "50 interleaved pairs"),
-        ("Verdict", "✓ zeros"),
+        ("Verdict", "Checks that held"),
         ("Lineage", "An arrow points"),
         ("How it was made", "Prompt and reply"),
         ("Problem", "What it computes"),
@@ -55,8 +58,8 @@ def test_the_prompt_and_the_exemplars_are_shown_as_they_were_sent(explorer: AppT
     assert {"Make <b>it</b> fast.", "Here **it** is.", PARENT.source.rstrip()} <= {code.value for code in page.code}
 
 
-def test_lineage_shows_the_difference_to_the_parent(explorer: AppTest) -> None:
-    page = visit(explorer, "kernel", id=CHILD.id, tab="Lineage")
+def test_changes_show_the_difference_to_the_parent(explorer: AppTest) -> None:
+    page = visit(explorer, "kernel", id=CHILD.id, tab="Changes")
     difference = next(code.value for code in page.code if code.language == "diff")
     assert "-constexpr int variant = 0;\n+constexpr int variant = 1;" in difference
 

@@ -6,20 +6,24 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from rag_kernels.app import charts, data, page, show, tables
+from rag_kernels.app import charts, data, exports, fragments, page, picture, pictures, show, tables
 from rag_kernels.app.lineage import graph, nearby
-from rag_kernels.archive.queries import Evaluation, LineageGraph
+from rag_kernels.archive.queries import Evaluation
 from rag_kernels.archive.records import ArchivedKernel, Attempt
-from rag_kernels.eval.records import Measurement, Passed, Ratio
+from rag_kernels.eval.instruments.assembly import assembly, hot_loop
+from rag_kernels.eval.places import default_cache
+from rag_kernels.eval.records import Backend, MachineError, Measurement, Passed, Ratio
 from rag_kernels.eval.source_form import form_of
-from rag_kernels.export.formats import FORMATS, content, formats_of
 
 RELATIVES = 200
+ASSEMBLY = 60_000  # characters that are shown
 
 
-def heading(kernel: ArchivedKernel) -> None:
+def heading(kernel: ArchivedKernel, evaluations: list[Evaluation]) -> None:
     above = page.problem(kernel.problem_id, kernel.problem_name)
     page.head(kernel.problem_name, page.PROBLEMS, above, here=show.short(kernel.id))
+    with st.container(key="kernel-head"):
+        picture.draw(fragments.kernel_head(kernel, evaluations), key="head")
     if kernel.idea:
         st.text(kernel.idea)
     show.badges(kernel)
@@ -47,24 +51,68 @@ def numbers(kernel: ArchivedKernel) -> None:
 FLOOR_HELP = "Physical floor over measured time: 100 % is as fast as this device can move the bytes or do the sums."
 
 
-def source(kernel: ArchivedKernel, made: Attempt | None) -> None:
-    short = show.short(kernel.id)
-    name = f"{short}{form_of(kernel.candidate).suffix}"
-    known = data.problem(kernel.problem_id)
-    with st.container(horizontal=True):
-        _download("Kernel", kernel.source, name)
-        if known is not None:
-            _download("Problem", known.problem.source, "problem.py")
-        if made is not None:
-            for other, suffix in formats_of(kernel.candidate).items():
-                if other != "source":  # which needs no attempt, and stands first
-                    told = FORMATS[other]
-                    _download(told.label, content(other, made), f"{short}_{other}{suffix}", told.told)
+def source(kernel: ArchivedKernel) -> None:
     st.code(kernel.source, language=show.language(kernel.candidate), line_numbers=True)
+    name = f"{show.short(kernel.id)}{form_of(kernel.candidate).suffix}"
     st.markdown("Judge it again on this machine, from the archive or with both files downloaded:")
     st.code(f"rag-kernels archive reverify {show.short(kernel.id)} --all\nrag-kernels eval problem.py {name}", "bash")
     if kernel.licence or kernel.attribution:
         st.caption(show.plain(f"Licence: {kernel.licence or 'unknown'} {kernel.attribution}"))
+
+
+def use_it(kernel: ArchivedKernel, made: Attempt | None) -> None:
+    files = exports.of_kernel(kernel, made, data.problem(kernel.problem_id))
+    module = next((file for file in files if file.name.endswith("_module.py")), None)
+    if module is not None:
+        st.markdown(f"Save **{show.plain(module.label)}** beside your program, then:")
+        st.code(exports.snippet(module.name), language="python")
+    elif made is None:
+        st.caption("It was imported: once it is judged here, it can be saved as a module too.")
+    for file in files:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            _download(file.label, file.content, file.name)
+            st.caption(show.plain(file.told))
+    st.markdown("From a terminal, with the other forms that `rag-kernels export --help` names:")
+    st.code(f"rag-kernels export {show.short(kernel.id)} --help", language="bash")
+
+
+def changes(kernel: ArchivedKernel, made: Attempt | None) -> None:
+    found = data.sources_of(kernel, made)
+    if not found:
+        st.info("Nothing in this archive is like it: there is no source to compare it with.", icon=":material/search:")
+        return
+    told = {one.kernel.id: f"{one.relation} · {one.kernel.problem_name} · {one.share:.0%} alike" for one in found}
+    difference(kernel, told)
+
+
+@st.cache_data(show_spinner="Compiling…", max_entries=32)
+def compiled(source: str, backend: Backend) -> tuple[str, str]:
+    """Return the assembly of a kernel and its hot loop, or an empty text and why there is none."""
+    try:
+        listing = assembly(source, backend, default_cache())
+    except MachineError as error:
+        return "", str(error)
+    return listing, hot_loop(listing)
+
+
+def machine_code(kernel: ArchivedKernel) -> None:
+    if kernel.tier != "kernel":
+        st.info("Assembly is shown of kernels in C++ and CUDA; this one is a Python file.", icon=":material/memory:")
+        return
+    st.caption("It is compiled here, as the judge does it, and not run.")
+    if not st.toggle("Compile it and show what comes out", key="asm", bind="query-params"):
+        return
+    listing, loop = compiled(kernel.source, kernel.backend)
+    if not listing:
+        st.warning(show.plain(loop), icon=":material/memory:")
+        return
+    if loop:
+        st.markdown("**The hot loop**: the innermost one that does the most arithmetic and the most loads")
+        st.code(loop, language="asm")
+    st.markdown("**All of its functions**")
+    st.code(listing[:ASSEMBLY], language="asm", height=520)
+    if len(listing) > ASSEMBLY:
+        st.caption("The rest is shown by `rag-kernels eval problem.py kernel.cpp --asm`.")
 
 
 def _download(label: str, text: str | bytes, name: str, told: str | None = None) -> None:
@@ -88,6 +136,10 @@ def timings(evaluations: list[Evaluation]) -> None:
         left, right = st.columns(2, gap="large")
         left.altair_chart(charts.timing_bars(m))
         right.altair_chart(charts.speedup_intervals(m))
+        drawn_pairs = pictures.pairs(m)
+        if drawn_pairs:
+            st.markdown("**Every pair**")
+            picture.draw(drawn_pairs, key=f"pairs-{evaluation.id}")
         _figures(m)
         if m.compile_note:
             st.caption(f"torch.compile: {show.plain(m.compile_note)}")
@@ -153,18 +205,6 @@ def lineage(kernel: ArchivedKernel, made: Attempt | None) -> None:
     relatives = data.rows_of(sorted((direct | shown) - {kernel.id})[:RELATIVES])
     if len(relatives):
         tables.kernels(relatives, key="relatives")
-        first = [e.source for e in family.edges if e.child == kernel.id and e.relation in ("parent", "crossover")]
-        ordered = relatives.sort_values("id", key=lambda ids: ~ids.isin(first), kind="stable")
-        difference(
-            kernel, {row.id: f"{_relation(family, kernel.id, row.id)} · {row.problem}" for row in ordered.itertuples()}
-        )
-
-
-def _relation(family: LineageGraph, own: str, other: str) -> str:
-    """Return what the other kernel is to this one."""
-    above = sorted(e.relation for e in family.edges if e.child == own and e.source == other)
-    below = any(e.source == own and e.child == other for e in family.edges)
-    return ", ".join(above) or ("came of it" if below else "exemplar")
 
 
 def difference(kernel: ArchivedKernel, others: dict[str, str]) -> None:
@@ -230,13 +270,16 @@ def problem(kernel: ArchivedKernel) -> None:
 
 
 def draw(kernel: ArchivedKernel) -> None:
-    heading(kernel)
-    numbers(kernel)
     evaluations, made = data.evaluations(kernel.id), data.origin(kernel.id)
+    heading(kernel, evaluations)
+    numbers(kernel)
     drawn: dict[str, Callable[[], None]] = {
-        "Source": lambda: source(kernel, made),
+        "Source": lambda: source(kernel),
+        "Changes": lambda: changes(kernel, made),
+        "Use it": lambda: use_it(kernel, made),
         "Timings": lambda: timings(evaluations),
         "Verdict": lambda: verdicts(kernel, evaluations, made),
+        "Assembly": lambda: machine_code(kernel),
         "Lineage": lambda: lineage(kernel, made),
         "How it was made": lambda: making(kernel, made),
         "Problem": lambda: problem(kernel),

@@ -6,11 +6,53 @@ from datetime import UTC, datetime, timedelta
 
 import streamlit as st
 
-from rag_kernels.app import data, figures, page, show, tables, trends
+from rag_kernels.app import data, figures, now, page, picture, pictures, show, tables, trends
+from rag_kernels.app.now import UnderWay
+from rag_kernels.archive.records import Run
 
 BEST_HELP = "over the better of eager and torch.compile"
 MEAN_HELP = f"of the best kernel for each problem and device, {BEST_HELP}"
+CARDS = 6  # runs under way that are shown whole
+TICK, REST = "3s", "20s"  # how often the top looks again, while something runs and while nothing does
 SPANS = {"12 hours": 12, "24 hours": 24, "7 days": 168, "30 days": 720}
+
+
+def state() -> None:
+    """Draw what is so: what there is, what is running and what it just did, what came last."""
+    held = data.holdings()
+    st.markdown(f"**{show.plain(now.holdings(held))}.**")
+    if now.to_prove(held):
+        st.caption("Prove them on this machine: `rag-kernels archive reverify`")
+    under_way = data.running()
+    st.subheader("Running now" if under_way else "Nothing is running")
+    if under_way:
+        picture.draw(now.running([running(run) for run in under_way[:CARDS]]), key="running")
+        if len(under_way) > CARDS:
+            st.caption(f"And {len(under_way) - CARDS} more: see Runs.")
+    else:
+        last = data.runs().head(1)
+        told = "".join(f"The last was {r.command} {r.problem}, {r.status}. " for r in last.itertuples())
+        st.caption(f"{show.plain(told)} `rag-kernels grow problems/ --until 07:00` fills a night.")
+    wins = data.lists().wins(count=5)
+    if len(wins):
+        st.subheader("Newest confirmed wins")
+        tables.kernels(wins, key="wins", hide=("floor_percent", "trust", "writer", "idea"))
+
+
+def running(run: Run) -> UnderWay:
+    attempts, pulse = data.attempts_of(run.id), data.pulse(run.id)
+    started = show.moment(run.started_at)
+    seconds = (datetime.now(UTC) - started).total_seconds() if started else 0.0
+    best = attempts[attempts["won"].astype(bool)].sort_values(["at_least", "speedup"], ascending=[True, False]).head(1)
+    return UnderWay(
+        run,
+        pulse,
+        figures.burned(run, attempts, seconds=seconds, tokens=pulse.tokens, usd=pulse.usd),
+        attempts=attempts["kernel_id"].nunique(),
+        best=None if best.empty else float(best["speedup"].iloc[0]),
+        at_least=not best.empty and bool(best["at_least"].iloc[0]),
+        picture=pictures.progress(attempts),
+    )
 
 
 def headline() -> None:
@@ -93,6 +135,7 @@ def latest() -> None:
 
 
 page.head("Archive")
+st.fragment(state, run_every=TICK if data.running() else REST)()
 headline()
 lately()
 curves()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import streamlit as st
 
-from rag_kernels.app import data, figures, page, show, tables, trends
+from rag_kernels.app import data, figures, fragments, page, picture, pictures, show, tables, trends
 from rag_kernels.app.columns import Where
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.records import FunctionalProblem, ScalarArgument
 
 BOARD = 100
+DEVICES = 4  # whose best kernels stand side by side
 LINES = 24  # of a source that is shown without scrolling
 
 
@@ -37,9 +39,39 @@ def facts(p: FunctionalProblem) -> None:
 BYTES_HELP = "Arguments read once plus outputs written once: no implementation can move less."
 
 
-def leaderboard(problem_id: str) -> None:
+def best(ranked: pd.DataFrame) -> None:
+    """Draw the best kernel of each device, side by side."""
+    firsts = ranked.drop_duplicates("device").head(DEVICES)
+    if firsts.empty:
+        return
+    for column, row in zip(st.columns(max(2, len(firsts)), gap="medium"), firsts.to_dict("records"), strict=False):
+        with column, st.container(border=True):
+            picture.draw(fragments.best_on(row), key=f"best-{row['device']}")
+
+
+def roofs(p: FunctionalProblem, ranked: pd.DataFrame) -> None:
+    """Draw all kernels of the problem under the roof of each device."""
+    devices = {d.name: d for d in data.devices_of(p.problem.id)}
+    drawn = {
+        name: text
+        for name, board in ranked.groupby("device", sort=True)
+        if name in devices
+        and (text := pictures.roofline(devices[str(name)], p.features, board.head(BOARD), fragments.kernel_address))
+    }
+    if drawn:
+        st.subheader("Roofline")
+        for column, (name, text) in zip(st.columns(max(2, len(drawn)), gap="large"), drawn.items(), strict=False):
+            with column:
+                st.markdown(f"**{show.plain(str(name))}**")
+                picture.draw(text, key=f"roof-{name}")
+        st.caption(
+            "The filled diamond is the best kernel, rings are the others; eager is a circle, torch.compile a square. "
+            "Work and unavoidable bytes are the problem's; the ceilings were measured on the device."
+        )
+
+
+def leaderboard(problem_id: str, ranked: pd.DataFrame) -> None:
     shown, mine = data.lists(), (problem_id,)
-    ranked = shown.ranked(problem_id)
     for device, board in ranked.groupby("device", sort=True):
         st.markdown(f"**{show.plain(str(device))}**")
         tables.board(figures.board(board).head(BOARD), key=f"board-{device}")
@@ -91,13 +123,19 @@ def admission(found: FunctionalProblem) -> None:
 
 
 def progress(problem_id: str) -> None:
-    history = figures.progress(data.attempts_on(problem_id))
+    attempts = data.attempts_on(problem_id)
+    history = figures.progress(attempts)
     if history.empty:
         st.info("No attempt is archived: the kernels were imported.", icon=":material/hourglass_empty:")
         return
     left, right = st.columns([3, 2], gap="large")
-    left.altair_chart(trends.progress(history))
-    left.caption("A point is a passed attempt, the line the best so far, over the better of eager and torch.compile.")
+    with left:
+        text = pictures.progress(attempts, fragments.kernel_address)
+        if text:
+            picture.draw(text, key="progress")
+            st.caption("A point is a passed attempt, a ring one that nothing confirmed, the line the best so far.")
+        else:
+            st.caption("No attempt has passed yet.")
     right.altair_chart(trends.outcomes(figures.outcome_counts(history)))
 
 
@@ -126,9 +164,12 @@ if found is None:
     show.nothing_chosen("problem", wanted, "views/problems.py", "All problems")
 else:
     page.head(found.problem.name, page.PROBLEMS)
+    ranked = data.lists().ranked(found.problem.id)
+    best(ranked)
     facts(found)
     st.subheader("Leaderboard")
-    leaderboard(found.problem.id)
+    leaderboard(found.problem.id, ranked)
+    roofs(found, ranked)
     st.subheader("Progress")
     progress(found.problem.id)
     st.subheader("Admission")

@@ -41,24 +41,15 @@ def budget(run: Run, attempts: pd.DataFrame, calls: list[LLMCall]) -> None:
     seconds = (now - start).total_seconds() if now and start else float(attempts["seconds"].sum())
     usd = sum(c.cost_usd or 0.0 for c in calls)
     burns = figures.burned(run, attempts, seconds=seconds, tokens=_tokens(calls), usd=usd)
-    told = [(b, f"{_used(b.name, b.used)} of {_used(b.name, b.limit)}") for b in burns if b.limit is not None]
+    limited = [(b, b.limit) for b in burns if b.limit is not None]
+    told = [(b, f"{show.amount(b.name, b.used)} of {show.amount(b.name, limit)}") for b, limit in limited]
     if told:
         st.subheader("Budget")
         rows = [(f"{b.name}: {text}", min(100.0, 100 * b.used / b.limit), text) for b, text in told if b.limit]
         st.altair_chart(trends.burn(pd.DataFrame(rows, columns=["name", "percent", "told"])))
-    free = [f"{b.name} {_used(b.name, b.used)}" for b in burns if b.limit is None]
+    free = [f"{b.name} {show.amount(b.name, b.used)}" for b in burns if b.limit is None]
     if free:
         st.caption(show.plain(f"Used without a limit: {', '.join(free)}."))
-
-
-def _used(name: str, amount: float) -> str:
-    match name:
-        case "time":
-            return show.span(amount)
-        case "money":
-            return show.dollars(amount)
-        case _:
-            return f"{amount:,.0f}"
 
 
 def failures(run_id: str) -> None:

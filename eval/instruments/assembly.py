@@ -48,3 +48,51 @@ def _own(text: str) -> str:
     functions = [part for part in parts if FUNCTION.match(part.splitlines()[0] if part else "")]
     own = [part for part in functions if not NOT_ITS_OWN.search(part.splitlines()[0])]
     return "\n\n".join(own or functions)
+
+
+# --- the hot loop
+
+_CPU_LINE = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*)$")
+_GPU_LINE = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)\s*(.*?);")
+_TARGET = re.compile(r"(?:0x)?([0-9a-f]+)")
+_WORK = re.compile(
+    r"^v?(?:f?n?m(?:add|sub)|add|sub|mul|div|sqrt|max|min|mov[aud]|dp|pmadd|padd|pmul|broadcast)|"
+    r"^(?:FFMA|FADD|FMUL|HFMA|HMMA|HGMMA|IMMA|DFMA|MUFU|LDG|LDS|STG|STS|LDSM|UTMA)"
+)
+
+
+def hot_loop(listing: str) -> str:
+    """Return the innermost loop that does the most arithmetic, loads and stores; empty where there is no loop.
+
+    A loop is what lies between a jump back and where it leads. Which one runs longest is not measured: in a kernel the
+    one with the most work in its body is nearly always it, since compilers unroll and vectorize that one.
+    """
+    best: tuple[int, list[str]] = (0, [])
+    for part in re.split(r"\n\n|\n\s*(?=Function : )", listing):
+        rows = [
+            (line, found) for line in part.splitlines() if (found := _CPU_LINE.match(line) or _GPU_LINE.match(line))
+        ]
+        places = {int(found[1], 16): number for number, (_, found) in enumerate(rows)}
+        loops = [
+            (places[target], number)
+            for number, (_, found) in enumerate(rows)
+            if (target := _jump(found[2], found[3])) in places and places[target] <= number
+        ]
+        inner = [one for one in loops if not any(other != one and _within(other, one) for other in loops)]
+        for first, last in inner:
+            body = rows[first : last + 1]
+            work = sum(bool(_WORK.match(found[2])) for _, found in body)
+            if work > best[0]:
+                best = (work, [line for line, _ in body])
+    return "\n".join(best[1])
+
+
+def _jump(operation: str, rest: str) -> int:
+    """Return where a jump leads; -1 for anything else."""
+    is_jump = operation.startswith("j") or operation.startswith("BRA")
+    found = _TARGET.search(rest) if is_jump else None
+    return int(found[1], 16) if found else -1
+
+
+def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]

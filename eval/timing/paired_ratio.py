@@ -46,6 +46,14 @@ class Paired:
             halves = [list(range(len(self.orders)))]
         return [ratio_of([self.seconds[over][i] for i in h], [self.seconds[of][i] for i in h]) for h in halves]
 
+    def kept_us(self, most: int) -> tuple[tuple[str, tuple[float, ...]], ...]:
+        """Return microseconds of at most so many pairs by variant, evenly spread over all, for whoever draws them."""
+        count = len(self.orders)
+        chosen = [i * count // min(count, most) for i in range(min(count, most))]
+        return tuple(
+            (name, tuple(float(f"{1e6 * taken[i]:.4g}") for i in chosen)) for name, taken in self.seconds.items()
+        )
+
 
 def _values(ratio: Ratio) -> tuple[float, float, float]:
     return ratio.median, ratio.low, ratio.high

@@ -57,6 +57,7 @@ STAGES = {  # in words, for whoever waits
     "time": "timing",
     "odd": "trying other sizes",
 }
+PAIRS_KEPT = 100  # of a measurement, so that an archive of many stays small
 
 
 class Trial:
@@ -377,6 +378,7 @@ class Trial:
             candidate_host_us=_host_us(host, "candidate"),
             eager_host_us=_host_us(host, "eager"),
             compile_host_us=_host_us(host, "compile"),
+            paired_us=times.kept_us(PAIRS_KEPT),
         )
         if "physical floor" not in self.without:
             self._floor(finding(session, candidate_us, best_us, strict=strict))

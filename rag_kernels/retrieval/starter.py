@@ -6,8 +6,10 @@ bundle is what `rag-kernels grow examples/` and `rag-kernels archive export` mad
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
+from zipfile import ZipFile
 
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.protocol import Archive
@@ -17,6 +19,15 @@ from rag_kernels.ingest.pipeline import reindex
 log = logging.getLogger(__name__)
 
 BUNDLE = Path(__file__).with_name("starter.zip")
+
+
+@functools.cache
+def starter_ids(bundle: Path = BUNDLE) -> tuple[str, ...]:
+    """Return ids of the kernels in the bundle: their sources are named so."""
+    if not bundle.is_file():
+        return ()
+    with ZipFile(bundle) as packed:
+        return tuple(Path(name).stem for name in packed.namelist() if name.startswith("sources/"))
 
 
 def stock(archive: Archive, embedder: Embedder, *, bundle: Path = BUNDLE) -> int:

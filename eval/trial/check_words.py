@@ -1,0 +1,50 @@
+"""What each check of a verdict means, in a sentence for a reader who did not write the judge; the same of its remarks.
+
+Comes in: a check's name as a verdict lists it ("10 repeats", "sanitizers: address, thread"), or a label. Goes out: a
+sentence.
+Knows nothing of how a check is done: that is in `eval.trial.checks` and `eval.trial.trial`.
+"""
+
+from __future__ import annotations
+
+import re
+
+# A pattern for the whole name of a check, and what held where it is listed.
+MEANINGS: tuple[tuple[str, str], ...] = (
+    (r"\d+ own draws", "Right on fresh inputs of the problem's own kind, against an answer in fp64."),
+    (r"zero-mean draw", "Right on inputs around zero too, where a kernel that ignores some of them stands out."),
+    (r"mixed draw", "Right on content mixed from several draws, which nobody could have kept from an earlier call."),
+    (r"two poisons", "Outputs were filled with two kinds of rubbish before the calls: every element is written."),
+    (r"inputs read-only", "The inputs lay in memory that cannot be written to."),
+    (r"inputs hashed", "The inputs were the same after the call as before it."),
+    (r"idle after the call", "Nothing computes on, or writes, once the call has returned."),
+    (r"\d+ timed calls", "Outputs of calls that were being timed were checked, chosen in secret."),
+    (r"\d+ kinds of special values", "Right on unusual inputs: very large, very small, constant rows, spikes, ties."),
+    (r"exactness probe", "Products whose exact result is known show in which precision it computes."),
+    (r"\d+ repeats", "Called again and again with other numbers of threads: a race would show as a difference."),
+    (r"eager against itself", "PyTorch timed against itself came out at 1: the machine was quiet enough."),
+    (r"sanitizers: .*", "Ran under these tools, which stop at reads out of bounds, undefined behaviour and races."),
+    (r"smaller sizes", "Right at smaller sizes, each tensor ending at a page that must not be touched."),
+    (r"odd sizes", "Right at sizes that no vector width divides."),
+    (r"strides", "Right on inputs that lie in memory in another order."),
+)
+
+# The same of the judge's remarks, its labels.
+REMARKS: tuple[tuple[str, str], ...] = (
+    (r"near-copy: .*", "Nearly the same text as a kernel that its writer was shown."),
+    (r"shape-specialised", "Right at the problem's sizes alone: at others it failed, so it serves no others."),
+    (r"contiguous-only", "Needs inputs that lie in memory in the usual order."),
+    (r"fragile: .*", "Less exact than PyTorch on this kind of unusual input."),
+    (r"nondeterministic", "The same inputs gave results that differ in their last bits, all of them right."),
+    (r"burst-timed", "Too short to be timed alone: several calls in a row were timed together."),
+    (r"noisy machine", "The device was slowed down in many of the pairs."),
+    (r"precision-unverifiable", "The problem has no products by which its precision could be told."),
+    (r"algebraic pruning", "Does fewer operations than the problem's formula asks for."),
+    (r"degenerate problem.*", "The problem's output hardly depends on its inputs: no speed is claimed."),
+    (r"suspicious: .*", "Faster than can be explained: kept off the rankings until somebody has looked."),
+)
+
+
+def meaning(check: str) -> str:
+    """Return what a check or a label means; empty for one of an older judge that nobody described."""
+    return next((told for pattern, told in (*MEANINGS, *REMARKS) if re.fullmatch(pattern, check)), "")

@@ -1,0 +1,20 @@
+"""Every check and remark that the judge has made of the starter's kernels is explained to readers."""
+
+from __future__ import annotations
+
+from rag_kernels.archive.bundle import import_bundle
+from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.archive.queries import evaluations
+from rag_kernels.eval.records import Passed
+from rag_kernels.eval.trial.check_words import meaning
+from rag_kernels.retrieval.starter import BUNDLE, starter_ids
+
+
+def test_no_check_is_left_without_a_word() -> None:
+    archive = MemoryArchive()
+    assert import_bundle(archive, BUNDLE)["kernels"] == len(starter_ids())
+    verdicts = [e.judged.verdict for name in starter_ids() for e in evaluations(archive, name)]
+    said = {word for v in verdicts if isinstance(v, Passed) for word in (*v.checks, *v.labels)}
+    assert len(said) > 20
+    assert [word for word in sorted(said) if not meaning(word)] == []
+    assert meaning("made of cheese") == ""
