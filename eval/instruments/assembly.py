@@ -55,19 +55,21 @@ def _own(text: str) -> str:
 _CPU_LINE = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*)$")
 _GPU_LINE = re.compile(r"^\s*/\*([0-9a-f]+)\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)\s*(.*?);")
 _TARGET = re.compile(r"(?:0x)?([0-9a-f]+)")
-_WORK = re.compile(
-    r"^v?(?:f?n?m(?:add|sub)|add|sub|mul|div|sqrt|max|min|mov[aud]|dp|pmadd|padd|pmul|broadcast)|"
-    r"^(?:FFMA|FADD|FMUL|HFMA|HMMA|HGMMA|IMMA|DFMA|MUFU|LDG|LDS|STG|STS|LDSM|UTMA)"
+_MOVES = re.compile(r"^v?(?:mov[aud]|broadcast|gather)|^(?:LDG|LDS|STG|STS|LDSM|UTMA)")
+_SUMS = re.compile(
+    r"^v?(?:f?n?m(?:add|sub)|add|sub|mul|div|sqrt|rcp|max|min|dp|pmadd|padd|pmul)|"
+    r"^(?:FFMA|FADD|FMUL|HFMA|HMMA|HGMMA|IMMA|DFMA|MUFU)"
 )
+_LANES = (("zmm", 16), ("ymm", 8), ("xmm", 4))
 
 
 def hot_loop(listing: str) -> str:
-    """Return the innermost loop that does the most arithmetic, loads and stores; empty where there is no loop.
+    """Return the innermost loop whose instructions do the most arithmetic, loads and stores; empty where there is none.
 
-    A loop is what lies between a jump back and where it leads. Which one runs longest is not measured: in a kernel the
-    one with the most work in its body is nearly always it, since compilers unroll and vectorize that one.
+    A loop is what lies between a jump back and where it leads. Which one runs longest is not measured: in kernels it is
+    nearly always the one with the most work an instruction, since compilers unroll and vectorize that one.
     """
-    best: tuple[int, list[str]] = (0, [])
+    best: tuple[float, list[str]] = (0.0, [])
     for part in re.split(r"\n\n|\n\s*(?=Function : )", listing):
         rows = [
             (line, found) for line in part.splitlines() if (found := _CPU_LINE.match(line) or _GPU_LINE.match(line))
@@ -81,10 +83,19 @@ def hot_loop(listing: str) -> str:
         inner = [one for one in loops if not any(other != one and _within(other, one) for other in loops)]
         for first, last in inner:
             body = rows[first : last + 1]
-            work = sum(bool(_WORK.match(found[2])) for _, found in body)
+            work = sum(_work(found[2], found[3]) for _, found in body) / len(body)
             if work > best[0]:
                 best = (work, [line for line, _ in body])
     return "\n".join(best[1])
+
+
+def _work(operation: str, rest: str) -> int:
+    """Return what an instruction does: two for arithmetic, one for a load or store, for each number that it takes."""
+    kind = 2 if _SUMS.match(operation) else 1 if _MOVES.match(operation) else 0
+    packed = operation.endswith(("ps", "pd")) or "mov" not in operation
+    return kind * (
+        next((lanes for name, lanes in _LANES if name in rest), 1) if packed and "ss" not in operation else 1
+    )
 
 
 def _jump(operation: str, rest: str) -> int:

@@ -23,7 +23,7 @@ BUNDLE = Path(__file__).with_name("starter.zip")
 
 @functools.cache
 def starter_ids(bundle: Path = BUNDLE) -> tuple[str, ...]:
-    """Return ids of the kernels in the bundle: their sources are named so."""
+    """Return ids of the kernels in the bundle, and of what they came from: sources are named so."""
     if not bundle.is_file():
         return ()
     with ZipFile(bundle) as packed:
