@@ -53,13 +53,13 @@ starter-claims: $(READY)  ## the same from its own measured kernels, with those 
 	@$(BIN)/rag-kernels archive import rag_kernels/retrieval/starter.zip --trust-bundle --archive build/starter
 	@$(pack_starter)
 
-# What was confirmed, and as claims the kernels of kernels/hopper.
+# What was confirmed, and as claims the kernels of examples/hopper.
 define pack_starter
 rm -rf build/claims build/measured.zip build/starter.zip; set -e; \
 $(BIN)/rag-kernels archive export build/measured.zip --archive build/starter --trust confirmed \
   --licence Apache-2.0 --attribution "rag-kernels, offline writer"; \
 $(BIN)/rag-kernels archive import build/measured.zip --trust-bundle --archive build/claims; \
-$(BIN)/rag-kernels archive import --from folder kernels/hopper --archive build/claims; \
+$(BIN)/rag-kernels archive import --from folder examples/hopper --archive build/claims; \
 $(BIN)/rag-kernels archive functionalize --archive build/claims; \
 $(BIN)/rag-kernels archive export build/starter.zip --archive build/claims --trust claimed; \
 mv build/starter.zip rag_kernels/retrieval/starter.zip

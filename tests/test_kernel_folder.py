@@ -1,4 +1,4 @@
-"""A folder of problems with their kernels beside them comes in as claims; the starter archive has kernels/hopper."""
+"""A folder of problems with their kernels beside them comes in as claims; the starter archive has examples/hopper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rag_kernels.ingest.importers.protocol import ImportRefused
 from rag_kernels.ingest.importers.take import functionalize_imported
 from rag_kernels.retrieval.starter import BUNDLE
 
-HOPPER = Path(__file__).parents[1] / "kernels" / "hopper"
+HOPPER = Path(__file__).parents[1] / "examples" / "hopper"
 CPP = """#include "rag_kernel.h"
 void run(rk::Tensor<const float> x, rk::Tensor<const float> weight, rk::Tensor<float> out) {}
 RK_EXPORT(forward, run)
