@@ -16,8 +16,9 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.cli import app
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
+from rag_kernels.export.check import check_package
 from rag_kernels.export.hf_kernels import write_hf_kernels
-from rag_kernels.export.packages import export_kernel
+from rag_kernels.export.packages import PACKAGES, export_kernel, packages_of, write_package
 from rag_kernels.export.torch_op_package import write_torch_op
 
 
@@ -100,3 +101,36 @@ def test_the_command_writes_archived_kernels(tanh: Attempt, tmp_path: Path, monk
         assert done.exit_code == 0 and name in done.stdout and (tmp_path / name).exists(), done.output
     again = CliRunner().invoke(app, [*command, "torch-op"])
     assert again.exit_code != 0 and "is there already" in str(again.exception)
+
+
+def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_path: Path) -> None:
+    for form in packages_of(tanh.candidate):
+        place = tmp_path / f"{form}{PACKAGES[form].suffix}"
+        written = write_package(tanh, form, tmp_path if form == "wheel" else place)
+        checked = check_package(written)
+        assert (checked.form, checked.attempt) == (form, tanh)
+        assert (checked.other_texts, checked.other_libraries) == ((), ()), form
+        if written.suffix == ".py":
+            written.write_text(written.read_text().replace("std::tanh", "std::tan"))
+            assert check_package(written).other_texts == (written.name,)
+        elif form == "torch-op":
+            (written / "scaled_tanh" / "kernel.cpp").write_text("// another\n")
+            (written / "scaled_tanh" / "kernel.so").write_bytes(b"another")
+            checked = check_package(written)
+            assert checked.other_texts == ("scaled_tanh/kernel.cpp",)
+            assert checked.other_libraries == ("scaled_tanh/kernel.so",)
+    (tmp_path / "none.py").write_text("x = 1\n")
+    with pytest.raises(ProblemError, match="holds no evidence"):
+        check_package(tmp_path / "none.py")
+
+
+def test_verify_judges_a_package_again(
+    tanh: Attempt, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAG_KERNELS_CACHE", str(home / "cache"))
+    written = write_package(tanh, "gpu-mode", tmp_path / "made.py")
+    done = CliRunner().invoke(app, ["verify", str(written), "--no-confirm"])
+    assert done.exit_code == 0 and "It passes here" in done.stdout, done.output
+    written.write_text(written.read_text().replace("std::tanh", "std::tan"))
+    done = CliRunner().invoke(app, ["verify", str(written), "--no-confirm"])
+    assert done.exit_code == 1 and "made.py is not what its evidence says" in done.stdout, done.output

@@ -30,6 +30,7 @@ from rag_kernels.cli import (
     report,
     sample,
     search,
+    verify,
     zoo,
 )
 from rag_kernels.cli.common import emit, start_logging
@@ -53,6 +54,7 @@ app.command("functionalize", short_help="Show problems as calls.")(functionalize
 app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
 app.command("sample", short_help="Write candidates, judge elsewhere.")(sample.sample)
 app.command("export", short_help="Write an archived kernel for others.")(export.export)
+app.command("verify", short_help="Judge an exported package again.")(verify.verify)
 app.command("search", short_help="Find archived kernels.")(search.search)
 app.command("grow", short_help="Generate for many problems.")(grow.grow)
 app.command("report", short_help="pass@k, fast_p and fast_p@k.")(report.report)

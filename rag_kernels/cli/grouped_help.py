@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 GROUPS = {
     "Write kernels": ("generate", "grow", "sample"),
-    "Judge your own": ("check", "functionalize", "eval"),
+    "Judge your own": ("check", "functionalize", "eval", "verify"),
     "Look": ("search", "archive", "app", "report", "export"),
     "For agents": ("mcp", "agent-setup"),
     "Measure the tool": ("replay", "ablate", "zoo", "mutate"),

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from base64 import b64encode
 from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.build.compile import toolchain
+from rag_kernels.eval.errors import MachineError
 from rag_kernels.export.card import Licence
 from rag_kernels.export.portable import header, machine, portable_library
 from rag_kernels.export.torch_op_package import LIBRARY, content_of, name_of
@@ -75,8 +78,16 @@ def _variant(backend: str) -> str:
     import tvm_ffi
 
     version = "".join(tvm_ffi.__version__.split(".")[:2])
-    device = backend if backend == "cpu" else f"cu{str(torch.version.cuda).replace('.', '')}"
+    device = backend if backend == "cpu" else f"cu{(torch.version.cuda or _of_nvcc()).replace('.', '')}"
     return f"tvm-ffi{version}-{device}-{machine()}-linux"
+
+
+def _of_nvcc() -> str:
+    """Return the compiler's CUDA where torch has none: what was built is for that one."""
+    found = re.search(r"cuda_(\d+\.\d+)", toolchain().version)
+    if found is None:
+        raise MachineError("The CUDA version of nvcc is not known here: export the kernel where torch has CUDA.")
+    return found[1]
 
 
 def _metadata(attempt: Attempt, module: str, licence: str, place: Path) -> str:

@@ -1,0 +1,89 @@
+"""Whether an exported package holds what its evidence speaks of: it is written anew from the evidence, and compared.
+
+Comes in: a file or folder that `export` wrote. Goes out: the evidence, and the names of files that are other ones.
+Nothing of the package is imported or run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import BadZipFile, ZipFile
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.errors import ProblemError
+from rag_kernels.export.evidence import of_package
+from rag_kernels.export.packages import PACKAGES, write_package
+
+TEXTS = frozenset({".py", ".cpp", ".cu", ".h", ".json", ".toml"})
+# What holds a licence, which evidence does not know, or the digests of such files.
+TOLD = frozenset({"card.json", "metadata.json", "build.toml", "workload.jsonl", "trace.jsonl"})
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A package: its evidence, the texts that are not as its evidence has them, and libraries of other bytes."""
+
+    form: str
+    attempt: Attempt
+    other_texts: tuple[str, ...]
+    other_libraries: tuple[str, ...]  # another compiler makes other bytes of the same source
+
+
+def check_package(place: Path) -> Checked:
+    """Compare a package with what its evidence would be written as; raises ProblemError where it holds none."""
+    if not place.exists():
+        raise ProblemError(f"{place} is not there: name a file or folder that `rag-kernels export` wrote.")
+    with TemporaryDirectory(prefix="rag-kernels-") as scratch, _opened(place, Path(scratch) / "given") as given:
+        form, attempt = of_package(given)
+        if form not in PACKAGES:
+            raise ProblemError(f"{place} is of the form {form!r}, which this version does not know.")
+        made = Path(scratch) / "made"
+        made.mkdir()
+        suffix = PACKAGES[form].suffix
+        written = write_package(attempt, form, made if form == "wheel" else made / f"anew{suffix}")
+        with _opened(written, Path(scratch) / "unpacked") as wanted:
+            texts, libraries = _differing(given, wanted)
+    return Checked(form, attempt, texts, libraries)
+
+
+@contextmanager
+def _opened(place: Path, scratch: Path) -> Iterator[Path]:
+    """Give the folder of a wheel's files, or the place itself."""
+    if place.suffix != ".whl":
+        yield place
+        return
+    try:
+        with ZipFile(place) as wheel:
+            wheel.extractall(scratch)
+    except BadZipFile as error:
+        raise ProblemError(f"{place} is no wheel ({error}).") from error
+    yield scratch
+
+
+def _differing(given: Path, wanted: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if given.is_file():
+        same = _without_card(given.read_text()) == _without_card(wanted.read_text())
+        return (() if same else (given.name,)), ()
+    theirs, ours = _files(given), _files(wanted)
+    texts = [n for n in theirs.keys() | ours.keys() if Path(n).suffix in TEXTS and Path(n).name not in TOLD]
+    other = [name for name in sorted(texts) if theirs.get(name) != ours.get(name)]
+    libraries = [n for n in sorted(theirs) if n.endswith(".so") and theirs[n] != ours.get(n)]
+    return tuple(other), tuple(libraries)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+
+
+def _without_card(text: str) -> str:
+    """Return a file without the comments at its end, which hold the card."""
+    return re.sub(r"(\n#[^\n]*)+\s*\Z", "", text.rstrip())

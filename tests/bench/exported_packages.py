@@ -1,0 +1,422 @@
+"""Takes kernels through every format of `rag-kernels export`, and each through its peer's own loader.
+
+    python tests/bench/exported_packages.py write ARCHIVE FOLDER KERNEL...   # anywhere
+    python tests/bench/exported_packages.py check FOLDER [--jobs N]         # where the kernels' device is
+
+`check` prints for every kernel and format whether its numbers are those of the problem's own module, and its time over
+that of the bare kernel on the same clock (medians of calls with cold caches, in turn). A peer that is not installed is
+said. SOL_EXECBENCH, KERNELBENCH and GPU_MODE name folders with those projects' sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+FORMS = (
+    "module standalone torch-op wheel hf-kernels flashinfer-bench sol-execbench gpu-mode kernelbench"
+).split()  # fmt: skip
+CALLS = 40
+COLD_BYTES = 1 << 30
+
+
+def write(archive: str, folder: Path, kernels: Sequence[str]) -> None:
+    """Write the kernels in every format that takes them, and what `check` needs to call them."""
+    from rag_kernels.archive.store import open_archive
+    from rag_kernels.eval.errors import RagKernelsError
+    from rag_kernels.export.evidence import evidence
+    from rag_kernels.export.module_file import compiled_of
+    from rag_kernels.export.packages import PACKAGES, write_package
+
+    store = open_archive(archive)
+    for kernel in kernels:
+        attempt = evidence(store, kernel)
+        place = folder / attempt.candidate.id
+        place.mkdir(parents=True)
+        for form in FORMS:
+            out = place / form / (f"made{PACKAGES[form].suffix}" if PACKAGES[form].suffix == ".py" else "made")
+            out.parent.mkdir()
+            try:
+                write_package(attempt, form, out.parent if form == "wheel" else out)
+            except RagKernelsError as error:
+                (out.parent / "refused").write_text(str(error))
+        made = compiled_of(attempt)
+        arguments = [(a.role, a.path) for a in made.served.arguments]
+        told = {"arguments": arguments, "name": attempt.problem.problem.name, "backend": made.backend}
+        (place / "call.json").write_text(
+            json.dumps(told | {"judged_us": attempt.judged.verdict.measurement.candidate_us})
+        )  # type: ignore[union-attr]
+        print(place, *(p.name for p in sorted(place.iterdir())))
+
+
+class Case:
+    """One kernel with its problem's module, inputs, and the arguments of the functional call."""
+
+    def __init__(self, place: Path) -> None:
+        import torch
+        from torch.utils import _pytree as pytree
+
+        self.place, self.told = place, json.loads((place / "call.json").read_text())
+        self.device = self.told["backend"]
+        self.file = module_of(place / "standalone" / "made.py", f"problem_{place.name}")
+        torch.manual_seed(0)
+        self.init = self.file.get_init_inputs()
+        self.model = self.file.Model(*self.init).to(self.device)
+        self.inputs = pytree.tree_map(
+            lambda v: v.to(self.device) if isinstance(v, torch.Tensor) else v, self.file.get_inputs()
+        )
+        leaves = pytree.tree_leaves(tuple(self.inputs))
+        self.values = [
+            leaves[int(p)] if r in ("input", "scalar") else at(self.model, p) for r, p in self.told["arguments"]
+        ]
+
+    def module(self, file: Any) -> Any:
+        made = file.ModelNew(*self.init).to(self.device)
+        made.load_state_dict(self.model.state_dict(), strict=False)
+        return lambda: made(*self.inputs)
+
+
+def at(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = module[int(part)] if isinstance(module, list | tuple) else getattr(module, part)
+    return module
+
+
+def module_of(file: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def package_of(folder: Path) -> Any:
+    """Import the one package of a folder, also where one of its name was imported from another."""
+    [init] = folder.glob("*/__init__.py")
+    name = init.parent.name
+    for known in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+        del sys.modules[known]
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+    return getattr(module, module.__all__[0])
+
+
+def call_of(form: str, case: Case) -> tuple[Callable[[], Any], str]:
+    """Return a call of the kernel in a format, by its peer's loader, and what else the peer says."""
+    place = case.place / form
+    return globals()[f"by_{form.replace('-', '_')}"](place, case)
+
+
+def by_module(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    call = case.module(module_of(place / "made.py", f"module_{case.place.name}"))
+    return call, ""
+
+
+def by_standalone(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    return case.module(case.file), ""
+
+
+def by_torch_op(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    call = package_of(place / "made")
+    return (lambda: call(*case.values)), ""
+
+
+def by_wheel(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    [wheel] = place.glob("*.whl")
+    target = place / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
+    if not target.exists():
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(done.stderr[-400:])
+            ZipFile(wheel).extractall(target)
+    call = package_of(target)
+    return (lambda: call(*case.values)), "pip" if list(target.glob("*.dist-info/INSTALLER")) else "unzipped"
+
+
+def by_hf_kernels(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    from kernels import get_local_kernel
+
+    loaded = get_local_kernel(place / "made")
+    call = getattr(loaded, loaded.__all__[0])
+    return (lambda: call(*case.values)), "get_local_kernel"
+
+
+def by_flashinfer_bench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    os.environ.setdefault("TVM_FFI_CUDA_ARCH_LIST", "9.0a")
+    from flashinfer_bench import TraceSet, apply, enable_apply
+    from flashinfer_bench.apply import ApplyConfig
+
+    data = TraceSet.from_path(str(place / "made"))
+    [name] = data.definitions
+    enable_apply(str(place / "made"), ApplyConfig(on_miss_policy="use_def_best"))
+    return (lambda: apply(name, args=tuple(case.values))), "apply"
+
+
+def by_sol_execbench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    import torch
+    from torch.utils import cpp_extension
+
+    target = place / "staged"
+    target.mkdir(exist_ok=True)
+    solution = json.loads((place / "made" / "solution.json").read_text())
+    for source in solution["sources"]:
+        (target / source["path"]).write_text(source["content"])
+    options = solution["spec"]["compile_options"]
+    built = cpp_extension.load(  # as its build_ext.py does
+        f"sol_{case.place.name}",
+        [str(p) for p in target.iterdir() if p.suffix in (".cu", ".cpp")],
+        extra_cflags=options["cflags"],
+        extra_cuda_cflags=["-gencode=arch=compute_90a,code=sm_90a", *options["cuda_cflags"]],
+        extra_ldflags=options["ld_flags"],
+        extra_include_paths=[str(target)],
+        build_directory=str(target),
+    )
+    outputs = [torch.empty_like(v) for v in tensors(case.model(*case.inputs))]
+
+    def call() -> Any:
+        built.run(*case.values, *outputs)
+        return tuple(outputs)
+
+    return call, sol_driver(place)
+
+
+def sol_driver(place: Path) -> str:
+    """Run SOL-ExecBench's own driver, where its sources are at hand."""
+    if "SOL_EXECBENCH" not in os.environ:
+        return "its build, without its driver"
+    code = f"""
+import sys, json, subprocess
+from pathlib import Path
+sys.path.insert(0, {os.environ["SOL_EXECBENCH"]!r})
+from sol_execbench.core import BenchmarkConfig, Definition, Solution, Workload
+from sol_execbench.driver.problem_packager import ProblemPackager
+place = Path({str(place / "made")!r})
+read = lambda kind, name: kind(**json.loads((place / name).read_text()))
+packager = ProblemPackager(read(Definition, "definition.json"), [read(Workload, "workload.jsonl")],
+                           read(Solution, "solution.json"), BenchmarkConfig(), place.parent / "driven", True)
+for command in (packager.compile()[0], packager.execute()):
+    done = subprocess.run([sys.executable, *command[1:]], cwd=place.parent / "driven", capture_output=True, text=True)
+    print(done.stderr[-1500:], file=sys.stderr)
+[trace] = packager.convert_stdout_to_traces(done.stdout)
+print("RESULT", trace.evaluation.status.value, trace.evaluation.performance)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["SOL_EXECBENCH"], os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=100
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    return told[0] if told else f"its driver: {done.stderr.strip()[-300:]}"
+
+
+def by_gpu_mode(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    import types
+
+    sys.modules["task"] = types.ModuleType("task")
+    sys.modules["task"].input_t = sys.modules["task"].output_t = object  # type: ignore[attr-defined]
+    made = module_of(place / "made.py", f"gpu_mode_{case.place.name}")
+    data = tuple(case.values)
+    return (lambda: made.custom_kernel(data)), gpu_mode_evaluator(place)
+
+
+REFERENCE = """
+import importlib.util, sys, torch
+spec = importlib.util.spec_from_file_location("bench", {script!r})
+bench = sys.modules["bench"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(bench)
+from pathlib import Path
+case = bench.Case(Path({place!r}))
+def generate_input(seed):
+    return tuple(case.values)
+def check_implementation(data, output):
+    with torch.no_grad():
+        good = bench.close(output, case.model(*case.inputs))
+    return good == "", good
+"""
+
+
+def gpu_mode_evaluator(place: Path) -> str:
+    """Run GPU MODE's own eval.py on a problem of its form, where its sources are at hand."""
+    if "GPU_MODE" not in os.environ:
+        return "without eval.py"
+    target = place / "evaluated"
+    target.mkdir(exist_ok=True)
+    for name in ("eval.py", "utils.py"):
+        shutil.copy(Path(os.environ["GPU_MODE"]) / name, target / name)
+    shutil.copy(place / "made.py", target / "submission.py")
+    (target / "task.py").write_text("input_t = output_t = object\nTestSpec = dict\n")
+    (target / "reference.py").write_text(
+        REFERENCE.format(script=str(Path(__file__).resolve()), place=str(place.parent))
+    )
+    (target / "tests.txt").write_text("seed: 1\n")
+    reading, writing = os.pipe()
+    env = {**os.environ, "POPCORN_FD": str(writing)}
+    command = [sys.executable, "eval.py", "test", "tests.txt"]
+    done = subprocess.run(
+        command, cwd=target, env=env, pass_fds=[writing], capture_output=True, text=True, check=False, timeout=100
+    )
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        lines = told.read().splitlines()
+    return f"eval.py: {lines[-1]}" if lines else f"eval.py: {done.stderr.strip()[-300:]}"
+
+
+def by_kernelbench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+    call = case.module(module_of(place / "made.py", f"kernelbench_{case.place.name}"))
+    if "KERNELBENCH" not in os.environ:
+        return call, "without its evaluator"
+    sys.path.insert(0, os.environ["KERNELBENCH"])
+    from kernelbench.eval import eval_kernel_against_ref
+
+    reference = (case.place / "standalone" / "made.py").read_text().partition("# ---- the runtime")[0]
+    result = eval_kernel_against_ref(
+        reference, (place / "made.py").read_text(), num_correct_trials=2, num_perf_trials=20, measure_performance=True
+    )
+    return call, f"evaluator: correct={result.correctness} {result.runtime} {str(result.metadata)[-200:]}"
+
+
+def tensors(result: Any) -> list[Any]:
+    from torch.utils import _pytree as pytree
+
+    return list(pytree.tree_leaves(result))
+
+
+def close(found: Any, wanted: Any) -> str:
+    """Return how far results are apart, or "" where they are alike."""
+    import torch
+
+    try:
+        torch.testing.assert_close(tensors(found), tensors(wanted), rtol=1e-3, atol=1e-4)
+    except AssertionError as error:
+        return " ".join(str(error).split())[:160]
+    return ""
+
+
+def medians_us(calls: dict[str, Callable[[], Any]], device: str) -> dict[str, float]:
+    """Return the median time of each call with cold caches; calls take turns."""
+    import torch
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    cold = torch.empty(COLD_BYTES // 4, device=device) if device == "cuda" else torch.empty(1 << 24)
+    for turn in range(CALLS + 3):
+        for name, call in calls.items():
+            cold.zero_()
+            if device == "cuda":
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                call()
+                end.record()
+                torch.cuda.synchronize()
+                took = start.elapsed_time(end) * 1e3
+            else:
+                began = time.perf_counter()
+                call()
+                took = (time.perf_counter() - began) * 1e6
+            if turn >= 3:
+                times[name].append(took)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def check(place: Path, forms: Sequence[str], *, timed: bool) -> None:
+    """Load one kernel in these formats; compare, and time."""
+    import torch
+
+    os.environ.setdefault("FIB_CACHE_PATH", str(place / "fib"))
+    case = Case(place)
+    device = torch.cuda.get_device_name() if case.device == "cuda" else "CPU"
+    with torch.no_grad():
+        wanted, calls, told = case.model(*case.inputs), {}, {}
+        compiled = case.file.COMPILED
+        sizes = compiled.served.sizes_made(case.values)
+        calls["bare kernel"] = lambda: compiled.run(case.values, sizes)
+        for form in forms:
+            refused = place / form / "refused"
+            if refused.exists():
+                told[form] = f"refused: {refused.read_text()}"
+                continue
+            try:
+                began = time.perf_counter()
+                calls[form], said = call_of(form, case)
+                wrong = close(calls[form](), wanted)
+                told[form] = f"{wrong or 'right'}; {said}; loaded in {time.perf_counter() - began:.1f} s"
+            except Exception as error:  # whatever a peer raises
+                calls.pop(form, None)
+                told[form] = f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}"
+        times = medians_us(calls, case.device) if timed else {}
+    print(f"{case.told['name']} {place.name} on {device}; the judge's time: {case.told['judged_us']:.1f} us")
+    bare = times.get("bare kernel", 0.0)
+    for name in ["bare kernel", *forms]:
+        share = f"{times[name]:9.1f} us {times[name] / bare:6.3f}" if name in times else " " * 19
+        print(f"  {name:17} {share}  {told.get(name, '')}", flush=True)
+
+
+def check_all(folder: Path, jobs: int) -> None:
+    """Build everything at once, then time one kernel after another."""
+    places = sorted(p.parent for p in folder.glob("*/call.json"))
+    command = [sys.executable, __file__, "one"]
+    quick = {**os.environ, "MAX_JOBS": "2"}
+    for name in ("SOL_EXECBENCH", "GPU_MODE", "KERNELBENCH"):
+        quick.pop(name, None)
+
+    def build(one: tuple[Path, str]) -> None:
+        done = subprocess.run(
+            [*command, str(one[0]), "--forms", one[1], "--untimed"],
+            env=quick,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        (one[0] / one[1] / "build.log").write_text(done.stdout + done.stderr)
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(build, [(place, form) for place in places for form in FORMS]))
+    print(f"built in {time.perf_counter() - began:.0f} s", flush=True)
+    for place in places:
+        subprocess.run([*command, str(place), "--forms", *FORMS], check=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    commands = parser.add_subparsers(dest="command", required=True)
+    writing = commands.add_parser("write")
+    (
+        writing.add_argument("archive"),
+        writing.add_argument("folder", type=Path),
+        writing.add_argument("kernels", nargs="+"),
+    )
+    checking = commands.add_parser("check")
+    checking.add_argument("folder", type=Path), checking.add_argument("--jobs", type=int, default=2)
+    one = commands.add_parser("one")
+    (
+        one.add_argument("place", type=Path),
+        one.add_argument("--forms", nargs="+"),
+        one.add_argument("--untimed", action="store_true"),
+    )
+    asked = parser.parse_args()
+    if asked.command == "write":
+        write(asked.archive, asked.folder, asked.kernels)
+    elif asked.command == "check":
+        check_all(asked.folder.resolve(), asked.jobs)
+    else:
+        check(asked.place.resolve(), asked.forms, timed=not asked.untimed)
+
+
+if __name__ == "__main__":
+    main()
