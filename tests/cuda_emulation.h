@@ -78,11 +78,12 @@ struct Barrier {
     }
   }
 };
-struct Barriers {  // of a block and of its warps
+struct Barriers {  // of a block, of its warps and of its warpgroups
   Barrier all;
-  std::vector<Barrier> warps;
+  std::vector<Barrier> warps, groups;
   explicit Barriers(unsigned threads) : all{threads} {
     for (unsigned t = 0; t < threads; t += 32) warps.push_back({std::min(32u, threads - t)});
+    for (unsigned t = 0; t < threads; t += 128) groups.push_back({std::min(128u, threads - t)});
   }
 };
 inline unsigned in_block() { return threadIdx.x + (threadIdx.y + threadIdx.z * blockDim.y) * blockDim.x; }
@@ -113,7 +114,7 @@ inline void close_copies() {}
 inline void await_copies(int later) { if (later < 0) std::abort(); }  // for one that was not made
 inline void post(ulonglong2* to, ulonglong2 v) { *to = v; }
 inline ulonglong2 posted(const ulonglong2* at) { return let_others(), *at; }
-inline __align__(1024) float shared[64 * 1024];  // dynamic shared memory
+inline __align__(1024) float shared_of[8][64 * 1024];  // dynamic shared memory
 template <class T> T shuffle(T v, unsigned lane) {
   static T shown_of[8][1024];
   T* shown = shown_of[resident_block()];
@@ -136,7 +137,7 @@ inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4);
 
 // mma.sync m16n8k8 on TF32, with the layout of fragments that PTX documents: every thread shows its part, waits, and
 // sums what its results need. Tensor cores cut the 13 lowest bits of each factor off.
-inline void emulate_multiply(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {
+inline void emulate_multiply_tf32(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {
   static float all_a[1024][4], all_b[1024][2];
   const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4, q = me % 4;
   for (int i = 0; i < 4; ++i) all_a[me][i] = __uint_as_float(a[i] & 0xffffe000u);
@@ -154,6 +155,7 @@ typedef void* cudaStream_t;
 typedef int cudaMemPool_t;
 enum {
   cudaSuccess, cudaMemPoolAttrReleaseThreshold, cudaDevAttrMultiProcessorCount,
+  cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor,
   cudaFuncAttributeMaxDynamicSharedMemorySize,
   cudaLaunchAttributeCooperative, cudaLaunchAttributeClusterDimension
 };
@@ -162,7 +164,11 @@ inline int cudaDeviceGetDefaultMemPool(int*, int) { return cudaSuccess; }
 inline int cudaMemPoolSetAttribute(int, int, void*) { return cudaSuccess; }
 inline int cudaMallocAsync(void** p, size_t n, cudaStream_t) { return !(*p = std::aligned_alloc(256, (n + 255) / 256 * 256)); }
 inline int cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t) { return std::memset(p, v, n), cudaSuccess; }
-inline int cudaDeviceGetAttribute(int* v, int, int) { return *v = 8, cudaSuccess; }  // processors
+inline int cudaDeviceGetAttribute(int* v, int which, int) {
+  return *v = which == cudaDevAttrComputeCapabilityMajor ? 9 : which == cudaDevAttrComputeCapabilityMinor ? 0 : 8, cudaSuccess;
+}
+struct cudaFuncAttributes { size_t sharedSizeBytes; };
+inline int cudaFuncGetAttributes(cudaFuncAttributes* found, const void*) { return found->sharedSizeBytes = 1, cudaSuccess; }
 template <class F> int cudaFuncSetAttribute(F, int, int) { return cudaSuccess; }
 inline int cudaFreeAsync(void* p, cudaStream_t) { std::free(p); return cudaSuccess; }
 

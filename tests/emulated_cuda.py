@@ -12,7 +12,10 @@ from support import generated_kernels as numbers
 
 from rag_kernels.eval.build.compile import made_once, toolchain
 
-HEADERS = [numbers.ROOT / "tests" / "cuda_emulation.h", numbers.ROOT / "eval" / "include" / "rag_kernel.h"]
+TESTS = numbers.ROOT / "tests"
+RAG_KERNEL = numbers.ROOT / "eval" / "include" / "rag_kernel.h"
+HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h"]
+ELEMENTS = {"bfloat16": "rk::bf16", "float16": "rk::f16", "tf32": "float"}
 FLAGS = f"-O1 -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
 
 
@@ -21,13 +24,20 @@ def build_emulated(source: str, folder: Path) -> Any:
     text, library = folder / "k.cpp", folder / "k.so"
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), \w+, stream>>>\((.*?)\);"
     source = re.sub(r"#include <cuda_(runtime|bf16|fp16)\.h>", "", source)
-    source = source.replace("extern __shared__ float shared[];", "")
+    source = source.replace("extern __shared__ float shared[];", "auto& shared = shared_of[resident_block()];")
     source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
     held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"
     source = source.replace("extern __shared__ float4 held[];", held)
     shared = r"__shared__ (?:__align__\(\d+\) )?(\w+) (\w+)((?:\[[^\]]*\])*);"
     source = re.sub(shared, r"static \1 \2_of[8]\3; auto& \2 = \2_of[resident_block()];", source)
-    text.write_text(re.sub(r"asm\(\"mma.*?\);", "emulate_multiply(sums, a, b);", source, flags=re.DOTALL))
+    products = "".join(
+        f"template <int L, int R, class... A> void wgmma_64x{n}_{kind}(float (&sums)[{int(n) // 2}], A... arguments) {{"
+        f" wgmma<{ELEMENTS[kind]}, L, R>(sums, arguments...); }}\n"
+        for n, kind in sorted(set(re.findall(r"wgmma_64x(\d+)_([a-z0-9]+)<", source)))
+    )
+    source = f"{products}#line 1\n{source}"
+    product = r"asm\(\"mma\.sync\.aligned\.m16n8k\d+\.row\.col\.f32\.(\w+)\..*?\);"
+    text.write_text(re.sub(product, r"emulate_multiply_\1(sums, a, b);", source, flags=re.DOTALL))
     common = "".join(f'#include "{header}"\n' for header in HEADERS)
     common += "using __nv_bfloat16 = rk::bf16;\nusing __half = rk::f16;\n"
     texts = [header.read_text() for header in HEADERS]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
-from support.generated_kernels import Case, functional, worst_ratio
+from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
@@ -100,11 +99,6 @@ CASES = {
     ),
 }
 C_TYPES = {"bfloat16": "__nv_bfloat16", "float16": "__half"}
-
-
-def halved(case: Case, dtype: str) -> Case:
-    x, y = (t if "randint" in t else f"({t}).to(torch.{dtype})" for t in (case.x, case.y))
-    return dataclasses.replace(case, x=x, y=y, init=f"{case.init}; self.to(torch.{dtype})")
 
 
 @pytest.mark.parametrize("dtype", C_TYPES)

@@ -10,7 +10,7 @@ from emulated_cuda import build_emulated
 from support import deep_cases as deep
 from support import generated_kernels as numbers
 from support import product_cases as products
-from support.generated_kernels import Case, functional, worst_ratio
+from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
@@ -22,7 +22,8 @@ SHARED = {
     "odd": Case("return x.softmax(-1) + y", "torch.randn(4, 40001)", "torch.randn(1)"),
 }
 MANY = {"sums": deep.MANY_SUMS, "residual": deep.RESIDUAL, "bottlenecks": deep.BOTTLENECKS, **SHARED}
-CASES = numbers.CASES | products.CASES | MANY
+HALVES = {"matrices_16": halved(products.CASES["matrices"], "bfloat16")}
+CASES = numbers.CASES | products.CASES | MANY | HALVES
 PARAMETERS = (
     CpuParameters(products=2),
     CudaParameters(products=2),
@@ -30,7 +31,7 @@ PARAMETERS = (
     CudaParameters(products=2, sharing=0),
 )
 TYPE = (
-    r"(?:bool|int|unsigned|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|"
+    r"(?:bool|int|unsigned|CUtensorMap|uint64_t|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|"
     r"Pack<\w+, \d>)"
 )
 FIRST = re.compile(rf"\b{TYPE}(?:\s*[*&]\s*|\s+)(?:const\s+)?(?:__restrict__\s+)?(\w+)(?=\s*[=\[;(,){{])")

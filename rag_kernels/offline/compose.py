@@ -36,6 +36,7 @@ from rag_kernels.offline.ir.parameters import Number
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.lower import Library, Lowered, Lowering
 from rag_kernels.offline.lowering.rules_product import product_rules
+from rag_kernels.offline.tuning import END as PARAMETERS_END
 from rag_kernels.offline.tuning import Parameters
 
 
@@ -118,10 +119,9 @@ def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
     for variant in choices(start):
         plan = write(fp, variant)
         if plan:
-            plain = isinstance(variant, CudaParameters) and not variant.tensor and "product" in plan.schedules
-            form = (plan.library, plain, "attention" in plan.schedules)
-            if form not in seen:
-                seen.add(form)
+            body = "".join(line for line in plan.candidate.source.splitlines() if not line.endswith(PARAMETERS_END))
+            if (plan.library, body) not in seen:
+                seen.add((plan.library, body))
                 yield plan
 
 

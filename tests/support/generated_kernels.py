@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -167,6 +168,12 @@ CASES = {
         "torch.randn(32, 32)",
     ),
 }
+
+
+def halved(case: Case, dtype: str) -> Case:
+    """The same case in another dtype: inputs and the module, but for indices."""
+    x, y = (t if "randint" in t else f"({t}).to(torch.{dtype})" for t in (case.x, case.y))
+    return dataclasses.replace(case, x=x, y=y, init=f"{case.init}; self.to(torch.{dtype})")
 
 
 def functional(name: str, case: Case) -> FunctionalProblem:

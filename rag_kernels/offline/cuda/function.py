@@ -11,7 +11,7 @@ import re
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda import gemm_tensor_core_text, gemm_text
+from rag_kernels.offline.cuda import gemm_tensor_core_text, gemm_text, gemm_wgmma_text, hopper
 from rag_kernels.offline.cuda.block_text import HEAD, LAUNCH, TEAMS
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
 from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
@@ -26,7 +26,8 @@ def constants(p: CudaParameters) -> str:
     """Return the declarations that state the tuning parameters in a source, and the text that every source needs."""
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
-        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHARING = {p.sharing};  // tuning parameters\n"
+        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHAPE = {p.shape}, CLUSTERS = {p.cluster}, "
+        f"TURNS = {p.turns}, SHARING = {p.sharing};  // tuning parameters\n"
         f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
         f"{TEAMS}{LAUNCH}"
     )
@@ -34,7 +35,14 @@ def constants(p: CudaParameters) -> str:
 
 def parts_used(bodies: str) -> str:
     """Return the fixed text that these functions need for products and for rows shared by blocks."""
-    tensor = gemm_tensor_core_text.HEAD if "put_quad(" in bodies else ""
+    tensor = gemm_tensor_core_text.HEAD if "finish(" in bodies else ""
+    one = sorted(set(re.findall(r"multiply_([a-z]\w+)\(sums", bodies)))
+    tensor += "".join(gemm_tensor_core_text.one_product(numbers) for numbers in one)
+    if "tma_map<" in bodies:
+        ranks = sorted({int(rank) for rank in re.findall(r"tma_map<(\d)>", bodies)})
+        made = sorted(set(re.findall(r"wgmma_64x(\d+)_(\w+)<", bodies)))
+        tensor += hopper.device_text(tuple(ranks)) + hopper.HOST + gemm_wgmma_text.HOST
+        tensor += "".join(hopper.wgmma_text(int(columns), numbers) for columns, numbers in made)
     teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
     return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams
 
@@ -62,6 +70,13 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
         name, kernel = f"{function.name}_{number}", CudaRegion.of(region, function, sizes, parameters)
         product = kernel.product(name, function)
         launch = kept(name, *(product or kernel.text(name, function)))
+        copied = kernel.hopper_product(f"{name}_tma", function) if product else None
+        if copied:
+            text, other, condition = copied
+            found = [f"static const bool built = tma_built((const void*){name}_tma);", f"if ({condition}) {{"]
+            other = kept(f"{name}_tma", text, [*found, *indent(other), "} else {", *indent(launch), "}"])
+            launches += ["{", *indent(other), "}"]
+            continue
         multi_block = None if product else multi_block_region(region, function, sizes, parameters)
         second = multi_block or (None if product else vectorized_region(region, function, sizes, parameters))
         if second:

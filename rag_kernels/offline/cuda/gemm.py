@@ -76,6 +76,11 @@ class Kernel:
         """Return the dynamic shared memory of a block in bytes, as C."""
         return "0"
 
+    @property
+    def vector_storage(self) -> str:
+        """Return the dtype of tensors of which a thread loads four neighbours at once."""
+        return "float32"
+
     def body(self) -> list[str]:
         """Return the statements of the kernel."""
         c, tile, kind = self.contraction, self.tile, self.kind
@@ -208,7 +213,7 @@ class Kernel:
         ):
             return None
         value = strip(side.value)
-        if not isinstance(value, ir.Load) or value.storage != "float32" or side.guards:
+        if not isinstance(value, ir.Load) or value.storage != self.vector_storage or side.guards:
             return None
         access = self.contraction.nest.accesses[value]
         return next(

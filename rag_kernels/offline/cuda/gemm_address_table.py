@@ -58,9 +58,9 @@ def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, 
     c, table = kernel.contraction, f"{name}_steps"
     scope = Scope()
     place = kernel.printer.place(side.loads[0], scope)
-    before = "right + 4 * COLUMNS * DEPTH"
+    before = "right + 2 * HALVES * COLUMNS * LINE"
     if name == "right" and left_stepped:
-        before = "left_steps + (depth + 31) / 32 * 32"
+        before = "left_steps + (depth + DEPTH - 1) / DEPTH * DEPTH"
     bits = [f"1 << {LANE}"]
     shifts, used = [], 0
     for guard in side.guards:
@@ -76,7 +76,7 @@ def steps_before(kernel: Kernel, side: Side, name: str, limit: str, deep: bool, 
         "};",
         f"int2* const {table} = (int2*)({before});",
         f"const int {name}_zero = {name}_at(0, 0);",
-        "for (int at = threadIdx.x; at < (depth + 31) / 32 * 32; at += T) {",
+        "for (int at = threadIdx.x; at < (depth + DEPTH - 1) / DEPTH * DEPTH; at += T) {",
         *indent(kernel.unflatten_depth("at")),
         f"  const int needed = {' | '.join(bits)};",
         f"  {table}[at] = at < depth ? make_int2({name}_at(0, at) - {name}_zero, needed) : make_int2(0, 1 << {NEVER});",

@@ -1,6 +1,7 @@
-"""Contractions in CUDA on tensor cores: products of fp32 as three TF32 products, by wgmma where the GPU has it.
+"""Contractions in CUDA on tensor cores, by wgmma where the GPU has it; factors come from wherever they lie.
 
-Comes in: a Contraction. Goes out: the kernel and its launch, as in `gemm.py`. Each factor is split into a high and a
+Comes in: a Contraction. Goes out: the kernel and its launch, as in `gemm.py`. Numbers of sixteen bits are multiplied as
+they are, fp32 as one TF32 product where that is allowed, else as three: each factor is split into a high and a
 low TF32 number, and the product of the low ones is left out, as in Ootomo & Yokota, "Recovering single precision
 accuracy from Tensor Cores", 2022. A block has 128 x 128 or 64 x 256 sums; each of its eight warps has 16 x 128. Both
 factors lie in shared memory as high and low halves in the layout that wgmma reads, in quads along the depth. Where
@@ -12,15 +13,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import Contraction, Side, guard_text
 from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.gemm import Kernel, Tile
 from rag_kernels.offline.cuda.gemm_address_table import ROOM, can_step, steps_before, steps_each
-from rag_kernels.offline.cuda.gemm_tensor_core_text import BEGIN, EPILOGUE, LOOP
+from rag_kernels.offline.cuda.gemm_tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF
+from rag_kernels.offline.ir.patterns import strip
 
-THREADS, DEPTH = 256, 32
+THREADS, LINE = 256, 32  # a line has so many words: 32 terms of fp32, or 64 of sixteen bits
 
 
 def serves(contraction: Contraction) -> bool:
@@ -32,13 +37,42 @@ def serves(contraction: Contraction) -> bool:
     )
 
 
+def numbers_of(contraction: Contraction, *, tf32: bool) -> str:
+    """Return the number format in which tensor cores take both factors in one pass, or "" if they need three."""
+    values = [strip(side.value) for side in (contraction.left, contraction.right)]
+    kinds = {v.storage if isinstance(v, ir.Load) else "" for v in values}
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    return kind if kind in HALF else "tf32" if tf32 else ""
+
+
 @dataclass(slots=True)
 class TensorKernel(Kernel):
-    """A kernel for a contraction on tensor cores."""
+    """A kernel for a contraction on tensor cores. `numbers` is their format, or empty for three TF32 products."""
+
+    numbers: str = ""
+
+    @property
+    def depth(self) -> int:
+        """Return the terms of one step."""
+        return 2 * LINE if self.numbers in HALF else LINE
+
+    @property
+    def halves(self) -> int:
+        """Return how many numbers stand for one."""
+        return 1 if self.numbers else 2
+
+    @property
+    def quad(self) -> str:
+        """Return the C type of four terms."""
+        return f"Four<{stored_type(self.numbers, 'cuda')}>" if self.numbers in HALF else "float4"
+
+    @property
+    def vector_storage(self) -> str:
+        return self.numbers if self.numbers in HALF else "float32"
 
     def __post_init__(self) -> None:
         rows = self.wanted or (64 if self.contraction.count(self.contraction.rows) <= 64 else 128)
-        self.tile = Tile(rows, THREADS * 64 // rows, DEPTH)
+        self.tile = Tile(rows, THREADS * 64 // rows, self.depth)
 
     @property
     def shared_bytes(self) -> str:
@@ -47,13 +81,15 @@ class TensorKernel(Kernel):
         It has two buffers of two halves of both tiles, room to begin at a multiple of 1024, and the tables of steps.
         """
         tables = sum(1 for side in (self.contraction.left, self.contraction.right) if self.stepped(side))
-        depth = f" + {8 * tables} * (({self.largest(self.contraction.depth)} + 31) / 32 * 32)" if tables else ""
+        step = self.depth
+        depth = f"(({self.largest(self.contraction.depth)} + {step - 1}) / {step} * {step})"
+        depth = f" + {8 * tables} * {depth}" if tables else ""
         return f"{self.tile_bytes}{depth}"
 
     @property
     def tile_bytes(self) -> int:
         """Return the bytes of both buffers, without tables."""
-        return 16 * DEPTH * (self.tile.rows + self.tile.columns) + 1024
+        return 8 * self.halves * LINE * (self.tile.rows + self.tile.columns) + 1024
 
     @property
     def times(self) -> str:
@@ -68,10 +104,11 @@ class TensorKernel(Kernel):
         left = self.quads(c.left, "left", "row0", tile.rows)
         right = self.quads(c.right, "right", "column0", tile.columns)
         lines = [
-            f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {DEPTH}, T = {THREADS};",
+            f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {self.depth}, T = {THREADS};",
+            f"constexpr int LINE = {LINE}, HALVES = {self.halves};",
             *c.phase_tables(kind),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
-            *BEGIN.replace("KIND", kind).splitlines(),
+            *BEGIN.replace("KIND", kind).replace("QUAD", self.quad).splitlines(),
             *c.unflatten(c.batches, "z", kind),
             *left[0],
             *right[0],
@@ -82,10 +119,19 @@ class TensorKernel(Kernel):
             *indent([*left[2], *right[2], "publish();"]),
             "};",
             *(["__syncthreads();  // the steps"] if self.stepped(c.left) or self.stepped(c.right) else []),
-            *LOOP.replace("KIND", kind).splitlines(),
+            *self.loop(),
             *self.epilogue(),
         ]
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
+
+    def loop(self) -> list[str]:
+        """Return the loop over the depth."""
+        begin, end = (f"multiply_{self.numbers}(sums, a, b, k0 > begin);", "finish(sums);") if self.numbers else THREE
+        lines = []
+        for line in LOOP.replace("KIND", self.kind).splitlines():
+            found = {"  MULTIPLY": begin, "  FINISH": end}.get(line)
+            lines += indent(found.splitlines()) if found else [line]
+        return lines
 
     def quads(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str], list[str]]:
         """Return statements before the loop, those that load a thread's quads, and those that put them.
@@ -97,7 +143,7 @@ class TensorKernel(Kernel):
         stepped = self.stepped(side)
         deep = vectorized or (self.deep(side) and not (stepped and side.guards))  # a lane's bits are made once
         limit = "rows" if name == "left" else "columns"
-        k, lane = ("at % 8 * 4", "at / 8") if deep else (f"at / {width} * 4", f"at % {width}")
+        k, lane = ("at % (DEPTH / 4) * 4", "at / (DEPTH / 4)") if deep else (f"at / {width} * 4", f"at % {width}")
         before = [] if deep else [f"const {kind} {name}_lane = {start} + threadIdx.x % {width};"]
         indices = c.unflatten(side.lanes, "lane" if deep else f"{name}_lane", kind)
         if stepped:
@@ -107,17 +153,18 @@ class TensorKernel(Kernel):
             before += [] if deep else indices
             quad = [*(indices if deep else []), *self.each(side, name, vectorized)]
             body = [f"if (k < depth && lane < {limit}) {{", *indent(quad), "}"]
-        loop = ["#pragma unroll", f"for (int e = 0; e < {width * 8 // THREADS}; ++e) {{"]
+        loop = ["#pragma unroll", f"for (int e = 0; e < {width * self.depth // 4 // THREADS}; ++e) {{"]
         loop.append("  const unsigned at = e * T + threadIdx.x;")
         fetch = [
             *loop,
             f"  const {kind} k = k0 + {k}, lane = {f'{start} + {lane}' if deep else f'{name}_lane'};",
-            f"  next_{name}[e] = make_float4(0, 0, 0, 0);",
+            f"  next_{name}[e] = {{}};",
             *indent(body),
             "}",
         ]
-        high, low = f"{name} + to * 2 * {width} * DEPTH", f"{name} + (to * 2 + 1) * {width} * DEPTH"
-        return before, fetch, [*loop, f"  put_quad({high}, {low}, {lane}, {k}, next_{name}[e]);", "}"]
+        high, low = f"{name} + to * HALVES * {width} * LINE", f"{name} + (to * 2 + 1) * {width} * LINE"
+        put = f"put_four({high}, " if self.numbers else f"put_quad({high}, {low}, "
+        return before, fetch, [*loop, f"  {put}{lane}, {k}, next_{name}[e]);", "}"]
 
     def each(self, side: Side, name: str, vectorized: bool) -> list[str]:
         """Return statements that load a quad, term by term or at once."""
@@ -134,7 +181,7 @@ class TensorKernel(Kernel):
         ]
         if not vectorized:
             return each
-        read = f"next_{name}[e] = *reinterpret_cast<const float4*>(&{self.address(side.loads[0])});"
+        read = f"next_{name}[e] = *reinterpret_cast<const {self.quad}*>(&{self.address(side.loads[0])});"
         return [f"if (wide_{name}) {{", *indent([*self.unflatten_depth("k"), read]), "} else {", *indent(each), "}"]
 
     def stepped(self, side: Side) -> bool:
@@ -142,7 +189,7 @@ class TensorKernel(Kernel):
         if self.vector_loop(side) is not None or not can_step(self, side):
             return False
         tables = 2 if side is self.contraction.left and self.stepped(self.contraction.right) else 1
-        return self.tile_bytes + 8 * tables * (self.contraction.count(self.contraction.depth) + 31) <= ROOM
+        return self.tile_bytes + 8 * tables * (self.contraction.count(self.contraction.depth) + self.depth - 1) <= ROOM
 
     def vector_loop(self, side: Side) -> Loop | None:
         """Return the depth loop along which four neighbours may be loaded at once, or None."""

@@ -27,6 +27,17 @@ __device__ inline void put_quad(float* high, float* low, int lane, int k, const 
   *(float4*)(high + at) = *(float4*)h, *(float4*)(low + at) = *(float4*)l;
 }}
 
+// The same for products of one pass: a line has 32 terms of four bytes, which are rounded, or 64 of two.
+template <class T> struct __align__(4 * sizeof(T)) Four {{ T x, y, z, w; }};
+__device__ inline void put_four(float* lines, int lane, int k, const float4& v) {{
+  __align__(16) unsigned h[4], l[4];
+  halves(v.x, h[0], l[0]), halves(v.y, h[1], l[1]), halves(v.z, h[2], l[2]), halves(v.w, h[3], l[3]);
+  *(float4*)(lines + lane * 32 + ((k / 4 ^ lane % 8) * 4)) = *(float4*)h;
+}}
+template <class T> __device__ inline void put_four(float* lines, int lane, int k, const Four<T>& v) {{
+  *(float2*)(lines + lane * 32 + ((k / 8 ^ lane % 8) * 4) + k / 4 % 2 * 2) = *(float2*)&v;
+}}
+
 // `multiply`: four warps' products of 64 rows and 128 columns over 32 terms, of which a warp has 16 rows. A thread has
 // of each eight columns two neighbours in two rows.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -34,8 +45,9 @@ __device__ inline void publish() {{ asm volatile("fence.proxy.async.shared::cta;
 __device__ inline uint64_t descriptor(const float* p) {{
   return (__cvta_generic_to_shared(p) & 0x3ffff) >> 4 | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
 }}
-#define EIGHT(n) "+f"(part[n]), "+f"(part[n + 1]), "+f"(part[n + 2]), "+f"(part[n + 3]), "+f"(part[n + 4]), \\
-                 "+f"(part[n + 5]), "+f"(part[n + 6]), "+f"(part[n + 7])
+#define EIGHT_OF(x, n) "+f"(x[n]), "+f"(x[n + 1]), "+f"(x[n + 2]), "+f"(x[n + 3]), "+f"(x[n + 4]), \\
+                       "+f"(x[n + 5]), "+f"(x[n + 6]), "+f"(x[n + 7])
+#define EIGHT(n) EIGHT_OF(part, n)
 __device__ inline void multiply_64x128x8(float (&part)[64], uint64_t a, uint64_t b, int more) {{
   asm volatile("{{ .reg .pred p; setp.ne.b32 p, %66, 0;\\n"
       "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {{{registers(0, 16)}, "
@@ -114,10 +126,57 @@ inline int parts_of(int64_t tiles, int64_t depth) {{
 }}
 """
 
+
+def one_product(numbers: str) -> str:
+    """Return the fixed text of products that take one pass: in TF32, or of numbers of sixteen bits."""
+    kind, terms = {"tf32": ("tf32", 8), "bfloat16": ("bf16", 16), "float16": ("f16", 16)}[numbers]
+    flags = "" if terms == 8 else ", 0, 0"
+    return f"""
+__device__ inline void multiply_16x8_{numbers}(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {{
+  asm("mma.sync.aligned.m16n8k{terms}.row.col.f32.{kind}.{kind}.f32 "
+      "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}
+__device__ inline void multiply_{numbers}(float (&sums)[64], const float* a, const float* b, int more) {{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const uint64_t from_a = descriptor(a), from_b = descriptor(b);
+  hold(sums);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+  for (int s = 0; s < 8; s += 2)
+    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %66, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n128k{terms}.f32.{kind}.{kind} {{{registers(0, 16)}, "
+        "{registers(16, 16)}, {registers(32, 16)}, "
+        "{registers(48, 16)}}}, %64, %65, p, 1, 1{flags}; }}"
+        : EIGHT_OF(sums, 0), EIGHT_OF(sums, 8), EIGHT_OF(sums, 16), EIGHT_OF(sums, 24), EIGHT_OF(sums, 32),
+          EIGHT_OF(sums, 40), EIGHT_OF(sums, 48), EIGHT_OF(sums, 56)
+        : "l"(from_a + s), "l"(from_b + s), "r"(more | s));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#else
+  const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  if (!more)
+#pragma unroll
+    for (int u = 0; u < 64; ++u) sums[u] = 0;
+#pragma unroll
+  for (int k = q; k < 32; k += 8) {{
+    const unsigned of_a[4] = {{term(a, row, k), term(a, row + 8, k), term(a, row, k + 4), term(a, row + 8, k + 4)}};
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {{
+      const int column = j * 8 + threadIdx.x % 32 / 4;
+      const unsigned of_b[2] = {{term(b, column, k), term(b, column, k + 4)}};
+      multiply_16x8_{numbers}(&sums[j * 4], of_a, of_b);
+    }}
+  }}
+#endif
+}}
+"""
+
+
 BEGIN = """\
 extern __shared__ float shared[];
-float* const left = multiple_of_1024(shared);  // [buffer][high or low][row][term]
-float* const right = left + 4 * ROWS * DEPTH;  // [buffer][high or low][column][term]
+float* const left = multiple_of_1024(shared);  // [buffer][half][row][term]; a line has 128 bytes
+float* const right = left + 2 * HALVES * ROWS * LINE;  // [buffer][half][column][term]
 // Blocks run through bands of eight tiles of rows, so that neighbours share what they load.
 const unsigned across = (rows + ROWS - 1) / ROWS, along = (columns + COLUMNS - 1) / COLUMNS;
 const unsigned block = blockIdx.x / parts, z_ = block / (across * along), t = block % (across * along);
@@ -125,13 +184,13 @@ const unsigned band = t / (8 * along), in = t % (8 * along), tall = across - ban
 const KIND z = z_, row0 = KIND(band * 8 + in % tall) * ROWS, column0 = KIND(in / tall) * COLUMNS;
 const KIND chunk = ((depth + DEPTH - 1) / DEPTH + parts - 1) / parts * DEPTH, begin = blockIdx.x % parts * chunk;
 const KIND end = begin + chunk < depth ? begin + chunk : depth;
-float4 next_left[ROWS * 8 / T], next_right[COLUMNS * 8 / T];"""
+QUAD next_left[ROWS * DEPTH / 4 / T], next_right[COLUMNS * DEPTH / 4 / T];"""
 
 # What comes next is split and put while the tensor cores work, and what comes after it is on its way to registers.
 LOOP = """\
 const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
 const int high0 = warp % (ROWS / 16) * 16, wide0 = warp / (ROWS / 16) * 128;
-float sums[64] = {}, part[64] = {};
+float sums[64] = {};
 if (begin < end) {
   fetch(begin);
   put(0);
@@ -140,13 +199,12 @@ if (begin < end) {
 __syncthreads();
 int now = 0;
 for (KIND k0 = begin; k0 < end; k0 += DEPTH, now ^= 1) {
-  const float* const a = left + (now * 2 * ROWS + high0 / 64 * 64) * DEPTH;
-  multiply(part, a, ROWS * DEPTH, right + (now * 2 * COLUMNS + wide0) * DEPTH, COLUMNS * DEPTH);
+  const float* const a = left + (now * HALVES * ROWS + high0 / 64 * 64) * LINE;
+  const float* const b = right + (now * HALVES * COLUMNS + wide0) * LINE;
+  MULTIPLY
   if (k0 + DEPTH < end) put(now ^ 1);
   if (k0 + 2 * DEPTH < end) fetch(k0 + 2 * DEPTH);
-  finish(part);
-#pragma unroll
-  for (int u = 0; u < 64; ++u) sums[u] += part[u];
+  FINISH
   __syncthreads();
 }
 if (parts > 1) {  // the last block of a tile adds the parts up, always in the same order
@@ -163,6 +221,14 @@ if (parts > 1) {  // the last block of a tile adds the parts up, always in the s
 #pragma unroll
     for (int u = 0; u < 64; ++u) sums[u] += __ldcg(&tile[(p * 64 + u) * T]);
 }"""
+
+THREE = (
+    "float part[64];\nmultiply(part, a, ROWS * LINE, b, COLUMNS * LINE);",
+    """\
+finish(part);
+#pragma unroll
+for (int u = 0; u < 64; ++u) sums[u] += part[u];""",
+)
 
 # Through shared memory, so that neighbouring threads store neighbouring columns and take a column apart once.
 EPILOGUE = """\

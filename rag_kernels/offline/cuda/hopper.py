@@ -17,8 +17,10 @@ TENSOR_MAP_TYPES = {
 }
 
 DEVICE = """
+#ifdef __CUDACC__
 #include <cuda.h>
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define ON_HOPPER
 // Barriers in shared memory, by their addresses there. `phase`: the parity of the phase whose end is awaited.
 __device__ __forceinline__ uint32_t tma_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 __device__ __forceinline__ void mbarrier_init(uint32_t bar, int arrivals) {
@@ -41,10 +43,11 @@ __device__ __forceinline__ void mbarrier_expect(uint32_t bar, int bytes) {
 __device__ __forceinline__ void mbarrier_arrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory");
 }
-// At the same barrier of a block of this cluster.
+// At the same barrier of a block of this cluster. Reads are complete by then; `.release.cluster` would cost a fence of
+// the whole device, a microsecond each.
 __device__ __forceinline__ void mbarrier_arrive_at(uint32_t bar, uint32_t block) {
   asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %0, %1; "
-               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r]; }" :: "r"(bar), "r"(block) : "memory");
+               "mbarrier.arrive.shared::cluster.b64 _, [r]; }" :: "r"(bar), "r"(block) : "memory");
 }
 __device__ __forceinline__ void tma_cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -89,6 +92,7 @@ __device__ __forceinline__ void wgmma_group_sync(int number) {
   asm volatile("bar.sync %0, 128;" :: "r"(number) : "memory");
 }
 #endif
+#endif
 """
 
 HOST = """
@@ -105,6 +109,7 @@ inline int tma_processors() {
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   return processors;
 }
+#ifdef __CUDACC__
 using TmaEncode = decltype(&cuTensorMapEncodeTiled);
 inline TmaEncode tma_encode() {
   void* found = nullptr;
@@ -136,6 +141,7 @@ CUtensorMap tma_map(CUtensorMapDataType type, int bytes, const void* p, const in
   RK_CHECK(done == CUDA_SUCCESS, "the driver refused a tensor map");
   return map;
 }
+#endif
 // Whether the copy engine can read a tensor: from an address and by steps of sixteen bytes, with sizes below 2^31.
 inline bool tma_reads(const void* p, int bytes, std::initializer_list<int64_t> sizes,
                       std::initializer_list<int64_t> strides) {
@@ -196,7 +202,7 @@ def wgmma_text(columns: int, numbers: str, *, left_in_registers: bool = False) -
         right, flags = count + 1, ['"n"(LANES_LEFT)', '"n"(LANES_RIGHT)'] if sixteen else []
     places = "".join(f", %{right + 2 + n}" for n in range(len(flags)))
     return f"""\
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDACC__) && defined(ON_HOPPER)
 {template}
 __device__ __forceinline__ void wgmma_64x{columns}_{numbers}{suffix}(
     float (&sums)[{count}], {left}, uint64_t right, int more) {{

@@ -18,7 +18,8 @@ from rag_kernels.offline.codegen.loop_nest import Loop, build_nest, text_of
 from rag_kernels.offline.codegen.reduction_levels import around, indent, levels, words
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm import Kernel, start_of
-from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel, serves
+from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel, numbers_of, serves
+from rag_kernels.offline.cuda.gemm_wgmma import wgmma_kernel
 from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
@@ -38,9 +39,12 @@ class CudaParameters:
     team: int = 16  # threads that share a column
     vector: int = 4  # neighbouring elements that a thread takes with one load; 1 turns it off
     tile: int = 0  # rows of a block of a product: 64 or 128, or 0 for what fits
-    tensor: int = 1  # products on tensor cores, as three TF32 products each
+    tensor: int = 1  # products of fp32 on tensor cores: 1 as three TF32 products each, 2 as one; 0 on plain cores
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
     attention: int = 1  # whether attention is one operator of ours
+    shape: int = 0  # of a tile on Hopper: rows * 1000 + columns, or 0 for what fits
+    cluster: int = 0  # blocks that share what they load there, or 0 for what fits
+    turns: int = 0  # 2 where two groups take tiles in turn, 1 where both share one, or 0 for what fits
     sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
 
 
@@ -71,25 +75,55 @@ class CudaRegion(ReduceLoops):
 
     def product(self, name: str, function: Function) -> tuple[list[str], list[str]] | None:
         """Return the kernel and its launch in tiles, or None if the region is no product (see `gemm.py`)."""
+        kernel = self.product_kernel(function)
+        if kernel is None:
+            return None
+        text, arguments, widths, _ = self.printed(kernel, name, function)
+        checks = [
+            f"{c_name(b)}.numel() <= (int64_t(1) << 31)"
+            for b in sorted(self.buffers())
+            if kernel.kind == "int" and b not in function.scratch
+        ]
+        return text, kernel.launch(name, arguments, checks, widths)
+
+    def hopper_product(self, name: str, function: Function) -> tuple[list[str], list[str], str] | None:
+        """Return the kernel for Hopper's copy engine, its launch, and the C condition under which it may run."""
+        kernel = self.product_kernel(function)
+        p = self.parameters
+        made = wgmma_kernel(kernel, (p.shape, p.cluster, p.turns)) if isinstance(kernel, TensorKernel) else None
+        if not made:
+            return None
+        text, arguments, widths, pointers = self.printed(made, name, function)
+        return text, made.hopper_launch(name, arguments, widths, pointers), made.condition(pointers, name)
+
+    def buffers(self) -> set[str]:
+        """Return the buffers that the region reads or writes."""
+        return {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
+
+    def product_kernel(self, function: Function) -> Kernel | None:
+        """Return the region as a product in tiles, or None if it is none."""
         found = find_contraction(self.nest.region, self.nest.names)
         if found is None:
             return None
-        used = {v.buffer for v in ir.walk(*self.values) if isinstance(v, ir.Load)} | set(self.stores)
-        small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in used)
+        small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in self.buffers())
         printer = Printer(found.nest, self.printer.pointers, self.printer.storage, self.printer.near)
-        made = TensorKernel if self.parameters.tensor and serves(found) else Kernel
-        kernel = made(found, printer, "int" if small else "int64_t", self.parameters.tile)
+        kind, p = "int" if small else "int64_t", self.parameters
+        numbers = numbers_of(found, tf32=p.tensor == 2)
+        if serves(found) and (p.tensor or numbers):
+            return TensorKernel(found, printer, kind, p.tile, numbers=numbers)
+        return Kernel(found, printer, kind, p.tile)
+
+    def printed(
+        self, kernel: Kernel, name: str, function: Function
+    ) -> tuple[list[str], list[str], dict[str, str], dict[str, str]]:
+        """Return a product's kernel, its arguments, its conditions, and the C pointers of its buffers."""
         body = kernel.body()
         parameters, arguments = self.parameters_of(body, function)
         parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
-        constants = self.constants_in(body)
-        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in constants), *body]
-        pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in used}
-        checks = [
-            f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in sorted(used) if small and b not in function.scratch
-        ]
+        body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in self.constants_in(body)), *body]
+        pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in self.buffers()}
         widths = kernel.widths(pointers)
-        return kernel.text(name, parameters, body, widths), kernel.launch(name, arguments, checks, widths)
+        return kernel.text(name, parameters, body, widths), arguments, widths, pointers
 
     def text(self, name: str, function: Function) -> tuple[list[str], list[str]]:
         """Return the `__global__` function and the statements that launch it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import add, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands, strip
@@ -216,6 +217,8 @@ class Planner:
             if rows < self.split.columns and length >= self.split.column and is_column(value):
                 return min(self.split.columns // rows, 2 * length // self.split.column)
             return 1 if rows >= self.split.rows or length < self.split.length else self.split.rows // max(1, rows)
+        if is_half(value):
+            return 1  # its kernel splits the depth itself
         batches, rows, columns = tile
         tiles = batches * -(-rows // self.split.edge) * -(-columns // self.split.edge)
         return 1 if 2 * tiles > self.split.tiles or length < self.split.depth else self.split.tiles // tiles
@@ -351,6 +354,12 @@ def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
     if sizes[0] < LEAST_ROWS or sizes[1] < LEAST_COLUMNS or ir.size_of(reduced) < LEAST_DEPTH:
         return None
     return ir.size_of(left & right), sizes[0], sizes[1]
+
+
+def is_half(value: ir.Value) -> bool:
+    """Return whether a sum's factors are tensors of sixteen bits."""
+    found = [strip(factor) for factor in factors_of(value) or ()]
+    return bool(found) and all(isinstance(v, ir.Load) and v.storage in HALF for v in found)
 
 
 def products(region: Region) -> set[ir.Value]:

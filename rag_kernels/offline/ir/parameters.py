@@ -22,18 +22,20 @@ class Number:
 
 # Of generated loops; `tests/test_offline_names.py` finds one that is missing.
 GENERATED_NAMES = re.compile(
-    r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data)|"
-    r"(above|at|await|close|cluster|column|copy|first|half|handed|high|keep|lane|left|low|next|part|phase|put|quad|rest|"
-    r"right|rk|row|take|taps|wide)_\w+|"
-    r"[a-eg-lnp-qstuvz]|z_|lo|hi|kn|tx|ty|to|at|in|up|by|"
-    r"across|active|aligned|all|along|arrived|band|base|begin|beside|bits|best|block|blocks|bring|bytes|chunk|"
-    r"cluster|column|columns|copied|copy|count|depth|descriptor|device|done|elements|end|enter|factor|failed|fetch|finish|"
-    r"first|fit|fits|found|from|gather|grid|halves|held|high|hold|in_shared|inside|is_cluster|item|items|kept|lane|lanes|"
-    r"last|later|least|leave|left|len|length|look|low|meet|meeting|merge|met|mine|more|multiple_of_1024|multiply\w*|"
-    r"name|needed|now|number|own|packed|panel|part|partial|parts|parts_of|place|place_of|post|posted|processors|publish|put|"
-    r"quads|raised|result|right|ring|row|rows|scratch|share|shared|shift|show|shown|single|size|slot|slots|small|"
-    r"spread|start|step|store|stream|sums|take|tall|target|team|teams|term|threads|tile|tile_of_sums|tiles|time|unpacked|"
-    r"vectors|warp|warps|which|whole"
+    r"[a-z]+\d+|[a-z]+\d+_\w+|(l|of)_\w+|[A-Z]\w*|\w+_(v\d*|v\d*_kept|p|p_start|data)|[a-eg-lnp-qstuvz]|"
+    r"multiply\w*|"
+    r"(above|at|await|close|cluster|column|copy|first|from|half|handed|high|keep|lane|left|low|mbarrier|next|part|"
+    r"phase|put|quad|rest|right|rk|row|take|taps|tma|wgmma|wide)_\w+|"
+    r"at|by|hi|in|kn|lo|to|tx|ty|up|z_|across|active|aligned|all|along|arrived|band|bar|bars|base|batches|before|"
+    r"begin|beside|best|bits|block|blocks|bring|built|bytes|chunk|cluster|column|columns|copied|copy|count|depth|"
+    r"descriptor|device|done|each|elements|empty|end|enter|factor|failed|fetch|finish|first|fit|fits|found|from|"
+    r"full|gather|grid|group|halves|held|high|hold|in_shared|inner|inside|is_cluster|item|items|kept|lane|lanes|"
+    r"last|later|least|leave|left|len|length|lines|look|low|meet|meeting|merge|met|mine|more|multiple_of_1024|"
+    r"name|needed|now|number|own|packed|panel|part|partial|parts|parts_of|place|place_of|places|post|posted|"
+    r"processors|publish|put|quads|raised|rank|release|result|right|ring|round|row|rows|scratch|share|shared|"
+    r"shift|show|shown|single|size|slot|slots|small|spread|staged|start|step|steps|store|stream|stride|strip|sum|"
+    r"sums|take|taken|tall|target|team|teams|term|threads|tile|tile_of_sums|tiles|time|top|turns|unpacked|vectors|"
+    r"warp|warps|which|whole"
 )
 KEYWORDS = frozenset(
     "auto bool break case catch char class const continue default delete do double else enum extern false float for "

@@ -16,6 +16,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import add, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
@@ -30,6 +31,31 @@ def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
     if value.dtype != "float32":
         raise ir.Unfusable(f"a product of {value.dtype}")
     return value
+
+
+def factor_of(lowering: Lowering, argument: Any) -> ir.Value:
+    """Return an argument as a factor of a product.
+
+    One that is computed in sixteen bits is stored in these, since that is what tensor cores take.
+    """
+    value = lowering.value(argument)
+    dtype = graph_dtype(lowering, argument)
+    if dtype not in HALF or is_stored_in(dtype, value):
+        return value
+    name = lowering.store(value, dtype=dtype)
+    return ir.load(name, value.shape, dtype)
+
+
+def is_stored_in(dtype: str, value: ir.Value) -> bool:
+    """Return whether a value is an element of a tensor of this dtype, however it is laid out."""
+    found = strip(value)
+    return isinstance(found, ir.Load) and found.storage == dtype
+
+
+def graph_dtype(lowering: Lowering, argument: Any) -> str:
+    """Return the dtype that a tensor of the graph has there."""
+    entry = lowering.env[argument.name]
+    return lowering.specs[entry.buffer].dtype if entry.buffer else entry.dtype
 
 
 def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -47,7 +73,7 @@ def transposed(lowering: Lowering, value: ir.Value) -> ir.Value:
 
 def matmul(lowering: Lowering, node: Node) -> ir.Value:
     """Return a product of matrices or vectors: matmul, mm, bmm, mv and dot."""
-    a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
+    a, b = factor_of(lowering, given(node, 0)), factor_of(lowering, given(node, 1))
     vector_a, vector_b = len(a.dims) == 1, len(b.dims) == 1
     a = lowering.with_dims(a, ((), *a.dims)) if vector_a else a
     b = lowering.with_dims(b, (*b.dims, ())) if vector_b else b
@@ -58,10 +84,10 @@ def matmul(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def linear(lowering: Lowering, node: Node) -> ir.Value:
-    x = lowering.value(given(node, 0))
+    x = factor_of(lowering, given(node, 0))
     flat = len(x.dims) == 1
     x = lowering.with_dims(x, ((), *x.dims)) if flat else x
-    out = product(lowering, x, transposed(lowering, lowering.value(given(node, 1))))
+    out = product(lowering, x, transposed(lowering, factor_of(lowering, given(node, 1))))
     out = lowering.with_dims(out, out.dims[1:]) if flat else out
     bias = given(node, 2, "bias")
     return out if bias is None else lowering.op(add, out, lowering.value(bias))
@@ -69,7 +95,7 @@ def linear(lowering: Lowering, node: Node) -> ir.Value:
 
 def addmm(lowering: Lowering, node: Node) -> ir.Value:
     """Return beta * input + alpha * (a @ b); also for baddbmm."""
-    out = product(lowering, lowering.value(given(node, 1)), lowering.value(given(node, 2)))
+    out = product(lowering, factor_of(lowering, given(node, 1)), factor_of(lowering, given(node, 2)))
     alpha, beta = given(node, 4, "alpha", 1), given(node, 3, "beta", 1)
     out = out if alpha == 1 else lowering.op(mul, out, lowering.scalar(alpha, out.dtype))
     if beta == 0:
@@ -93,7 +119,7 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
         raise ir.Unfusable("an einsum of another form")
     values = []
     for place, name in enumerate(operands):
-        value, others = lowering.value(name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
+        value, others = factor_of(lowering, name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
         if value.dtype != "float32":
             raise ir.Unfusable(f"a product of {value.dtype}")
         alone = [i for i, letter in enumerate(terms[place]) if letter not in others]
@@ -118,7 +144,7 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
 
 def attention(lowering: Lowering, node: Node) -> ir.Value:
     """Return scaled dot-product attention without masks and dropout, as two products around a softmax."""
-    q, k, v = (lowering.value(given(node, i)) for i in range(3))
+    q, k, v = (factor_of(lowering, given(node, i)) for i in range(3))
     masked = given(node, 3, "attn_mask") is not None or given(node, 5, "is_causal", False)
     if masked or given(node, 4, "dropout_p", 0.0):
         raise ir.Unfusable("a mask or dropout")
@@ -141,9 +167,8 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
         window = [
             per_dimension(v, rank, None) for v in (given(node, 3, "stride", 1), given(node, 4, "padding", 0), dilation)
         ]
-        out = windowed(
-            lowering, lowering.value(x), lowering.value(weight), node.outputs[0].shape, groups, window, transpose
-        )
+        factors = factor_of(lowering, x), factor_of(lowering, weight)
+        out = windowed(lowering, *factors, node.outputs[0].shape, groups, window, transpose)
         if bias is None:
             return out
         offset = lowering.value(bias)
@@ -292,7 +317,7 @@ def only_where_faster(rule: Rule, backend: Backend) -> Rule:
 
 
 def only_in_full(rule: Rule) -> Rule:
-    """Return the rule restricted to operands of full precision: of others the library's tensor cores take one pass."""
+    """Return the rule restricted to operands of full precision."""
 
     def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
         if is_half(lowering, node):
@@ -305,7 +330,7 @@ def only_in_full(rule: Rule) -> Rule:
 def product_rules(whose: int, backend: Backend) -> dict[str, Rule]:
     """Return rules for products: none for 0 (the library's), where likely faster for 1, all for 2."""
     if whose == 2 and backend == "cuda":
-        return {name: only_in_full(rule) for name, rule in PRODUCTS.items()}
+        return PRODUCTS | {ATTENTION: only_in_full(attention)}
     if whose == 1:
         return {name: only_where_faster(rule, backend) for name, rule in PRODUCTS.items() if name != ATTENTION}
     return PRODUCTS if whose == 2 else {}

@@ -1,0 +1,433 @@
+"""Contractions of sixteen-bit numbers on Hopper: tiles come by the copy engine (TMA), wgmma multiplies them.
+
+Comes in: a Contraction whose factors are tensors that the copy engine can read: lanes, terms, and batches. Goes out:
+the kernel and its launch, as in `gemm.py`, with the condition on sizes and addresses under which it may run; the kernel
+of `gemm_tensor_core.py` serves all other calls. One warpgroup loads tiles into a ring in shared memory, two multiply.
+Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among blocks, and the last
+of a tile adds the parts up in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.contraction import Contraction, Side
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Poly, text_of, times
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda import gemm_wgmma_text as text
+from rag_kernels.offline.cuda.gemm import Kernel
+from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel
+from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
+from rag_kernels.offline.ir.patterns import strip
+
+SHARED = 227 * 1024  # bytes of a block at most
+STRIP = 32  # columns that a warp stores at once
+LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a product is cut: rows and columns of a tile, blocks of a cluster, whether two groups take tiles in turn."""
+
+    rows: int
+    columns: int
+    cluster: int = 1
+    alternate: bool = False
+    band: int = 16  # rows of tiles that blocks run through together
+
+    @property
+    def blocks(self) -> int:
+        """Return how many times 64 rows a group has."""
+        return self.rows // (64 if self.alternate else 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A factor as the copy engine reads it: its element type, where it begins, and its dimensions, innermost first.
+
+    A dimension has the C text of its size, its step in elements, and what it is indexed by: `lane`, `term`, or the
+    variable of a batch.
+    """
+
+    load: ir.Load
+    start: Poly
+    sizes: tuple[str, ...]
+    steps: tuple[Poly, ...]
+    by: tuple[str, ...]
+
+    @property
+    def lanes_inside(self) -> bool:
+        """Return whether lanes, not terms, lie side by side."""
+        return self.by[0] == "lane"
+
+
+def plain_load(side: Side) -> ir.Load | None:
+    """Return the tensor that a factor is, or None where it is computed or may lie outside."""
+    value = strip(side.value)
+    return value if isinstance(value, ir.Load) and not side.guards else None
+
+
+def common_step(access: Access, loops: list[Loop], sizes: Names) -> Poly | None:
+    """Return the step of the last of these loops if one index can run through all of them, or None."""
+    last: Poly | None = None
+    names: tuple[str, ...] = ()
+    for loop in reversed(loops):
+        step = access.steps.get(loop.leaves[-1], {})
+        if last is not None and step != times(last, names):
+            return None
+        last = step if last is None else last
+        names = (*names, *(sizes[leaf] for leaf in loop.leaves))
+    return last
+
+
+def matrix_of(contraction: Contraction, side: Side) -> Matrix | None:
+    """Return a factor as the copy engine reads it, or None if it cannot."""
+    load = plain_load(side)
+    if load is None or contraction.phases:
+        return None
+    access = contraction.nest.accesses[load]
+    lane, term = (common_step(access, loops, contraction.nest.names) for loops in (side.lanes, contraction.depth))
+    batches = [b for b in contraction.batches if access.steps.get(b.leaves[-1])]
+    inner = [step for step in (lane, term) if step == {(): 1}]
+    if access.values or not lane or not term or len(inner) != 1 or len(batches) > 3:
+        return None
+    found = [("lane", side.lanes, lane), ("term", contraction.depth, term)]
+    found.sort(key=lambda item: item[2] != {(): 1})
+    if ITEMSIZE[load.storage] != 2 and found[0][0] == "lane":
+        return None
+    sizes = [contraction.extents(loops) for _, loops, _ in found] + [contraction.extent(b) for b in batches]
+    steps = [step for _, _, step in found] + [access.steps[b.leaves[-1]] for b in batches]
+    by = [name for name, _, _ in found] + [b.var for b in batches]
+    return Matrix(load, access.constant, tuple(sizes), tuple(steps), tuple(by))
+
+
+def shape_for(contraction: Contraction, processors: int = 132) -> Shape:
+    """Return how to cut a product of these sizes."""
+    rows, columns = contraction.count(contraction.rows), contraction.count(contraction.columns)
+    batches = contraction.count(contraction.batches)
+
+    def tiles(height: int, width: int) -> int:
+        return batches * -(-rows // height) * -(-columns // width)
+
+    if rows <= 64 or columns <= 64:
+        width = 64 if columns <= 64 or tiles(64, 128) < processors else 128
+        return Shape(64 if rows <= 64 else 128, width, alternate=True)
+    if tiles(128, 256) >= 2 * processors and rows >= 512:
+        return Shape(128, 256)
+    return Shape(128, 128, alternate=True)
+
+
+@dataclass(slots=True)
+class WgmmaKernel(Kernel):
+    """A kernel for a contraction that the copy engine can feed."""
+
+    numbers: str = "bfloat16"
+    left: Matrix | None = None
+    right: Matrix | None = None
+    shape: Shape = Shape(128, 128)
+    strip: int = STRIP
+
+    def __post_init__(self) -> None:
+        """Do nothing: the shape takes the place of a tile."""
+
+    @property
+    def itemsize(self) -> int:
+        return 4 if self.numbers == "tf32" else 2
+
+    @property
+    def depth(self) -> int:
+        """Return the terms of one step: a line."""
+        return LINE // self.itemsize
+
+    @property
+    def stage(self) -> int:
+        """Return the bytes of a stage of the ring."""
+        return LINE * (self.shape.rows + self.shape.columns)
+
+    @property
+    def staged(self) -> int:
+        """Return the bytes through which eight warps store."""
+        return 8 * 16 * (self.strip + 8) * 4
+
+    @property
+    def stages(self) -> int:
+        return min(8, (SHARED - 2048 - self.staged) // self.stage)
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * self.stage + self.staged + 1024
+
+    def constants(self) -> str:
+        """Return the declarations of the kernel's constants."""
+        s, steps = self.shape, {}
+        for name, matrix in (("LEFT", self.left), ("RIGHT", self.right)):
+            assert matrix
+            inside = matrix.lanes_inside
+            steps[name] = f"{name}_STEP = {16 * LINE if inside else 32}"
+            steps[name] += f", {name}_LEADING = {self.depth * LINE if inside else 16}"
+        values = [
+            f"ROWS = {s.rows}, COLUMNS = {s.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
+            f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else 2}",
+            f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {self.strip}, SKEW = {self.strip + 8}",
+            *steps.values(),
+        ]
+        return f"constexpr int {', '.join(values)};"
+
+    def body(self) -> list[str]:
+        c, kind = self.contraction, self.kind
+        assert self.left and self.right
+        lanes = f"{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}"
+        consumer = text.CONSUMER.replace("MULTIPLY", f"wgmma_64x{self.shape.columns}_{self.numbers}<{lanes}>")
+        strips = text.STRIPS.replace("TAIL", "\n".join(indent(indent(indent(self.tail()))))).replace("UNROLL", "1")
+        producer = text.PRODUCER.replace(
+            "BATCHES", "\n".join(indent(indent(indent(c.unflatten(c.batches, "z", kind)))))
+        )
+        producer = producer.replace("LOADS", "\n".join(indent(indent(indent(indent(self.loads()))))))
+        inside = [
+            *text.RELEASE.splitlines(),
+            *consumer.splitlines(),
+            *indent(text.PARTS.splitlines()),
+            *indent(c.unflatten(c.batches, "z", kind)),
+            *indent(strips.splitlines()),
+            "}",
+        ]
+        lines = [
+            "#ifdef ON_HOPPER",
+            self.constants(),
+            f"constexpr bool ALTERNATE = {str(self.shape.alternate).lower()};",
+            f"const int rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
+            f"const int batches = {c.extents(c.batches)};",
+            *text.BEGIN.replace("KIND", kind).splitlines(),
+            *producer.splitlines(),
+            *indent([line.replace("KIND", kind) for line in inside]),
+            "}",
+            "if (CLUSTER > 1) {",
+            "  __syncwarp();",
+            "  tma_cluster_sync();  // no block ends while others use its memory",
+            "}",
+            "#endif",
+        ]
+        return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
+
+    def loads(self) -> list[str]:
+        """Return the statements that fill a stage: of what a cluster shares each block loads its part for all."""
+        assert self.left and self.right
+        s = self.shape
+        shared = s.cluster > 1
+        left = self.boxes(self.left, "left", "row0", s.rows, "")
+        share = s.columns // s.cluster
+        part = f" + rank * {share}" if shared else ""
+        right = self.boxes(self.right, "right", f"column0{part}", share, f" + rank * {share * LINE}" if shared else "")
+        if shared:
+            right = [line.replace("tma_load(", "tma_load_all(") for line in right]
+        return [*left, *right]
+
+    def boxes(self, matrix: Matrix, name: str, start: str, lanes: int, offset: str) -> list[str]:
+        """Return the loads of so many lanes of a factor; lanes that lie side by side come in slabs of 64."""
+        mask = f"{(1 << self.shape.cluster) - 1}, " if name == "right" and self.shape.cluster > 1 else ""
+        slabs = range(0, lanes, 64) if matrix.lanes_inside else [0]
+        out = []
+        for slab in slabs:
+            where = {"lane": f"{start} + {slab}" if slab else start, "term": "k * DEPTH"}
+            places = ", ".join(where.get(by, f"int({by})") for by in matrix.by)
+            to = f"{name}{offset}" + (f" + {slab * LINE}" if slab else "")
+            out.append(f"tma_load(&{name}_map, {to}, bar, {mask}{places});")
+        return out
+
+    # The tail ---------------------------------------------------------------------------------------------------
+
+    def tail(self) -> list[str]:
+        """Return the operators behind the sum, and the stores, for eight neighbouring columns of a row."""
+        c, kind, stores = self.contraction, self.kind, self.contraction.nest.region.stores
+        rows = Scope()
+        for v in ir.walk(*stores.values(), enter=lambda v: v is not c.total):
+            if self.is_of_row(v):
+                self.printer.emit(v, rows)
+        inner = c.columns[-1]
+        vectors = self.vectors()
+        wide, single = Scope(rows), Scope(rows)
+        wide.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
+        wide.known[c.total] = single.known[c.total] = "sum[u]"
+        of_wide = {b: self.printer.emit(v, wide) for b, v in stores.items()}
+        of_single = {b: self.printer.emit(v, single) for b, v in stores.items()}
+        names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in stores}
+        types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, 8>" for b in stores}
+        loads = [
+            f"const {kind_} {name} = *reinterpret_cast<const {kind_}*>(&{place});"
+            for place, (name, kind_, _) in vectors.items()
+        ]
+        puts = [f"*reinterpret_cast<{types[b]}*>(&{self.place(b)}) = {names[b]};" for b in stores]
+        head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
+        if not self.wide_tail():
+            return [*head, *self.each_column(single, of_single)]
+        return [
+            *head,
+            "if (wide_tail) {",
+            *indent(c.unflatten(c.columns, "column", kind)),
+            *indent([*loads, *(f"{types[b]} {names[b]};" for b in stores), f"const {kind} inner = {inner.var};"]),
+            "#pragma unroll",
+            "  for (int u = 0; u < 8; ++u) {",
+            f"    const {kind} {inner.var} = inner + u;",
+            *indent(indent([*wide.lines, *(f"{names[b]}.x[u] = {v};" for b, v in of_wide.items())])),
+            "  }",
+            *indent(puts),
+            "} else {",
+            *indent(self.each_column(single, of_single)),
+            "}",
+        ]
+
+    def each_column(self, scope: Scope, values: dict[str, str]) -> list[str]:
+        """Return the loop that stores eight columns one by one, as far as there are so many."""
+        stores = [f"{self.place(b)} = {v};" for b, v in values.items()]
+        c = self.contraction
+        inside = [*c.unflatten(c.columns, "(column + u)", self.kind), *scope.lines, *stores]
+        return [
+            "#pragma unroll",
+            "for (int u = 0; u < 8; ++u) {",
+            "  if (column + u < columns) {",
+            *indent(indent(inside)),
+            "  }",
+            "}",
+        ]
+
+    def is_of_row(self, value: ir.Value) -> bool:
+        """Return whether a value behind the sum is the same for all columns, and takes a load or an operator."""
+        if isinstance(value, ir.Const | ir.Size) or any(v is self.contraction.total for v in ir.walk(value)):
+            return False
+        columns = {leaf for loop in self.contraction.columns for leaf in loop.leaves}
+        return not ir.tree_atoms(value) & columns
+
+    def tail_loads(self) -> list[ir.Load]:
+        """Return the loads behind the sum."""
+        c = self.contraction
+        found = ir.walk(*c.nest.region.stores.values(), enter=lambda v: v is not c.total)
+        return [v for v in found if isinstance(v, ir.Load)]
+
+    def vectors(self) -> dict[str, tuple[str, str, Access]]:
+        """Return the loads behind the sum that eight neighbours share: by place a name, its type, and the address."""
+        out: dict[str, tuple[str, str, Access]] = {}
+        for v in self.tail_loads():
+            access = self.contraction.nest.accesses[v]
+            if v.storage in ITEMSIZE.keys() - {"bool"} and self.lies_in_eights(access):
+                place = self.address(v)
+                name = f"{self.printer.pointers[v.buffer][:-2]}_v{len(out) + 1}"
+                known = f"Pack<{stored_type(v.storage, 'cuda')}, 8>"
+                out.setdefault(place, (name, known, access))
+        return out
+
+    def lies_in_eights(self, access: Access) -> bool:
+        """Return whether eight neighbouring columns lie side by side, at a multiple of eight."""
+        inner = self.contraction.columns[-1]
+        others = [leaf for leaf in access.steps if leaf not in inner.leaves]
+        plain = not access.values and all(not mono and n % 8 == 0 for mono, n in access.constant.items())
+        even = inner.count % 8 == 0 and all(access.stride(leaf) % 8 == 0 for leaf in others)
+        return plain and even and access.steps.get(inner.leaves[-1]) == {(): 1}
+
+    def wide_tail(self) -> bool:
+        """Return whether results may be stored eight at a time."""
+        stores = self.contraction.nest.stores
+        return all(self.lies_in_eights(stores[b]) for b in self.contraction.nest.region.stores)
+
+    def widths(self, pointers: dict[str, str]) -> dict[str, str]:
+        if not self.wide_tail():
+            return {}
+        c = self.contraction
+        stores = {b: c.nest.stores[b] for b in c.nest.region.stores}
+        loads = {v.buffer: c.nest.accesses[v] for v in self.tail_loads() if self.lies_in_eights(c.nest.accesses[v])}
+        every = [*stores.values(), *loads.values()]
+        places = list(dict.fromkeys(pointers[b] for b in (*stores, *loads)))
+        return {"wide_tail": self.multiples(c.columns[-1], every, places).replace("% 4 ==", "% 8 ==")}
+
+    # The launch -------------------------------------------------------------------------------------------------
+
+    def condition(self, pointers: dict[str, str], name: str) -> str:
+        """Return when the kernel may run, as C."""
+        both = []
+        for matrix in (self.left, self.right):
+            assert matrix
+            steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
+            sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
+            both.append(f"tma_reads({self.start(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})")
+        return " && ".join(["built", *both])
+
+    def start(self, matrix: Matrix, pointers: dict[str, str]) -> str:
+        """Return the address at which a factor begins, as C."""
+        place = pointers[matrix.load.buffer]
+        return f"{place} + {text_of(matrix.start)}" if matrix.start else place
+
+    def map(self, matrix: Matrix, name: str, lanes: int, pointers: dict[str, str]) -> str:
+        """Return the statement that describes a factor to the copy engine."""
+        rank = len(matrix.by)
+        box = {"lane": 64 if matrix.lanes_inside else lanes, "term": self.depth}
+        sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
+        steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps)
+        boxes = ", ".join(str(box.get(by, 1)) for by in matrix.by)
+        kind = TENSOR_MAP_TYPES[matrix.load.storage]
+        place = self.start(matrix, pointers)
+        return (
+            f"const CUtensorMap {name}_map = tma_map<{rank}>({kind}, {self.itemsize}, {place}, {{{sizes}}}, "
+            f"{{{steps}}}, {{{boxes}}});"
+        )
+
+    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
+        maps = [f"const __grid_constant__ CUtensorMap {side}_map" for side in ("left", "right")]
+        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
+        every = ", ".join([*maps, *parameters, *(f"bool {flag}" for flag in widths), *shared])
+        head = f"__global__ void __launch_bounds__(384, 1) {name}({every}) {{"
+        return [self.contraction.note(), head, *indent(body), "}"]
+
+    def hopper_launch(
+        self, name: str, arguments: list[str], widths: dict[str, str], pointers: dict[str, str]
+    ) -> list[str]:
+        """Return the statements that launch the kernel, with memory for the parts of a split depth."""
+        c, s = self.contraction, self.shape
+        assert self.left and self.right
+        each = s.blocks * s.columns // 2 * 128
+        groups = 1 if s.alternate else 2
+        every = ", ".join(["left_map", "right_map", *arguments, *widths, "parts", "partial", "arrived"])
+        return [
+            self.map(self.left, "left", s.rows, pointers),
+            self.map(self.right, "right", s.columns // s.cluster, pointers),
+            *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
+            f"const int64_t across = tiles({c.extents(c.rows)}, {s.rows * s.cluster});",
+            f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({c.extents(c.columns)}, {s.columns});",
+            f"static const int64_t places = tma_places({name}, {s.cluster}, {self.shared_bytes});",
+            f"const int parts = tma_parts(all, tiles({c.extents(c.depth)}, {self.depth}), places);",
+            f"const int64_t slots = all * {s.cluster * groups};",
+            f"float* partial = parts > 1 ? scratch<float>(slots * parts * {each}, stream) : nullptr;",
+            "int* arrived = parts > 1 ? scratch<int>(slots, stream) : nullptr;",
+            "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * slots, stream);",
+            f"tma_launch({name}, blocks((all * parts < places ? all * parts : places) * {s.cluster}), {s.cluster}, "
+            f"{self.shared_bytes}, stream, {every});",
+            "if (parts > 1) {",
+            "  cudaFreeAsync(partial, stream);",
+            "  cudaFreeAsync(arrived, stream);",
+            "}",
+        ]
+
+
+def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKernel | None:
+    """Return the kernel for a contraction of numbers of sixteen bits that the copy engine can feed, or None.
+
+    `wanted` has the shape of tiles, blocks of a cluster and whether groups take turns, as tuning parameters say them.
+    """
+    c, numbers = kernel.contraction, kernel.numbers
+    left, right = matrix_of(c, c.left), matrix_of(c, c.right)
+    if numbers not in HALF or left is None or right is None:
+        return None
+    return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape_of(c, wanted))
+
+
+def shape_of(contraction: Contraction, wanted: tuple[int, int, int]) -> Shape:
+    """Return how to cut a product, as far as tuning parameters do not say it."""
+    size, cluster, turns = wanted
+    found = shape_for(contraction)
+    rows, columns = divmod(size, 1000) if size else (found.rows, found.columns)
+    alternate = turns == 2 if turns else found.alternate
+    alternate = alternate or rows == 64
+    cluster = cluster or (found.cluster if not size else 1)
+    return Shape(rows, columns, cluster, alternate)

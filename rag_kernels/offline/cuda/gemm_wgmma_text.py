@@ -1,0 +1,215 @@
+"""The fixed part of CUDA products on Hopper: a ring of tiles fed by the copy engine, and the warpgroups that multiply.
+
+Names in capitals are constants of a kernel (`gemm_wgmma.py`); KIND is the type of indices.
+"""
+
+# Each item is a tile and one part of its depth; tiles run through bands, so that neighbours share what they load.
+BEGIN = """\
+extern __shared__ float shared[];
+__shared__ __align__(8) uint64_t bars[2 * STAGES + 2];
+__shared__ int last[2];
+const uint32_t base = (tma_address(shared) + 1023) & ~1023u, full = tma_address(bars), empty = full + 8 * STAGES;
+const uint32_t turns = empty + 8 * STAGES;
+const int group = threadIdx.x / 128;
+const uint32_t rank = CLUSTER > 1 ? tma_cluster_rank() : 0;
+if (threadIdx.x == 0) {
+  for (int s = 0; s < STAGES; ++s) {
+    mbarrier_init(full + 8 * s, 1);
+    mbarrier_init(empty + 8 * s, CLUSTER * GROUPS);
+  }
+  mbarrier_init(turns, 1), mbarrier_init(turns + 8, 1);
+  mbarrier_publish();
+}
+if (CLUSTER > 1) tma_cluster_sync();
+else __syncthreads();
+const uint32_t across = (rows + ROWS * CLUSTER - 1) / (ROWS * CLUSTER), along = (columns + COLUMNS - 1) / COLUMNS;
+const uint32_t each = across * along, all = each * uint32_t(batches) * parts;
+const int steps = (depth + DEPTH - 1) / DEPTH, chunk = (steps + parts - 1) / parts;
+uint32_t tile = 0;
+KIND z = 0;
+int row0 = 0, column0 = 0, begin = 0, end = 0;
+const auto place = [&](uint32_t item) {
+  tile = item / parts, z = tile / each;
+  const uint32_t t = tile % each, band = t / (BAND * along), in = t % (BAND * along);
+  const uint32_t tall = across - band * BAND < BAND ? across - band * BAND : BAND;
+  row0 = ((band * BAND + in % tall) * CLUSTER + rank) * ROWS, column0 = in / tall * COLUMNS;
+  begin = item % parts * chunk, end = begin + chunk < steps ? begin + chunk : steps;
+};
+const uint32_t first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;"""
+
+# `s` is the stage in the ring, `round` how often the ring went around.
+PRODUCER = """\
+if (group == 0) {
+  wgmma_fewer_registers<40>();
+  if (threadIdx.x == 0) {
+    tma_prefetch(&left_map), tma_prefetch(&right_map);
+    int s = 0, round = 0;
+    for (uint32_t item = first; item < all; item += stride) {
+      place(item);
+BATCHES
+      for (int k = begin; k < end; ++k) {
+        if (round) mbarrier_wait(empty + 8 * s, (round - 1) & 1);
+        const uint32_t bar = full + 8 * s, left = base + s * STAGE, right = left + LEFT_BYTES;
+        mbarrier_expect(bar, STAGE);
+LOADS
+        if (++s == STAGES) s = 0, ++round;
+      }
+    }
+    for (int i = 0; CLUSTER > 1 && i < STAGES; ++i) {  // other blocks still arrive at the barriers of this one
+      if (round) mbarrier_wait(empty + 8 * s, (round - 1) & 1);
+      if (++s == STAGES) s = 0, ++round;
+    }
+  }
+} else {"""
+
+# Where groups alternate, one multiplies a tile while the other stores one; else both have half of each tile's rows.
+CONSUMER = """\
+wgmma_more_registers<232>();
+const int mine = group - 1, lane = threadIdx.x % 32;
+float* const of_warps = shared + (base - tma_address(shared) + STAGES * STAGE) / 4;
+float* const staged = of_warps + (threadIdx.x / 32 - 4) * (16 * SKEW);
+float sums[BLOCKS][COLUMNS / 2];
+int s = 0, round = 0, taken = 0;
+for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
+  place(item);
+  const int count = end - begin;
+  if (ALTERNATE && number % 2 != mine) {
+    s += count, round += s / STAGES, s %= STAGES;
+    continue;
+  }
+  if (ALTERNATE && (mine || taken)) mbarrier_wait(turns + 8 * mine, (mine ? taken : taken - 1) & 1);
+  ++taken;
+  int before = 0;
+  for (int k = 0; k < count; ++k) {
+    mbarrier_wait(full + 8 * s, round & 1);
+    const uint32_t left = base + s * STAGE + (ALTERNATE ? 0 : mine * BLOCKS * 8192);
+    const uint32_t right = base + s * STAGE + LEFT_BYTES;
+#pragma unroll
+    for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);
+    wgmma_fence();
+#pragma unroll
+    for (int q = 0; q < 4; ++q)
+#pragma unroll
+      for (int h = 0; h < BLOCKS; ++h) {
+        const uint64_t a = wgmma_descriptor(left + h * 8192 + q * LEFT_STEP, LEFT_LEADING, 1024);
+        const uint64_t b = wgmma_descriptor(right + q * RIGHT_STEP, RIGHT_LEADING, 1024);
+        MULTIPLY(sums[h], a, b, k | q);
+      }
+    wgmma_commit();
+    if (k) {
+      wgmma_wait<1>();
+      release(before);
+    }
+    before = s;
+    if (++s == STAGES) s = 0, ++round;
+  }
+  if (ALTERNATE && threadIdx.x % 128 == 0) mbarrier_arrive(turns + 8 * (1 - mine));
+  wgmma_wait<0>();
+  release(before);
+#pragma unroll
+  for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);"""
+
+RELEASE = """\
+const auto release = [&](int s) {  // the stage, to every block that fills it
+  if (CLUSTER > 1) {
+    if (threadIdx.x % 128 < CLUSTER) mbarrier_arrive_at(empty + 8 * s, threadIdx.x % 128);
+  } else if (threadIdx.x % 128 == 0) {
+    mbarrier_arrive(empty + 8 * s);
+  }
+};"""
+
+PARTS = """\
+if (parts > 1) {  // who comes last of a tile adds the parts up, always in the same order
+  constexpr int EACH = BLOCKS * COLUMNS / 2;
+  const uint32_t slot = (tile * CLUSTER + rank) * GROUPS + (ALTERNATE ? 0 : mine);
+  float* const at = partial + int64_t(slot) * parts * (EACH * 128) + threadIdx.x % 128;
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) at[(item % parts * EACH + u) * 128] = sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)];
+  __threadfence();
+  wgmma_group_sync(group);
+  if (threadIdx.x % 128 == 0) last[mine] = atomicAdd(&arrived[slot], 1) == parts - 1;
+  wgmma_group_sync(group);
+  if (!last[mine]) continue;
+  __threadfence();
+#pragma unroll
+  for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] = 0;
+  for (int p = 0; p < parts; ++p)
+#pragma unroll
+    for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] += __ldcg(&at[(p * EACH + u) * 128]);
+}"""
+
+# A warp's sixteen rows, STRIP columns at a time, through its part of shared memory: a thread gets eight neighbours.
+STRIPS = """\
+#pragma unroll 1
+for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < BLOCKS * COLUMNS / STRIP; ++i)
+    if (i == strip)
+#pragma unroll
+      for (int u = 0; u < STRIP / 2; u += 2) {
+        const float* const from = &sums[i / (COLUMNS / STRIP)][i % (COLUMNS / STRIP) * (STRIP / 2) + u];
+        float* const to = staged + (u / 2 % 2 * 8 + lane / 4) * SKEW + u / 4 * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(to) = make_float2(from[0], from[1]);
+      }
+  __syncwarp();
+  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (COLUMNS / STRIP);
+  const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16;
+  const int from = column0 + strip % (COLUMNS / STRIP) * STRIP;
+#pragma unroll UNROLL
+  for (int e = lane; e < 2 * STRIP; e += 32) {
+    const KIND row = top + e / (STRIP / 8), column = from + e % (STRIP / 8) * 8;
+    if (row < rows && column < columns) {
+      float sum[8];
+      const float* const at = staged + e / (STRIP / 8) * SKEW + e % (STRIP / 8) * 8;
+      *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
+      *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+TAIL
+    }
+  }
+}"""
+
+# How many parts the depth of a tile is cut into, so that the last wave of blocks is nearly full; at least four steps.
+HOST = """
+inline int tma_parts(int64_t tiles, int64_t steps, int64_t places) {
+  double least = 1e30;
+  int best = 1;
+  for (int64_t parts = 1; parts == 1 || (parts * 4 <= steps && parts <= 32 && tiles < places); ++parts) {
+    const int64_t chunk = (steps + parts - 1) / parts;
+    if ((steps + chunk - 1) / chunk != parts) continue;
+    const double time = double((tiles * parts + places - 1) / places) * (chunk + (parts > 1 ? 6 + parts : 0));
+    if (time < 0.95 * least) least = time, best = int(parts);
+  }
+  return best;
+}
+inline bool tma_built(const void* kernel) {  // the device code is in this library: it has barriers
+  cudaFuncAttributes found;
+  return tma_exists() && cudaFuncGetAttributes(&found, kernel) == cudaSuccess && found.sharedSizeBytes > 0;
+}
+inline cudaLaunchConfig_t tma_config(cudaLaunchAttribute* attribute, unsigned grid, unsigned cluster, int bytes) {
+  attribute->id = cudaLaunchAttributeClusterDimension;
+  attribute->val.clusterDim.x = cluster, attribute->val.clusterDim.y = attribute->val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(grid), config.blockDim = dim3(384), config.dynamicSmemBytes = bytes;
+  config.attrs = attribute, config.numAttrs = 1;
+  return config;
+}
+// How many clusters there is room for at once: not all processors have neighbours left.
+template <class F> int tma_places(F kernel, unsigned cluster, int bytes) {
+  const auto raised = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  RK_CHECK(raised == cudaSuccess, "this product needs more shared memory than the device has");
+  if (cluster == 1) return tma_processors();
+  cudaLaunchAttribute attribute[1];
+  const cudaLaunchConfig_t config = tma_config(attribute, cluster, cluster, bytes);
+  int places = 0;
+  RK_CHECK(cudaOccupancyMaxActiveClusters(&places, kernel, &config) == cudaSuccess && places, "no room for a cluster");
+  return places;
+}
+template <class... P, class... A>
+void tma_launch(void (*kernel)(P...), unsigned grid, unsigned cluster, int bytes, cudaStream_t stream, A... arguments) {
+  cudaLaunchAttribute attribute[1];
+  cudaLaunchConfig_t config = tma_config(attribute, grid, cluster, bytes);
+  config.stream = stream;
+  RK_CHECK(cudaLaunchKernelEx(&config, kernel, P(arguments)...) == cudaSuccess, "the launch failed");
+}
+"""

@@ -1,0 +1,151 @@
+// Hopper's copy engine, barriers and warpgroup products for g++, over `cuda_emulation.h`: as PTX documents them, with
+// shared memory swizzled by address bits. Copies arrive at once; who waits lets others run.
+#pragma once
+#include "cuda_emulation.h"
+
+#define ON_HOPPER
+#define __grid_constant__
+#define __forceinline__ inline
+
+// Addresses in shared memory: arrays of all blocks lie in one, those of a block have the same addresses in each.
+struct SharedArray { char* base; size_t bytes; };
+inline std::vector<SharedArray> shared_arrays;
+inline uint32_t address_of(size_t index) { return shared_arrays[index].bytes > (64 << 10) ? 0 : 0x100000 * (index + 1); }
+template <class T, size_t N> uint32_t tma_address(T (&array)[N]) {
+  char* const base = (char*)&array - resident_block() * sizeof array;
+  size_t index = 0;
+  while (index < shared_arrays.size() && shared_arrays[index].base != base) ++index;
+  if (index == shared_arrays.size()) shared_arrays.push_back({base, sizeof array});
+  return address_of(index);
+}
+inline char* in_shared_memory(uint32_t address, unsigned block) {
+  for (size_t i = 0; i < shared_arrays.size(); ++i)
+    if (address >= address_of(i) && address < address_of(i) + shared_arrays[i].bytes)
+      return shared_arrays[i].base + block * shared_arrays[i].bytes + (address - address_of(i));
+  std::abort();
+}
+inline char* swizzled(uint32_t address, unsigned block) {
+  return in_shared_memory(address ^ ((address >> 7 & 7) << 4), block);
+}
+
+struct EmulatedBarrier {
+  uint8_t arrivals, pending;
+  uint16_t phase;
+  int32_t bytes;
+  void settle() {
+    if (!pending && !bytes) ++phase, pending = arrivals;
+  }
+  void arrive() { --pending, settle(); }
+};
+inline EmulatedBarrier& barrier_at(uint32_t bar, unsigned block) { return *(EmulatedBarrier*)in_shared_memory(bar, block); }
+inline void mbarrier_init(uint32_t bar, int n) { barrier_at(bar, resident_block()) = {uint8_t(n), uint8_t(n), 0, 0}; }
+inline void mbarrier_publish() {}
+inline void mbarrier_wait(uint32_t bar, int phase) {
+  while ((barrier_at(bar, resident_block()).phase & 1) == phase) let_others();
+}
+inline void mbarrier_expect(uint32_t bar, int bytes) {
+  EmulatedBarrier& at = barrier_at(bar, resident_block());
+  at.bytes += bytes, at.arrive();
+}
+inline void mbarrier_arrive(uint32_t bar) { barrier_at(bar, resident_block()).arrive(); }
+inline unsigned block_beside(unsigned rank) { return resident_block() / cluster_blocks * cluster_blocks + rank; }
+inline void mbarrier_arrive_at(uint32_t bar, uint32_t rank) { barrier_at(bar, block_beside(rank)).arrive(); }
+inline void tma_cluster_sync() { cluster_barrier(); }
+inline uint32_t tma_cluster_rank() { return blockIdx.x % cluster_blocks; }
+inline void tma_publish() {}
+
+struct CUtensorMap { const char* from; int bytes, rank; int64_t sizes[5], strides[5]; int box[5]; };
+enum CUtensorMapDataType {
+  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+};
+template <int RANK> CUtensorMap tma_map(CUtensorMapDataType, int bytes, const void* p, const int64_t (&sizes)[RANK],
+                                        const int64_t (&strides)[RANK], const int (&box)[RANK]) {
+  CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {}};
+  for (int d = 0; d < RANK; ++d) map.sizes[d] = sizes[d], map.strides[d] = strides[d], map.box[d] = box[d];
+  if (box[0] * bytes > 128 || strides[0] != 1) std::abort();  // what the driver would refuse
+  for (int d = 0; d < RANK; ++d)
+    if (box[d] > 256 || (d && strides[d] * bytes % 16) || sizes[d] <= 0) std::abort();
+  return map;
+}
+inline void tma_prefetch(const CUtensorMap*) {}
+inline void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const int (&corner)[5]) {
+  if (to % 1024 && map.box[1] >= 8) std::abort();
+  int lines = 1;
+  for (int d = 1; d < map.rank; ++d) lines *= map.box[d];
+  for (int line = 0; line < lines; ++line)
+    for (int e = 0; e < map.box[0]; ++e) {
+      int64_t offset = int64_t(corner[0]) + e;
+      bool inside = offset >= 0 && offset < map.sizes[0];
+      for (int d = 1, rest = line; d < map.rank; rest /= map.box[d], ++d) {
+        const int64_t at = int64_t(corner[d]) + rest % map.box[d];
+        inside = inside && at >= 0 && at < map.sizes[d], offset += at * map.strides[d];
+      }
+      char* const place = swizzled(to + line * 128 + e * map.bytes, block);
+      if (inside) std::memcpy(place, map.from + offset * map.bytes, map.bytes);
+      else std::memset(place, 0, map.bytes);
+    }
+}
+template <class... C> void tma_load_all(const CUtensorMap* map, uint32_t to, uint32_t bar, uint32_t mask, C... places) {
+  const int corner[5] = {int(places)...};
+  int bytes = map->bytes;
+  for (int d = 0; d < map->rank; ++d) bytes *= map->box[d];
+  for (unsigned rank = 0; rank < cluster_blocks; ++rank)
+    if (mask >> rank & 1) {
+      load_box(*map, to, block_beside(rank), corner);
+      EmulatedBarrier& at = barrier_at(bar, block_beside(rank));
+      at.bytes -= bytes, at.settle();
+    }
+}
+template <class... C> void tma_load(const CUtensorMap* map, uint32_t to, uint32_t bar, C... places) {
+  tma_load_all(map, to, bar, 1u << tma_cluster_rank(), places...);
+}
+
+template <int COUNT> void wgmma_more_registers() {}
+template <int COUNT> void wgmma_fewer_registers() {}
+inline void wgmma_group_sync(int) { barriers->groups[in_block() / 128].wait(); }
+inline void wgmma_fence() { wgmma_group_sync(0); }
+inline void wgmma_commit() {}
+template <int LATER> void wgmma_wait() { wgmma_group_sync(0); }
+template <int N> void wgmma_hold(float (&)[N]) {}
+inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride) {
+  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | uint64_t(1) << 62;
+}
+inline float number_at(const char* p, const rk::bf16*) { return *(const rk::bf16*)p; }
+inline float number_at(const char* p, const rk::f16*) { return *(const rk::f16*)p; }
+inline float number_at(const char* p, const float*) { return __uint_as_float(*(const uint32_t*)p & 0xffffe000u); }
+// One number of a factor: its lane and its term, by the descriptor.
+template <class T, bool LANES> float factor_at(uint64_t from, int lane, int term) {
+  const uint32_t at = (from & 0x3fff) << 4, leading = (from >> 16 & 0x3fff) << 4, stride = (from >> 32 & 0x3fff) << 4;
+  const uint32_t offset = LANES ? lane / 64 * leading + term / 8 * stride + term % 8 * 128 + lane % 64 * sizeof(T)
+                                : lane / 8 * stride + lane % 8 * 128 + term * sizeof(T);
+  return number_at(swizzled(at + offset, resident_block()), (const T*)nullptr);
+}
+template <class T, int LANES_LEFT, int LANES_RIGHT, int N> void wgmma(float (&sums)[N], uint64_t a, uint64_t b, int more) {
+  constexpr int terms = 32 / sizeof(T);
+  const int lane = threadIdx.x % 32, top = threadIdx.x % 128 / 32 * 16 + lane / 4;
+  float left[2][terms];
+  for (int k = 0; k < 2 * terms; ++k) left[k / terms][k % terms] = factor_at<T, LANES_LEFT>(a, top + k / terms * 8, k % terms);
+  for (int i = 0; i < N; ++i) {
+    if (!more) sums[i] = 0;
+    for (int k = 0; k < terms; ++k)
+      sums[i] += left[i / 2 % 2][k] * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
+  }
+}
+
+// mma.sync m16n8k16 on numbers of sixteen bits, two in a register.
+template <class T> void emulate_multiply_16(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {
+  static unsigned all_a[1024][4], all_b[1024][2];
+  const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4, q = me % 4;
+  for (int i = 0; i < 4; ++i) all_a[me][i] = a[i];
+  for (int i = 0; i < 2; ++i) all_b[me][i] = b[i];
+  wait_for_warp();
+  const auto half = [](unsigned both, int which) { return number_at((const char*)&both + 2 * which, (const T*)nullptr); };
+  for (int i = 0; i < 4; ++i)
+    for (unsigned k = 0; k < 16; ++k) {  // a0: row g, a1: row g + 8; a2 and a3 eight terms further on
+      const float left = half(all_a[warp + g * 4 + k % 8 / 2][i / 2 + k / 8 * 2], k % 2);
+      sums[i] += left * half(all_b[warp + (q * 2 + i % 2) * 4 + k % 8 / 2][k / 8], k % 2);
+    }
+  wait_for_warp();
+}
+inline void emulate_multiply_bf16(float* s, const unsigned (&a)[4], const unsigned (&b)[2]) { emulate_multiply_16<rk::bf16>(s, a, b); }
+inline void emulate_multiply_f16(float* s, const unsigned (&a)[4], const unsigned (&b)[2]) { emulate_multiply_16<rk::f16>(s, a, b); }

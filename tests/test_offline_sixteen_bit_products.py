@@ -1,0 +1,163 @@
+"""Products and convolutions of sixteen bits on tensor cores: emulated to the end, and compiled for two generations.
+
+The emulation has Hopper's copy engine, barriers, swizzled shared memory, descriptors and warpgroup products
+(`hopper_emulation.h`), and the fragments of `mma.sync`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, halved, worst_ratio
+from support.product_cases import CASES as PRODUCTS
+
+from rag_kernels.offline.compose import first_plans, write
+from rag_kernels.offline.cuda.function import CudaParameters
+
+RATIO = 1.1  # of PyTorch's own error, which rounds after every operator
+TAIL = "return F.gelu(self.l(x)) * self.s + y, self.l(x).sigmoid()"
+
+# Layouts of both factors, batches, split depths, edges, tails; parameters that choose tiles, clusters and turns.
+HOPPER = {
+    "rows and columns": (
+        Case(
+            TAIL,
+            "torch.randn(200, 144)",
+            "torch.randn(200, 272)",
+            init="self.l = nn.Linear(144, 272); self.s = nn.Parameter(torch.randn(200, 1))",
+        ),
+        "bfloat16",
+        CudaParameters(products=2, shape=128128, cluster=2, turns=2),
+    ),
+    "lanes side by side": (
+        Case("return x.t() @ y", "torch.randn(136, 264)", "torch.randn(136, 328)"),
+        "float16",
+        CudaParameters(products=2, shape=128256, cluster=2, turns=1),
+    ),
+    "left alone lies by lanes": (
+        Case("return x.t() @ y.t() + 1", "torch.randn(72, 160)", "torch.randn(136, 72)"),
+        "bfloat16",
+        CudaParameters(products=2, shape=256128, turns=1),
+    ),
+    "batches": (
+        Case(
+            "return torch.einsum('bqhd,bkhd->bhqk', x, y) * 0.5",
+            "torch.randn(2, 40, 3, 72)",
+            "torch.randn(2, 56, 3, 72)",
+        ),
+        "bfloat16",
+        CudaParameters(products=2, shape=64064),
+    ),
+    "a depth in parts": (
+        Case("return (x @ y).relu()", "torch.randn(24, 1096)", "torch.randn(1096, 72)"),
+        "float16",
+        CudaParameters(products=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOPPER)
+def test_hopper_products(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case, dtype, parameters = HOPPER[name]
+    fp = functional(name.replace(" ", "_"), halved(case, dtype))
+    plan = write(fp, parameters)
+    assert plan is not None and plan.candidate.tier == "kernel" and "tma_load" in plan.candidate.source
+    must = r'RK_CHECK(\1, "this product is for Hopper"); if (\1) {'
+    source, count = re.subn(r"if \((built && .*)\) \{", must, plan.candidate.source)
+    assert count
+    plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=source))
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_windows_and_odd_sizes(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the copy engine cannot read goes through registers; here by `mma.sync`, as on older GPUs."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    for name in ("filters", "parts"):
+        fp = functional(name, halved(PRODUCTS[name], dtype))
+        plan = write(fp, CudaParameters(products=2))
+        assert plan is not None and plan.candidate.tier == "kernel" and "multiply_" + dtype in plan.candidate.source
+        folder = tmp_path / name
+        folder.mkdir()
+        assert worst_ratio(fp, numbers.caller(plan, fp, folder)) < RATIO
+
+
+def test_one_text_serves_sizes_that_the_copy_engine_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    body = "return torch.relu(x @ y) + self.b"
+    even, odd = (
+        functional(
+            name,
+            halved(
+                Case(
+                    body,
+                    f"torch.randn({m}, {k})",
+                    f"torch.randn({k}, {n})",
+                    init=f"self.b = nn.Parameter(torch.randn({n}))",
+                ),
+                "bfloat16",
+            ),
+        )
+        for name, m, n, k in (("even", 72, 136, 64), ("odd", 71, 135, 67))
+    )
+    assert even.graph_key == odd.graph_key
+    plan = write(even, CudaParameters(products=2))
+    assert plan is not None and "tma_load" in plan.candidate.source
+    for fp in (even, odd):
+        assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+def test_factors_that_are_computed_are_rounded_as_tensors_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor cores take sixteen bits, so that what stands before a product is stored in these."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case("return (x.relu() + 1) @ (y * 2).t()", "torch.randn(40, 72)", "torch.randn(48, 72)")
+    fp = functional("computed", halved(case, "float16"))
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None and plan.regions == 3 and "tma_load" in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case(
+        "return x @ y.t(), self.c(x[:, :72].reshape(2, 8, 17, 9))",
+        "torch.randn(34, 96)",
+        "torch.randn(40, 96)",
+        init="self.c = nn.Conv2d(8, 40, 3)",
+    )
+    fp = functional("tf32", case)
+    plan = write(fp, CudaParameters(products=2, tensor=2))
+    assert plan is not None and "multiply_tf32" in plan.candidate.source
+    # Rounding both factors to eleven bits: 2^-12 / sqrt(3) each at random, over fp32's error of a sum.
+    assert 2**8 < worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < 2**12
+
+
+def test_a_round_drafts_no_text_twice() -> None:
+    fp = functional("round", halved(Case("return x @ y", "torch.randn(64, 64)", "torch.randn(64, 64)"), "float16"))
+    plans = list(first_plans(fp, CudaParameters()))
+    assert [plan.library for plan in plans] == [()]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("arch", ["90a", "80"])
+def test_sixteen_bit_products_compile(arch: str, tmp_path: Path) -> None:
+    case, dtype, parameters = HOPPER["rows and columns"]
+    plan = write(functional("compiled", halved(case, dtype)), parameters)
+    assert plan is not None
+    (tmp_path / "k.cu").write_text(plan.candidate.source)
+    flags = f"-O1 -std=c++17 -gencode=arch=compute_{arch},code=sm_{arch} -c"
+    flags += f" -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
+    done = subprocess.run(
+        ["nvcc", *flags.split(), "-o", tmp_path / "k.o", tmp_path / "k.cu"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "wgmma.mma_async instructions are serialized" not in done.stderr, done.stderr
