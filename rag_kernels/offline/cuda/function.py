@@ -35,14 +35,15 @@ def constants(p: CudaParameters) -> str:
 
 def parts_used(bodies: str) -> str:
     """Return the fixed text that these functions need for products and for rows shared by blocks."""
-    tensor = gemm_tensor_core_text.HEAD if "finish(" in bodies else ""
-    one = sorted(set(re.findall(r"multiply_([a-z]\w+)\(sums", bodies)))
-    tensor += "".join(gemm_tensor_core_text.one_product(numbers) for numbers in one)
+    tensor = ""
     if "tma_map<" in bodies:
         ranks = sorted({int(rank) for rank in re.findall(r"tma_map<(\d)>", bodies)})
         made = sorted(set(re.findall(r"wgmma_64x(\d+)_(\w+)<", bodies)))
-        tensor += hopper.device_text(tuple(ranks)) + hopper.HOST + gemm_wgmma_text.HOST
+        tensor = hopper.device_text(tuple(ranks)) + hopper.HOST + gemm_wgmma_text.HOST
         tensor += "".join(hopper.wgmma_text(int(columns), numbers) for columns, numbers in made)
+    tensor += gemm_tensor_core_text.HEAD if "finish(" in bodies else ""
+    one = sorted(set(re.findall(r"multiply_([a-z]\w+)\(sums", bodies)))
+    tensor += "".join(gemm_tensor_core_text.one_product(numbers) for numbers in one)
     teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
     return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams
 

@@ -21,19 +21,19 @@ DEVICE = """
 #include <cuda.h>
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define ON_HOPPER
-// Barriers in shared memory, by their addresses there. `phase`: the parity of the phase whose end is awaited.
+// Barriers in shared memory, by their addresses there. `round`: the parity of the phase whose end is awaited.
 __device__ __forceinline__ uint32_t tma_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
-__device__ __forceinline__ void mbarrier_init(uint32_t bar, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(arrivals) : "memory");
+__device__ __forceinline__ void mbarrier_init(uint32_t bar, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(count) : "memory");
 }
 __device__ __forceinline__ void mbarrier_publish() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-__device__ __forceinline__ void mbarrier_wait(uint32_t bar, int phase) {
+__device__ __forceinline__ void mbarrier_wait(uint32_t bar, int round) {
   uint32_t done;
   do {
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done) : "r"(bar), "r"(phase) : "memory");
+                 : "=r"(done) : "r"(bar), "r"(round) : "memory");
   } while (!done);
 }
 // One arrival, and so many bytes that copies will bring.
@@ -59,17 +59,18 @@ __device__ __forceinline__ uint32_t tma_cluster_rank() {
 }
 // What this thread wrote to shared memory becomes visible to copies and tensor cores.
 __device__ __forceinline__ void tma_publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ __forceinline__ void tma_prefetch(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+__device__ __forceinline__ void tma_prefetch(const CUtensorMap* from_map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(from_map) : "memory");
 }
 // A box of a tensor, from these coordinates (innermost first), to shared memory; with a mask, to the same place in
 // several blocks of the cluster. Elements outside of the tensor arrive as zeros and count as bytes.
 LOADS
-// Products of four warps: 64 rows, a thread has of each eight columns two neighbours in rows lane / 4 and lane / 4 + 8.
-// Shared memory is swizzled by 128 bytes. Terms side by side: `stride` is between groups of eight lanes. Lanes side by
-// side: `leading` is between slabs of 64 lanes, `stride` between groups of eight terms.
-__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride) {
-  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | uint64_t(1) << 62;
+// Four warps multiply 64 lanes of the left factor: a thread has of each eight sums two neighbours, of the left lanes
+// thread / 4 and thread / 4 + 8 of its warp's sixteen.
+// Shared memory is swizzled by 128 bytes. Terms side by side: `low` is between groups of eight lanes. Lanes side
+// by side: `high` is between slabs of 64 lanes, `low` between groups of eight terms.
+__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t high, uint32_t low) {
+  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(high >> 4) << 16 | uint64_t(low >> 4) << 32 | uint64_t(1) << 62;
 }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -97,11 +98,11 @@ __device__ __forceinline__ void wgmma_group_sync(int number) {
 
 HOST = """
 inline bool tma_exists() {  // the device has Hopper's instructions, and this text was compiled for them
-  int device = 0, major = 0, minor = 0;
+  int device = 0, high = 0, low = 0;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return major == 9 && minor == 0;
+  cudaDeviceGetAttribute(&high, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&low, cudaDevAttrComputeCapabilityMinor, device);
+  return high == 9 && low == 0;
 }
 inline int tma_processors() {
   int device = 0, processors = 132;
@@ -115,11 +116,11 @@ inline TmaEncode tma_encode() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult how;
 #if CUDART_VERSION >= 12050
-  const auto asked = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &how);
+  const auto done = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &how);
 #else
-  const auto asked = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &how);
+  const auto done = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &how);
 #endif
-  RK_CHECK(asked == cudaSuccess && found, "the driver makes no tensor maps");
+  RK_CHECK(done == cudaSuccess && found, "the driver makes no tensor maps");
   return reinterpret_cast<TmaEncode>(found);
 }
 // A tensor for the copy engine: sizes and strides in elements, innermost dimension (of stride 1) first; boxes are
@@ -128,18 +129,18 @@ template <int RANK>
 CUtensorMap tma_map(CUtensorMapDataType type, int bytes, const void* p, const int64_t (&sizes)[RANK],
                     const int64_t (&strides)[RANK], const int (&box)[RANK]) {
   static const TmaEncode encode = tma_encode();
-  CUtensorMap map;
+  CUtensorMap from_map;
   cuuint64_t extents[RANK], steps[RANK];
   cuuint32_t boxes[RANK], each[RANK];
   for (int d = 0; d < RANK; ++d) {
     extents[d] = cuuint64_t(sizes[d]), boxes[d] = cuuint32_t(box[d]), each[d] = 1;
     if (d) steps[d - 1] = cuuint64_t(strides[d] * bytes);
   }
-  const auto done = encode(&map, type, RANK, const_cast<void*>(p), extents, steps, boxes, each,
+  const auto done = encode(&from_map, type, RANK, const_cast<void*>(p), extents, steps, boxes, each,
                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   RK_CHECK(done == CUDA_SUCCESS, "the driver refused a tensor map");
-  return map;
+  return from_map;
 }
 #endif
 // Whether the copy engine can read a tensor: from an address and by steps of sixteen bytes, with sizes below 2^31.
@@ -160,16 +161,16 @@ def _load(rank: int) -> str:
     places = ", ".join(f"%{d + 3}" for d in range(rank))
     values = ", ".join(f'"r"({name})' for name in names)
     copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-    inputs = f'"r"(to), "l"(map), "r"(bar), {values}'
+    inputs = f'"r"(to), "l"(from_map), "r"(bar), {values}'
     first = "__device__ __forceinline__ void"
     return f"""\
-{first} tma_load(const CUtensorMap* map, uint32_t to, uint32_t bar, {parameters}) {{
+{first} tma_load(const CUtensorMap* from_map, uint32_t to, uint32_t bar, {parameters}) {{
   asm volatile("{copy} [%0], [%1, {{{places}}}], [%2];"
                :: {inputs} : "memory");
 }}
-{first} tma_load_all(const CUtensorMap* map, uint32_t to, uint32_t bar, uint32_t mask, {parameters}) {{
+{first} tma_load_all(const CUtensorMap* from_map, uint32_t to, uint32_t bar, uint32_t each, {parameters}) {{
   asm volatile("{copy}.multicast::cluster [%0], [%1, {{{places}}}], [%2], %{rank + 3};"
-               :: {inputs}, "h"(uint16_t(mask)) : "memory");
+               :: {inputs}, "h"(uint16_t(each)) : "memory");
 }}
 """
 
