@@ -161,9 +161,10 @@ def test_the_offline_writer_is_a_collaborator_and_texts_are_there_to_read(home: 
         assert any(r["verdict"] == "passed" for r in made["results"])
         best = made["results"][-1]["kernel_id"]
         templates = {t.uri_template for t in (await client.list_resource_templates()).resource_templates}
-        assert templates == {"kernel://{kernel_id}", "problem://{kernel_id}"}
+        assert templates == {"kernel://{kernel_id}", "problem://{kernel_id}", "contract://header/{name}"}
         assert "# The contract: one source text" in await text(client, "contract://kernel")
         assert "namespace rk" in await text(client, "contract://header")
+        assert "tma_load" in await text(client, "contract://header/rag_tma.h")
         assert json.loads(await text(client, "device://this"))["backend"] == "cpu"
         prompts = {p.name for p in (await client.list_prompts()).prompts}
         assert prompts == {"write_kernel", "speed_up"}

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rag_kernels.eval.build.headers import headers_of
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.machine.device import target_of
 from rag_kernels.eval.places import INCLUDE
@@ -201,7 +202,7 @@ def build(sources: Sequence[tuple[str, Flavour]], *, tools: Toolchain, cache: Pa
 
 
 def _folder(source: str, backend: Flavour, tools: Toolchain, cache: Path) -> Path:
-    texts = [(INCLUDE / name).read_text() for name in ("rag_kernel.h", *USES.get(backend, ()))]
+    texts = [*headers_of(source).values(), *((INCLUDE / name).read_text() for name in USES.get(backend, ()))]
     return cache / "builds" / content_id("b", source, *texts, tools.command(backend), tools.version)
 
 

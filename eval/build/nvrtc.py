@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_kernels.eval.build.compile import BuildError
+from rag_kernels.eval.build.headers import headers_of
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.machine.device import target_of
 from rag_kernels.eval.places import INCLUDE
@@ -41,8 +42,7 @@ def kernel_names(source: str) -> list[str]:
 
 def build_device(source: str, *, arch: str, workers: Workers, cache: Path) -> Path | BuildError | None:
     """Return the cubin of the device part, from the cache or compiled now; None where there is no NVRTC."""
-    header = (INCLUDE / "rag_kernel.h").read_text()
-    file = cache / "builds" / content_id("n", source, header, arch) / "device.cubin"
+    file = cache / "builds" / content_id("n", source, *headers_of(source).values(), arch) / "device.cubin"
     if file.is_file():
         return file
     try:

@@ -22,6 +22,7 @@ from pydantic import Field
 from rag_kernels.agents.desk import Desk
 from rag_kernels.agents.jobs import Job
 from rag_kernels.agents.records import DescribedProblem, FoundKernel, JobReport
+from rag_kernels.eval.build.headers import PIECES
 from rag_kernels.eval.errors import Internal, RagKernelsError
 from rag_kernels.eval.places import INCLUDE
 from rag_kernels.version import __version__
@@ -158,6 +159,13 @@ def _add_texts(server: MCPServer, desk: Desk) -> None:
     async def header() -> str:
         """The header that every kernel includes."""
         return (INCLUDE / "rag_kernel.h").read_text()
+
+    @server.resource("contract://header/{name}", mime_type="text/plain")
+    async def piece(name: str) -> str:
+        """A header for CUDA kernels: `rag_tma.h` (copy engine, barriers, clusters) or `rag_mma.h` (tensor cores)."""
+        if name not in PIECES:
+            raise ResourceNotFoundError(f"There is no header {name!r}: take one of {', '.join(PIECES)}.")
+        return (INCLUDE / name).read_text()
 
     @server.resource("device://this", mime_type="application/json")
     async def device() -> str:

@@ -21,7 +21,7 @@ from rag_kernels.export.card import Licence, card, card_json, card_text
 from rag_kernels.export.module_file import compiled_of
 from rag_kernels.export.plain.calls import forward_of, free, require_plain
 from rag_kernels.export.plain.texts import CPU_FLAGS, CUDA_FLAGS, binding_text, exported, kernel_text
-from rag_kernels.export.portable import header
+from rag_kernels.export.portable import headers
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.torch_op_package import name_of
 
@@ -267,9 +267,9 @@ def _fib_spec(attempt: Attempt) -> dict[str, Any]:
 
 def _fib_sources(attempt: Attempt) -> list[dict[str, str]]:
     candidate, made = attempt.candidate, compiled_of(attempt)
-    ours = {"path": "rag_kernel.h", "content": header()}
+    ours = [{"path": name, "content": text} for name, text in headers(candidate.source).items()]
     if _native(attempt):
-        return [{"path": "kernel.cu", "content": f"{candidate.source}\n{_entry(attempt, made)}"}, ours]
+        return [{"path": "kernel.cu", "content": f"{candidate.source}\n{_entry(attempt, made)}"}, *ours]
     composed = candidate.tier == "composed"
     names = [a.name for a in attempt.problem.arguments]
     suffix, kind = (".cpp", "cpp") if candidate.backend == "cpu" else (".cu", "cuda")
@@ -293,7 +293,7 @@ def _fib_sources(attempt: Attempt) -> list[dict[str, str]]:
         body=body,
     )
     source = kernels_text(candidate.source) if composed else candidate.source
-    return [{"path": "main.py", "content": text}, {"path": f"kernel{suffix}", "content": source}, ours]
+    return [{"path": "main.py", "content": text}, {"path": f"kernel{suffix}", "content": source}, *ours]
 
 
 def _shapes(attempt: Attempt, made: CompiledForward) -> list[tuple[str, tuple[int | None, ...]]]:

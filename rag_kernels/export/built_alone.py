@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HEADER = ""  # files that carry this module set it
+HEADERS: dict[str, str] = {}  # texts of headers by name; files that carry this module set it
 LIMIT_S = 600
 CPU_FLAGS = "-march=native -fopenmp -O3 -fPIC -fno-math-errno -fno-trapping-math"
 
@@ -60,7 +60,7 @@ def _library(text: str, backend: str, arch: str) -> Any:
     except ImportError as error:
         raise MachineError("The package apache-tvm-ffi is not installed; run `pip install apache-tvm-ffi`.") from error
     command = _command(backend, arch, Path(tvm_ffi.__file__).parent)
-    told = "\0".join([text, HEADER, *command, platform.machine(), _cpu(), _version(command[0])])
+    told = "\0".join([text, *HEADERS.values(), *command, platform.machine(), _cpu(), _version(command[0])])
     cache = Path(os.environ.get("RAG_KERNELS_CACHE") or Path.home() / ".cache" / "rag-kernels") / "alone"
     library = cache / hashlib.sha256(told.encode()).hexdigest()[:24] / "kernel.so"
     if not library.is_file():
@@ -101,7 +101,8 @@ def _build(text: str, suffix: str, command: list[str], library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         source, made = Path(scratch) / f"kernel{suffix}", Path(scratch) / "kernel.so"
         source.write_text(text)
-        (Path(scratch) / "rag_kernel.h").write_text(HEADER)
+        for name, header in HEADERS.items():
+            (Path(scratch) / name).write_text(header)
         done = subprocess.run(
             [command[0], *command[1:], f"-I{scratch}", str(source), "-o", str(made)],
             capture_output=True,

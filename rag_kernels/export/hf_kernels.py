@@ -16,7 +16,7 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.build.compile import toolchain
 from rag_kernels.eval.errors import MachineError
 from rag_kernels.export.card import Licence
-from rag_kernels.export.portable import header, machine, portable_library
+from rag_kernels.export.portable import headers, machine, portable_library
 from rag_kernels.export.torch_op_package import LIBRARY, content_of, name_of
 
 VERSION = 1
@@ -35,7 +35,7 @@ src = []
 [kernel.{module}]
 backend = "{backend}"
 depends = []
-src = ["{module}_{backend}/kernel{suffix}", "{module}_{backend}/rag_kernel.h"]
+src = [{sources}]
 include = ["{module}_{backend}"]
 """
 OPS = """\
@@ -56,10 +56,12 @@ def write_hf_kernels(attempt: Attempt, out: Path, licence: Licence | None = None
     spoken = (licence(attempt.candidate.id) if licence else "") or UNKNOWN
     texts = {name: text for name, text in content.items() if name.endswith(".py")}
     _write(out / "tvm-ffi-ext" / module, texts)
-    _write(out / f"{module}_{backend}", {f"kernel{suffix}": attempt.candidate.source, "rag_kernel.h": header()})
+    sources = {f"kernel{suffix}": attempt.candidate.source, **headers(attempt.candidate.source)}
+    _write(out / f"{module}_{backend}", {**sources})
     _write(out, {"CARD.md": content["CARD.md"], "card.json": content["card.json"]})
+    listed = ", ".join(f'"{module}_{backend}/{name}"' for name in sources)
     told = {"name": module.replace("_", "-"), "version": VERSION, "licence": spoken, "backend": backend}
-    (out / "build.toml").write_text(BUILD.format(module=module, suffix=suffix, **told))
+    (out / "build.toml").write_text(BUILD.format(module=module, sources=listed, **told))
     variant = {**texts, "_ops.py": OPS, LIBRARY: library, "card.json": content["card.json"]}
     place = out / "build" / _variant(backend)
     _write(place, variant)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import platform
 from dataclasses import replace
-from pathlib import Path
 
 from rag_kernels.eval.build.compile import COMMON_HEADERS, BuildError, build, toolchain
-from rag_kernels.eval.places import INCLUDE, default_cache
+from rag_kernels.eval.build.headers import CONTRACT, headers_of
+from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Candidate, MachineError
 
 ISA = {"x86_64": "x86-64-v3", "aarch64": "armv8-a"}  # x86-64-v3: AVX2 and FMA, which CPUs have had since 2013
@@ -31,7 +31,10 @@ def portable_library(candidate: Candidate, cuda_arch: str = "sm_90") -> bytes:
     return built.library.read_bytes()
 
 
-def header() -> str:
-    """Return the text of the one header that kernels include, with those that the judge's builds have beside it."""
+def headers(source: str) -> dict[str, str]:
+    """Return the texts of our headers that a kernel includes, by name; the contract's with those that the judge's
+    builds have beside it.
+    """
     common = "".join(line for line in COMMON_HEADERS.splitlines(keepends=True) if "<" in line)
-    return f"#pragma once\n{common}{Path(INCLUDE / 'rag_kernel.h').read_text()}"
+    found = headers_of(source)
+    return {**found, CONTRACT: f"#pragma once\n{common}{found[CONTRACT]}"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from rag_kernels.archive.records import Attempt
 from rag_kernels.export.card import Licence, stamp
 from rag_kernels.export.module_file import HEAD_OF_RUNTIME, literal, module_text, require_module
-from rag_kernels.export.portable import header
+from rag_kernels.export.portable import headers
 
 HERE = Path(__file__).parent
 CARRIED = (
@@ -28,7 +28,9 @@ CARRIED = (
 RUNTIME = """\
 # ---- the runtime of rag-kernels (Apache-2.0), which this file carries so that it imports nothing of it ----
 
-RK_HEADER = {header}
+RK_HEADERS = {{
+{headers}
+}}
 
 RK_TEXTS = {{
 {texts}
@@ -52,7 +54,7 @@ def rk_runtime():
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
         exec(compile(text, file, "exec"), vars(module))
         setattr(package, name, module)
-    sys.modules["{package}.built"].HEADER = RK_HEADER
+    sys.modules["{package}.built"].HEADERS = RK_HEADERS
 
 
 rk_runtime()
@@ -66,10 +68,12 @@ def write_standalone(attempt: Attempt, out: Path, licence: Licence | None = None
     """Write an importable module that imports nothing of ours, and return the path."""
     require_module(attempt)
     texts = {name.removesuffix("_alone"): _text(name) for name in CARRIED}
-    number = sha256("".join([header(), *texts.values()]).encode()).hexdigest()[:12]
+    included = headers(attempt.candidate.source)
+    number = sha256("".join([*included.values(), *texts.values()]).encode()).hexdigest()[:12]
     package = f"rag_kernels_runtime_{number}"
     written = "\n".join(f"    {name!r}: {literal(text.replace(PACKAGE, package))}," for name, text in texts.items())
-    runtime = RUNTIME.format(package=package, texts=written, header=literal(header()))
+    told = "\n".join(f"    {name!r}: {literal(text)}," for name, text in included.items())
+    runtime = RUNTIME.format(package=package, texts=written, headers=told)
     text = module_text(attempt).replace(HEAD_OF_RUNTIME, runtime)
     text = text.replace("# torch.ops.rag_kernels.", f"# torch.ops.{package}.")
     out.write_text(f"{text}\n\n{stamp('standalone', attempt, licence)}\n")

@@ -17,7 +17,7 @@ from rag_kernels.eval.records import Passed
 from rag_kernels.export import launch, served, torch_operator
 from rag_kernels.export.card import Licence, card, card_json, card_text
 from rag_kernels.export.module_file import compiled_of, literal
-from rag_kernels.export.portable import NEEDS, header, machine, portable_library
+from rag_kernels.export.portable import NEEDS, headers, machine, portable_library
 
 LIBRARY = "kernel.so"
 NEEDED = ("torch>=2.6", "apache-tvm-ffi>=0.1.9,<0.2")
@@ -162,7 +162,7 @@ def content_of(attempt: Attempt, form: str, imports: str, licence: Licence | Non
         "__init__.py": init,
         **{f"_{Path(str(m.__file__)).name}": _carried(Path(str(m.__file__))) for m in (launch, served, torch_operator)},
         f"kernel{suffix}": candidate.source,
-        "rag_kernel.h": header(),
+        **headers(candidate.source),
         "card.json": card_json(told),
         "CARD.md": card_text(told),
     }

@@ -6,6 +6,7 @@ Comes in: a `Brief`'s records. Goes out: plain values. Knows nothing of models a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,9 +85,12 @@ def composed_signature(problem: FunctionalProblem) -> str:
     return f"def forward({', '.join([*(a.name for a in problem.arguments), *keywords])}):"
 
 
-def contract_values(device: Device, precision: str = "strict") -> Row:
-    """Return all values that `system.jinja` needs."""
-    return {"backend": device.backend, "target": target_of(device.arch), "precision": precision}
+def contract_values(device: Device, precision: str = "strict") -> dict[str, Any]:
+    """Return all values that `system.jinja` needs. `hopper` says that the target has the copy engine and clusters."""
+    target = target_of(device.arch)
+    generation = re.match(r"sm_(\d+)\d", target)
+    hopper = generation is not None and int(generation[1]) >= 9
+    return {"backend": device.backend, "target": target, "precision": precision, "hopper": hopper}
 
 
 def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = "strict") -> dict[str, Any]:
