@@ -20,6 +20,7 @@ CONFIG: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
+DAMAGED = ("not a valid DuckDB database", "Serialization", "corrupt", "Could not read enough bytes")
 FULL_DISK = ("No space left", "File too large", "Disk quota", "Could not write", "out of disk space")
 
 
@@ -97,7 +98,7 @@ def translated(place: str) -> Iterator[None]:
         text = str(error)
         if any(sign in text for sign in FULL_DISK):
             advice = "There is no room to write it. Free some space and try again; what was recorded before is intact"
-        elif "not a valid DuckDB database" in text or "Serialization" in text or "corrupt" in text.lower():
+        elif any(sign in text or sign in text.lower() for sign in DAMAGED):
             advice = "It is damaged. Move it aside and import your last `archive export`, or start a new archive"
         elif "version number" in text:
             advice = "Another version of DuckDB wrote it. Upgrade with `pip install -U duckdb`"

@@ -81,7 +81,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("acos asin atan cos cosh sin sinh tan tanh erf exp expm1 log log10 log1p log2", Operator()),
     ("reciprocal rsqrt sqrt square sigmoid trunc div floor_divide remainder lerp addcdiv addcmul", Operator()),
     ("eq ne lt le gt ge isnan logical_and logical_not logical_or bitwise_and bitwise_not bitwise_or", Operator()),
-    ("bitwise_xor clamp_max log_sigmoid", Operator()),
+    ("bitwise_xor clamp_max log_sigmoid bitwise_left_shift bitwise_right_shift atan2 isinf isfinite", Operator()),
+    ("logical_xor", Operator()),
     ("add", Operator(light=True, commutative="Tensor")),
     ("sub rsub pow", Operator(light=True)),
     ("mul", Operator(commutative="Tensor")),
@@ -137,7 +138,9 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("expand expand_as flatten", replace(_VIEW, idle_if_same=True)),
     ("reshape", replace(_VIEW, idle_if_same=True, reshape=True)),
     ("permute", replace(_VIEW, transposes="dims")),
-    ("transpose", replace(_VIEW, transposes="dims", dims=(1, 2))),
+    ("transpose swapdims", replace(_VIEW, transposes="dims", dims=(1, 2))),
+    ("swapaxes", replace(_VIEW, transposes="dims")),
+    ("reshape_as view_as ravel", _VIEW),
     ("numpy_T", replace(_NO_BYTES, free=True, transposes="matrix")),
     ("broadcast_to", replace(_NO_BYTES, idle_if_same=True)),
     ("broadcast_tensors diagonal", _NO_BYTES),
@@ -171,7 +174,10 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("index_select gather embedding", Operator(cost="layout", exact=True, reads_in_part=True)),
     ("take take_along_dim masked_select scatter", Operator(reads_in_part=True)),
     ("tensor_split", Operator(literal_numbers=True)),
-    ("scatter_add diag", Operator()),
+    ("scatter_add diag diff _weight_norm", Operator()),
+    ("fill zero copy slice_scatter select_scatter", Operator(cost="layout", exact=True)),
+    ("upsample_nearest1d upsample_nearest2d upsample_nearest3d", Operator(exact=True)),
+    ("upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d", Operator()),
     # Tensors from nothing, or from a tensor's form.
     ("empty full ones zeros", replace(_DEVICE_FACTORY, free=True, sized=True)),
     ("arange rand randn", replace(_DEVICE_FACTORY, sized=True)),
@@ -211,6 +217,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("special_erf", Operator(alias_of="erf", keeps_name=True)),
     ("__and__", Operator(alias_of="bitwise_and", keeps_name=True)),
     ("__or__", Operator(alias_of="bitwise_or", keeps_name=True)),
+    ("__xor__", Operator(alias_of="bitwise_xor")),
+    ("moveaxis", Operator(alias_of="movedim", keeps_name=True)),
 )
 
 OPERATORS: dict[str, Operator] = {name: replace(row, name=name) for names, row in _ROWS for name in names.split()}

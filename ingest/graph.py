@@ -32,6 +32,8 @@ _LITERAL_ELEMENTS = 64
 _BELOW_AUTOGRAD = frozenset({"convolution", "_softmax", "_log_softmax"})
 _DROPPED_KWARGS = {"layout", "pin_memory", "memory_format", "non_blocking", "device", "copy"}
 
+SHIFTS = {"__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift"}  # whose overloads have other names
+
 
 @dataclass(frozen=True, slots=True)
 class Functional:
@@ -364,6 +366,8 @@ def _canonical(name: str, variant: str) -> str:
     """One name for operators that have several."""
     known = operator(name)
     renamed = known.alias_of and not known.keeps_name
+    if name in SHIFTS:
+        return f"{SHIFTS[name]}.{variant.replace('Scalar', 'Tensor_Scalar')}"
     return f"{known.alias_of if renamed else name}.{variant}"
 
 

@@ -279,6 +279,18 @@ def test_a_damaged_or_foreign_file_is_reported_not_overwritten(tmp_path: Path) -
     assert (tmp_path / "archive.duckdb").read_text().startswith("this is not")
 
 
+@pytest.mark.parametrize("share", [0.0, 0.004, 0.5])
+def test_a_file_that_was_cut_off_is_told_as_damaged(share: float, tmp_path: Path) -> None:
+    file = tmp_path / "archive.duckdb"
+    FileArchive(tmp_path).record_attempt(f.attempt())
+    left = max(1, int(file.stat().st_size * share))
+    with file.open("r+b") as opened:
+        opened.truncate(left)
+    with pytest.raises(ArchiveError, match="damaged"):
+        FileArchive(tmp_path).record_attempt(f.attempt())
+    assert file.stat().st_size == left
+
+
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArchiveError, match="choose another"):

@@ -1,24 +1,30 @@
 """Functionalize whole models of torchvision, timm, diffusers and transformers, and print a table with causes.
 
     pip install torchvision timm diffusers transformers
-    python tests/bench/functionalize_models.py [--only timm] [--dtype bfloat16] [--jobs 2]
+    python tests/bench/functionalize_models.py [--only timm] [--dtype bfloat16] [--jobs 2] [--forms forms.pickle]
 
-Models are built from their configurations, without weights, in eval mode. A package that is not installed is left out,
-and said so. Exit code 1 when a model failed.
+Models are built from their configurations, without weights, in eval mode. A row says whether the form agrees with its
+module, and which operators the offline writer's draft for a CPU leaves to the library (views aside); a second table
+counts what stopped the fusion. A package that is not installed is left out, and said so. With --forms the functional
+forms are kept in a file and read from there the next time. Exit code 1 when a model failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import pickle
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem
-from rag_kernels.ingest.functionalize import PRELOAD, functionalize_many
+from rag_kernels.ingest.functionalize import PRELOAD, Row, functionalize_many
+from rag_kernels.offline.compose import first_plans
+from rag_kernels.offline.tuning import starting_parameters
 
 _CLASS = re.compile(r"\b[A-Z]\w+(?=\()")
 TORCHVISION = (
@@ -182,6 +188,41 @@ TRANSFORMERS = {
         ),
         IDS,
     ),
+    "granite": (
+        (
+            "GraniteForCausalLM(GraniteConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2, "
+            "num_attention_heads=4, intermediate_size=128, num_key_value_heads=2, use_cache=False))"
+        ),
+        IDS,
+    ),
+    "starcoder2": (
+        (
+            "Starcoder2ForCausalLM(Starcoder2Config(vocab_size=128, hidden_size=64, num_hidden_layers=2, "
+            "num_attention_heads=4, intermediate_size=128, num_key_value_heads=2, use_cache=False))"
+        ),
+        IDS,
+    ),
+    "gptj": (
+        (
+            "GPTJForCausalLM(GPTJConfig(vocab_size=128, n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_positions=64, "
+            "use_cache=False))"
+        ),
+        IDS,
+    ),
+    "beit": (
+        (
+            "BeitModel(BeitConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, "
+            "image_size=32, patch_size=8, use_relative_position_bias=True))"
+        ),
+        IMAGE,
+    ),
+    "longformer": (
+        (
+            "LongformerModel(LongformerConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2, "
+            "num_attention_heads=4, intermediate_size=128, attention_window=8, max_position_embeddings=64))"
+        ),
+        IDS,
+    ),
     "falcon": (
         (
             "FalconForCausalLM(FalconConfig(vocab_size=128, hidden_size=64, num_hidden_layers=2, "
@@ -321,19 +362,57 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only models whose name contains this")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--forms", type=Path, default=None)
     asked = parser.parse_args()
+    known: dict[str, Row] = pickle.loads(asked.forms.read_bytes()) if asked.forms and asked.forms.exists() else {}
     chosen = [p for p in problems(asked.dtype) if asked.only in p.name]
-    counted: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    stopped: Counter[str] = Counter()
+    print("| model | form | seconds | left to the library | stopped by | notice |\n|---|---|--:|---|---|---|")
+    for row in rows(chosen, known, asked.jobs):
+        outcome = outcome_of(row)
+        outcomes[outcome] += 1
+        library, stops = left(row) if outcome in {"verified", "not verified"} else ("", ())
+        outcomes["every operator ours"] += library == "nothing"
+        stopped.update(set(stops))
+        said = row.reason if row.functional is None else row.functional.notice
+        cells = (row.name, outcome, f"{row.seconds:.0f}", library, ", ".join(stops), said)
+        print(f"| {' | '.join(cells)} |", flush=True)
+        if asked.forms:
+            known[row.name] = row
+            asked.forms.write_bytes(pickle.dumps(known))
+    print(f"\n{len(chosen)} models: " + ", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common()))
+    print("\n| stopped by | models |\n|---|--:|")
+    for reason, count in stopped.most_common():
+        print(f"| {reason} | {count} |")
+    return 1 if outcomes["failed"] else 0
+
+
+def rows(chosen: list[Problem], known: dict[str, Row], jobs: int) -> Iterator[Row]:
+    """Yield a row for each problem: those that are known first."""
+    yield from (known[p.name] for p in chosen if p.name in known)
     with Workers(preload=PRELOAD) as workers:
-        for row in functionalize_many(chosen, workers=workers, jobs=asked.jobs, deadline_s=200.0):
-            form = row.functional
-            outcome = "failed" if form is None else "random" if form.uses_random else "verified"
-            outcome = "not verified" if form is not None and not form.verified else outcome
-            counted[outcome] += 1
-            said = row.reason if form is None else form.notice
-            print(f"| {row.name} | {outcome} | {row.seconds:.0f} s | {said} |", flush=True)
-    print(f"\n{sum(counted.values())} models: " + ", ".join(f"{n} {outcome}" for outcome, n in counted.most_common()))
-    return 1 if counted["failed"] else 0
+        missing = [p for p in chosen if p.name not in known]
+        yield from functionalize_many(missing, workers=workers, jobs=jobs, deadline_s=400.0)
+
+
+def outcome_of(row: Row) -> str:
+    form = row.functional
+    if form is None:
+        return "failed"
+    return "random" if form.uses_random else "verified" if form.verified else "not verified"
+
+
+def left(row: Row) -> tuple[str, tuple[str, ...]]:
+    """Return what the draft that leaves least to the library leaves to it, and what stopped the fusion there."""
+    assert row.functional is not None
+    best = min(
+        first_plans(row.functional, starting_parameters("cpu")), key=lambda plan: len(plan.library), default=None
+    )
+    if best is None:
+        return "everything", ()
+    counted = Counter(best.library)
+    return ", ".join(f"{n} {name}" for name, n in counted.most_common()) or "nothing", best.stopped
 
 
 def problems(dtype: str) -> Iterator[Problem]:

@@ -149,6 +149,8 @@ class Sizes:
             values = list(ir.walk(*region.stores.values()))
             named = {a for v in values for a in ir.own_atoms(v)}
             named |= {a for v in values if isinstance(v, ir.Index) and v.limit for a in ir.leaves(v.limit)}
+            named |= {a for v in values if isinstance(v, ir.Size) for a in ir.leaves(v.group)}
+            named |= {a for v in values for form in ir.forms(v) for group, _ in form.sizes for a in ir.leaves(group)}
             extra = named | {*region.outer, *region.reduced} | {slot.total for slot in region.slots.values()}
             internal += [((a,), (a,)) for a in sorted(extra, key=lambda a: a.serial)]
         return external, internal

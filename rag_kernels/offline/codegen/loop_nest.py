@@ -85,6 +85,8 @@ def access_of(stored: tuple[ir.Group, ...], index: tuple[ir.Form | ir.Value, ...
             continue
         if item.offset:
             out.constant = plus(out.constant, times(stride, (), item.offset))
+        for group, factor in item.sizes:
+            out.constant = plus(out.constant, times(stride, tuple(names[a] for a in ir.leaves(group)), factor))
         for atom, factor in item.terms:
             parts = atom.leaves()
             for i, leaf in enumerate(parts):
@@ -168,7 +170,8 @@ class Nest:
 
     def position(self, form: ir.Form) -> str:
         """Return the value of a form as C."""
-        terms = [str(form.offset)] if form.offset or not form.terms else []
+        terms = [str(form.offset)] if form.offset or not (form.terms or form.sizes) else []
+        terms += [f"{factor} * {self.names.product(group)}" for group, factor in form.sizes]
         for atom, factor in form.terms:
             parts = atom.leaves()
             for i, leaf in enumerate(parts):

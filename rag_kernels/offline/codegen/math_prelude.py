@@ -182,6 +182,16 @@ CPP |= {
     )
     for name in LIBM
 }
+CPP["rk_fmod"] = (
+    "inline float rk_fmod(float x, float y) { return std::fmod(x, y); }\n"
+    "inline double rk_fmod(double x, double y) { return std::fmod(x, y); }\n",
+    (),
+)
+CPP["rk_atan2"] = (
+    "inline float rk_atan2(float x, float y) { return std::atan2(x, y); }\n"
+    "inline double rk_atan2(double x, double y) { return std::atan2(x, y); }\n",
+    (),
+)
 CPP["rk_pow"] = (
     "inline float rk_pow(float x, float y) { return std::pow(x, y); }\n"
     "inline double rk_pow(double x, double y) { return std::pow(x, y); }\n",
@@ -216,6 +226,16 @@ CUDA["rk_exp_near"] = (
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",
+    (),
+)
+CUDA["rk_fmod"] = (
+    "__device__ inline float rk_fmod(float x, float y) { return fmodf(x, y); }\n"
+    "__device__ inline double rk_fmod(double x, double y) { return fmod(x, y); }\n",
+    (),
+)
+CUDA["rk_atan2"] = (
+    "__device__ inline float rk_atan2(float x, float y) { return atan2f(x, y); }\n"
+    "__device__ inline double rk_atan2(double x, double y) { return atan2(x, y); }\n",
     (),
 )
 CUDA["rk_pow"] = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.operators import Operator
 
-NAME, UNARY, PRODUCT, SUM, ORDER, EQUALITY, BIT_AND, BIT_OR, BOTH, EITHER, CHOICE = range(11, 0, -1)
+NAME, UNARY, PRODUCT, SUM, SHIFT, ORDER, EQUALITY, BIT_AND, BIT_XOR, BIT_OR, BOTH, EITHER, CHOICE = range(13, 0, -1)
 """How tightly a text binds, as C has it: an operand that binds less stands in parentheses."""
 
 
@@ -47,6 +47,7 @@ C: dict[Operator, Text] = {
     Operator.MUL: Text("{0} * {1}", PRODUCT),
     Operator.DIV: Text("{0} / {1}", PRODUCT),
     Operator.QUOTIENT: Text("{0} / {1}", PRODUCT),
+    Operator.REST: Text("rk_fmod({0}, {1})"),
     Operator.NEG: Text("-{0}", UNARY),
     Operator.ABS: _call("rk_abs"),
     Operator.MAXIMUM: Text("{0} < {1} || {1} != {1} ? {1} : {0}", CHOICE),
@@ -70,6 +71,7 @@ C: dict[Operator, Text] = {
     Operator.ASIN: _call("rk_asin"),
     Operator.ACOS: _call("rk_acos"),
     Operator.ATAN: _call("rk_atan"),
+    Operator.ATAN2: Text("rk_atan2({0}, {1})"),
     Operator.SINH: _call("rk_sinh"),
     Operator.COSH: _call("rk_cosh"),
     Operator.TANH: _call("rk_tanh"),
@@ -85,6 +87,9 @@ C: dict[Operator, Text] = {
     Operator.NOT: Text("!{0}", UNARY),
     Operator.BIT_AND: Text("{0} & {1}", BIT_AND),
     Operator.BIT_OR: Text("{0} | {1}", BIT_OR),
+    Operator.BIT_XOR: Text("{0} ^ {1}", BIT_XOR),
+    Operator.SHIFT_LEFT: Text("{0} << {1}", SHIFT),
+    Operator.SHIFT_RIGHT: Text("{0} >> {1}", SHIFT),
     Operator.BIT_NOT: Text("~{0}", UNARY),
     Operator.WHERE: Text("{0} ? {1} : {2}", CHOICE),
     Operator.PAIR_TOP: Text("{0}.top"),
@@ -95,6 +100,7 @@ C: dict[Operator, Text] = {
 """Every operator that is printed."""
 
 C_OF_INTEGERS: dict[Operator, Text] = {
+    Operator.REST: Text("{0} % {1}", PRODUCT),
     Operator.ABS: Text("{0} < 0 ? -{0} : {0}", CHOICE),
     Operator.MAXIMUM: Text("{0} < {1} ? {1} : {0}", CHOICE),
     Operator.MINIMUM: Text("{1} < {0} ? {1} : {0}", CHOICE),

@@ -329,16 +329,19 @@ class CpuRegion(RegionPrinter):
         return f"{name}[l - lo]"
 
     def column_pass(self, level: int, task: Scope) -> None:
-        """Add the pass over columns that completes every reduction of this level."""
+        """Add the passes over columns that complete every reduction of this level, one for all with the same guards."""
         found = self.reductions(level)
+        for guards in dict.fromkeys(v.guards for v in found):
+            self.guarded_pass([v for v in found if v.guards == guards], guards, task)
+
+    def guarded_pass(self, found: list[ir.Reduce], guards: tuple[ir.Index, ...], task: Scope) -> None:
+        """Add one pass over columns for these reductions, at the places where the guards hold."""
         roots = [v.arg for v in found] + [g for v in found for g in v.guards]
         self.hoist(roots, task)
         inner = Scope(task)
         self.lane_scans(roots, task, inner)
-        guards = tuple(dict.fromkeys(g for v in found for g in v.guards))
         parts: list[tuple[str, str, str]] = []  # float partial sums with their totals
         for v in found:
-            assert v.guards == guards or not v.guards
             name, ctype = self.printer.name("acc"), CTYPES[v.dtype]
             long = accumulator(v) == "double" and any(loop.count > COLUMN_BLOCK for loop in self.nest.reduced)
             cell = self.array(
@@ -364,7 +367,7 @@ class CpuRegion(RegionPrinter):
                 lines.append(f"if (!{self.printer.compute(g, Scope())}) continue;")
                 continue
             terms = tuple(t for t in g.form.terms if nest.lane and t[0].leaves() != nest.lane.leaves)
-            rest = ir.Form(terms, g.form.offset)
+            rest = ir.Form(terms, g.form.offset, g.form.sizes)
             lines += [
                 f"const int64_t at = {nest.position(rest)};",
                 f"const int64_t first = std::max(lo, at < 0 ? (-at + {step[0] - 1}) / {step[0]} : 0);",

@@ -264,7 +264,7 @@ def inlined(region: Region, other: Region) -> Region:
             (leaf, factor) for f in v.index if isinstance(f, ir.Form) for a, factor in f.terms for leaf in a.leaves()
         ]
         there = [(leaf, 1) for group in other.stores[v.buffer].dims for leaf in ir.leaves(group)]
-        plain = all(isinstance(f, ir.Form) and not f.offset and len(f.terms) <= 1 for f in v.index)
+        plain = all(isinstance(f, ir.Form) and not f.offset and not f.sizes and len(f.terms) <= 1 for f in v.index)
         return other.stores[v.buffer] if plain and here == there else None
 
     return replace(region, stores={b: rewrite(v, change) for b, v in region.stores.items()})

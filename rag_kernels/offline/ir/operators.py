@@ -55,6 +55,7 @@ class Operator(Enum):
     MAXIMUM = auto()  # a NaN among the operands wins
     MINIMUM = auto()
     QUOTIENT = auto()  # of integers, towards zero
+    REST = auto()  # what a division towards zero leaves
     FLOOR = auto()
     CEIL = auto()
     ROUND = auto()  # ties to even
@@ -74,6 +75,7 @@ class Operator(Enum):
     ASIN = auto()
     ACOS = auto()
     ATAN = auto()
+    ATAN2 = auto()
     SINH = auto()
     COSH = auto()
     TANH = auto()
@@ -89,6 +91,9 @@ class Operator(Enum):
     NOT = auto()
     BIT_AND = auto()
     BIT_OR = auto()
+    BIT_XOR = auto()
+    SHIFT_LEFT = auto()
+    SHIFT_RIGHT = auto()
     BIT_NOT = auto()
     WHERE = auto()  # a condition, then what it chooses from
     PAIR_TOP = auto()  # the maximum of a softmax's running pair
@@ -125,6 +130,7 @@ _TRAITS = {
     Operator.MAXIMUM: _SUM,
     Operator.MINIMUM: _SUM,
     Operator.QUOTIENT: Traits(2, Types.INTEGRAL),
+    Operator.REST: _TWO,
     Operator.FLOOR: _CHEAP,
     Operator.CEIL: _CHEAP,
     Operator.ROUND: _CHEAP,
@@ -144,6 +150,7 @@ _TRAITS = {
     Operator.ASIN: _COSTLY,
     Operator.ACOS: _COSTLY,
     Operator.ATAN: _COSTLY,
+    Operator.ATAN2: Traits(2, Types.FRACTIONS, costly=True),
     Operator.SINH: _COSTLY,
     Operator.COSH: _COSTLY,
     Operator.TANH: _COSTLY,
@@ -159,6 +166,9 @@ _TRAITS = {
     Operator.NOT: Traits(1, Types.LOGICAL),
     Operator.BIT_AND: _BITS,
     Operator.BIT_OR: _BITS,
+    Operator.BIT_XOR: _BITS,
+    Operator.SHIFT_LEFT: Traits(2, Types.INTEGRAL),
+    Operator.SHIFT_RIGHT: Traits(2, Types.INTEGRAL),
     Operator.BIT_NOT: Traits(1, Types.INTEGRAL),
     Operator.WHERE: Traits(3, Types.CHOSEN),
     Operator.PAIR_TOP: Traits(1, Types.OF_PAIR),

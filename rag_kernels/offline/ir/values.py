@@ -69,11 +69,13 @@ def size_of(group: Iterable[Atom]) -> int:
 class Form:
     """An index into one stored dimension: the sum of `coefficient * atom` over the terms, plus an offset.
 
-    `terms` are pairs (atom, coefficient); the empty tuple is the constant `offset`.
+    `terms` are pairs (atom, coefficient); the empty tuple is the constant `offset`. `sizes` are pairs (group,
+    coefficient): numbers of elements that are added, for what is counted from a dimension's end.
     """
 
     terms: tuple[tuple[Atom, int], ...]
     offset: int = 0
+    sizes: tuple[tuple[Group, int], ...] = ()
 
     def substitute(self, mapping: dict[Atom, Form]) -> Form:
         """Return the form with atoms replaced by forms.
@@ -81,16 +83,17 @@ class Form:
         Raises Unfusable when an atom to be replaced has been split.
         """
         terms: dict[Atom, int] = {}
-        offset = self.offset
+        offset, sizes = self.offset, list(self.sizes)
         for atom, factor in self.terms:
             hit = next((leaf for leaf in atom.leaves() if leaf in mapping), None)
             form = Form(((atom, 1),)) if hit is None else mapping[hit]
             if hit is not None and len(atom.leaves()) > 1:
                 raise Unfusable("a split dimension is indexed again")
             offset += factor * form.offset
+            sizes += [(group, factor * coefficient) for group, coefficient in form.sizes]
             for inner, coefficient in form.terms:
                 terms[inner] = terms.get(inner, 0) + factor * coefficient
-        return Form(tuple(terms.items()), offset)
+        return Form(tuple(terms.items()), offset, tuple(sizes))
 
 
 @dataclass(eq=False, slots=True)
@@ -229,13 +232,18 @@ def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iter
         yield from visit(root)
 
 
+def forms(value: Value) -> list[Form]:
+    """Return the affine indices that a value itself has."""
+    if isinstance(value, Load):
+        return [i for i in value.index if isinstance(i, Form)]
+    return [value.form] if isinstance(value, Index) else []
+
+
 def named(value: Value) -> Iterator[Atom]:
     """Yield the atoms that a value itself names, as they were when it was made."""
     for group in value.dims:
         yield from group
-    forms = [i for i in value.index if isinstance(i, Form)] if isinstance(value, Load) else []
-    forms += [value.form] if isinstance(value, Index) else []
-    for form in forms:
+    for form in forms(value):
         yield from (atom for atom, _ in form.terms)
     if isinstance(value, Reduce):
         yield from value.over

@@ -6,6 +6,8 @@ operand. Knows nothing of shapes: the files `rules_*.py` have the operators that
 
 from __future__ import annotations
 
+import math
+
 from rag_kernels.offline.ir.expressions import (
     Expr,
     Pointwise,
@@ -42,6 +44,7 @@ from rag_kernels.offline.ir.expressions import (
     square,
     tanh,
     trunc,
+    truth,
     unary,
     where,
 )
@@ -70,9 +73,13 @@ POINTWISE: dict[str, Pointwise] = {
     "acos": unary(Operator.ACOS),
     "asin": unary(Operator.ASIN),
     "atan": unary(Operator.ATAN),
+    "atan2": two(Operator.ATAN2),
     "bitwise_and": two(Operator.BIT_AND),
+    "bitwise_left_shift": two(Operator.SHIFT_LEFT),
     "bitwise_not": bitwise_not,
     "bitwise_or": two(Operator.BIT_OR),
+    "bitwise_right_shift": two(Operator.SHIFT_RIGHT),
+    "bitwise_xor": two(Operator.BIT_XOR),
     "ceil": ceil,
     "cos": unary(Operator.COS),
     "cosh": unary(Operator.COSH),
@@ -84,6 +91,8 @@ POINTWISE: dict[str, Pointwise] = {
     "floor": floor,
     "ge": at_least,
     "gt": greater,
+    "isfinite": lambda x: equal(x - x, 0),
+    "isinf": lambda x: either(equal(x, math.inf), equal(x, -math.inf)),
     "isnan": is_nan,
     "le": at_most,
     "log": log,
@@ -92,6 +101,7 @@ POINTWISE: dict[str, Pointwise] = {
     "log2": unary(Operator.LOG2),
     "logical_and": both,
     "logical_not": inverse,
+    "logical_xor": lambda x, y: differ(Expr(truth(x)), Expr(truth(y))),
     "logical_or": either,
     "lt": less,
     "maximum": maximum,

@@ -119,6 +119,14 @@ def group_norm(lowering: Lowering, node: Node) -> ir.Value:
     return affine(lowering, out, given(node, 2, "weight"), given(node, 3, "bias"), len(shape) - 2)
 
 
+def weight_norm(lowering: Lowering, node: Node) -> ir.Value:
+    """Return v * (g / |v|), with a norm for each index of one dimension."""
+    v, g, dim = lowering.value(given(node, 0)), lowering.value(given(node, 1)), given(node, 2, "dim", 0)
+    over = [d for d in range(len(v.dims)) if dim == -1 or d != dim % len(v.dims)]
+    norm = lowering.op(sqrt, lowering.reduce("sum", lowering.op(square, v), over, keep=True))
+    return lowering.op(lambda v, g, norm: v * (g / norm), v, g, norm)
+
+
 def reduced(lowering: Lowering, value: ir.Value, how: Any) -> ir.Value:
     """Return a loss as it is (`how` 0), its mean (1) or its sum (2)."""
     dims = list(range(len(value.dims)))

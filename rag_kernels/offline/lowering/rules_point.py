@@ -14,13 +14,19 @@ from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.expressions import (
+    Expr,
     Pointwise,
+    both,
     cast,
+    differ,
     div,
+    equal,
     exp,
     floor,
     mul,
+    quotient,
     reciprocal,
+    rest,
     rsqrt,
     sqrt,
     square,
@@ -176,25 +182,97 @@ def dropout(lowering: Lowering, node: Node) -> ir.Value:
 
 
 def filled(lowering: Lowering, node: Node) -> ir.Value:
-    """Return a number on new loops: full, zeros, ones and their `_like`."""
-    name = base_name(node.op)
-    number = 0 if name.startswith(("zeros", "new_zeros")) else 1 if name.startswith("ones") else given(node, 1)
+    """Return a number on new loops: full, zeros, ones, their `_like` and the methods `new_`."""
+    name = base_name(node.op).removeprefix("new_")
+    where = 2 if base_name(node.op) == "new_full" else 1
+    number = 0 if name.startswith("zeros") else 1 if name.startswith("ones") else given(node, where, "fill_value")
     constant = lowering.scalar(number, out_dtype(node))
     return lowering.with_dims(constant, ir.tensor_dims(node.outputs[0].shape))
 
 
+MOST_LISTED = 16  # numbers of a list that are written out
+
+
 def number(lowering: Lowering, node: Node) -> ir.Value:
-    """Return the value of `torch.tensor(number)`."""
-    return lowering.scalar(given(node, 0), out_dtype(node))
+    """Return the value of `torch.tensor(number)`, or of a short list of numbers as a choice by place."""
+    listed, dtype = given(node, 0), out_dtype(node)
+    if not isinstance(listed, tuple):
+        return lowering.scalar(listed, dtype)
+    if not 0 < len(listed) <= MOST_LISTED or not all(isinstance(n, bool | int | float) for n in listed):
+        raise ir.Unfusable("a list of many numbers")
+    group: ir.Group = () if len(listed) == 1 else (ir.Atom(len(listed), fixed=True),)
+    place = lowering.tracked(ir.Index((group,), "int64", ir.Form(tuple((a, 1) for a in group))))
+    out: ir.Value = lowering.with_dims(ir.Const((), dtype, listed[-1]), (group,))
+    for i, n in reversed(list(enumerate(listed[:-1]))):
+        here = lowering.op(lambda place, i=i: equal(place, i), place)
+        out = lowering.op(where, here, ir.Const((), dtype, n), out)
+    return out
 
 
 def arange(lowering: Lowering, node: Node) -> ir.Value:
-    numbers = [a for a in node.args if isinstance(a, int)]
-    if len(numbers) > 2 or len(numbers) != len(node.args) or node.outputs[0].dtype != "int64":
-        raise ir.Unfusable("arange with a step")
+    """Return start, start + step... as PyTorch counts: in float64 where a number is no integer."""
+    numbers = [given(node, i, name) for i, name in enumerate(("start", "end", "step"))]
+    if node.op == "aten.arange.default":
+        numbers = [0, given(node, 0, "end"), 1]
+    if any(not isinstance(n, int | float) for n in numbers if n is not None):
+        raise ir.Unfusable("numbers that are arguments")
+    start, step, dtype = numbers[0] or 0, 1 if numbers[2] is None else numbers[2], out_dtype(node)
     (group,) = ir.tensor_dims(node.outputs[0].shape)
-    start = numbers[0] if len(numbers) == 2 else 0
-    return lowering.tracked(ir.Index((group,), "int64", ir.Form(tuple((a, 1) for a in group), start)))
+    terms = tuple((a, 1) for a in group)
+    if isinstance(start, int) and isinstance(step, int):
+        counted = ir.Form(tuple((a, step) for a in group), start)
+        place: ir.Value = lowering.tracked(ir.Index((group,), "int64", counted))
+    else:
+        place = lowering.tracked(ir.Index((group,), "int64", ir.Form(terms)))
+        ends = (ir.Const((), "float64", float(start)), ir.Const((), "float64", float(step)))
+        place = lowering.op(lambda n, start, step: start + n * step, lowering.cast(place, "float64"), *ends)
+    return lowering.cast(place, dtype)
+
+
+def linspace(lowering: Lowering, node: Node) -> ir.Value:
+    """Return numbers at equal distances, from both ends as PyTorch counts."""
+    start, end, dtype = given(node, 0), given(node, 1), out_dtype(node)
+    if not isinstance(start, int | float) or not isinstance(end, int | float) or not dtype.startswith("float"):
+        raise ir.Unfusable("ends that are arguments, or integers")
+    (group,) = ir.tensor_dims(node.outputs[0].shape)
+    place = lowering.tracked(ir.Index((group,), "int64", ir.Form(tuple((a, 1) for a in group))))
+    count = lowering.size(group, dtype)
+    first, last = ir.Const((), dtype, start), ir.Const((), dtype, end)
+    if not group:
+        return lowering.with_dims(first, ((),))
+    step = lowering.op(lambda first, last, count: (last - first) / (count - 1), first, last, count)
+
+    def number(n: Expr, step: Expr, count: Expr, first: Expr, last: Expr) -> Expr:
+        return where(n < count / 2, first + step * n, last - step * (count - n - 1))
+
+    return lowering.op(number, lowering.cast(place, dtype), step, count, first, last)
+
+
+def floor_divide(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the quotient rounded down."""
+    dtype = out_dtype(node)
+    a, b = (lowering.cast(lowering.value(x, dtype), dtype) for x in node.args[:2])
+    if is_float(dtype):
+        return lowering.op(lambda a, b: floor(a / b), a, b)
+    return lowering.op(lambda a, b: quotient(a, b) - cast(is_below(rest(a, b), b), dtype), a, b)
+
+
+def remainder(lowering: Lowering, node: Node) -> ir.Value:
+    """Return what a division rounded down leaves: it has the divisor's sign."""
+    dtype = out_dtype(node)
+    a, b = (lowering.cast(lowering.value(x, dtype), dtype) for x in node.args[:2])
+    left = lowering.op(rest, a, b)
+    return lowering.op(lambda left, b: where(is_below(left, b), left + b, left), left, b)
+
+
+def is_below(left: Expr, divisor: Expr) -> Expr:
+    """Return whether a division towards zero left something of the other sign than the divisor's."""
+    return both(differ(left, 0), differ(left < 0, divisor < 0))
+
+
+def outer(lowering: Lowering, node: Node) -> ir.Value:
+    a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
+    return lowering.op(mul, lowering.with_dims(a, (*a.dims, ())), b, dtype=out_dtype(node))
 
 
 def masked_fill(lowering: Lowering, node: Node) -> ir.Value:

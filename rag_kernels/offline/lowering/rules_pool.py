@@ -13,6 +13,7 @@ from typing import Any
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.expressions import div, maximum, minimum, sub
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_reduce import mean_of
 
@@ -80,16 +81,36 @@ def avg_pool(rank: int) -> Rule:
         sizes = per_dimension(given(node, 1), rank, None)
         strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
         pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
-        divisor = given(node, 6, "divisor_override") or math.prod(sizes)
-        counted = given(node, 5, "count_include_pad", True) or not any(pads)
-        if given(node, 4, "ceil_mode", False) or not counted:
-            raise ir.Unfusable("a divisor that varies")
-        value = lowering.value(given(node, 0))
-        window, over, guards = windows(lowering, value, sizes, strides, pads, [1] * rank, node.outputs[0].shape)
-        total = lowering.tracked(ir.Reduce(window.dims, value.dtype, "sum", window, over, guards))
-        return lowering.op(lambda total: total / divisor, total)
+        divisor, ceil = given(node, 6, "divisor_override"), given(node, 4, "ceil_mode", False)
+        padded = given(node, 5, "count_include_pad", True)
+        value, shape = lowering.value(given(node, 0)), node.outputs[0].shape
+        window, over, guards = windows(lowering, value, sizes, strides, pads, [1] * rank, shape)
+        total = window
+        if over:
+            total = lowering.tracked(ir.Reduce(window.dims, value.dtype, "sum", window, over, guards))
+        if divisor is not None or (not ceil and (padded or not any(pads))):
+            return lowering.op(lambda total: total / (divisor or math.prod(sizes)), total)
+        for i, window_ in enumerate(zip(sizes, strides, pads, strict=True)):
+            dim = len(shape) - rank + i
+            count = counted(lowering, total.dims[dim], value.dims[dim], window_, padded)
+            count = lowering.with_dims(count, (total.dims[dim], *[()] * (rank - 1 - i)))
+            total = lowering.op(div, total, lowering.cast(count, value.dtype))
+        return total
 
     return rule
+
+
+def counted(
+    lowering: Lowering, out: ir.Group, source: ir.Group, window: tuple[int, int, int], padded: bool
+) -> ir.Value:
+    """Return how many places of each window along a dimension count: those in the tensor, or in its padding too."""
+    size, stride, pad = window
+    first = lowering.tracked(ir.Index((out,), "int64", ir.Form(tuple((a, stride) for a in out), -pad)))
+    length = lowering.size(source, "int64")
+    end = lowering.op(lambda first, length: minimum(first + size, length + pad), first, length)
+    if padded:
+        return lowering.op(sub, end, first)
+    return lowering.op(lambda first, end, length: minimum(end, length) - maximum(first, 0), first, end, length)
 
 
 def adaptive_avg_pool(rank: int) -> Rule:
@@ -98,7 +119,13 @@ def adaptive_avg_pool(rank: int) -> Rule:
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         value, out = lowering.value(given(node, 0)), node.outputs[0].shape
         shape, dims = list(value.shape[:-rank]), []
-        for size, target in zip(value.shape[-rank:], out[-rank:], strict=True):
+        for i, (size, target) in enumerate(zip(value.shape[-rank:], out[-rank:], strict=True)):
+            if target % size == 0:  # each element several times
+                dim = len(out) - rank + i
+                group = (*value.dims[dim], *([ir.Atom(target // size, fixed=True)] if target > size else []))
+                value = lowering.with_dims(value, (*value.dims[:dim], group, *value.dims[dim + 1 :]))
+                shape.append(target)
+                continue
             if size % target:
                 raise ir.Unfusable("windows of unequal sizes")
             shape += [target, size // target]

@@ -114,9 +114,11 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
     equation, operands = node.args[:2]
     inputs, _, output = str(equation).replace(" ", "").partition("->")
     terms = inputs.split(",")
-    plain = output.isalpha() and all(t.isalpha() and len(set(t)) == len(t) for t in terms)
-    if len(terms) < 2 or not plain or not isinstance(operands, tuple):
+    plain = all((t.isalpha() or not t) and len(set(t)) == len(t) for t in (*terms, output))
+    if "->" not in str(equation) or not plain or not isinstance(operands, tuple):
         raise ir.Unfusable("an einsum of another form")
+    if len(terms) == 1:
+        return rearranged(lowering, lowering.value(operands[0]), terms[0], output)
     values = []
     for place, name in enumerate(operands):
         value, others = factor_of(lowering, name), set("".join([output, *terms[:place], *terms[place + 1 :]]))
@@ -142,6 +144,14 @@ def einsum(lowering: Lowering, node: Node) -> ir.Value:
     return total
 
 
+def rearranged(lowering: Lowering, value: ir.Value, letters: str, output: str) -> ir.Value:
+    """Return one operand of an einsum with its dimensions in another order, summed over those that are left out."""
+    gone = [i for i, letter in enumerate(letters) if letter not in output]
+    value = lowering.reduce("sum", value, gone, keep=False) if gone else value
+    left = [letter for letter in letters if letter in output]
+    return lowering.with_dims(value, tuple(value.dims[left.index(letter)] for letter in output))
+
+
 def attention(lowering: Lowering, node: Node) -> ir.Value:
     """Return scaled dot-product attention without masks and dropout, as two products around a softmax."""
     q, k, v = (factor_of(lowering, given(node, i)) for i in range(3))
@@ -162,11 +172,12 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
             groups, dilation = given(node, 6, "groups", 1), given(node, 7, "dilation", 1)
         else:
             dilation, groups = given(node, 5, "dilation", 1), given(node, 6, "groups", 1)
-        if isinstance(given(node, 4, "padding", 0), str) or len(node.outputs[0].shape) != rank + 2:
-            raise ir.Unfusable("padding by name, or no batch")
-        window = [
-            per_dimension(v, rank, None) for v in (given(node, 3, "stride", 1), given(node, 4, "padding", 0), dilation)
-        ]
+        padding = given(node, 4, "padding", 0)
+        if node.op.endswith(".padding"):
+            padding = named_padding(given(node, 4, "padding", "valid"), shape_of(lowering, weight)[2:], dilation)
+        if len(node.outputs[0].shape) != rank + 2:
+            raise ir.Unfusable("no batch")
+        window = [per_dimension(v, rank, None) for v in (given(node, 3, "stride", 1), padding, dilation)]
         factors = factor_of(lowering, x), factor_of(lowering, weight)
         out = windowed(lowering, *factors, node.outputs[0].shape, groups, window, transpose)
         if bias is None:
@@ -175,6 +186,15 @@ def convolution(rank: int, *, transpose: bool = False) -> Rule:
         return lowering.op(add, out, lowering.with_dims(offset, (*offset.dims, *[()] * rank)))
 
     return rule
+
+
+def named_padding(name: str, kernel: tuple[int, ...], dilation: Any) -> tuple[int, ...]:
+    """Return how many elements come before the first one: none for `valid`, for `same` so many that sizes stay.
+
+    Where an odd number is needed, the one more comes after the last element, which the guards of the window see to.
+    """
+    steps = per_dimension(dilation, len(kernel), 1)
+    return tuple((step * (k - 1)) // 2 if name == "same" else 0 for k, step in zip(kernel, steps, strict=True))
 
 
 def whole_load(lowering: Lowering, value: ir.Value) -> ir.Load:
@@ -286,6 +306,8 @@ def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
     from the floor; on a CPU its pointwise ones are.
     """
     name = base_name(node.op)
+    if is_rearrangement(node):
+        return True
     if not name.startswith("conv") and name not in {"matmul", "mm", "mv"}:
         return False
     if is_half(lowering, node) and name != "mv":
@@ -296,6 +318,11 @@ def likely_faster(lowering: Lowering, node: Node, backend: Backend) -> bool:
     if second[1] == 1 and second[0] == first[1]:
         return True
     return (name.endswith("3d") or "transpose" in name) if backend == "cuda" else math.prod(second[2:]) == 1
+
+
+def is_rearrangement(node: Node) -> bool:
+    """Return whether a node is an einsum of one operand, which multiplies nothing."""
+    return base_name(node.op) == "einsum" and "," not in str(given(node, 0))
 
 
 def is_half(lowering: Lowering, node: Node) -> bool:
@@ -320,7 +347,7 @@ def only_in_full(rule: Rule) -> Rule:
     """Return the rule restricted to operands of full precision."""
 
     def chosen(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
-        if is_half(lowering, node):
+        if is_half(lowering, node) and not is_rearrangement(node):
             raise ir.Unfusable("sixteen-bit operands, left to the library")
         return rule(lowering, node)
 

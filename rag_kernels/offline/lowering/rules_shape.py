@@ -29,6 +29,13 @@ def permute(lowering: Lowering, node: Node) -> ir.Value:
     order = list(range(rank))
     if name == "permute":
         order = [d % rank for d in given(node, 1)]
+    elif name == "movedim":
+        moved, to = (tuple(given(node, i)) if isinstance(given(node, i), tuple) else (given(node, i),) for i in (1, 2))
+        order = [d for d in order if d not in {m % rank for m in moved}]
+        for place, d in sorted((t % rank, m % rank) for m, t in zip(moved, to, strict=True)):
+            order.insert(place, d)
+    elif name == "numpy_T":
+        order.reverse()
     else:
         a, b = (rank - 2, rank - 1) if name in {"t", "mT"} else (given(node, 1) % rank, given(node, 2) % rank)
         if rank > 1:
@@ -57,14 +64,15 @@ def broadcast_tensors(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
 
 
 def slice_value(lowering: Lowering, value: ir.Value, dim: int, start: int, length: int, step: int = 1) -> ir.Value:
-    """Return `length` elements from `start` along a dimension, every `step`th of them."""
+    """Return `length` elements from `start`, below zero from the end, along a dimension, every `step`th of them."""
     dim %= len(value.dims)
     if length == ir.size_of(value.dims[dim]) and step == 1:
         return value
+    before = value.dims[dim]
 
     def form() -> tuple[ir.Form, ir.Group]:
         group: ir.Group = () if length == 1 else (ir.Atom(length),)
-        return ir.Form(tuple((a, step) for a in group), start), group
+        return ir.Form(tuple((a, step) for a in group), start, ((before, 1),) if start < 0 else ()), group
 
     return lowering.reindex(value, dim, form)
 
@@ -74,26 +82,26 @@ def slice_(lowering: Lowering, node: Node) -> ir.Value:
     dim = given(node, 1, "dim", 0)
     start = given(node, 2, "start", 0) or 0
     size = value.shape[dim]
-    start = max(0, start + size) if start < 0 else min(start, size)
+    start = max(-size, min(start, size))
     return slice_value(lowering, value, dim, start, node.outputs[0].shape[dim], given(node, 4, "step", 1))
 
 
 def narrow(lowering: Lowering, node: Node) -> ir.Value:
     value = lowering.value(given(node, 0))
     dim, start, length = given(node, 1), given(node, 2), given(node, 3)
-    return slice_value(lowering, value, dim, start % value.shape[dim], length)
+    return slice_value(lowering, value, dim, start, length)
 
 
 def select(lowering: Lowering, node: Node) -> ir.Value:
     value = lowering.value(given(node, 0))
     dim, index = given(node, 1) % len(value.dims), given(node, 2)
-    part = slice_value(lowering, value, dim, index % value.shape[dim], 1)
+    part = slice_value(lowering, value, dim, index, 1)
     return lowering.with_dims(part, (*part.dims[:dim], *part.dims[dim + 1 :]))
 
 
 def flipped(atom: ir.Atom) -> Callable[[], tuple[ir.Form, ir.Group]]:
     """Return a function that returns the reversed index of a dimension, for `Lowering.reindex`."""
-    return lambda: (ir.Form(((atom, -1),), atom.size - 1), (atom,))
+    return lambda: (ir.Form(((atom, -1),), -1, (((atom,), 1),)), (atom,))
 
 
 def flip(lowering: Lowering, node: Node) -> ir.Value:
@@ -112,6 +120,65 @@ def pieces(lowering: Lowering, value: ir.Value, count: int, dim: int) -> list[ir
 
 def chunk(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
     return tuple(pieces(lowering, lowering.value(given(node, 0)), given(node, 1), given(node, 2, "dim", 0)))
+
+
+def unbind(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    """Return the slices along a dimension, without it."""
+    value = lowering.value(given(node, 0))
+    dim = given(node, 1, "dim", 0) % len(value.dims)
+    parts = [slice_value(lowering, value, dim, i, 1) for i in range(value.shape[dim])]
+    return tuple(lowering.with_dims(p, (*p.dims[:dim], *p.dims[dim + 1 :])) for p in parts)
+
+
+def unfold(lowering: Lowering, node: Node) -> ir.Value:
+    """Return windows of a dimension, which run along a new last one."""
+    value, size, step = lowering.value(given(node, 0)), given(node, 2, "size"), given(node, 3, "step")
+    dim = given(node, 1, "dimension") % len(value.dims)
+    count = node.outputs[0].shape[dim]
+    outer: ir.Group = () if count == 1 else (ir.Atom(count),)
+    inner: ir.Group = () if size == 1 else (ir.Atom(size, fixed=True),)
+    form = ir.Form((*((a, step) for a in outer), *((a, 1) for a in inner)))
+    value = lowering.reindex(value, dim, lambda: (form, (*outer, *inner)))
+    return lowering.with_dims(value, (*value.dims[:dim], outer, *value.dims[dim + 1 :], inner))
+
+
+def meshgrid(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    """Return each vector along its own dimension of a grid."""
+    values = [lowering.value(name) for name in given(node, 0)]
+    count, across = len(values), given(node, 1, "indexing", "ij") == "xy"
+    out = []
+    for i, value in enumerate(values):
+        place = {0: 1, 1: 0}.get(i, i) if across else i
+        groups = [v.dims[0] if v.dims else () for v in values]
+        groups = [groups[1], groups[0], *groups[2:]] if across and count > 1 else groups
+        dims = tuple(g if d == place else fresh_loop(g) for d, g in enumerate(groups))
+        out.append(lowering.with_dims(value, dims))
+    return tuple(out)
+
+
+def fresh_loop(group: ir.Group) -> ir.Group:
+    """Return a loop of its own of a group's size."""
+    return (ir.Atom(ir.size_of(group)),) if ir.size_of(group) > 1 else ()
+
+
+def shuffled(up: bool) -> Rule:
+    """Return the rule of `pixel_shuffle` (`up`) or `pixel_unshuffle`."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value, factor = lowering.value(given(node, 0)), given(node, 1)
+        *front, channels, height, width = value.shape
+        n = len(front)
+        if up:
+            shape = [*front, channels // factor**2, factor, factor, height, width]
+            order = [n, n + 3, n + 1, n + 4, n + 2]
+        else:
+            shape = [*front, channels, height // factor, factor, width // factor, factor]
+            order = [n, n + 2, n + 4, n + 1, n + 3]
+        value = lowering.view(value, shape)
+        value = lowering.with_dims(value, tuple(value.dims[d] for d in (*range(n), *order)))
+        return lowering.view(value, node.outputs[0].shape)
+
+    return rule
 
 
 def split(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
@@ -165,25 +232,6 @@ def chosen(lowering: Lowering, values: list[ir.Value], dim: int) -> ir.Value:
         here = equal(Expr(place), number).value
         out = ir.Op(dims, value.dtype, Operator.WHERE, (here, value, out))
     return lowering.tracked(out)
-
-
-def repeat_interleave(lowering: Lowering, node: Node) -> ir.Value:
-    """Return each element along a dimension so many times in a row."""
-    value, times, dim = lowering.value(given(node, 0)), given(node, 1, "repeats"), given(node, 2, "dim")
-    if not isinstance(times, int) or not isinstance(dim, int):
-        raise ir.Unfusable("repeats that are a tensor, or without a dimension")
-    dim %= len(value.dims)
-    again = () if times == 1 else (ir.Atom(times, fixed=True),)
-    return lowering.with_dims(value, (*value.dims[:dim], (*value.dims[dim], *again), *value.dims[dim + 1 :]))
-
-
-def repeat(lowering: Lowering, node: Node) -> ir.Value:
-    """Return a tensor side by side with itself, along each dimension so many times."""
-    value, times = lowering.value(given(node, 0)), given(node, 1, "repeats")
-    groups: list[ir.Group] = [(), *[()] * (len(times) - len(value.dims) - 1)] if len(times) > len(value.dims) else []
-    groups += value.dims
-    again: list[ir.Group] = [() if n == 1 else (ir.Atom(n, fixed=True),) for n in times]
-    return lowering.with_dims(value, tuple((*a, *group) for a, group in zip(again, groups, strict=True)))
 
 
 def triangle(upper: bool) -> Rule:

@@ -1,0 +1,121 @@
+"""Values read at computed places: an index that is an integer expression, not an affine form.
+
+Comes in: a value, one of its dimensions, and the place in it that each element of the result reads. Goes out: the value
+at these places. Cheap expressions are computed at the place; costly ones are stored first and read there. Places must
+lie inside of the dimension: whoever builds them sees to that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.expressions import Expr
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.lowering.lower import Lowering
+
+MOST_AGAIN = 6  # expressions that are cheap enough to be computed at every place that reads them
+
+
+def iota(lowering: Lowering, group: ir.Group, trailing: int = 0, step: int = 1, start: int = 0) -> ir.Value:
+    """Return the index along a dimension of these loops, which `trailing` others follow: start, start + step..."""
+    terms = tuple((atom, step) for atom in group)
+    if len(ir.leaves(group)) > 1:
+        raise ir.Unfusable("an index over merged dimensions")
+    return lowering.tracked(ir.Index((group, *[()] * trailing), "int64", ir.Form(terms, start)))
+
+
+def length(lowering: Lowering, value: ir.Value, dim: int, dtype: str = "int64") -> ir.Value:
+    """Return the number of elements along a dimension as a value, which follows the tensor's size."""
+    return lowering.size(value.dims[dim], dtype)
+
+
+def loop(size: int, *, fixed: bool = False) -> ir.Group:
+    """Return a new loop of this size, or none for one element."""
+    return () if size == 1 else (ir.Atom(size, fixed=fixed),)
+
+
+def apart(lowering: Lowering, value: ir.Value) -> ir.Load:
+    """Return the value as a load of a whole buffer on loops of its own."""
+    load = lowering.stored(value)
+    plain = all(
+        isinstance(i, ir.Form) and i == ir.Form(tuple((a, 1) for a in group))
+        for i, group in zip(load.index, load.dims, strict=False)
+    )
+    if plain and load.shape == lowering.specs[load.buffer].shape:
+        return ir.load(load.buffer, load.shape, load.storage)
+    return lowering.reload(lowering.with_dims(value, value.dims))
+
+
+def at(lowering: Lowering, value: ir.Value, dim: int, place: ir.Value, group: ir.Group) -> ir.Value:
+    """Return the value read at `place` along a dimension, which the loops of `group` take the place of."""
+    dim %= len(value.dims)
+    if len(ir.leaves(value.dims[dim])) > 1 or not is_light(value):
+        value = lowering.reload(value)
+    dims = (*value.dims[:dim], group, *value.dims[dim + 1 :])
+    leaf = ir.leaves(value.dims[dim])
+    if not leaf:
+        return lowering.with_dims(value, dims)
+    try:
+        return lowering.tracked(placed(value, leaf[0], place, dims))
+    except ir.Unfusable:
+        again = lowering.reload(value)
+        dims = (*again.dims[:dim], group, *again.dims[dim + 1 :])
+        return lowering.tracked(placed(again, ir.leaves(again.dims[dim])[0], place, dims))
+
+
+def is_light(value: ir.Value) -> bool:
+    """Return whether a value may be computed again wherever it is read."""
+    inside = [v for v in ir.walk(value) if isinstance(v, ir.Op) and v.operator is not Operator.SAME]
+    return len(inside) <= MOST_AGAIN and not any(v.operator.traits.costly for v in inside)
+
+
+def placed(value: ir.Value, leaf: ir.Atom, place: ir.Value, dims: tuple[ir.Group, ...]) -> ir.Value:
+    """Return the same value with one loop replaced by a computed index.
+
+    Raises Unfusable when a reduction or scan depends on the loop, or when it has been split.
+    """
+    known: dict[ir.Value, ir.Value] = {}
+    inner = tuple(a for group in place.dims for a in ir.leaves(group))
+
+    def visit(v: ir.Value) -> ir.Value:
+        if v not in known:
+            known[v] = changed(v)
+        return known[v]
+
+    def changed(v: ir.Value) -> ir.Value:
+        if leaf not in ir.tree_atoms(v) and not any(leaf in ir.leaves(group) for group in v.dims):
+            return v
+        around = tuple(
+            tuple(a for mine in ir.leaves(group) for a in (inner if mine is leaf else (mine,))) for group in v.dims
+        )
+        match v:
+            case ir.Load():
+                index = tuple(moved(i) if isinstance(i, ir.Form) else visit(i) for i in v.index)
+                return replace(v, dims=around, index=index)
+            case ir.Op():
+                return replace(v, dims=around, args=tuple(visit(a) for a in v.args))
+            case ir.Index(limit=None):
+                found = moved(v.form)
+                return replace(v, dims=around, form=found) if isinstance(found, ir.Form) else found
+        raise ir.Unfusable("a reduction or a guard is read at computed places")
+
+    def moved(form: ir.Form) -> ir.Form | ir.Value:
+        """Return an index with the loop in it replaced."""
+        hit = [(atom, factor) for atom, factor in form.terms if leaf in atom.leaves()]
+        if not hit:
+            return form
+        if len(hit) > 1 or len(hit[0][0].leaves()) > 1:
+            raise ir.Unfusable("a split dimension is indexed again")
+        factor = hit[0][1]
+        rest = ir.Form(tuple(term for term in form.terms if leaf not in term[0].leaves()), form.offset, form.sizes)
+        scaled = Expr(place) if factor == 1 else Expr(place) * factor
+        if rest == ir.Form(()):
+            return scaled.value
+        return (scaled + Expr(ir.Index((), "int64", rest))).value
+
+    out = changed(value)
+    if out is value:
+        raise ir.Unfusable("a dimension that nothing reads")
+    out.dims = dims
+    return out
