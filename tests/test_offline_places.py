@@ -45,7 +45,7 @@ CASES = {
     "repeated": Case(
         "return x.repeat(2, 1, 3) * 2, x.repeat(2, 1, 1, 1), y.tile(4), x.repeat_interleave(3, 1), "
         "y.repeat_interleave(2), "
-        "x.unfold(2, 4, 2).sum(-1), x.swapaxes(0, 2), torch.movedim(x, 0, -1) + 1, x.reshape_as(x[None]).relu()",
+        "x.unfold(2, 4, 2).sum(-1), x.swapaxes(0, 2) * 2, torch.movedim(x, 0, -1) + 1, x.reshape_as(x[None]).relu()",
         "torch.randn(3, 4, 9)",
         "torch.randn(9)",
     ),
