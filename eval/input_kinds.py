@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 # Kinds that go beyond what the problem's own inputs look like (`eval.numerics.input_draws` makes them).
-SPECIAL = ("spread", "shifted", "far", "spikes", "rare spikes", "constant rows", "ties", "large", "tiny")
+SPECIAL = (
+    "spread",
+    "shifted",
+    "far",
+    "spikes",
+    "rare spikes",
+    "constant rows",
+    "ties",
+    "large",
+    "tiny",
+    "small",
+    "negative",
+    "positive",
+    "one spike",
+    "sparse",
+)
+INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
+WIDE = "wide integers"  # of either sign, or all that what reads them as indices allows
+NON_FINITE = "non-finite"  # NaN and infinity here and there, where the module says something of them
 # Relative errors of an exactness probe: fp32 in any order of summation stays below the first; TF32, fp16 and bf16 are
 # above the second, bf16 above the third.
 STRICT, SPLIT, SEVEN_BITS = 2.0**-18, 2.0**-15, 2.0**-10

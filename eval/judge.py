@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Protocol
 
 from rag_kernels.eval.build.candidate_builder import Builder, kernels_of
-from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
+from rag_kernels.eval.build.candidate_form import Forbidden, asks_for_sanitizers, check_composed
 from rag_kernels.eval.build.compile import BuildError, Toolchain, builds_boxed, toolchain
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.instruments.nsight_compute import Profiler
@@ -47,7 +47,7 @@ from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file,
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.trial import Trial
 
-CHECKS_VERSION = "5"  # of what is checked and how; raise it with every change of a check
+CHECKS_VERSION = "6"  # of what is checked and how; raise it with every change of a check
 
 
 def judge_version(rule: TimingRule) -> str:
@@ -195,6 +195,9 @@ class LocalJudge:
         if candidate.backend != self.device.backend:
             why = f"This is {candidate.backend} code, judged with --device {self.device.backend}."
             return Rejected("wrong_backend", why)
+        if word := asks_for_sanitizers(candidate.source):
+            why = f"The source asks for `{word}`: code that is another one under sanitizers cannot be checked by them."
+            return Rejected("hides_from_checks", why)
         if candidate.tier == "composed":
             try:
                 check_composed(candidate.source)

@@ -19,6 +19,8 @@ DEFENCES = (
     "fingerprints",
     "late-write check",
     "activity check",
+    "looks",
+    "unrelated content",
     "exactness probe",
     "read-only inputs",
     "sandbox",

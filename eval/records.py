@@ -111,6 +111,16 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexBound:
+    """An integer input, by its leaf number, that something reads as indices: in `[low, high)`, or from the end too."""
+
+    path: str
+    low: int
+    high: int
+    wraps: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionalProblem:
     """A problem as a parameterized call: `module_fn(inputs..., parameters..., buffers..., *, constants...)`.
 
@@ -135,6 +145,7 @@ class FunctionalProblem:
     notice: str = ""  # for example: "verified at batch_size=16 instead of 4096"
     # leaves of the inputs that the module changes in place; kernels get them as they were, and leave them so
     written: tuple[str, ...] = field(default=(), metadata=LATER)
+    bounds: tuple[IndexBound, ...] = field(default=(), metadata=LATER)  # of other integers no bound is known
 
     @property
     def tensors(self) -> tuple[TensorArgument, ...]:

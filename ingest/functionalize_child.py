@@ -18,7 +18,7 @@ from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.emit import Emitted, emit
 from rag_kernels.ingest.features import count_flops, features, graph_key, nbytes, output_specs, working_bytes
 from rag_kernels.ingest.graph import Functional, functional
-from rag_kernels.ingest.ranges import in_range
+from rag_kernels.ingest.ranges import in_range, index_bounds
 from rag_kernels.ingest.recording import refuse_dtype, trace
 from rag_kernels.ingest.verify import Disagrees, DoesNotRun, Ran, compare, run_module
 
@@ -100,6 +100,7 @@ def _attempt(problem: Problem, *, plain: bool, resized: bool) -> FunctionalProbl
         verified=verified,
         notice=notice,
         written=graph.written,
+        bounds=index_bounds(graph),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rag_kernels.eval.aten import base_name
-from rag_kernels.eval.records import Node, Problem, Ref, TensorArgument, TensorSpec, Value
+from rag_kernels.eval.records import IndexBound, Node, Problem, Ref, TensorArgument, TensorSpec, Value
 from rag_kernels.ingest.folding import Bound, folded
 from rag_kernels.ingest.graph import Functional, bind, refs
 
@@ -66,6 +66,11 @@ class _Read:
 def in_range(problem: Problem, graph: Functional) -> Problem:
     """Return the problem with its drawn indices folded into their bounds, or as it is if it has none."""
     return folded(problem, _bounds(graph))
+
+
+def index_bounds(graph: Functional) -> tuple[IndexBound, ...]:
+    """Return what is known of the range of each integer input that something reads as indices."""
+    return tuple(IndexBound(b.path, b.low, b.high, b.wraps) for b in _bounds(graph))
 
 
 def _bounds(graph: Functional) -> list[Bound]:

@@ -44,7 +44,7 @@ def test_many_contents_are_composed_together_as_each_by_itself() -> None:
     ]
     jobs, wanted = [], []
     for _ in range(4):
-        recipe = random_recipe(specs, [True, True, rng.random() < 0.5], 2, rng)
+        recipe = random_recipe(specs, [True, True, rng.random() < 0.5], range(2), rng)
         for index, (spec, part) in enumerate(zip(specs, recipe, strict=True)):
             held = [draw[index] for draw in draws]
             jobs.append((torch.zeros_like(held[0]), held, part, spec))

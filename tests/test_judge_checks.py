@@ -162,7 +162,8 @@ def altered(**parts: str) -> str:
 def test_an_honest_product_is_strict(judge: LocalJudge, linear: FunctionalProblem) -> None:
     passed = verdict(judge, linear, LINEAR_KERNEL.replace("CAST", ""))
     assert isinstance(passed, Passed), passed
-    assert passed.precision == "strict" and passed.labels == () and passed.claims_speed
+    assert passed.precision == "strict" and passed.claims_speed
+    assert passed.labels == ("fragile: non-finite",)  # its ReLU makes 0 of NaN, where PyTorch's leaves it
     assert {"exactness probe", "odd sizes", "10 repeats", "idle after the call"} <= set(passed.checks)
     assert "sanitizers: address, undefined-behaviour, thread" in passed.checks
     assert passed.measurement.cold and passed.measurement.speedup_warm is not None
@@ -208,7 +209,7 @@ def test_a_read_out_of_bounds_at_other_sizes_is_a_label(judge: LocalJudge, softm
 def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     passed = verdict(judge, softmax, altered())
     assert isinstance(passed, Passed) and passed.labels == (), passed
-    assert "9 kinds of special values" in passed.checks
+    assert "15 kinds of special values" in passed.checks
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_content_is_new_for_every_recipe_and_keeps_the_values_of_the_draws() -> 
     made = []
     for seed in range(5):
         target = np.empty((32, 8), np.float32)
-        part = random_recipe([spec], [True], 2, random.Random(seed))[0]
+        part = random_recipe([spec], [True], range(2), random.Random(seed))[0]
         compose(raw(target), [raw(d) for d in draws], part, spec)
         assert np.isin(target, np.concatenate(draws)).all()
         made.append(target)
@@ -109,7 +109,7 @@ def test_content_of_one_column_is_new_too(shape: tuple[int, ...]) -> None:
     made = set()
     for _ in range(200):
         target = np.empty(shape, np.float32)
-        compose(raw(target), [raw(d) for d in draws], random_recipe([spec], [True], 2, rng)[0], spec)
+        compose(raw(target), [raw(d) for d in draws], random_recipe([spec], [True], range(2), rng)[0], spec)
         made.add(target.tobytes())
     assert len(made) > 30 and made.isdisjoint(d.tobytes() for d in draws)
 

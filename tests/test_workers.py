@@ -173,7 +173,7 @@ def test_descriptors_that_nobody_asked_for_are_closed() -> None:
     """A candidate that sends some with every answer does not use up the judge's."""
     ours, theirs = pair()
     other = Channel(theirs)
-    worker = Worker(None, Channel(ours), 0, os.memfd_create("log"))  # type: ignore[arg-type]
+    worker = Worker(None, Channel(ours), 0, os.memfd_create("log"), is_single=False)  # type: ignore[arg-type]
     for reply in ({"done": True}, codec.encode(Failed("raised", "no", alive=True))):
         before = set(os.listdir("/proc/self/fd"))
         other.send(reply, [0, 1, 2])

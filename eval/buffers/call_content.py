@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rag_kernels.eval import codec
@@ -36,6 +36,8 @@ class Splice:
     count: int
     column: int = -1  # this place of every last-dimension row comes from elsewhere too, so that no row comes again
     source: int = 0
+    element: int = -1  # and this one element alone comes from a place of the other draw
+    element_source: int = 0
 
 
 Recipe = tuple[Splice, ...]
@@ -56,12 +58,21 @@ def plain(draw: int, tensors: int) -> Recipe:
 def whole_draw(recipe: Recipe) -> int | None:
     """Return the draw that a recipe takes unchanged, or None for a mixture."""
     draws = {part.draw for part in recipe}
-    return draws.pop() if len(draws) == 1 and all(p.offset == 0 and p.count == 0 for p in recipe) else None
+    return (
+        draws.pop()
+        if len(draws) == 1 and all(p.offset == 0 and p.count == 0 and p.element < 0 for p in recipe)
+        else None
+    )
 
 
-def random_recipe(specs: Sequence[TensorSpec], movable: Sequence[bool], draws: int, rng: random.Random) -> Recipe:
-    """A secret recipe for one call. Tensors that may not be moved (structured inputs, parameters) keep their order."""
-    draw = rng.randrange(draws)
+def random_recipe(
+    specs: Sequence[TensorSpec], movable: Sequence[bool], draws: Sequence[int], rng: random.Random
+) -> Recipe:
+    """A secret recipe for one call, of these draws.
+
+    Tensors that may not be moved (structured inputs, parameters) keep their order.
+    """
+    draw = rng.choice(draws)
     parts = []
     for spec, may_move in zip(specs, movable, strict=True):
         rows, _ = rows_of(spec)
@@ -74,8 +85,33 @@ def random_recipe(specs: Sequence[TensorSpec], movable: Sequence[bool], draws: i
             start = (at + 1) % (rows - count + 1)
         length = spec.shape[-1]  # of one column nothing else would be left
         column, source = (rng.randrange(length), rng.randrange(length)) if length > 1 else (-1, 0)
-        offset, other = rng.randrange(1, rows), rng.randrange(draws)
+        offset, other = rng.randrange(1, rows), rng.choice(draws)
         parts.append(Splice(draw, offset, other, at, start, count, column, source))
+    return tuple(parts)
+
+
+def nudged(recipe: Recipe, specs: Sequence[TensorSpec], rng: random.Random) -> Recipe:
+    """Return the same content but for one element of one tensor: a parameter's or an input's, whatever it means."""
+    places = [i for i, s in enumerate(specs) if "float" in s.dtype and math.prod(s.shape) > 0]
+    if not places:
+        return recipe
+    at = rng.choice(places)
+    count = math.prod(specs[at].shape)
+    part = replace(recipe[at], element=rng.randrange(count), element_source=rng.randrange(count))
+    return (*recipe[:at], part, *recipe[at + 1 :])
+
+
+def with_rows_of(recipe: Recipe, draw: int, specs: Sequence[TensorSpec], rng: random.Random) -> Recipe:
+    """Return the content with a few rows of another draw between the others: one, or as many as come from elsewhere."""
+    few = rng.random() < 0.5
+    parts = []
+    for part, spec in zip(recipe, specs, strict=True):
+        if part.count:
+            count = 1 if few else part.count
+            rows, _ = rows_of(spec)
+            at, start = rng.randrange(rows - count + 1), rng.randrange(rows - count + 1)
+            part = replace(part, other=draw, count=count, at=at, start=start, column=-1)
+        parts.append(part)
     return tuple(parts)
 
 
@@ -102,6 +138,10 @@ def copies(target: Any, draws: Sequence[Any], part: Splice, spec: TensorSpec) ->
         lines, other = target.reshape(-1, spec.shape[-1] * item), draws[part.other].reshape(-1, spec.shape[-1] * item)
         place = slice(part.column * item, (part.column + 1) * item)
         steps.append([(lines[:, place], other[:, part.source * item : (part.source + 1) * item])])
+    if part.element >= 0:
+        item, other = ITEM_BYTES[spec.dtype], draws[part.other]
+        start, place = part.element_source * item, slice(part.element * item, (part.element + 1) * item)
+        steps.append([(target[place], other[start : start + item])])
     return steps
 
 

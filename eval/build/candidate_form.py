@@ -7,11 +7,19 @@ Static checks are for form and safety of the timed path, never the ground of a v
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import Backend, Candidate, ProblemError
 from rag_kernels.eval.source_form import is_whole, source_form
+
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_SANITIZERS = re.compile(
+    r"__SANITIZE\w*|\b(?:address|hwaddress|thread|memory|undefined_behavior|leak)_sanitizer\b"
+    r"|\bno_sanitize_\w+|\bno_sanitize\s*\(\s*\"[^\"]*(?:thread|address|memory)|\b__(?:[auhlm]|t)s?an_\w+|\b__ubsan_\w+"
+    r"|\b__sanitizer_\w+|\bRUNNING_ON_VALGRIND|\b[ATU]+SAN_OPTIONS"
+)
 
 # Methods of tensors that only look or re-shape; everything that computes is written as torch.* or F.*.
 TENSOR_METHODS = frozenset(
@@ -70,6 +78,12 @@ def candidate_from_file(path: Path, default: Backend) -> Candidate:
     if form.language == "python" and not is_whole(source):
         raise ProblemError(f"{path} defines neither `ModelNew` nor `KERNELS` with `forward`; see docs/contract.md.")
     return Candidate(source=source, tier=form.tier, backend=form.backend)
+
+
+def asks_for_sanitizers(source: str) -> str:
+    """Return the first word of a source by which code tells that a sanitizer looks at it, or hides from it; or ""."""
+    found = _SANITIZERS.search(_COMMENTS.sub(" ", source))
+    return found.group(0) if found else ""
 
 
 def kernels_text(source: str) -> str:

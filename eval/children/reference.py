@@ -14,7 +14,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal, assert_never
 
@@ -29,7 +29,7 @@ from rag_kernels.eval.children.gpu_buffers import answers, flush_caches, ran_out
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
-from rag_kernels.eval.input_kinds import precision_class
+from rag_kernels.eval.input_kinds import INTEGERS, WIDE, precision_class
 from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,
@@ -64,7 +64,7 @@ from rag_kernels.eval.messages.protocol import (
 )
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.exactness_probe import one_hot, relative_error, targets
-from rag_kernels.eval.numerics.input_draws import is_structured, redraw
+from rag_kernels.eval.numerics.input_draws import is_structured, redraw, widened
 from rag_kernels.eval.numerics.oracle import (
     double_factories,
     doubled,
@@ -74,6 +74,7 @@ from rag_kernels.eval.numerics.oracle import (
     timed_precision,
     vary,
 )
+from rag_kernels.eval.numerics.rounding_faults import rounding_fault
 from rag_kernels.eval.numerics.rounding_noise import RoundingNoise
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.channel import Channel, Failed
@@ -199,8 +200,8 @@ class Reference:
                 self.prepare(variant)
             case ComputeAnswer(draw, noisy):
                 reply = self.compute(draw, noisy=noisy)
-            case CheckOutputs(draw, taken, limits):
-                reply = self.check(draw, taken, limits)
+            case CheckOutputs(draw, taken, limits, noisy):
+                reply = self.check(draw, taken, limits, noisy=noisy)
             case ShowPrecision(draw, taken):
                 reply = self.precision(draw, taken)
             case AskForProbes():
@@ -253,9 +254,14 @@ class Reference:
             leaves = pytree.tree_leaves(list(self.get_inputs()))
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
         probed = targets(self.fp) if kind == "probe" else {}
+        bounds = {b.path: b for b in self.fp.bounds}
         for argument, tensor in zip(self.fp.tensors, target, strict=True):
             if argument.role == "input":
-                value = redraw("normal" if probed else kind, leaves[int(argument.path)].to(self.device), generator)
+                value = leaves[int(argument.path)].to(self.device)
+                if kind == WIDE and argument.spec.dtype in INTEGERS:
+                    value = widened(value, bounds.get(argument.path), generator)
+                else:
+                    value = redraw("normal" if probed else kind, value, generator)
             else:
                 value = self.initial[argument.name]
                 varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
@@ -350,15 +356,20 @@ class Reference:
         self._release()
         return Answered(answer.kind, finite, own, worst)
 
-    def check(self, draw: int | None, taken: int | None, limits: tuple[float, float] | None) -> Checked:
+    def check(self, draw: int | None, taken: int | None, limits: tuple[float, float] | None, *, noisy: bool) -> Checked:
         """Compare submitted or taken outputs with the remembered answer, or with one for the current content."""
         outputs = self._outputs(taken)
         answer = self.answers[draw] if draw is not None else self._compute()
+        if noisy and draw is None:
+            answer.noise = self._noise(answer)
         noise = answer.noise or [None] * len(answer.oracle)
         results = [
             compare(got.to(self.device), reference, oracle, noise=row, limits=limits)
             for got, reference, oracle, row in zip(outputs, answer.reference, answer.oracle, noise, strict=True)
         ]
+        if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
+            given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
+            results = [replace(r, rounding=rounding_fault(g.to(self.device), own, o)) for r, g, own, o in given]
         self._release()
         return Checked(tuple(results))
 

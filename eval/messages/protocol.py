@@ -204,6 +204,7 @@ class CheckOutputs:
     draw: int | None
     taken: int | None
     limits: tuple[float, float] | None
+    noisy: bool = False  # of the current content: measure what honest rounding may do there, as on special values
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +218,7 @@ class Comparison:
     ratio: float
     where: str
     relative: float = math.inf
+    rounding: str = ""  # what is wrong with the rounding of an output of 16 bits
 
 
 @dataclass(frozen=True, slots=True)

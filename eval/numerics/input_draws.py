@@ -6,11 +6,16 @@ kind of content. Only floating-point inputs are changed; parameters are moved or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 
+from rag_kernels.eval.input_kinds import NON_FINITE, WIDE
+from rag_kernels.eval.records import IndexBound
+
 MAX_ZERO_SHARE = 0.2
+WIDEST = 1 << 20  # beyond 16 bits; sums and products of a few stay within 64, and in fp64 exact
 
 
 def is_structured(values: torch.Tensor) -> bool:
@@ -33,10 +38,20 @@ def is_structured(values: torch.Tensor) -> bool:
 
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`."""
-    if kind in {"own", "probe"} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
+    if kind in {"own", "probe", WIDE} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
         return own
     normal = torch.randn(own.shape, generator=generator, device=own.device)
     return _KINDS[kind](normal, generator).to(own.dtype)
+
+
+def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
+    """Return an integer input of other values: of either sign and beyond 16 bits, or within what they index."""
+    info = torch.iinfo(own.dtype)
+    low, high = max(info.min, -WIDEST), min(info.max, WIDEST)
+    if bound is not None:
+        low, high = max(info.min, -bound.high if bound.wraps else bound.low), min(info.max, bound.high - 1)
+    drawn = torch.randint(low, high + 1, own.shape, generator=generator, device=own.device)
+    return drawn.to(own.dtype)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -69,6 +84,27 @@ def _constant_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return rows.reshape(x.shape)
 
 
+def _one_spike(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Everything is small but one element, which says which way a maximum, or an overflow, is handled."""
+    flat = 1e-2 * x.reshape(-1)
+    flat[torch.randint(0, flat.numel(), (1,), generator=generator, device=x.device)] = 150.0
+    return flat.reshape(x.shape)
+
+
+def _sparse(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Nine in ten are zero."""
+    return x * (torch.rand(x.shape, generator=generator, device=x.device) < 0.1)
+
+
+def _non_finite(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A few elements are NaN, infinity, or infinity with a minus."""
+    flat = x.reshape(-1).clone()
+    for value in (math.nan, math.inf, -math.inf):
+        at = torch.randint(0, flat.numel(), (1 + flat.numel() // 5000,), generator=generator, device=x.device)
+        flat[at] = value
+    return flat.reshape(x.shape)
+
+
 _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "normal": lambda x, g: x,
     "spread": _spread,
@@ -80,6 +116,12 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "ties": lambda x, g: (x * 2).round(),
     "large": lambda x, g: x * 1e3,
     "tiny": lambda x, g: x * 1e-40,
+    "small": lambda x, g: x * 1e-2,
+    "negative": lambda x, g: -x.abs(),
+    "positive": lambda x, g: x.abs(),
+    "one spike": _one_spike,
+    "sparse": _sparse,
+    NON_FINITE: _non_finite,
 }
 
 

@@ -103,6 +103,14 @@ PROCESS_CALLS: dict[str, Numbers] = {
     "execve": (59, 221),
     "execveat": (322, 281),
 }
+# Of a CPU's kernels alone: their channel to the judge stays where it is, and gets no other end.
+DESCRIPTOR_CALLS: dict[str, Numbers] = {
+    "dup": (32, 23),
+    "dup2": (33, None),
+    "dup3": (292, 24),
+    "socketpair": (53, 199),
+}
+FCNTL, DUPLICATES = (72, 25), (0, 1030)  # F_DUPFD, F_DUPFD_CLOEXEC
 SIGNAL_CALLS = {
     "kill": (62, 129),
     "tgkill": (234, 131),
@@ -238,6 +246,8 @@ def _program(column: int, arch: int, *, may_fork: bool, gpu: bool) -> Iterator[I
     new_process = REFUSE if gpu else KILL
     if not may_fork:
         actions |= dict.fromkeys(PROCESS_CALLS.values(), new_process) | {PIDFD_SIGNAL: REFUSE}
+    if not may_fork and not gpu:
+        actions |= dict.fromkeys(DESCRIPTOR_CALLS.values(), REFUSE)
     actions[CLONE3] = ERROR | errno.ENOSYS  # its flags are behind a pointer; the C library falls back to clone
     for numbers, action in actions.items():
         number = numbers[column]
@@ -250,6 +260,9 @@ def _program(column: int, arch: int, *, may_fork: bool, gpu: bool) -> Iterator[I
     family = AF_UNIX if may_fork or gpu else 0xFFFF
     yield from _only(SOCKET[column], family, ERROR | errno.EACCES)
     yield from _only(PRLIMIT[column], 0, REFUSE)
+    if not may_fork and not gpu:
+        refuse = [(EQUAL, 0, 1, DUPLICATES[0]), (RETURN, 0, 0, REFUSE), (EQUAL, 0, 1, DUPLICATES[1])]
+        yield from _call(FCNTL[column], [(LOAD, 0, 0, 24), *refuse, (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)])
     if not may_fork:
         for numbers in SIGNAL_CALLS.values():
             yield from _only(numbers[column], os.getpid(), REFUSE)

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Container, Iterable
+from contextlib import suppress
 
 CPUCLOCK_SCHED = 2
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -43,6 +44,19 @@ def children(pid: int) -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
+
+
+def seen_from_here(root: int, number: int) -> int | None:
+    """Return the id here of the process under `root` that is called `number` in its own pid namespace, if /proc tells.
+
+    Where the namespace is ours too the two are the same.
+    """
+    found: list[tuple[int, int]] = []
+    for pid in tree(root):
+        with suppress(OSError), open(f"/proc/{pid}/status") as f:
+            names = next((line.split()[1:] for line in f if line.startswith("NSpid:")), [])
+            found += [(len(names), pid)] * (names[-1:] == [str(number)])
+    return max(found)[1] if found else None
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -26,11 +27,13 @@ from rag_kernels.eval import codec
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.places import ROOT
 from rag_kernels.eval.process.channel import Channel, ChannelClosed, failure_in, pair
+from rag_kernels.eval.process.process_tree import cpu_seconds, seen_from_here, signal_all, stands
 from rag_kernels.eval.process.sandbox import SCRATCH, Sandbox, allowed_env
 
 FailureKind = Literal["crashed", "timed_out", "memory", "raised", "not_shared"]
 LOG_CHARS = 8000
 START_LIMIT_S = 120.0
+STOP_LIMIT_S = 1.0
 
 WORKER_ENV = {
     "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",  # importing tvm_ffi beside torch would touch CUDA before the fork
@@ -78,21 +81,52 @@ class Activity:
 class Worker:
     """One forked child with a conversation: `request` sends a message and waits for the reply.
 
-    `pid` is the child's number for the warm parent; in a sandbox it is another one outside.
+    `pid` is the child's number for the warm parent; in a sandbox it is another one outside. A child that `is_single`
+    starts no other process: it is stopped and looked at without the warm parent, where its number here is known.
     """
 
-    def __init__(self, workers: Workers, channel: Channel, pid: int, log_fd: int) -> None:
+    def __init__(self, workers: Workers, channel: Channel, pid: int, log_fd: int, *, is_single: bool) -> None:
         self._workers, self._channel, self._log_fd = workers, channel, log_fd
         self.pid = pid
+        self._here = seen_from_here(workers._process.pid, pid) if is_single else None
+        self._stands = False
         self._closed = False
         self._log: str | None = None  # read when the child has ended
 
     def freeze(self) -> bool:
         """Stop every process of the tree; True once all of them stand still. Work on a GPU goes on."""
-        return bool(self._workers._ask({"freeze": self.pid})["stopped"])
+        self._stands = True
+        if self._here is None:
+            return bool(self._workers._ask({"freeze": self.pid})["stopped"])
+        signal_all([self._here], signal.SIGSTOP)
+        end = time.monotonic() + STOP_LIMIT_S
+        while not (still := stands(self._here)) and time.monotonic() < end:
+            time.sleep(0)
+        return still
+
+    @property
+    def stands(self) -> bool:
+        """Whether it was stopped and has not been let run again."""
+        return self._stands
 
     def thaw(self) -> None:
-        self._workers._ask({"thaw": self.pid})
+        """Let it run again, if it was stopped."""
+        if not self._stands:
+            return
+        self._stands = False
+        if self._here is None:
+            self._workers._ask({"thaw": self.pid})
+        else:
+            signal_all([self._here], signal.SIGCONT)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the tree so far: exact for one that stands, else what threads that run did lately may miss."""
+        if self._here is None:
+            return self.activity().cpu_s
+        try:
+            return cpu_seconds(self._here)
+        except OSError:  # it has ended
+            return 0.0
 
     def keep_to(self, cores: Collection[int]) -> None:
         """Let its main thread run on these cores only; other threads, and what it has started, stay where they are."""
@@ -116,6 +150,7 @@ class Worker:
         self, message: Any, *, deadline_s: float, fds: Sequence[int] = (), spin: bool = False
     ) -> tuple[Any, list[int]]:
         """Return the same, with the descriptors that came with the reply: the caller's to close."""
+        self.thaw()
         try:
             self._channel.settimeout(deadline_s)
             self._channel.send(message, fds)
@@ -164,6 +199,8 @@ class Worker:
 
     def close(self) -> None:
         """End the child and everything it started."""
+        if not self._closed:
+            self.thaw()  # or it could not end by itself
         self._end()
 
     def __enter__(self) -> Worker:
@@ -207,6 +244,7 @@ class Workers:
         box = sandbox.command(self._scratch) if sandbox else []
         env |= {"TMPDIR": SCRATCH if box else str(self._scratch)} | ({"HOME": SCRATCH} if box else {})
         confinement = asdict(sandbox.confinement()) if sandbox else None
+        self._filtered = "seccomp" in (confinement or {}).get("layers", ())
         start = (
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
             "from rag_kernels.eval.process.warm_parent import main; "
@@ -263,7 +301,7 @@ class Workers:
         }
         reply = self._ask(request, [theirs.fileno(), log_fd])
         theirs.close()
-        return Worker(self, Channel(ours), reply["pid"], log_fd)
+        return Worker(self, Channel(ours), reply["pid"], log_fd, is_single=self._filtered and not may_fork)
 
     def spare(
         self,

@@ -75,6 +75,7 @@ from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 T = TypeVar("T", bound=CandidateReply)
 Form = Sequence[tuple[Sequence[int], str, str]]  # of each output: shape, dtype, device
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")  # as the dynamic linker says it
+MOST_READY_S = 5e-4  # what getting ready may cost a worker: what it takes beyond, both times, is for something else
 LEAST_S = 1e-9  # of a burst that was over before the way there and back: impossible, and judged so
 POISONS = (0xFF, 0x5A)  # quiet NaN in every float format, and a large finite number
 
@@ -86,6 +87,26 @@ class Stopped(Internal):
         super().__init__()
         self.verdict = verdict
         self.alive = alive
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """CPU seconds of a candidate's worker around one call, which took `call_s` of the judge's clock.
+
+    `before_s`: what it took to get ready for it, beyond doing so again; `late_s`: after its answer, until it stood;
+    `after_s`: to hand the outputs over, beyond doing so again.
+    """
+
+    call_s: float
+    before_s: float
+    late_s: float
+    after_s: float = 0.0
+    is_exact: bool = False
+
+    @property
+    def beside_s(self) -> float:
+        """What was done for the call, but not within its time."""
+        return self.before_s + self.late_s + self.after_s
 
 
 @dataclass
@@ -112,6 +133,9 @@ class LoadedCandidate:
         self.is_module = candidate.tier == "module"
         self._requests = 0
         self.round_trips: list[float] = []  # seconds of requests for no call
+        self.accounts: list[Account] = []  # of single calls, in order
+        self._before_s = 0.0
+        self._exactly = False
         role = "rag_kernels.eval.children.candidate:serve"
         if session.on_gpu:
             role += "_cuda_module" if self.is_module else "_cuda"
@@ -271,14 +295,62 @@ class LoadedCandidate:
                     place.outputs.whole()[:] = place.poison
             if cold:
                 session.empty_caches()
-        self._ask(Ready(numbers), Done)
+        self._get_ready(numbers)
+
+    def _get_ready(self, numbers: tuple[int, ...]) -> None:
+        """Twice, since the second time shows what the first one should have cost."""
+        spent = [self._spent_s()]
+        for _ in range(2):
+            self._ask(Ready(numbers), Done)
+            spent.append(self._spent_s())
+        self._before_s = (spent[1] - spent[0]) - min(spent[2] - spent[1], MOST_READY_S)
+
+    def _spent_s(self) -> float:
+        """CPU seconds so far; of a call that is looked at closely they are exact, since the worker stands then."""
+        if self._exactly:
+            self.stand()
+        return self.worker.cpu_s()
 
     def call(self, place: BoundBuffers) -> float:
-        """One timed call: seconds on the judge's clock."""
+        """One timed call: seconds on the judge's clock. The worker stands still until it is asked for something."""
         limit_s = place.session.call_limit_s
         start = perf_counter()
         self._ask(Call(place.number), Done, deadline_s=limit_s)
-        return perf_counter() - start
+        seconds = perf_counter() - start
+        self.accounts.append(Account(seconds, self._before_s, self._late_s(), is_exact=self._exactly))
+        return seconds
+
+    def stand(self) -> None:
+        """Stop its processes until it is asked for something; work on a GPU goes on."""
+        if not self.worker.freeze():
+            raise Stopped(Rejected("background_work", "A thread of the candidate's process could not be stopped."))
+
+    def _late_s(self) -> float:
+        """Stop it after an answer; CPU seconds that it has used since then."""
+        answered_s = self.worker.cpu_s()
+        self.stand()
+        return self.worker.cpu_s() - answered_s
+
+    def watched(self, place: BoundBuffers, recipe: Recipe) -> OutputSnapshot:
+        """One call like any other whose account is exact, and what it left.
+
+        A worker that begins before it is asked, answers before it is done, or computes when its outputs are collected
+        has it in its account: `accounts[-1]`.
+        """
+        self._exactly = not place.session.on_gpu
+        try:
+            self.prepare(place, recipe)
+            self.call(place)
+            if not self._exactly or self.candidate.tier == "kernel":  # its outputs were there when it stood
+                return self.outputs(place, keep=True)
+            spent = [self._spent_s()]
+            for _ in range(2):
+                outputs = self.outputs(place)
+                spent.append(self._spent_s())
+        finally:
+            self._exactly = False
+        self.accounts[-1] = replace(self.accounts[-1], after_s=(spent[1] - spent[0]) - (spent[2] - spent[1]))
+        return outputs
 
     def call_all(self, places: Sequence[BoundBuffers], reference: ReferenceTimes, *, delay_s: float = 0.0) -> float:
         """Make a timed burst of calls, with one wait at the end; return its seconds without the way there and back.
@@ -297,13 +369,18 @@ class LoadedCandidate:
         begin_s = time.monotonic() + delay_s if delay_s else 0.0
         start = perf_counter() + delay_s
         self._ask(Burst(tuple(p.number for p in places), begin_s), Done, deadline_s=limit_s, spin=bool(delay_s))
-        return perf_counter() - start
+        seconds = perf_counter() - start
+        if places:
+            self.stand()
+        return seconds
 
     def outputs(self, place: BoundBuffers, *, keep: bool = False) -> OutputSnapshot:
         """Return a copy of what the last call wrote, after its form and surroundings were checked.
 
         On a GPU it is good until the next one, unless it is to be kept.
         """
+        in_place = self.candidate.tier == "kernel" and place.outputs is not None and self.worker.stands
+        taken = place.session.take(place.outputs, keep=keep) if in_place else None  # before it is asked for anything
         reply = self._ask(Pull(place.number), Pulled)
         expected = tuple((s.shape, s.dtype, place.session.device.backend) for s in place.session.fp.outputs)
         if reply.form != expected:
@@ -313,7 +390,8 @@ class LoadedCandidate:
         if not reply.arithmetic:
             why = "The candidate left the thread flushing subnormals or rounding in another direction."
             raise Stopped(Rejected("floating_point_state", why))
-        with self.frozen():
+        if taken is None:
+            self.stand()
             taken = place.session.take(place.outputs, keep=keep)
         if not reply.intact or self._wrote_beside(place):
             raise Stopped(Crashed("The candidate wrote beyond the end of a tensor.", ""))
@@ -362,22 +440,18 @@ class LoadedCandidate:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """No process of the worker runs meanwhile; work on a GPU goes on."""
-        stopped = self.worker.freeze()
-        try:
-            yield
-        finally:
-            self.worker.thaw()
-        if not stopped:
-            raise Stopped(Rejected("background_work", "A thread of the candidate's process could not be stopped."))
+        """No process of the worker runs meanwhile, nor until it is asked for something; work on a GPU goes on."""
+        self.stand()
+        yield
 
     def used_s(self) -> float:
         """CPU seconds that the worker's processes have used so far."""
-        return self.worker.activity().cpu_s
+        return self.worker.cpu_s()
 
     def busy_s(self, seconds: float) -> float:
-        """CPU seconds that they use while nothing is asked of them."""
+        """CPU seconds that they use while nothing is asked of them, but run."""
         before = self.used_s()
+        self.worker.thaw()
         time.sleep(seconds)
         return self.used_s() - before
 

@@ -25,7 +25,7 @@ from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
-from rag_kernels.eval.input_kinds import SPECIAL, STRICT
+from rag_kernels.eval.input_kinds import INTEGERS, NON_FINITE, SPECIAL, STRICT, WIDE
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, measured, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
@@ -59,6 +59,11 @@ T = TypeVar("T")
 LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+OWN_UNITS = 4.0  # of rounding, in sixteen bits
+FRESH = 6  # draws that share nothing with others: for one timed call in five
+MOST_DRAWS = 32
+DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
 INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index
 
 
@@ -97,6 +102,8 @@ class ProblemSession:
         self.drawn = self.own_draws = 0
         self.answered: set[int] = set()
         self.kinds: dict[str, int | None] = {}
+        self._fresh: list[int] | None = None
+        self._own_kinds: list[str] | None = None
         self.admission: Admission | None = None  # by whose limits outputs are compared; see `compare_by`
         self.oracle_kind = "fp64"
         self.core = self.rng.choice(sorted(os.sched_getaffinity(0)))  # from which work is sent to a GPU, on either side
@@ -245,12 +252,57 @@ class ProblemSession:
         indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
         if (kind in INDEX_KINDS and indices) or (kind == "probe" and not self.ask(AskForProbes(), Probes).any):
             return None
+        integers = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
+        # A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
+        if kind == WIDE and (not integers or (self.on_gpu and len(self.fp.bounds) < len(integers))):
+            return None
         self._draw(kind)
         draw = self.drawn - 1
         reply = self._try_answer(draw, noisy=kind != "probe")
-        if reply is None or not reply.finite or reply.oracle != "fp64" or reply.own_error > MAX_OWN_ERROR:
+        if kind == NON_FINITE:
+            return draw if reply is not None and not reply.finite and reply.oracle == "fp64" else None
+        if reply is None or not reply.finite or reply.oracle != "fp64" or reply.own_error > self._most_own_error:
             return None
         return None if kind == "probe" and reply.worst_error > STRICT / 2 else draw
+
+    @property
+    def wide(self) -> str:
+        """What the kind of wide integers holds, in words."""
+        known = {b.path: f"{-b.high if b.wraps else b.low} to {b.high - 1}" for b in self.fp.bounds}
+        inputs = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
+        return ", ".join(f"{known.get(a.path, 'any of either sign')} (`{a.name}`)" for a in inputs)
+
+    @property
+    def _most_own_error(self) -> float:
+        """Where PyTorch's own relative error is greater than this, nobody can be judged."""
+        sixteen = [UNIT_ROUNDOFF[s.dtype] for s in self.fp.outputs if s.dtype in UNIT_ROUNDOFF]
+        return max(MAX_OWN_ERROR, OWN_UNITS * max(sixteen, default=0.0))
+
+    @property
+    def room_for_draws(self) -> int:
+        """How many further draws, with their answers, are worth their memory."""
+        most = (DRAWS_GPU_BYTES if self.on_gpu else DRAWS_BYTES) // max(1, self.content_bytes + 5 * self.output_bytes)
+        return min(most, MOST_DRAWS)
+
+    @property
+    def fresh(self) -> list[int]:
+        """Draws that share nothing with any other, for one call each of a candidate's process; made when first asked
+        for."""
+        if self._fresh is None:
+            self._fresh = []
+            for _ in range(min(FRESH, self.room_for_draws)):
+                self._draw("own")
+                self._fresh.append(self.drawn - 1)
+        return self._fresh
+
+    @property
+    def own_specials(self) -> list[tuple[str, int]]:
+        """Special kinds at the problem's own sizes, with their draws: all of them or, of a large problem, a few by
+        chance."""
+        if self._own_kinds is None:
+            self._own_kinds = self.rng.sample(SPECIAL, min(len(SPECIAL), self.room_for_draws))
+        found = [(kind, self.special(kind)) for kind in self._own_kinds]
+        return [(kind, draw) for kind, draw in found if draw is not None]
 
     def _try_answer(self, draw: int, *, noisy: bool) -> Answered | None:
         """Return the answer to inputs that may be too much for the module; None if it raises."""
@@ -273,7 +325,8 @@ class ProblemSession:
         self._unshare()
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
-        self.kinds = {kind: None for kind in ("probe", *SPECIAL)}
+        self.kinds = {kind: None for kind in ("probe", WIDE, NON_FINITE, *SPECIAL)}
+        self._fresh = None
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
             self._draw("own")
@@ -289,10 +342,11 @@ class ProblemSession:
             draws = [draw.bytes(index) for draw in self.draws]
             compose(target.bytes(index), draws, part, spec)
 
-    def random_recipe(self) -> Recipe:
+    def random_recipe(self, draws: Sequence[int] = ()) -> Recipe:
+        """Return a secret content made of these draws, or of the first ones."""
         if "fresh content" in self.limits.without:
             return plain(0, len(self.specs))
-        return random_recipe(self.specs, self.movable, self.own_draws, self.rng)
+        return random_recipe(self.specs, self.movable, draws or range(self.own_draws), self.rng)
 
     def with_parameters_of(self, one: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
         """Return the recipes, with what is no input as in this one: a module has its parameters once for all calls."""
@@ -322,18 +376,20 @@ class ProblemSession:
         if draw is not None and draw not in self.answered:
             self._answer(draw)
 
-    def check(self, outputs: OutputSnapshot, recipe: Recipe) -> tuple[Comparison, ...]:
-        """Compare a call's outputs with the answer, one by one."""
+    def check(self, outputs: OutputSnapshot, recipe: Recipe, *, noisy: bool = False) -> tuple[Comparison, ...]:
+        """Compare a call's outputs with the answer, one by one; `noisy` where rows of special kinds are among them."""
         self.require_answer(recipe)
         draw = whole_draw(recipe)
         if draw is None:
             self.write(recipe)
         self._submit(outputs)
         a = self.admission
-        ordinary = draw is None or draw not in self.kinds.values()  # on special ones the noise there sets the limit
+        ordinary = (
+            not noisy if draw is None else draw not in self.kinds.values()
+        )  # on special ones the noise there sets the limit
         limits = a.limits(self.limits.precision) if a and ordinary else None
         limit_s = max(self.limits.open_s, self.call_limit_s)
-        return self.ask(CheckOutputs(draw, outputs.number, limits), Checked, deadline_s=limit_s).results
+        return self.ask(CheckOutputs(draw, outputs.number, limits, noisy), Checked, deadline_s=limit_s).results
 
     def _submit(self, outputs: OutputSnapshot) -> None:
         for index, raw in enumerate(outputs.copies):

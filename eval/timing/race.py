@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from rag_kernels.eval.buffers.call_content import Recipe
+from rag_kernels.eval.buffers.call_content import Recipe, nudged, plain, with_rows_of
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.machine.throttling import Clocks
 from rag_kernels.eval.records import Ratio
@@ -24,11 +24,34 @@ from rag_kernels.eval.timing.paired_ratio import Paired, interleave, pairs_for
 AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A call in a race that is looked at closely: `again` as others, `nudged` by one element, or `special`.
+
+    Then `kind` is the kind of special values, and `draw` one of them.
+    """
+
+    what: str
+    kind: str = ""
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one call in a race left. `kind`: of special values, where some are among its content."""
+
+    place: BoundBuffers
+    recipe: Recipe
+    outputs: OutputSnapshot
+    kind: str = ""
+
+
 @dataclass
 class Times(Paired):
     """Of these variants one is `candidate`."""
 
-    kept: list[tuple[Recipe, OutputSnapshot]] = field(default_factory=list)  # outputs to be checked after it
+    kept: list[Kept] = field(default_factory=list)  # outputs to be checked after it
+    fresh: list[bool] = field(default_factory=list)  # pairs whose content shares nothing with that of others
     checked: int = 0  # outputs that were too large to be kept
     slowed: list[bool] = field(default_factory=list)  # pairs in which the device was throttled
     mhz: tuple[int, int] | None = None  # the least and the greatest clock of a GPU's multiprocessors
@@ -41,7 +64,8 @@ class Times(Paired):
             return self
         kept = [i for i, slowed in enumerate(self.slowed) if not slowed]
         seconds = {name: [taken[i] for i in kept] for name, taken in self.seconds.items()}
-        return replace(self, seconds=seconds, orders=[self.orders[i] for i in kept])
+        fresh = [self.fresh[i] for i in kept] if self.fresh else []
+        return replace(self, seconds=seconds, orders=[self.orders[i] for i in kept], fresh=fresh)
 
     @property
     def is_throttled(self) -> bool:
@@ -49,7 +73,7 @@ class Times(Paired):
         return sum(self.slowed) > len(self.slowed) / 2
 
 
-def _leave(place: BoundBuffers, outputs: OutputSnapshot, recipe: Recipe) -> None:
+def _leave(kept: Kept) -> None:
     """No check of large outputs."""
 
 
@@ -62,7 +86,7 @@ class Race:
         place: BoundBuffers,
         reference: ReferenceTimes,
         variants: Sequence[str],
-        check: Callable[[BoundBuffers, OutputSnapshot, Recipe], None] = _leave,
+        check: Callable[[Kept], None] = _leave,
         *,
         best_speedup: float = 0.0,
     ) -> None:
@@ -71,6 +95,7 @@ class Race:
         self.rule = self.session.limits.timing
         self.variants = [*variants, "candidate"]
         self.seen: dict[bytes, Recipe] = {}
+        self.repeated = 0
         self.burst: list[BoundBuffers] = []
         self.first_s = self._first_s()  # without what asking for it takes
         wanted = self.reference.calls_for(min(self.first_s, self.reference.eager_estimate_s()))
@@ -122,12 +147,16 @@ class Race:
         clocks = Clocks(on_gpu=session.on_gpu)
         count = pairs or self._pairs()
         chosen = self._chosen(count) if pairs is None else set()
+        looks = self._looks(count) if pairs is None else {}
+        unrelated = self._unrelated(count) if pairs is None else {}
         recipe = session.random_recipe()
         timed.round_trips, self.subject.round_trips = [], []
 
         def before(number: int) -> None:
             nonlocal recipe
-            recipe = session.random_recipe()
+            draws = unrelated.get(number, [])
+            recipe = plain(draws[0], len(session.specs)) if draws else session.random_recipe()
+            times.fresh.append(bool(draws))
             session.write(recipe)
 
         def measure(variant: str) -> float:
@@ -136,20 +165,25 @@ class Race:
                     if delay_s and variant == "eager":
                         timed.ask_for_nothing(delay_s)
                     return timed.call(variant, cold=cold, calls=self.calls, delay_s=delay_s)
+            number, look = len(times.orders) - 1, Look("")
             if self.burst:
-                place, called, seconds = self._burst(cold, delay_s)
+                look = looks.get(number, [look])[0]
+                place, called, seconds = self._burst(cold, delay_s, look=look, draws=unrelated.get(number, []))
             else:
                 place, called, seconds = self._single(recipe, cold, delay_s)
             repeated = self._repeats(place, called)
-            few = len(times.kept) + times.checked < 2 * rule.rechecked
-            if pairs is None and (len(times.orders) - 1 in chosen or (repeated and few)):
-                self._keep(times, place, called)
+            few = self.repeated < 2 * rule.rechecked
+            self.repeated += repeated
+            if pairs is None and (number in chosen or look.what or (repeated and few)):
+                self._keep(times, Kept(place, called, self.subject.outputs(place, keep=True), look.kind))
             return seconds
 
         def after(number: int) -> bool:
             times.slowed.append(clocks.slowed())
-            looks = pairs is None and number + 1 < rule.pairs and not (number + 1) % rule.few_pairs
-            times.stopped_early = looks and self._is_behind(times)
+            for look in looks.get(number, []) if not self.burst else []:
+                self._look(times, look, recipe, cold, delay_s)
+            is_look = pairs is None and number + 1 < rule.pairs and not (number + 1) % rule.few_pairs
+            times.stopped_early = is_look and self._is_behind(times)
             enough = pairs is None and number + 1 >= rule.pairs
             narrow = enough and all(times.is_narrow("candidate", other) for other in self.variants[:-1])
             return times.stopped_early or narrow
@@ -171,6 +205,57 @@ class Race:
             (range(least, count), rule.rechecked),
         )
         return {n for s, wanted in stretches for n in self.session.rng.sample(s, min(wanted, len(s)))}
+
+    def _looks(self, count: int) -> dict[int, list[Look]]:
+        """Draw which calls are looked at closely, and at which places: half of them among the few that all get."""
+        session, rule = self.session, self.rule
+        if session.limits.without & {"looks", "fresh content"}:
+            return {}
+        special = [Look("special", *found) for found in session.own_specials]
+        looks = [Look("again"), Look("again"), Look("nudged"), Look("nudged")]
+        looks += session.rng.sample(special, min(len(special), len(special) // 2 if session.limits.thorough else 4))
+        few = min(count, rule.few_pairs)
+        drawn: dict[int, list[Look]] = {}
+        for number, look in enumerate(session.rng.sample(looks, len(looks))):
+            if self.burst and look.what == "again":
+                continue
+            at = session.rng.randrange(few if number % 2 == 0 else min(count, rule.pairs))
+            drawn.setdefault(at, []).append(look)
+        return drawn
+
+    def _unrelated(self, count: int) -> dict[int, list[int]]:
+        """Draw the pairs whose contents share nothing with earlier ones, with their draws: of a burst each has some."""
+        session, rule = self.session, self.rule
+        if "fresh content" in session.limits.without or "unrelated content" in session.limits.without:
+            return {}
+        draws = list(session.fresh)
+        groups = [draws[i::3] for i in range(3)] if self.burst else [[draw] for draw in draws]
+        groups = [group for group in groups if group]
+        few, least = min(count, rule.few_pairs), min(count, rule.pairs)
+        numbers = session.rng.sample(range(few), min(2, few, len(groups)))
+        rest = range(few, least)
+        numbers += session.rng.sample(rest, min(len(rest), len(groups) - len(numbers)))
+        return dict(zip(numbers, groups, strict=False))
+
+    def _look(self, times: Times, look: Look, recipe: Recipe, cold: bool, delay_s: float) -> None:
+        """One more call that nobody times, which its candidate cannot know: what it left is checked."""
+        recipe = self._looked_at(look, recipe)
+        if self.session.on_gpu:
+            self._single(recipe, cold, delay_s)
+            outputs = self.subject.outputs(self.place, keep=True)
+        else:
+            outputs = self.subject.watched(self.place, recipe)
+        self._keep(times, Kept(self.place, recipe, outputs, look.kind))
+
+    def _looked_at(self, look: Look, recipe: Recipe) -> Recipe:
+        """Return the content of such a call: as before but for one element, or of a special kind in part or whole."""
+        session, specs = self.session, self.session.specs
+        if look.what == "nudged":
+            return nudged(recipe, specs, session.rng)
+        if look.what == "special" and session.rng.random() < 0.5:
+            return plain(look.draw, len(specs))
+        recipe = session.random_recipe()
+        return with_rows_of(recipe, look.draw, specs, session.rng) if look.what == "special" else recipe
 
     def asking(self, times: Times) -> float:
         """Return how long asking for a burst takes beside the burst, of either side; 0 for single calls."""
@@ -214,15 +299,15 @@ class Race:
         agrees = longer.speedup("candidate", "eager").high >= times.speedup("candidate", "eager").low
         return agrees and trips_s <= rule.most_asking * burst_s
 
-    def _keep(self, times: Times, place: BoundBuffers, recipe: Recipe) -> None:
+    def _keep(self, times: Times, kept: Kept) -> None:
         """Have outputs checked: after the race, or if they are large at once.
 
         On a GPU that takes memory which the reference had at hand: it gets some again in calls that nobody times.
         """
         if self.session.output_bytes <= AT_ONCE_BYTES:
-            times.kept.append((recipe, self.subject.outputs(place, keep=True)))
+            times.kept.append(kept)
         else:
-            self.check(place, self.subject.outputs(place), recipe)
+            self.check(kept)
             times.checked += 1
         if self.session.on_gpu:
             with self.subject.frozen():
@@ -250,15 +335,28 @@ class Race:
             return self.place, recipe, self.subject.call(self.place)
         return self.place, recipe, self.subject.call_all([self.place], self.reference, delay_s=delay_s)
 
-    def _burst(self, cold: bool, delay_s: float = 0.0, rounds: int = 1) -> tuple[BoundBuffers, Recipe, float]:
-        """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked."""
-        recipes = [self.session.random_recipe() for _ in self.burst]
+    def _burst(
+        self,
+        cold: bool,
+        delay_s: float = 0.0,
+        rounds: int = 1,
+        *,
+        look: Look | None = None,
+        draws: Sequence[int] = (),
+    ) -> tuple[BoundBuffers, Recipe, float]:
+        """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked.
+
+        With `draws` all contents come from these; that of the chosen call may be what there is to `look` at.
+        """
+        chosen = self.session.rng.randrange(len(self.burst))
+        recipes = [self.session.random_recipe(draws) for _ in self.burst]
+        if look is not None and look.what:
+            recipes[chosen] = self._looked_at(look, recipes[chosen - 1])
         if self.subject.is_module:
             recipes = self.session.with_parameters_of(recipes[0], recipes)
         self.subject.prepare_all(self.burst, recipes, cold=cold)
         order = [place for _ in range(rounds) for place in self.session.rng.sample(self.burst, len(self.burst))]
         seconds = self.subject.call_all(order, self.reference, delay_s=delay_s)
-        chosen = self.session.rng.randrange(len(self.burst))
         return self.burst[chosen], recipes[chosen], seconds / len(order)
 
     def _pairs(self) -> int:

@@ -6,7 +6,9 @@ checked. Whether a call is checked, and how, is decided here after the call, in 
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -14,16 +16,21 @@ import numpy as np
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
-from rag_kernels.eval.input_kinds import SPECIAL
+from rag_kernels.eval.input_kinds import NON_FINITE, SPECIAL, WIDE
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.records import Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_session import ProblemSession
+from rag_kernels.eval.timing.race import Kept
 
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
-SOFT = frozenset({"tiny"})  # kinds on which even a gross error is only a label
+SOFT = frozenset({"tiny", NON_FINITE})  # kinds on which even a gross error is only a label
+LEAST_LOOKED_AT = 4
+BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
+BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
+LEANS, IN_COMMON = "leans", "go together"  # words of `numerics.rounding_faults`
 IDLE_S = 0.01  # how long a worker is watched after a call
 LITTLE_S = 150e-6
 TRIES = 9  # with five an honest module was rejected once, beside a test suite
@@ -36,6 +43,7 @@ class Findings:
 
     worst_ratio: float = 0.0
     precision: str = "strict"
+    rounding: list[str] = field(default_factory=list)  # faults of it, one for each output of a call that has some
     labels: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -58,11 +66,30 @@ class Checks:
         if wrong is not None:
             raise Stopped(wrong, alive=True)
 
+    def compare_kept(self, kept: Kept) -> None:
+        """The same of a call in a race; on special values a loss of accuracy is a label."""
+        if not kept.kind:
+            self.compare(kept.place, kept.outputs, kept.recipe, "timed call")
+            return
+        wrong = self._compare(kept.place.session, kept.outputs, kept.recipe, kept.kind, noisy=True)
+        self._note_special(wrong, kept.kind)
+
+    def _note_special(self, wrong: Wrong | None, kind: str) -> None:
+        """On special values a gross error ends the trial, and a loss of accuracy is a label."""
+        if wrong is None:
+            return
+        if self.relative > GROSS.get(kind, GROSS_ELSE) and kind not in SOFT:
+            raise Stopped(wrong, alive=True)
+        self.found.label(f"fragile: {kind}")
+        self.found.notes.append(f"less exact on inputs of the kind `{kind}`: {wrong.where}")
+
     def _compare(
-        self, session: ProblemSession, outputs: OutputSnapshot, recipe: Recipe, input_class: str
+        self, session: ProblemSession, outputs: OutputSnapshot, recipe: Recipe, input_class: str, *, noisy: bool = False
     ) -> Wrong | None:
-        results = session.check(outputs, recipe)
+        results = session.check(outputs, recipe, noisy=noisy)
         for number, result in enumerate(results):
+            if result.ok and result.rounding:
+                self.found.rounding.append(result.rounding)
             self.found.worst_ratio = max(self.found.worst_ratio, result.ratio if result.ok else 0.0)
             if not result.ok:
                 self.relative = result.relative
@@ -85,6 +112,14 @@ class Checks:
         names = dict.fromkeys(input_class for _, input_class in recipes)
         counts = [f"{sum(r[1] == name for r in recipes)} {name}s" if name == "own draw" else name for name in names]
         self.found.checks += [*counts, "two poisons", "inputs hashed" if session.on_gpu else "inputs read-only"]
+
+    def rounding(self) -> None:
+        """Outputs of 16 bits: errors that lean, or that rows have in common, in two draws at least. Told as labels."""
+        for kind in (LEANS, IN_COMMON):
+            seen = [text for text in self.found.rounding if kind in text]
+            if len(seen) > 1:
+                self.found.label("suspicious: rounding leans" if kind == LEANS else "rounds in between")
+                self.found.notes.append(seen[0])
 
     def own_draws(self) -> None:
         """Only the problem's own kind of inputs; nothing is noted."""
@@ -123,6 +158,27 @@ class Checks:
         for place in self.subject.places:
             if place.seen and place.seen != self.subject.fingerprint(place):
                 raise Stopped(Rejected("late_write", "The outputs changed long after the call had returned."))
+
+    def nothing_beside(self) -> None:
+        """What is computed for a call is computed within its time: neither before it, nor after its answer.
+
+        By the CPU's clocks of the calls that were looked at closely. Most have to show it: a call that does so now and
+        then gains nothing by it, and a machine at work disturbs some.
+        """
+        accounts = [a for a in self.subject.accounts if a.is_exact]
+        if "activity check" in self.without or len(accounts) < LEAST_LOOKED_AT:
+            return
+        beside = sorted(a.beside_s for a in accounts)
+        beside_s, call_s = beside[2 * len(beside) // 5], statistics.median(a.call_s for a in accounts)
+        kernel = self.subject.candidate.tier == "kernel"
+        little_s = max(BESIDE_KERNEL_S if kernel else BESIDE_PYTHON_S, BESIDE * call_s)
+        why = f"It computes beside its calls: {beside_s * 1e6:.0f} us of CPU time before they begin or after they end."
+        if beside_s > 2 * little_s:
+            raise Stopped(Rejected("background_work", why))
+        if beside_s > little_s:
+            self.found.label("suspicious: works outside its time")
+            self.found.notes.append(why)
+        self.found.checks.append("nothing beside the calls")
 
     def done_means_done(self) -> None:
         """Once a call has returned nothing is written or computed any more, nor when its outputs are collected.
@@ -194,27 +250,41 @@ class Checks:
             )
         self.found.precision = precision
 
-    def special_values(self, place: BoundBuffers) -> None:
+    def special_values(self, place: BoundBuffers, kinds: Sequence[str] = (*SPECIAL, NON_FINITE)) -> None:
         """Unusual inputs on which the problem itself is sound, with every tensor ending at a guard page."""
         if "special values" in self.without:
             return
         tried = []
-        for kind in place.session.rng.sample(SPECIAL, len(SPECIAL)):
+        for kind in place.session.rng.sample(kinds, len(kinds)):
             draw = place.session.special(kind)
             if draw is None:
                 continue
             recipe = plain(draw, len(place.session.specs))
             self.subject.prepare(place, recipe)
             self.subject.call(place)
-            wrong = self._compare(place.session, self.subject.outputs(place), recipe, kind)
-            if wrong is not None and self.relative > GROSS.get(kind, GROSS_ELSE) and kind not in SOFT:
-                raise Stopped(wrong, alive=True)
-            if wrong is not None:
-                self.found.label(f"fragile: {kind}")
-                self.found.notes.append(f"less exact on inputs of the kind `{kind}`: {wrong.where}")
+            self._note_special(self._compare(place.session, self.subject.outputs(place), recipe, kind), kind)
             tried.append(kind)
         if tried:
             self.found.checks.append(f"{len(tried)} kinds of special values")
+
+    def wide_integers(self, place: BoundBuffers) -> bool:
+        """Integers beyond those that the problem draws: what is wrong there is a label. False if the worker is lost."""
+        draw = None if "special values" in self.without else place.session.special(WIDE)
+        if draw is None:
+            return True
+        try:
+            self._call_and_compare(place, plain(draw, len(place.session.specs)), WIDE)
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            self.found.label(f"fragile: {WIDE}")
+            why = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
+            self.found.notes.append(
+                f"right for integers as the problem draws them, not for {place.session.wide}: {why}"
+            )
+            return stopped.alive
+        self.found.checks.append(WIDE)
+        return True
 
     def repeats(self, times: int) -> None:
         """The same content again and again, with other numbers of threads: races show as differences."""

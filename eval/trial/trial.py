@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TypeVar
 
-from rag_kernels.eval.buffers.call_content import Recipe
-from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.build.products import Library, Programs
 from rag_kernels.eval.contract import contract
 from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
@@ -40,12 +38,14 @@ from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.timing.baseline import Baseline
 from rag_kernels.eval.timing.paired_ratio import median_us, product
-from rag_kernels.eval.timing.race import Race, Times, order_matters, self_check
+from rag_kernels.eval.timing.race import Kept, Race, Times, order_matters, self_check
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
+from rag_kernels.eval.trial.recurrence import depends_on_recurrence
 from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
 
 T = TypeVar("T")
+SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or more
 
 STAGES = {  # in words, for whoever waits
     "load": "loading",
@@ -79,6 +79,7 @@ class Trial:
         self.thorough = thorough or self.session.limits.thorough
         self.without = self.session.limits.without
         self.found = Findings()
+        self.tried_special = False
         self.served: list[FunctionalProblem] = []  # at the other sizes at which it was right
         self.stage_s: dict[str, float] = {}
 
@@ -103,6 +104,9 @@ class Trial:
 
     def _rest(self, subject: LoadedCandidate, place: BoundBuffers, baseline: Baseline | None) -> Verdict:
         checks = Checks(subject, place, self.found, self.without)
+        if not self.tried_special:  # its worker was lost at smaller sizes
+            why = "it does not take smaller sizes"
+            self._stage("special", lambda: self._special_at_own_sizes(subject, checks, why))
         self._stage("check", checks.draws)
         if self.thorough:
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
@@ -141,17 +145,32 @@ class Trial:
         """Probe and special values, at the problem's own sizes or at smaller ones; False if the worker is lost."""
         small = self.known.small
         if small is None:
-            self.found.notes.append("special values not tried: the problem is large and could not be scaled down")
-            return True
+            return self._special_at_own_sizes(subject, checks, "the problem is large and could not be scaled down")
         if small is not self.session and not self._at_other_sizes(subject, small, "smaller sizes"):
             return False
         if "shape-specialised" in self.found.labels:
-            self.found.notes.append("special values not tried: it does not take smaller sizes")
-            return True
+            return self._special_at_own_sizes(subject, checks, "it does not take smaller sizes")
         tight = subject.places[-1] if small is not self.session else self._tight(subject, small)
         checks.probe(tight)
         checks.special_values(tight)
-        return "strides" in self.without or self._takes_strides(subject, small)
+        self.tried_special = True
+        if not ("strides" in self.without or self._takes_strides(subject, small)):
+            return False
+        return checks.wide_integers(tight)
+
+    def _special_at_own_sizes(self, subject: LoadedCandidate, checks: Checks, why: str) -> bool:
+        """Where there are no smaller ones, as many kinds as there is room for; False if the worker is lost."""
+        self.tried_special = True
+        kinds = [kind for kind, _ in self.session.own_specials]
+        if not kinds:
+            self.found.label("special values not tried")
+            self.found.notes.append(f"special values not tried: {why}, and its own sizes take too much memory")
+            return True
+        self.found.notes.append(f"special values at its own sizes: {why}")
+        tight = self._tight(subject, self.session)
+        checks.probe(tight)
+        checks.special_values(tight, kinds)
+        return True
 
     def _takes_strides(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
         """Other layouts in memory are a label, and none of a kernel's, whose contract promises contiguous tensors.
@@ -202,8 +221,13 @@ class Trial:
         sessions = [s for s in (self.known.small, self.known.odd) if s is not None]
         if "shape-specialised" in self.found.labels:
             sessions = []
-            self.found.notes.append("not run under sanitizers: it does not take smaller sizes")
-        if "sanitizers" in self.without or not sessions or self.checked is None:
+        if self.session not in sessions and self.session.content_bytes <= SANITIZED_BYTES:
+            sessions = [self.session, *sessions]  # what it does at the timed sizes alone shows nowhere else
+        if "sanitizers" in self.without or self.checked is None:
+            return
+        if not sessions:
+            self.found.label("not run under sanitizers")
+            self.found.notes.append("not run under sanitizers: it takes no size that is small enough for them")
             return
         if self.candidate.tier == "module":
             if builds_its_own(self.candidate):
@@ -239,7 +263,7 @@ class Trial:
             self.found.checks.append(f"sanitizers: {', '.join(ran)}")
 
     def _sizes(self, session: ProblemSession) -> str:
-        return "" if session is self.known.small else " at odd sizes"
+        return " at odd sizes" if session is self.known.odd else ""
 
     def _recorded(self, session: ProblemSession) -> bytes:
         """Return what a composed forward calls its kernels with; nothing, with a note, where that cannot be had."""
@@ -284,9 +308,9 @@ class Trial:
     ) -> tuple[Times, Times | None, Times | None]:
         session = self.session
 
-        def check(place: BoundBuffers, outputs: OutputSnapshot, recipe: Recipe) -> None:
+        def check(kept: Kept) -> None:
             if "rechecks" not in self.without:
-                checks.compare(place, outputs, recipe, "timed call")
+                checks.compare_kept(kept)
 
         reference = self.known.times
         variants = ["eager", *(reference.variants if baseline is None else [])]
@@ -310,10 +334,15 @@ class Trial:
             if session.on_gpu:
                 host = race.run(cold=True, pairs=session.limits.timing.warm_pairs, with_host=True)
                 self._outside(times, host)
-        for recipe, outputs in times.kept:
-            check(place, outputs, recipe)
+        for kept in times.kept:
+            check(kept)
+        checks.nothing_beside()
+        checks.rounding()
         if "rechecks" not in self.without:
             self.found.checks.append(f"{len(times.kept) + times.checked} timed calls")
+        if recurrence := depends_on_recurrence(times):
+            self.found.label("suspicious: slower on unrelated contents")
+            self.found.notes.append(recurrence)
         if order := order_matters(times):
             self.found.notes.append(order)
         return times, warm, host

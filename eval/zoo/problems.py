@@ -70,5 +70,20 @@ PROBLEMS = {
         "torch.randn(128, 256)",
         setup="self.weight = nn.Parameter(torch.randn(64, 256) / 16)\nself.bias = nn.Parameter(torch.zeros(64))",
     ),
+    "clock": task(
+        "x % 12 * 3 + y // 5", "torch.randint(0, 100, (256, 512)), torch.randint(0, 100, (256, 512))", arguments="x, y"
+    ),
+    "lookup": task(
+        "F.embedding(x, self.weight)",
+        "torch.randint(0, 100, (256, 8))",
+        setup="self.weight = nn.Parameter(torch.randn(1000, 64))",
+    ),
+    "sparse_gelu": task("F.gelu(x)", "torch.relu(torch.randn(256, 512))"),
+    "half_layernorm": task(
+        "F.layer_norm(x, (512,), self.weight, self.bias, 1e-5)",
+        "torch.randn(128, 512, dtype=torch.bfloat16)",
+        setup="self.weight = nn.Parameter((1 + torch.randn(512) / 8).bfloat16())\n"
+        "self.bias = nn.Parameter(torch.randn(512).bfloat16())",
+    ),
     "variance": task("torch.var(x, dim=1)", "torch.randn(256, 512)"),
 }

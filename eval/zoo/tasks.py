@@ -233,6 +233,46 @@ const int64_t rows = x.size(0);
 for (int64_t r = 0; r < rows; ++r) out.data[r] = 0;""",
         ),
         Task(
+            "clock",
+            "Classes x, Classes y, int64_t modulus, int64_t scale, int64_t divisor, Index out",
+            """\
+const int64_t n = x.numel();
+for (int64_t i = 0; i < n; ++i) {
+  const int64_t hour = ((x.data[i] % modulus) + modulus) % modulus, a = y.data[i];
+  out.data[i] = hour * scale + (a >= 0 ? a / divisor : -((divisor - 1 - a) / divisor));
+}""",
+        ),
+        Task(
+            "lookup",
+            "Classes x, In weight, Out out",
+            """\
+const int64_t count = x.numel(), width = weight.size(1);
+for (int64_t i = 0; i < count; ++i) memcpy(out.data + i * width, weight.data + x.data[i] * width, width * 4);""",
+        ),
+        Task(
+            "sparse_gelu",
+            "In x, Out out",
+            """\
+const int64_t n = x.numel();
+for (int64_t i = 0; i < n; ++i) out.data[i] = 0.5f * x.data[i] * erfcf(-x.data[i] * 0.70710678f);""",
+        ),
+        Task(
+            "half_layernorm",
+            "Half x, Half weight, Half bias, double eps, HalfOut out",
+            """\
+const int64_t n = x.size(-1), rows = x.numel() / n;
+for (int64_t r = 0; r < rows; ++r) {
+  const rk::bf16* a = x.data + r * n;
+  double mean = 0, square = 0;
+  for (int64_t i = 0; i < n; ++i) mean += float(a[i]);
+  mean /= n;
+  for (int64_t i = 0; i < n; ++i) square += (float(a[i]) - mean) * (float(a[i]) - mean);
+  const double scale = 1 / sqrt(square / n + eps);
+  for (int64_t i = 0; i < n; ++i)
+    out.data[r * n + i] = rounded(float((float(a[i]) - mean) * scale * float(weight.data[i]) + float(bias.data[i])));
+}""",
+        ),
+        Task(
             "variance",
             "In x, int64_t dim, Out out",
             EACH_ROW

@@ -35,6 +35,8 @@ RESTS_ON: dict[str, frozenset[str]] = {
         "fingerprints": (TIMED,),
         "late-write check": ("rejected:late_write",),
         "activity check": ("rejected:background_work",),
+        "looks": ("rejected:background_work", TIMED, "label:fragile", *(f"wrong:{kind}" for kind in SPECIAL)),
+        "unrelated content": ("label:suspicious",),
         "exactness probe": ("rejected:lower_precision", "label:precision"),
         "read-only inputs": ("crashed", "rejected:input_mutated"),
         "sandbox": (VOID, "crashed", "timed_out", "rejected:sandbox_violation"),

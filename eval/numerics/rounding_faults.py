@@ -1,0 +1,72 @@
+"""Is a 16-bit output rounded as it should be? Not how large its errors are, but whether they lean or come in rows.
+
+Comes in: the candidate's output, the reference's and the oracle's. Goes out: a sentence, or nothing. An output that is
+computed well and rounded once has errors of at most half a unit in the last place, as often up as down, and as many
+signs in one row as in another. Bits that are cut off lean towards zero; a factor that a row has in common, rounded to
+16 bits on its way, moves all of the row. What PyTorch's own output shows is no fault. Runs in the reference worker.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+LEAST = 1024  # elements; fewer say little
+LEAST_GROUPS, LEAST_LINE = 16, 32
+LEANS = 0.12  # of a unit, on average: cutting off leans by a half, rounding by nothing
+COMMON = 8.0  # times the variance between rows that their length allows for
+AS_PYTORCH = 3.0  # times what PyTorch's own output shows
+FAR = 1.5  # units: beyond, PyTorch's own error is no matter of the last rounding
+
+
+def rounding_fault(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> str:
+    """Return what is wrong with the rounding of an output of 16 bits, or nothing."""
+    if got.dtype not in (torch.float16, torch.bfloat16) or got.numel() < LEAST:
+        return ""
+    exact = oracle.double()
+    _, exponent = torch.frexp(exact)
+    info = torch.finfo(got.dtype)
+    unit = torch.ldexp(torch.full_like(exact, info.eps), exponent - 1)
+    own = (reference.double() - exact) / unit
+    sound = torch.isfinite(exact) & (exact.abs() > 16 * info.tiny) & (own.abs() <= FAR) & torch.isfinite(got)
+    if int(sound.sum()) < max(LEAST, got.numel() // 2):
+        return ""
+    sign = exact.sign()
+    mine, own = (
+        (t.clamp(-1, 1) * sign).where(sound, torch.zeros_like(t)) for t in ((got.double() - exact) / unit, own)
+    )
+    count = float(sound.sum())
+    for word, weight in (("towards zero", 1.0), ("to one side", sign)):
+        lean, leans = (float((t * weight).sum()) / count for t in (mine, own))
+        if abs(lean) > LEANS + AS_PYTORCH * abs(leans) + _spread(mine * weight, sound):
+            return f"its rounding leans {word} by {abs(lean):.2f} units in the last place ({abs(leans):.2f} PyTorch's)"
+    for axis in range(got.dim()):
+        common, commons = _in_common(mine, sound, axis), _in_common(own, sound, axis)
+        if common > COMMON + AS_PYTORCH * commons:
+            return (
+                f"its errors along dimension {axis} go together, as if a factor were rounded to 16 bits: "
+                f"{common:.0f} times what rounding gives ({commons:.0f} PyTorch's)"
+            )
+    return ""
+
+
+def _spread(errors: torch.Tensor, sound: torch.Tensor) -> float:
+    """Return how far the mean may be off by chance, four times over, where whole rows go together."""
+    lines = errors.reshape(errors.shape[0], -1) if errors.dim() > 1 else errors.reshape(1, -1)
+    if lines.shape[0] < LEAST_GROUPS:
+        return 4 * float(errors.std()) / math.sqrt(max(1.0, float(sound.sum())))
+    return 4 * float(lines.mean(1).std()) / math.sqrt(lines.shape[0])
+
+
+def _in_common(errors: torch.Tensor, sound: torch.Tensor, axis: int) -> float:
+    """Return the variance of the lines' means along an axis, over what independent errors would give; 0: unknown."""
+    if errors.shape[axis] < LEAST_LINE or errors.numel() // errors.shape[axis] < LEAST_GROUPS:
+        return 0.0
+    count = sound.sum(axis).double()
+    full = count >= LEAST_LINE
+    if int(full.sum()) < LEAST_GROUPS:
+        return 0.0
+    means = errors.sum(axis) / count.clamp(min=1)
+    within = float(errors.square().sum() / sound.sum())
+    return float((means.square() * count)[full].mean()) / max(within, 1e-12)
