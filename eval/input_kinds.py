@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 # Kinds that go beyond what the problem's own inputs look like (`eval.numerics.input_draws` makes them).
+CONSTANT_ROWS = "constant rows"
 SPECIAL = (
     "spread",
     "shifted",
     "far",
     "spikes",
     "rare spikes",
-    "constant rows",
+    CONSTANT_ROWS,
     "ties",
     "large",
     "tiny",

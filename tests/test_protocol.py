@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_args
@@ -317,6 +318,25 @@ def test_a_candidates_worker_has_an_answer_for_every_request(
         assert (reply is None) == isinstance(first, (*ON_GPU_ALONE, Mute, RecordCalls))
         assert reply is None or reply["number"] == 99
         assert subject.call(place) > 0
+
+
+def test_a_candidates_worker_stands_from_its_answer_until_it_is_asked_again(
+    judge: LocalJudge, problem: FunctionalProblem
+) -> None:
+    with judge.sessions.new(problem) as session, LoadedCandidate(session, module(), None) as subject:
+        place = subject.bind(session)
+        subject.watched(place, session.random_recipe())
+        account = subject.accounts[-1]
+        assert account.is_exact and account.call_s > 0 and abs(account.beside_s) < 0.1
+        subject.prepare(place, session.random_recipe())
+        assert not subject.worker.stands
+        subject.call(place)
+        assert subject.worker.stands
+        used_s = subject.worker.cpu_s()
+        time.sleep(0.02)
+        assert subject.worker.cpu_s() == used_s
+        subject.fingerprint(place)
+        assert not subject.worker.stands and subject.worker.cpu_s() > used_s
 
 
 def test_the_reference_worker_has_an_answer_for_every_request(judge: LocalJudge, problem: FunctionalProblem) -> None:

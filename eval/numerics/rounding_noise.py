@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rag_kernels.eval.aten import names, operator
-from rag_kernels.eval.numerics.compare import UNIT_ROUNDOFF
+from rag_kernels.eval.numerics.compare import NOISE_SHARE, UNIT_ROUNDOFF
 
 SCALE = 16.0
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -80,6 +80,14 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
             return value * (1 + (scale * UNIT_ROUNDOFF[value.dtype]) * drawn.to(value.dtype))
 
         super().__init__(results=noisy, spared=names(lambda op: op.exact))
+
+
+def rounded_anew(value: Any, generator: torch.Generator) -> Any:
+    """Return a float tensor whose every element is another by about NOISE_SHARE roundings, other values as they are."""
+    if not _is_float(value):
+        return value
+    drawn = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
+    return value * (1 + (NOISE_SHARE * UNIT_ROUNDOFF[value.dtype]) * drawn.to(value.dtype))
 
 
 def to_tf32(value: torch.Tensor) -> torch.Tensor:

@@ -135,6 +135,7 @@ class LoadedCandidate:
         self.round_trips: list[float] = []  # seconds of requests for no call
         self.accounts: list[Account] = []  # of single calls, in order
         self._before_s = 0.0
+        self._called: list[ProblemSession] = []
         self._exactly = False
         role = "rag_kernels.eval.children.candidate:serve"
         if session.on_gpu:
@@ -312,8 +313,14 @@ class LoadedCandidate:
         return self.worker.cpu_s()
 
     def call(self, place: BoundBuffers) -> float:
-        """One timed call: seconds on the judge's clock. The worker stands still until it is asked for something."""
-        limit_s = place.session.call_limit_s
+        """One timed call: seconds on the judge's clock. The worker stands still until it is asked for something.
+
+        A module may compile what it needs in its first call of a form.
+        """
+        first = self.is_module and place.session not in self._called
+        limit_s = max(place.session.call_limit_s, self.limits.module_load_s if first else 0.0)
+        if first:
+            self._called.append(place.session)
         start = perf_counter()
         self._ask(Call(place.number), Done, deadline_s=limit_s)
         seconds = perf_counter() - start

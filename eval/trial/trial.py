@@ -314,7 +314,8 @@ class Trial:
 
         reference = self.known.times
         variants = ["eager", *(reference.variants if baseline is None else [])]
-        race = Race(subject, place, reference, variants, check, best_speedup=self.known.leader.speedup)
+        best = self.known.leader.speedup
+        race = Race(subject, place, reference, variants, check, best_speedup=best, thorough=self.thorough)
         times = race.run(cold=self._cold)
         if self.thorough and not self._is_quiet():
             times = race.run(cold=self._cold)
