@@ -163,7 +163,7 @@ def test_an_honest_product_is_strict(judge: LocalJudge, linear: FunctionalProble
     passed = verdict(judge, linear, LINEAR_KERNEL.replace("CAST", ""))
     assert isinstance(passed, Passed), passed
     assert passed.precision == "strict" and passed.claims_speed
-    assert passed.labels == ("fragile: non-finite",)  # its ReLU makes 0 of NaN, where PyTorch's leaves it
+    assert passed.labels == ("finite-only",)  # its ReLU makes 0 of NaN, where PyTorch's leaves it
     assert {"exactness probe", "odd sizes", "10 repeats", "idle after the call"} <= set(passed.checks)
     assert "sanitizers: address, undefined-behaviour, thread" in passed.checks
     assert passed.measurement.cold and passed.measurement.speedup_warm is not None

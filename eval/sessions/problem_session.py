@@ -295,6 +295,17 @@ class ProblemSession:
                 self._fresh.append(self.drawn - 1)
         return self._fresh
 
+    def forget_fresh(self) -> None:
+        """Have other such draws made, in the place of these."""
+        again, self._fresh = self._fresh or [], None
+        if self.on_gpu:  # where it holds the old ones until it ends
+            return
+        for draw in again:
+            fds = (self.draws[draw].fd,)
+            self.ask(MakeDraw(self.rng.getrandbits(40), "own", ArenaLayout(tuple(self.specs))), Drawn, fds=fds)
+            self.answered.discard(draw)
+        self._fresh = again
+
     @property
     def own_specials(self) -> list[tuple[str, int]]:
         """Special kinds at the problem's own sizes, with their draws: all of them or, of a large problem, a few by

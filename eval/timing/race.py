@@ -6,6 +6,7 @@ will be checked. Order within a pair is random, every call has fresh content, an
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -237,13 +238,13 @@ class Race:
         if "fresh content" in session.limits.without or "unrelated content" in session.limits.without:
             return {}
         draws = list(session.fresh)
-        groups = [draws[i::3] for i in range(3)] if self.burst else [[draw] for draw in draws]
+        groups = [draws[i::4] for i in range(4)] if self.burst else [[draw] for draw in draws]
         groups = [group for group in groups if group]
-        few, least = min(count, rule.few_pairs), min(count, rule.pairs)
-        numbers = session.rng.sample(range(few), min(2, few, len(groups)))
-        rest = range(few, least)
-        numbers += session.rng.sample(rest, min(len(rest), len(groups) - len(numbers)))
-        return dict(zip(numbers, groups, strict=False))
+        least = min(count, rule.pairs)
+        wide = least / max(1, len(groups))  # one in each stretch of the race, since a machine's load comes in stretches
+        starts = [int(i * wide) for i in range(len(groups) + 1)]
+        numbers = [session.rng.randrange(a, max(a + 1, b)) for a, b in itertools.pairwise(starts)]
+        return dict(zip(numbers, groups, strict=True))
 
     def _look(self, times: Times, look: Look, recipe: Recipe, cold: bool, delay_s: float) -> None:
         """One more call that nobody times, which its candidate cannot know: what it left is checked."""

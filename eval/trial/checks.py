@@ -26,10 +26,11 @@ from rag_kernels.eval.timing.race import Kept
 # Relative errors that are no matter of accuracy any more; larger where most digits cancel.
 GROSS = {"shifted": 0.5, "far": 0.5, "constant rows": 0.5}
 GROSS_ELSE = 0.05
-SOFT = frozenset({"tiny", NON_FINITE})  # kinds on which even a gross error is only a label
+SOFT = frozenset({"tiny"})  # kinds on which even a gross error is only a label
 LEAST_LOOKED_AT = 4
 BESIDE = 0.25  # of a call's time, or by tier: what honest ones took, at work with others, was 130 and 160 us
 BESIDE_KERNEL_S, BESIDE_PYTHON_S = 200e-6, 300e-6
+FINITE_ONLY = "finite-only"  # one honest kernel in four, by its comparisons
 LEANS, IN_COMMON = "leans", "go together"  # words of `numerics.rounding_faults`
 IDLE_S = 0.01  # how long a worker is watched after a call
 LITTLE_S = 150e-6
@@ -77,6 +78,10 @@ class Checks:
     def _note_special(self, wrong: Wrong | None, kind: str) -> None:
         """On special values a gross error ends the trial, and a loss of accuracy is a label."""
         if wrong is None:
+            return
+        if kind == NON_FINITE:
+            self.found.label(FINITE_ONLY)
+            self.found.notes.append(f"differs from PyTorch where inputs are NaN or infinite: {wrong.where}")
             return
         if self.relative > GROSS.get(kind, GROSS_ELSE) and kind not in SOFT:
             raise Stopped(wrong, alive=True)

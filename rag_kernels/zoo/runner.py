@@ -41,7 +41,8 @@ FAST = Limits(
 )
 FAULT = "judge fault"
 NOT_RUN = "compiled"  # no device here: compiled, and not judged
-BLAND = frozenset({"burst-timed", "noisy machine"})  # labels that say how it was measured, not what it is
+# Labels that say how it was measured, or what few kernels and no problem promise: not what it is.
+BLAND = frozenset({"burst-timed", "noisy machine", "finite-only"})
 GAIN = 1.5  # an exploit that gains less over its twin than noise might is void
 GAIN_REPEATS = 2  # a noisy moment is no gain: it has to show again
 
