@@ -217,7 +217,7 @@ class Checks:
         """One call: CPU seconds used after it, and by how many the first collection took more than another."""
         session = self.place.session
         self.subject.prepare(self.place, plain(0, len(session.specs)))
-        self.subject.call(self.place)
+        self.subject.call(self.place, stand=False)
         if session.on_gpu:  # outputs of the calls that are compared are collected, which is not timed
             return self.subject.busy_s(IDLE_S), 0.0
         kernel = self.subject.candidate.tier == "kernel"
