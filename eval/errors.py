@@ -29,6 +29,7 @@
         ├── LostError                  cluster.records          a judge of a cluster is gone
         ├── RequestError               llm.request              a request to a model gave no usable answer
         ├── RunsAutograd               ingest.recording         the forward computes gradients
+        ├── IllFormed                  offline.ir.wellformed    a stage of the offline compiler made a wrong value
         └── Unfusable                  offline.ir.values        these values cannot share loops
 
 Outside of `Internal` the message is a sentence that says what is wrong and what to do next; the command line shows it

@@ -11,14 +11,17 @@ from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
 
+from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.codegen.operator_texts import C_OF_INTEGERS, CUDA_NEAR, C
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE, promoted
 from rag_kernels.offline.ir.expressions import Expr, apply, where
 from rag_kernels.offline.ir.operators import Operator, Types, type_fault
+from rag_kernels.offline.ir.wellformed import IllFormed, check_values
 
 SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 
@@ -84,3 +87,47 @@ def test_nested_operators_compute_what_pytorch_does(
     plan = write(fp, CpuParameters() if language == "cpp" else SMALL)
     assert plan is not None and plan.candidate.tier == "kernel"
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def loops(*sizes: int) -> ir.Load:
+    return ir.load("x", sizes, "float32")
+
+
+def broken() -> dict[str, tuple[ir.Value, str]]:
+    """Values that no stage may make, each with what the error says of it."""
+    x, n = loops(4, 6), ir.load("n", (4, 6), "int64")
+    over = ir.leaves(x.dims[1])
+    return {
+        "types": (ir.Op(x.dims, "float32", Operator.ADD, (x, n)), "ADD of float32, int64"),
+        "operands": (ir.Op(x.dims, "float32", Operator.SQRT, (x, x)), "1 operands"),
+        "a lost loop": (ir.Op(x.dims[:1], "float32", Operator.SAME, (x,)), "loops of 6"),
+        "a loop twice": (ir.Op((x.dims[0], x.dims[0]), "float32", Operator.SAME, (x,)), "serves two dimensions"),
+        "reduced and left": (ir.Reduce(x.dims, "float32", "sum", x, over), "or left"),
+        "another reduction": (ir.Reduce(x.dims[:1], "float32", "mode", x, over), "no such kind"),
+        "a reduction of truth": (ir.Reduce(x.dims[:1], "bool", "any", x, over), "it reduces float32"),
+        "widened": (ir.Load(x.dims, "float64", "x", x.stored, x.index, "float32"), "widened"),
+        "another buffer": (ir.load("y", (4,), "float32"), "nothing stores"),
+        "another size": (ir.load("x", (4, 7), "float32"), "28 elements"),
+        "a running sum of integers": (ir.Scan(n.dims, "float32", "sum", n, n.dims[1][0]), "it scans int64"),
+    }
+
+
+@pytest.mark.parametrize("name", broken())
+def test_a_value_that_is_not_well_formed_is_named(name: str) -> None:
+    buffers = {"x": TensorSpec((4, 6), "float32"), "n": TensorSpec((4, 6), "int64")}
+    check_values([loops(4, 6)], buffers, "A stage")
+    value, said = broken()[name]
+    with pytest.raises(IllFormed, match=f"A stage made a .*{said}"):
+        check_values([value], buffers, "A stage")
+
+
+def test_a_nest_has_the_loops_of_what_it_stores() -> None:
+    x = loops(4, 6)
+    (row,), (column,) = x.dims
+    total = ir.Reduce((), "float32", "sum", x, (row, column))
+    buffers = {"x": TensorSpec((4, 6), "float32")}
+    Region({"out": total}, (), (row, column)).check(buffers)
+    Region({"out": x}, (row, column), ()).check(buffers)
+    for wrong in (Region({"out": total}, (row,), (column,)), Region({"out": x}, (row,), ())):
+        with pytest.raises(IllFormed, match="does not have its loops"):
+            wrong.check(buffers)

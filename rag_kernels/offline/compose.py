@@ -69,15 +69,17 @@ def write(
     lowered = (
         lowered_with_attention(fp, rules) if parameters.attention and backend == "cpu" else Lowering(fp).run(rules)
     )
-    lowered = without_rematerialization(lowered)
+    lowered = without_rematerialization(lowered.checked("Lowering")).checked("Rematerialisation")
     if backend == "cuda":
-        lowered = one_pass(lowered, KEPT_BYTES)
+        lowered = one_pass(lowered, KEPT_BYTES).checked("The rewriting to one pass")
     if owes_half(fp):
-        lowered = with_reciprocals(lowered)
+        lowered = with_reciprocals(lowered).checked("The rewriting to reciprocals")
     specs = dict(lowered.buffers)
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = used(steps, lowered.results)
     regions = [s for s in steps if isinstance(s, Region)]
+    for region_ in regions:
+        region_.check(specs)
     if not regions and not foreign and not bare:
         return None
     library = library_operators(steps)

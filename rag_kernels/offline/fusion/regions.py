@@ -7,7 +7,7 @@ region of its own. Few long rows are split: partial results first, then the rest
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.eval.records import TensorSpec
@@ -16,6 +16,7 @@ from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import add, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands, strip
+from rag_kernels.offline.ir.wellformed import IllFormed, check_values, told
 from rag_kernels.offline.lowering.lower import Attended, Library, Lowered, Stored
 
 SCANNED_PART = 4096  # elements of a part of a long scan at least
@@ -35,6 +36,17 @@ class Region:
     reduced: tuple[ir.Atom, ...]
     slots: dict[str, ir.Slot] = field(default_factory=dict)  # of buffers of which the region writes a part
 
+    def check(self, buffers: Mapping[str, TensorSpec]) -> None:
+        """Raise IllFormed when a value is not well-formed, or runs over loops that the nest does not have."""
+        check_values(self.stores.values(), buffers, "The planner")
+        reduced = set(self.reduced)
+        for value in ir.walk(*self.stores.values()):
+            if isinstance(value, ir.Reduce | ir.Scan) and not key_of(value)[1] <= reduced:
+                raise IllFormed(f"The planner put {told(value)} into a nest that does not have its loops.")
+        for value in self.stores.values():
+            if not {leaf for group in value.dims for leaf in ir.leaves(group)} <= reduced.union(self.outer):
+                raise IllFormed(f"The planner stores {told(value)} from a nest that does not have its loops.")
+
     def dims(self, buffer: str) -> tuple[ir.Group, ...]:
         """Return one group of atoms for each dimension of a buffer that the region writes."""
         dims, slot = self.stores[buffer].dims, self.slots.get(buffer)
@@ -46,6 +58,10 @@ class AttentionRegion(Region):
     """Attention, which is written by texts of its own; its loops stand in `outer` to be given sizes."""
 
     attended: Attended = field(kw_only=True)
+
+    def check(self, buffers: Mapping[str, TensorSpec]) -> None:
+        """Raise IllFormed when queries, keys or values are not well-formed; the texts see to the loops of the rest."""
+        check_values((self.attended.q, self.attended.k, self.attended.v), buffers, "The planner")
 
     @classmethod
     def of(cls, step: Attended) -> AttentionRegion:

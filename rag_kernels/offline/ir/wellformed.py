@@ -1,0 +1,118 @@
+"""Whether values are well-formed: dtypes, shapes and loops, checked between the stages of the offline compiler.
+
+Comes in: the values that a stage made. Goes out: nothing, or an `IllFormed` error that names the first that is not. So
+a fault of ours is found where it was made, and not as a wrong number in a kernel. Every value is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from rag_kernels.eval.errors import Internal
+from rag_kernels.eval.records import TensorSpec
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import INTEGERS, arithmetic
+from rag_kernels.offline.ir.operators import PAIR, PLACE, type_fault
+
+_NUMBERS = frozenset({"sum", "prod", "max", "min", "fastmax"})  # kinds that reduce any dtype to itself
+_OTHERS = {"any": "bool", "all": "bool", PAIR: PAIR, "maxplace": PLACE, "minplace": PLACE}  # and those of one dtype
+
+
+class IllFormed(Internal):
+    """A stage of the offline compiler made a value that is not well-formed; the message names both."""
+
+
+def check_values(roots: Iterable[ir.Value], buffers: Mapping[str, TensorSpec], stage: str) -> None:
+    """Raise IllFormed when a value below these roots is not well-formed, or a root depends on a loop that it lacks.
+
+    `buffers` has what loads may read; `stage` is named in the message.
+    """
+    free: dict[ir.Value, frozenset[ir.Atom]] = {}
+    roots = list(roots)
+    for value in ir.walk(*roots):
+        fault = _fault(value, buffers)
+        if fault:
+            raise IllFormed(f"{stage} made {told(value)}: {fault}.")
+        free[value] = _free(value, free)
+    for root in roots:
+        lost = free[root] - _loops(root)
+        if lost:
+            sizes = ", ".join(str(atom.size) for atom in lost)
+            raise IllFormed(f"{stage} made {told(root)}: it has no dimension for loops of {sizes} that it depends on.")
+
+
+def told(value: ir.Value) -> str:
+    """Return a value in words: what it is, of what dtype and shape."""
+    match value:
+        case ir.Op():
+            what = value.operator.name
+        case ir.Load():
+            what = f"load of {value.buffer}"
+        case ir.Reduce() | ir.Scan():
+            what = f"{type(value).__name__.lower()} ({value.kind})"
+        case _:
+            what = type(value).__name__.lower()
+    return f"a {what}, {value.dtype} of {value.shape}"
+
+
+def _loops(value: ir.Value) -> frozenset[ir.Atom]:
+    return frozenset(leaf for group in value.dims for leaf in ir.leaves(group))
+
+
+def _free(value: ir.Value, known: Mapping[ir.Value, frozenset[ir.Atom]]) -> frozenset[ir.Atom]:
+    """Return the loops that a value depends on; those of its children are known."""
+    below = [known[child] for child in ir.children(value)]
+    found = below[0].union(*below[1:]) if below else frozenset()
+    if isinstance(value, ir.Reduce):
+        return found - frozenset(ir.leaves(value.over))
+    return found | frozenset(ir.own_atoms(value)) if isinstance(value, ir.Load | ir.Index | ir.Scan) else found
+
+
+def _fault(value: ir.Value, buffers: Mapping[str, TensorSpec]) -> str:
+    """Return what is wrong with a value itself, or the empty string."""
+    loops = [leaf for group in value.dims for leaf in ir.leaves(group)]
+    if len(set(loops)) < len(loops):
+        return "one loop serves two dimensions"
+    match value:
+        case ir.Op():
+            return type_fault(value.operator, [arg.dtype for arg in value.args], value.dtype)
+        case ir.Load():
+            return _load_fault(value, buffers)
+        case ir.Reduce():
+            return _reduce_fault(value)
+        case ir.Scan() if value.arg.dtype != value.dtype:
+            return f"it scans {value.arg.dtype}"
+        case ir.Scan() if not set(value.over.leaves()) <= set(loops):
+            return "it runs along a loop that none of its dimensions has"
+    return ""
+
+
+def _load_fault(value: ir.Load, buffers: Mapping[str, TensorSpec]) -> str:
+    if value.dtype != arithmetic(value.storage):
+        return f"an element stored as {value.storage} is widened to another dtype"
+    if len(value.index) != len(value.stored):
+        return f"{len(value.index)} indices into {len(value.stored)} dimensions"
+    if any(isinstance(i, ir.Value) and i.dtype not in INTEGERS for i in value.index):
+        return "an index is no integer"
+    spec = buffers.get(value.buffer)
+    if spec is None:
+        return "nothing stores that buffer"
+    elements = ir.size_of(leaf for group in value.stored for leaf in ir.leaves(group))
+    if spec.dtype != value.storage or prod(spec.shape) != elements:
+        return f"the buffer has {spec.dtype} of {spec.shape}, the load wants {elements} elements of {value.storage}"
+    return ""
+
+
+def _reduce_fault(value: ir.Reduce) -> str:
+    if value.kind not in _OTHERS and value.kind not in _NUMBERS:
+        return "no such kind of reduction"
+    pairs = value.kind == PAIR and value.arg.dtype == "float32"  # numbers, or pairs of parts
+    if value.dtype != _OTHERS.get(value.kind, value.dtype) or not (value.arg.dtype == value.dtype or pairs):
+        return f"it reduces {value.arg.dtype}"
+    over = ir.leaves(value.over)
+    if len(set(over)) < len(over) or set(over) & _loops(value):
+        return "a loop that it reduces is reduced twice, or left"
+    if any(guard.limit is None or guard.dtype != "bool" for guard in value.guards):
+        return "a guard without a limit"
+    return ""
