@@ -21,7 +21,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE, promoted
 from rag_kernels.offline.ir.expressions import Expr, apply, where
 from rag_kernels.offline.ir.operators import Operator, Types, type_fault
-from rag_kernels.offline.ir.wellformed import IllFormed, check_values
+from rag_kernels.offline.ir.wellformed import Checker, IllFormed
 
 SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
 
@@ -115,10 +115,10 @@ def broken() -> dict[str, tuple[ir.Value, str]]:
 @pytest.mark.parametrize("name", broken())
 def test_a_value_that_is_not_well_formed_is_named(name: str) -> None:
     buffers = {"x": TensorSpec((4, 6), "float32"), "n": TensorSpec((4, 6), "int64")}
-    check_values([loops(4, 6)], buffers, "A stage")
+    Checker(buffers).check([loops(4, 6)], "A stage")
     value, said = broken()[name]
     with pytest.raises(IllFormed, match=f"A stage made a .*{said}"):
-        check_values([value], buffers, "A stage")
+        Checker(buffers).check([value], "A stage")
 
 
 def test_a_nest_has_the_loops_of_what_it_stores() -> None:
@@ -126,8 +126,8 @@ def test_a_nest_has_the_loops_of_what_it_stores() -> None:
     (row,), (column,) = x.dims
     total = ir.Reduce((), "float32", "sum", x, (row, column))
     buffers = {"x": TensorSpec((4, 6), "float32")}
-    Region({"out": total}, (), (row, column)).check(buffers)
-    Region({"out": x}, (row, column), ()).check(buffers)
+    Region({"out": total}, (), (row, column)).check(Checker(buffers))
+    Region({"out": x}, (row, column), ()).check(Checker(buffers))
     for wrong in (Region({"out": total}, (row,), (column,)), Region({"out": x}, (row,), ())):
         with pytest.raises(IllFormed, match="does not have its loops"):
-            wrong.check(buffers)
+            wrong.check(Checker(buffers))

@@ -33,6 +33,7 @@ from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number
+from rag_kernels.offline.ir.wellformed import Checker
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.lower import Library, Lowered, Lowering
 from rag_kernels.offline.lowering.rules_product import product_rules
@@ -69,17 +70,18 @@ def write(
     lowered = (
         lowered_with_attention(fp, rules) if parameters.attention and backend == "cpu" else Lowering(fp).run(rules)
     )
-    lowered = without_rematerialization(lowered.checked("Lowering")).checked("Rematerialisation")
-    if backend == "cuda":
-        lowered = one_pass(lowered, KEPT_BYTES).checked("The rewriting to one pass")
-    if owes_half(fp):
-        lowered = with_reciprocals(lowered).checked("The rewriting to reciprocals")
     specs = dict(lowered.buffers)
+    checker = Checker(specs)
+    lowered = without_rematerialization(lowered.checked(checker, "Lowering")).checked(checker, "Rematerialisation")
+    if backend == "cuda":
+        lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")
+    if owes_half(fp):
+        lowered = with_reciprocals(lowered).checked(checker, "The rewriting to reciprocals")
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = used(steps, lowered.results)
     regions = [s for s in steps if isinstance(s, Region)]
     for region_ in regions:
-        region_.check(specs)
+        region_.check(checker)
     if not regions and not foreign and not bare:
         return None
     library = library_operators(steps)

@@ -7,7 +7,7 @@ region of its own. Few long rows are split: partial results first, then the rest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rag_kernels.eval.records import TensorSpec
@@ -16,7 +16,7 @@ from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import add, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands, strip
-from rag_kernels.offline.ir.wellformed import IllFormed, check_values, told
+from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
 from rag_kernels.offline.lowering.lower import Attended, Library, Lowered, Stored
 
 SCANNED_PART = 4096  # elements of a part of a long scan at least
@@ -36,9 +36,9 @@ class Region:
     reduced: tuple[ir.Atom, ...]
     slots: dict[str, ir.Slot] = field(default_factory=dict)  # of buffers of which the region writes a part
 
-    def check(self, buffers: Mapping[str, TensorSpec]) -> None:
+    def check(self, checker: Checker) -> None:
         """Raise IllFormed when a value is not well-formed, or runs over loops that the nest does not have."""
-        check_values(self.stores.values(), buffers, "The planner")
+        checker.check(self.stores.values(), "The planner")
         reduced = set(self.reduced)
         for value in ir.walk(*self.stores.values()):
             if isinstance(value, ir.Reduce | ir.Scan) and not key_of(value)[1] <= reduced:
@@ -59,9 +59,9 @@ class AttentionRegion(Region):
 
     attended: Attended = field(kw_only=True)
 
-    def check(self, buffers: Mapping[str, TensorSpec]) -> None:
+    def check(self, checker: Checker) -> None:
         """Raise IllFormed when queries, keys or values are not well-formed; the texts see to the loops of the rest."""
-        check_values((self.attended.q, self.attended.k, self.attended.v), buffers, "The planner")
+        checker.check((self.attended.q, self.attended.k, self.attended.v), "The planner")
 
     @classmethod
     def of(cls, step: Attended) -> AttentionRegion:

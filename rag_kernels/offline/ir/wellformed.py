@@ -7,6 +7,7 @@ a fault of ours is found where it was made, and not as a wrong number in a kerne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 from rag_kernels.eval.errors import Internal
@@ -23,23 +24,30 @@ class IllFormed(Internal):
     """A stage of the offline compiler made a value that is not well-formed; the message names both."""
 
 
-def check_values(roots: Iterable[ir.Value], buffers: Mapping[str, TensorSpec], stage: str) -> None:
-    """Raise IllFormed when a value below these roots is not well-formed, or a root depends on a loop that it lacks.
+@dataclass(slots=True)
+class Checker:
+    """Looks at every value once, however many stages keep it. `buffers` has what loads may read."""
 
-    `buffers` has what loads may read; `stage` is named in the message.
-    """
-    free: dict[ir.Value, frozenset[ir.Atom]] = {}
-    roots = list(roots)
-    for value in ir.walk(*roots):
-        fault = _fault(value, buffers)
-        if fault:
-            raise IllFormed(f"{stage} made {told(value)}: {fault}.")
-        free[value] = _free(value, free)
-    for root in roots:
-        lost = free[root] - _loops(root)
-        if lost:
-            sizes = ", ".join(str(atom.size) for atom in lost)
-            raise IllFormed(f"{stage} made {told(root)}: it has no dimension for loops of {sizes} that it depends on.")
+    buffers: dict[str, TensorSpec]
+    right: set[ir.Value] = field(default_factory=set)
+
+    def check(self, roots: Iterable[ir.Value], stage: str) -> None:
+        """Raise IllFormed when a value below these roots is not well-formed, or a root lacks a loop that it needs.
+
+        `stage` is named in the message.
+        """
+        fresh = [root for root in roots if root not in self.right]
+        for value in ir.walk(*fresh, enter=lambda v: v not in self.right):
+            if value not in self.right:
+                fault = _fault(value, self.buffers)
+                if fault:
+                    raise IllFormed(f"{stage} made {told(value)}: {fault}.")
+                self.right.add(value)
+        for root in fresh:
+            lost = ir.tree_atoms(root) - {leaf for group in root.dims for leaf in ir.leaves(group)}
+            if lost:
+                sizes = ", ".join(str(atom.size) for atom in lost)
+                raise IllFormed(f"{stage} made {told(root)}: it has no dimension for loops of {sizes} that it needs.")
 
 
 def told(value: ir.Value) -> str:
@@ -54,19 +62,6 @@ def told(value: ir.Value) -> str:
         case _:
             what = type(value).__name__.lower()
     return f"a {what}, {value.dtype} of {value.shape}"
-
-
-def _loops(value: ir.Value) -> frozenset[ir.Atom]:
-    return frozenset(leaf for group in value.dims for leaf in ir.leaves(group))
-
-
-def _free(value: ir.Value, known: Mapping[ir.Value, frozenset[ir.Atom]]) -> frozenset[ir.Atom]:
-    """Return the loops that a value depends on; those of its children are known."""
-    below = [known[child] for child in ir.children(value)]
-    found = below[0].union(*below[1:]) if below else frozenset()
-    if isinstance(value, ir.Reduce):
-        return found - frozenset(ir.leaves(value.over))
-    return found | frozenset(ir.own_atoms(value)) if isinstance(value, ir.Load | ir.Index | ir.Scan) else found
 
 
 def _fault(value: ir.Value, buffers: Mapping[str, TensorSpec]) -> str:
@@ -111,7 +106,7 @@ def _reduce_fault(value: ir.Reduce) -> str:
     if value.dtype != _OTHERS.get(value.kind, value.dtype) or not (value.arg.dtype == value.dtype or pairs):
         return f"it reduces {value.arg.dtype}"
     over = ir.leaves(value.over)
-    if len(set(over)) < len(over) or set(over) & _loops(value):
+    if len(set(over)) < len(over) or set(over) & {leaf for group in value.dims for leaf in ir.leaves(group)}:
         return "a loop that it reduces is reduced twice, or left"
     if any(guard.limit is None or guard.dtype != "bool" for guard in value.guards):
         return "a guard without a limit"

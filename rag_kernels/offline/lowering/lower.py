@@ -20,7 +20,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import Expr, Pointwise, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import Number, numbers
-from rag_kernels.offline.ir.wellformed import check_values
+from rag_kernels.offline.ir.wellformed import Checker
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,11 +76,11 @@ class Lowered:
     buffers: dict[str, TensorSpec]
     stopped: tuple[str, ...]  # operators that no rule covers, each with the reason
 
-    def checked(self, stage: str) -> Lowered:
+    def checked(self, checker: Checker, stage: str) -> Lowered:
         """Return the steps themselves; raises IllFormed when this stage made a value that is not well-formed."""
         roots = [step.value for step in self.steps if isinstance(step, Stored)]
         roots += [load for step in self.steps if isinstance(step, Attended) for load in (step.q, step.k, step.v)]
-        check_values(roots, self.buffers, stage)
+        checker.check(roots, stage)
         return self
 
 
