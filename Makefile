@@ -44,7 +44,7 @@ bench: $(READY)  ## time the examples, eager and under torch.compile
 
 starter: $(READY)  ## make the starter archive of the package anew, from the examples, FORMS (half a minute each), BUNDLES
 	@rm -rf build/starter
-	@$(BIN)/rag-kernels grow examples/ $(FORMS) --device cpu --archive build/starter
+	@$(BIN)/rag-kernels grow examples/*.py $(FORMS) --device cpu --archive build/starter
 	@for bundle in $(BUNDLES); do $(BIN)/rag-kernels archive import $$bundle --trust-bundle --archive build/starter || exit 1; done
 	@$(pack_starter)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rag_kernels.archive import rows
 from rag_kernels.archive.claims import claim_id, to_claim
 from rag_kernels.archive.protocol import Archive
+from rag_kernels.archive.techniques import technique_of
 from rag_kernels.eval import codec
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Problem, verdict_name
@@ -55,6 +56,9 @@ REFERENCES: tuple[tuple[str, str, str], ...] = (
         "SELECT (x.child, x.source, x.relation)::VARCHAR FROM (SELECT unnest(parents) AS x FROM attempts)",
         "SELECT (child, source, relation)::VARCHAR FROM edges",
     ),
+    ("technique_evidence", "SELECT technique_id FROM technique_evidence", "SELECT id FROM techniques"),
+    ("technique_evidence", "SELECT child FROM technique_evidence", "SELECT id FROM kernels"),
+    ("technique_evidence", "SELECT parent FROM technique_evidence", "SELECT id FROM candidates"),
     ("llm_calls", "SELECT run_id FROM llm_calls", "SELECT id FROM runs"),
     ("briefs", "SELECT run_id FROM briefs", "SELECT id FROM runs"),
     ("proposals", "SELECT (run_id, brief)::VARCHAR FROM proposals", "SELECT (run_id, number)::VARCHAR FROM briefs"),
@@ -77,6 +81,7 @@ def wrong_contents(con: DuckDBPyConnection) -> list[str]:
         _wrong_functionals,
         _wrong_evaluations,
         _wrong_attempts,
+        _wrong_techniques,
         _wrong_vectors,
         _wrong_claims,
     )
@@ -154,6 +159,12 @@ def _wrong_attempts(con: DuckDBPyConnection) -> Iterator[str]:
         told = (verdict_name(judged.verdict), rows.reason_of(judged.verdict), evaluation)
         if told != (row["verdict"], row["reason"], row["evaluation_id"]):
             yield f"attempts: {row['id']} does not agree with its record."
+
+
+def _wrong_techniques(con: DuckDBPyConnection) -> Iterator[str]:
+    for row in _each(con, "SELECT * FROM techniques ORDER BY id"):
+        if technique_of(row).id != row["id"]:
+            yield f"techniques: {row['id']} is not the id of its card."
 
 
 def _wrong_vectors(con: DuckDBPyConnection) -> Iterator[str]:

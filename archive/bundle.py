@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FORMAT = "rag-kernels bundle 1"
 WITH_CLAIMS = "rag-kernels bundle 2"  # the same and the table of claims; what needs none is written as before
+WITH_TECHNIQUES = "rag-kernels bundle 3"  # claims, if there are any, and techniques with their evidence
+LATER_TABLES = ("claims", "techniques", "technique_evidence")  # a bundle that has no rows of them lacks them
 EVALUATION_DERIVED = """, stated_trust AS trust, judged_labels(judged) AS labels,
     told_ratio(judged, 'speedup_eager') AS told_eager, told_ratio(judged, 'speedup_compile') AS told_compile,
     least(told_eager, told_compile) AS told, told_floor(floor_fraction) AS told_floor"""
@@ -46,6 +48,9 @@ STAYING = f"""
     SELECT candidate_id AS id FROM kept WHERE candidate_id IS NOT NULL
     UNION
     SELECT e.kernel_id FROM evaluations AS e JOIN kept ON kept.problem_id = e.problem_id"""
+
+# Evidence whose parent is told of, too.
+PROVED = "SELECT * FROM technique_evidence WHERE child IN (FROM chosen) AND parent IN (FROM told)"
 
 # What a bundle holds, in the order in which it is read back. `chosen`, `told` and `written` are temporary tables: the
 # kernels that are exported, these together with their ancestors, and the endings of the files that hold these sources.
@@ -75,6 +80,9 @@ TABLES: dict[str, str] = {
     "claims": "SELECT * FROM claims WHERE candidate_id IN (FROM chosen)",
     "edges": "SELECT * FROM edges WHERE child IN (FROM told)",
     "retractions": "SELECT * FROM retractions WHERE kernel_id IN (FROM chosen)",
+    "techniques": f"""
+        SELECT * FROM techniques WHERE id IN ({PROVED.replace("*", "technique_id")})""",
+    "technique_evidence": PROVED,
 }
 
 
@@ -150,11 +158,13 @@ def _write_tables(archive: Tables, folder: Path, where: KernelFilter, extra: dic
             told = re.sub(r"\$(licence|attribution)", lambda found: literal(extra[found[1]]), select)
             con.execute(f"CREATE OR REPLACE TEMP TABLE part AS {told}")
             counts[table] = _count(con, "part")
-            if counts[table] or table != "claims":
+            if counts[table] or table not in LATER_TABLES:
                 write_parquet(con, "FROM part ORDER BY ALL", folder / f"{table}.parquet")
         for table in ("staying", "chosen", "told", "written", "part"):
             con.execute(f"DROP TABLE {table}")
-    manifest = {"format": WITH_CLAIMS if counts["claims"] else FORMAT, "rows": counts}
+    written = {table: count for table, count in counts.items() if count or not table.startswith("technique")}
+    format_ = WITH_TECHNIQUES if counts["techniques"] else WITH_CLAIMS if counts["claims"] else FORMAT
+    manifest = {"format": format_, "rows": written}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
     return counts
 
@@ -208,14 +218,14 @@ def _check(path: Path, folder: Path, checked: Path) -> None:
 
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest.get("format") not in (FORMAT, WITH_CLAIMS):
+        if manifest.get("format") not in (FORMAT, WITH_CLAIMS, WITH_TECHNIQUES):
             raise ArchiveError(
-                f"{path} has the format {manifest.get('format')!r}; this version reads {FORMAT!r} and "
-                f"{WITH_CLAIMS!r}. Upgrade rag-kernels."
+                f"{path} has the format {manifest.get('format')!r}; this version reads {FORMAT!r} to "
+                f"{WITH_TECHNIQUES!r}. Upgrade rag-kernels."
             )
         with MemoryDatabase().write() as con:
             for table in TABLES:
-                if table != "claims" or manifest["format"] == WITH_CLAIMS:
+                if table not in LATER_TABLES or manifest["rows"].get(table):
                     con.execute(_load_sql(table, folder))
             wrong = wrong_contents(con)
             wrong += [sentence for table, sentence in lost_references(con) if table != "edges"]

@@ -30,6 +30,7 @@ MIGRATIONS: tuple[str, ...] = (
     "006_shared",
     "007_keys",
     "008_told",
+    "009_techniques",
 )
 SCHEMA = Path(__file__).parent / "schema"
 INDEXED = """

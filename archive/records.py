@@ -6,13 +6,13 @@ price is unknown, never zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import RagKernelsError
 from rag_kernels.eval.ids import content_id
-from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, Tier, verdict_name
+from rag_kernels.eval.records import LATER, Backend, Candidate, FunctionalProblem, Judged, Tier, verdict_name
 from rag_kernels.eval.told import told
 
 Trust = Literal["claimed", "compiled", "verified", "confirmed"]
@@ -91,6 +91,7 @@ class Attempt:
     seconds: float
     created_at: str
     note: str = ""
+    techniques: tuple[str, ...] = field(default=(), metadata=LATER)  # ids of the cards that the writer was shown
 
     @property
     def id(self) -> str:

@@ -59,6 +59,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "briefs": ("run_id", "number"),
     "proposals": ("run_id", "brief"),
     "turn": ("id",),
+    "techniques": ("id",),
+    "technique_evidence": ("technique_id", "child", "parent", "device_key"),
 }
 
 ATTEMPTS = """
@@ -284,6 +286,7 @@ def attempt_row(attempt: Attempt, functional: str, evaluation: str | None) -> Ro
         "exemplars": [_struct(exemplar) for exemplar in attempt.exemplars],
         "parents": [_struct(edge) for edge in attempt.parents],
         "call_ids": list(attempt.call_ids),
+        "techniques": list(attempt.techniques),
         "cost_usd": attempt.cost_usd,
         "seconds": attempt.seconds,
         "note": attempt.note,
@@ -343,6 +346,7 @@ def to_attempt(row: Row) -> Attempt:
         seconds=row["seconds"],
         created_at=row["created_at"],
         note=row["note"],
+        techniques=tuple(row["techniques"] or ()),
     )
 
 

@@ -5,7 +5,7 @@ Imports nothing, so that the command line can show its help at once.
 
 from typing import Literal
 
-RetrievalMode = Literal["off", "random", "bm25", "dense", "hybrid"]
+RetrievalMode = Literal["off", "random", "bm25", "dense", "hybrid", "hybrid+cards"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 Precision = Literal["strict", "tf32", "any"]
 LeaveOut = Literal["nothing", "problem", "family"]

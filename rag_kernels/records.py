@@ -34,6 +34,19 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
+class Card:
+    """Hold a technique as a prompt shows it, with what is known of it here and why it was chosen."""
+
+    id: str
+    title: str
+    advice: str
+    sizes: str
+    evidence: str
+    weight: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """Hold one draft that was asked for. `reward` is from 0 to 1; a `cost_usd` of `None` is unknown.
 
@@ -88,6 +101,7 @@ class Brief:
     asked: int = 0  # how many were asked for before in this run
     learnt: Learnt = Learnt()
     baselines: BaselineTimes | None = field(default=None, metadata=LATER)  # timed before there was any kernel
+    cards: tuple[Card, ...] = field(default=(), metadata=LATER)  # techniques that may help
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,7 @@ class Draft:
     call_ids: tuple[str, ...] = ()
     cost_usd: float | None = 0.0
     note: str = ""
+    techniques: tuple[str, ...] = field(default=(), metadata=LATER)  # ids of the cards that were in view
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +193,4 @@ class NoDraftError(WriterError):
     """Models answered, and nothing of what they said was a kernel."""
 
 
-codec.register(BaselineTimes, Lesson, Shown, Trial, Learnt, Gained, Brief, Draft)
+codec.register(BaselineTimes, Lesson, Shown, Card, Trial, Learnt, Gained, Brief, Draft)

@@ -41,6 +41,7 @@ from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.retrieval.starter import stock
 from rag_kernels.run.exemplars import Exemplars, Prover
 from rag_kernels.run.session import Session
+from rag_kernels.run.technique_cards import TechniqueCards
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ def open_session(
             judge=judge,
             functionalize=functionalize,
             retrieve=retrieve,
+            techniques=TechniqueCards(archive, options, judge.device),
             index=lambda attempt: index_attempt(archive, attempt, embedder),
             make_writer=lambda ledger: (
                 writer or open_writer(options, archive, ledger, facts=facts, embed=embedder.embed, model=model)
@@ -167,6 +169,7 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
             device=device,
             functionalize=partial(fitted, workers=workers, max_bytes=room, where=device.name if target else HERE),
             retrieve=Exemplars(retriever, options, device, for_reading=bool(options.models)),
+            techniques=TechniqueCards(archive, options, device),
             make_writer=lambda ledger: open_writer(options, archive, ledger, facts=facts, embed=embedder.embed),
         )
 
@@ -213,6 +216,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
                 judge=judge,
                 functionalize=functionalize,
                 retrieve=Exemplars(retriever, arm, judge.device, for_reading=bool(arm.models)),
+                techniques=TechniqueCards(source, arm, judge.device),
                 index=lambda attempt: None,
                 make_writer=lambda ledger: open_writer(arm, archive, ledger, facts=facts, embed=embedder.embed),
             ),

@@ -281,6 +281,42 @@ def functionalize(
 
 
 @app.command()
+def cards(
+    card: Annotated[str | None, typer.Argument(metavar="[ID]", help="One card, whole, with its evidence.")] = None,
+    distil: Annotated[
+        bool, typer.Option("--distil", help="First look through the lineage for evidence and for new cards.")
+    ] = False,
+    archive: ArchivePlace = None,
+    as_json: Json = False,
+) -> None:
+    """List cards of technique: what helps against which bottleneck, and what it gained in this archive.
+
+    `--retrieval hybrid+cards` shows writers those that fit. A card without evidence here weighs half, and one that does
+    not help loses weight.
+
+    Example: rag-kernels archive cards --distil
+    """
+    from rag_kernels.archive.records import ArchiveError
+    from rag_kernels.archive.techniques import known_techniques
+    from rag_kernels.report.technique_report import card_row, card_text, cards_text
+    from rag_kernels.retrieval.distil import distil as look_through
+
+    store = opened(archive)
+    if distil or not known_techniques(store):
+        new, proofs = look_through(store)
+        if not as_json:
+            print(f"{new} new cards, {proofs} new proofs.")
+    known = [one for one in known_techniques(store) if one.technique.id.startswith(card or "")]
+    if not known:
+        raise ArchiveError(f"There is no card {card!r} in this archive; `rag-kernels archive cards` lists them.")
+    if as_json:
+        for one in known:
+            emit("card", card_row(one))
+    else:
+        print(card_text(known[0]) if card and len(known) == 1 else cards_text(known))
+
+
+@app.command()
 def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
     """Check that every id is that of its content, every reference leads somewhere, and the vector index agrees.
 

@@ -64,6 +64,7 @@ class NoCode:
 def prompt(brief: Brief, branch: Branch, hardware: Sequence[str], precision: str) -> str:
     values = prompt_values.problem_values(brief, hardware, precision)
     values["exemplars"] = prompt_values.exemplar_values(branch.shown)
+    values["cards"] = brief.cards
     task = branch.task
     if isinstance(task, NewIdea):
         return render("implement", **values, idea=task.text, share={"number": task.number, "of": task.of})
@@ -85,6 +86,7 @@ def read(brief: Brief, branch: Branch, reply: Reply) -> Draft | NoCode:
         idea=_idea(task, reply.text),
         parents=_parents(task),
         exemplars=_seen(brief, branch),
+        techniques=tuple(card.id for card in brief.cards),
         model=branch.model,
         call_ids=(*(new.call_ids if new else ()), *reply.call_ids),
         cost_usd=sum(known) if len(known) == len(costs) else None,

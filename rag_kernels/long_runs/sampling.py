@@ -90,6 +90,7 @@ class Sampler:
     functionalize: generate.Functionalize
     retrieve: generate.Retrieve
     make_writer: Callable[[Ledger], Writer]
+    techniques: generate.Techniques = generate.no_techniques
 
     def sample(self, problem: Problem, count: int, ledger: Ledger, *, batch: str = "") -> Sampled:
         """Write up to `count` candidates; raises WriterError when none came. A killed run keeps what it has."""
@@ -136,9 +137,19 @@ class Sampler:
         attempts, past = tuple(self.archive.attempts(run.id)), journal.past()
         number = 1 + max((told.brief.round for told in journal.told), default=0)
         shown = tuple(self.retrieve(functional, attempts))
-        learnt, hint = past.gained.learnt, self.options.hint
+        learnt = past.gained.learnt
         return Brief(
-            run.id, functional, self.device, shown, attempts, hint, number, count, asked=journal.asked, learnt=learnt
+            run.id,
+            functional,
+            self.device,
+            shown,
+            attempts,
+            self.options.hint,
+            number,
+            count,
+            asked=journal.asked,
+            learnt=learnt,
+            cards=tuple(self.techniques(functional, attempts)),
         )
 
     def _cut_short(self, problem: Problem, count: int) -> Run | None:

@@ -25,7 +25,7 @@ from rag_kernels.eval.records import (
     Rejected,
     Wrong,
 )
-from rag_kernels.records import Brief, Draft, Learnt, Shown, StreamingWriter, TellsBaselines, Writer
+from rag_kernels.records import Brief, Card, Draft, Learnt, Shown, StreamingWriter, TellsBaselines, Writer
 from rag_kernels.run.background_index import BackgroundIndex
 from rag_kernels.run.draft_flow import DraftFlow
 from rag_kernels.run.history import History
@@ -45,7 +45,13 @@ CUT_SHORT = ("running", "interrupted")  # how a run stands that did not end by i
 
 Functionalize = Callable[[Problem], FunctionalProblem]
 Retrieve = Callable[[FunctionalProblem, Sequence[Attempt]], Sequence[Shown]]
+Techniques = Callable[[FunctionalProblem, Sequence[Attempt]], Sequence[Card]]
 Index = Callable[[Attempt], object]
+
+
+def no_techniques(fp: FunctionalProblem, attempts: Sequence[Attempt]) -> Sequence[Card]:
+    """Return no cards, whatever the problem."""
+    return ()
 
 
 def generate(
@@ -62,6 +68,7 @@ def generate(
     width: int,
     hint: str = "",
     confirm: bool = True,
+    techniques: Techniques = no_techniques,
 ) -> Generator[Attempt, None, str]:
     """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent; return why it
     ended.
@@ -73,6 +80,7 @@ def generate(
     # Where the arguments come from in the shipped tool, put together by `open_session`:
     # functionalize  ingest.fitting.functionalize_to_fit: the module as a call of its tensors, traced in a child process
     # retrieve       run.exemplars.Exemplars: archived kernels; for a model that reads them, judged here first
+    # techniques     retrieval.cards: cards of technique for the prompt, where they are asked for
     # writer         llm.writer.LLMWriter where models are named, else offline.writer.OfflineWriter
     # judge          eval.judge.LocalJudge, or cluster.ray_judge.ClusterJudge
     # index          ingest.pipeline.index_attempt: embed the problem, put the vector into the archive
@@ -92,7 +100,9 @@ def generate(
     def brief(number: int, count: int, asked: int) -> Brief:
         attempts, learnt = tuple(history.attempts), writer.learnt if isinstance(writer, StreamingWriter) else Learnt()
         shown = exemplars.shown
-        return Brief(run.id, functional, judge.device, shown, attempts, hint, number, count, asked, learnt, times)
+        cards = tuple(techniques(functional, attempts))
+        device = judge.device
+        return Brief(run.id, functional, device, shown, attempts, hint, number, count, asked, learnt, times, cards)
 
     flow = DraftFlow(
         writer,

@@ -40,6 +40,7 @@ class Session:
     index: generate.Index
     make_writer: Callable[[Ledger], Writer]
     functionalize_as: Callable[[FunctionalProblem], FunctionalProblem] | None = None  # at the sizes of an earlier one
+    techniques: generate.Techniques = generate.no_techniques
     at_once: int = 1  # problems that are worked on side by side, so that no judge of several is idle
 
     def new_run(self, command: str, problem: Problem, **settings: Any) -> Run:
@@ -76,6 +77,7 @@ class Session:
             run=run,
             functionalize=(lambda _: self.promised(told[0].brief.problem)) if told else self.functionalize,
             retrieve=self.retrieve,
+            techniques=self.techniques,
             writer=self.make_writer(ledger),
             judge=self.judge,
             archive=self.archive,

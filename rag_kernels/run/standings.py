@@ -42,6 +42,7 @@ def as_attempt(
         seconds=history.lap(),
         created_at=now(),
         note=draft.note,
+        techniques=draft.techniques,
     )
 
 

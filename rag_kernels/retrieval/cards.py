@@ -1,0 +1,113 @@
+"""The choice of technique cards for a prompt: those that fit the bottleneck, the operators and the device, by weight.
+
+Comes in: the known techniques, a problem, a device and what holds the best kernel back (before there is one, the
+ceiling that makes the floor). Goes out: `Card`s, best first. A card's weight follows from evidence: what it gained in
+lineage, and how attempts fared that were shown it. Knows nothing of prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rag_kernels.archive.techniques import KnownTechnique
+from rag_kernels.eval.machine.device import target_of
+from rag_kernels.eval.records import Device, FunctionalProblem
+from rag_kernels.feedback.bottleneck import Bottleneck
+from rag_kernels.ingest.describe import description
+from rag_kernels.records import Card
+
+MOST = 3  # cards in a prompt
+LEAST = 0.2  # of a card that fits in every way and has held wherever it was tried
+UNPROVEN = 0.5  # the weight of a card without evidence in this archive
+PRIOR = 4  # uses that a card is believed to have had, half of them won
+
+
+def weight(known: KnownTechnique) -> float:
+    """Return from 0 to about 1.5: how often it held in lineage, by how much, times how attempts fared that saw it."""
+    gains = [proof.gain for proof in known.evidence]
+    proved = UNPROVEN
+    if gains:
+        held = (sum(gain > 1 for gain in gains) + 0.5) / (len(gains) + 1)
+        typical = math.exp(sum(math.log(gain) for gain in gains) / len(gains))
+        proved = held * min(1.5, max(0.5, typical))
+    used = 2 * (known.won + PRIOR / 2) / (known.shown + PRIOR)
+    return proved * min(1.25, used)
+
+
+def cards_for(
+    known: Sequence[KnownTechnique],
+    fp: FunctionalProblem,
+    device: Device,
+    bottleneck: Bottleneck,
+    *,
+    most: int = MOST,
+) -> list[Card]:
+    """Return the cards for a problem, best first."""
+    families = set(description(fp).split())
+    found = []
+    for one in known:
+        fit, why = _fit(one, families, fp.features.dtypes, device, bottleneck.kind)
+        score = fit * weight(one)
+        if score >= LEAST:
+            found.append((score, _card(one, score, why)))
+    found.sort(key=lambda pair: (-pair[0], pair[1].title))
+    return [card for _, card in found[:most]]
+
+
+def _fit(
+    known: KnownTechnique, families: set[str], dtypes: Sequence[str], device: Device, kind: str
+) -> tuple[float, str]:
+    """Return how well a card fits, 0 for not at all, and why."""
+    card, target = known.technique, target_of(device.arch)
+    if device.backend not in card.backends:
+        return 0.0, ""
+    if card.architectures and not any(target.startswith(arch) for arch in card.architectures):
+        return 0.0, ""
+    if card.dtypes and not set(card.dtypes) & set(dtypes):
+        return 0.0, ""
+    fit, why = 1.0, []
+    shared = sorted(set(card.operators) & families)
+    if card.operators:
+        if not shared:
+            return 0.0, ""
+        why.append(f"for {', '.join(shared)}")
+    else:
+        fit *= 0.8
+    if card.bottlenecks:
+        if kind in card.bottlenecks:
+            why.append(f"against {kind} as the bottleneck")
+        else:
+            fit *= 0.5
+    if card.architectures:
+        why.append(f"on {target}")
+    return fit, ", ".join(why) or "for any operator"
+
+
+def _card(known: KnownTechnique, score: float, why: str) -> Card:
+    card = known.technique
+    return Card(card.id, card.title, card.advice, card.sizes, told_evidence(known), round(score, 3), why)
+
+
+def told_evidence(known: KnownTechnique) -> str:
+    """Return what is known of a card, in a sentence: where it held, where not, and by whom it was tried."""
+    if not known.evidence:
+        told = "not measured here"
+    else:
+        held = [proof for proof in known.evidence if proof.gain > 1]
+        lost = [proof for proof in known.evidence if proof.gain <= 1]
+        parts = []
+        if held:
+            best = held[0]
+            by = f"{best.problem_name} by {best.child} on {best.device_name}"
+            parts.append(
+                f"made {len(held)} of {len(known.evidence)} kernels faster than their parents, "
+                f"{held[-1].gain:.2f} to {best.gain:.2f} times ({by})"
+            )
+        if lost:
+            worst = lost[-1]
+            parts.append(f"did not pay on {worst.problem_name} ({worst.gain:.2f} times, {worst.child})")
+        told = "; ".join(parts)
+    if known.shown:
+        told += f"; of {known.shown} attempts that were shown it {known.won} beat PyTorch"
+    return told
