@@ -14,6 +14,7 @@ import types
 from collections.abc import Iterable
 from pathlib import Path
 
+from rag_kernels.eval.definition import source_of_definition
 from rag_kernels.eval.records import Problem, ProblemError
 
 _GPU = re.compile(r"cuda(:\d+)?")
@@ -25,10 +26,12 @@ REQUIRED = {
 
 
 def load_problem(path: Path) -> Problem:
-    """Read a KernelBench file and check its form."""
+    """Read a KernelBench file and check its form; a `.json` file is a Definition of FlashInfer-Bench."""
     if not path.is_file():
         hint = "it is a folder: name a file in it" if path.is_dir() else "check the path"
         raise ProblemError(f"There is no problem file {path}; {hint}.")
+    if path.suffix == ".json":
+        return problem_from_source(path.stem, source_of_definition(path), shown_as=str(path))
     try:
         source = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.eval.problem import problem_from_source
@@ -48,6 +49,14 @@ def get_init_inputs():
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """How an input is drawn where its own shape does not say: names of sizes, and the order of memory."""
+
+    shape: tuple[str, ...] = ()
+    layout: tuple[int, ...] = ()  # dimensions from the outermost in memory; none where they lie in order
+
+
 def problem_of_module(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], name: str = "") -> Problem:
     """Return the problem that a module is for these inputs; `train` or `eval` is as the module stands.
 
@@ -60,18 +69,39 @@ def problem_of_module(module: torch.nn.Module, example_inputs: Sequence[torch.Te
         raise ProblemError(f"{name}: example_inputs must be a list of tensors, one for each argument of forward.")
     if module.training and any(True for _ in module.buffers()):
         raise ProblemError(f"{name} may change its buffers when it is called: put it into eval mode first (`.eval()`).")
+    return problem_from_source(name, source_of(name, module, example_inputs))
+
+
+def source_of(
+    name: str,
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    *,
+    drawn: Sequence[Drawn] = (),
+    prefix: str = "",
+    free_sizes: tuple[Any, ...] | None = None,
+) -> str:
+    """Return the text of the problem that a module is for these tensors.
+
+    `drawn` says how inputs are drawn, `prefix` is left out of the names of what the module holds, and `free_sizes` are
+    torch.export's dynamic shapes. Raises ProblemError where it cannot be traced.
+    """
+    import torch
+
     try:
         with torch.no_grad():
-            traced = torch.export.export(module, tuple(example_inputs))
+            traced = torch.export.export(module, tuple(inputs), dynamic_shapes=free_sizes)
     except Exception as error:  # whatever a forward raises, and what export cannot follow
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ProblemError(
             f"{name} cannot be traced by torch.export ({first}); take a submodule without control flow over values."
         ) from error
-    return problem_from_source(name, _source(name, traced, example_inputs))
+    return _source(name, traced, inputs, drawn or [Drawn()] * len(inputs), prefix)
 
 
-def _source(name: str, traced: ExportedProgram, example_inputs: Sequence[torch.Tensor]) -> str:
+def _source(
+    name: str, traced: ExportedProgram, example_inputs: Sequence[torch.Tensor], drawn: Sequence[Drawn], prefix: str
+) -> str:
     specs = traced.graph_signature.input_specs
     body = re.match(r".*?def forward\([^)]*\):\n(.*)", traced.graph_module.code, re.DOTALL)
     if body is None:
@@ -80,15 +110,18 @@ def _source(name: str, traced: ExportedProgram, example_inputs: Sequence[torch.T
     inputs = [spec.arg.name for spec in specs if spec.kind.name == "USER_INPUT"]
     if len(inputs) != len(example_inputs):
         raise ProblemError(f"{name} has arguments that are no tensors: give it tensors alone.")
-    call = ", ".join(spec.arg.name if spec.kind.name == "USER_INPUT" else _read(str(spec.target)) for spec in specs)
+    call = ", ".join(
+        spec.arg.name if spec.kind.name == "USER_INPUT" else _read(str(spec.target).removeprefix(prefix))
+        for spec in specs
+    )
     single = len(traced.graph_signature.user_outputs) == 1
     return SOURCE.format(
         names=", ".join(names),
         body=re.sub(r";  \w+(?: = \w+)* = None\b", "", body.group(1)).rstrip(),
-        held="\n".join(f"        {line}" for line in _held(name, specs, traced)) or "        pass",
+        held="\n".join(f"        {line}" for line in _held(name, specs, traced, prefix)) or "        pass",
         inputs=", ".join(inputs),
         returned=f"graph({call})[0]" if single else f"graph({call})",
-        drawn=", ".join(_drawn(value) for value in example_inputs),
+        drawn=", ".join(_laid_out(value, how) for value, how in zip(example_inputs, drawn, strict=True)),
     )
 
 
@@ -100,7 +133,7 @@ def _read(path: str) -> str:
     return found
 
 
-def _held(name: str, specs: Sequence[InputSpec], traced: ExportedProgram) -> Iterator[str]:
+def _held(name: str, specs: Sequence[InputSpec], traced: ExportedProgram, prefix: str) -> Iterator[str]:
     """Yield the lines that make parameters, buffers and constants, and the modules that hold them."""
     made: set[str] = set()
     for spec in specs:
@@ -111,7 +144,7 @@ def _held(name: str, specs: Sequence[InputSpec], traced: ExportedProgram) -> Ite
             raise ProblemError(f"{name} needs {path}, which is no tensor: take a submodule without it.")
         if any(part.isdigit() for part in path.split(".")[-1:]):
             raise ProblemError(f"{name} holds a tensor under the number {path}: give it a name.")
-        *outer, last = path.split(".")
+        *outer, last = path.removeprefix(prefix).split(".")
         for depth in range(1, len(outer) + 1):
             place = ".".join(outer[:depth])
             if place not in made:
@@ -135,11 +168,20 @@ def _constant(name: str, path: str, value: torch.Tensor) -> str:
     return f"torch.tensor({value.tolist()!r}, dtype={value.dtype})"
 
 
-def _drawn(value: torch.Tensor) -> str:
-    """Return an expression that draws a tensor of this shape, dtype and spread."""
+def _laid_out(value: torch.Tensor, how: Drawn) -> str:
+    """Return an expression that draws an input with its order of memory."""
+    if not how.layout:
+        return _drawn(value, how.shape)
+    back = tuple(how.layout.index(d) for d in range(value.dim()))
+    names = how.shape or tuple(str(n) for n in value.shape)
+    return f"({_drawn(value, tuple(names[d] for d in how.layout))}).permute({back})"
+
+
+def _drawn(value: torch.Tensor, sizes: Sequence[str] = ()) -> str:
+    """Return an expression that draws a tensor of this shape, dtype and spread; `sizes` are the shape's names."""
     import torch
 
-    shape: Any = tuple(value.shape)
+    shape: Any = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})" if sizes else tuple(value.shape)
     if value.dtype == torch.bool:
         return f"torch.rand({shape}) < {float(value.float().mean()):.3g}"
     if value.is_floating_point():

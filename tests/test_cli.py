@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from cli_home import QUICK_PROGRAM, RIGHT, Done, environment, run, starter_kerne
 from factories import linear_problem
 from typer.testing import CliRunner
 
-from rag_kernels.cli import app, main
+from rag_kernels.cli import app, expected, main
 from rag_kernels.cli.functionalize import functional_text
 from rag_kernels.cli.grouped_help import GROUPS
 from rag_kernels.cli.settings import Settings
@@ -21,7 +22,21 @@ from rag_kernels.eval.judge import JUDGE_VERSION
 from rag_kernels.eval.machine.device import gpu_name
 
 COMMANDS = [
-    *([c] for c in ("generate", "check", "functionalize", "eval", "search", "grow", "replay", "report", "sample")),
+    *(
+        [c]
+        for c in (
+            "generate",
+            "check",
+            "functionalize",
+            "eval",
+            "search",
+            "grow",
+            "replay",
+            "report",
+            "sample",
+            "capture",
+        )
+    ),
     ["app"],
     ["doctor"],
     ["archive"],
@@ -126,6 +141,15 @@ def test_with_json_an_error_is_an_object(home: Path) -> None:
 def test_a_bad_setting_names_its_variable(home: Path) -> None:
     done = run(home, "generate", "relu.py", RAG_KERNELS_EFFORT="lots")
     assert done.code == 2 and "RAG_KERNELS_EFFORT" in done.err
+
+
+def test_a_home_that_cannot_be_written_says_where_else_to_keep_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/nowhere")
+    monkeypatch.delenv("RAG_KERNELS_CACHE", raising=False)
+    for place in ("/nowhere", "/nowhere/.cache/rag-kernels", "/nowhere/.cache/rag-kernels/builds/x"):
+        said = expected(OSError(errno.EROFS, "Read-only file system", place))
+        assert "set RAG_KERNELS_CACHE to a folder that can be written" in said
+    assert "RAG_KERNELS_CACHE" not in expected(OSError(errno.EACCES, "Permission denied", "/elsewhere/x"))
 
 
 def test_debug_shows_the_traceback(home: Path) -> None:

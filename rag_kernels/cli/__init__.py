@@ -7,7 +7,9 @@ process boundary, where exceptions are caught: each becomes a sentence.
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +18,7 @@ from rag_kernels.cli import (
     ablate,
     agent_setup,
     archive,
+    capture,
     check,
     doctor,
     evaluate,
@@ -52,6 +55,7 @@ app.command("generate", short_help="Write and prove a faster kernel.")(generate.
 app.command("check", short_help="Is a problem worth it?")(check.check)
 app.command("functionalize", short_help="Show problems as calls.")(functionalize.functionalize)
 app.command("eval", short_help="Judge a kernel of your own.")(evaluate.evaluate)
+app.command("capture", short_help="Make a problem of your own program.")(capture.capture)
 app.command("sample", short_help="Write candidates, judge elsewhere.")(sample.sample)
 app.command("export", short_help="Write an archived kernel for others.")(export.export)
 app.command("verify", short_help="Judge an exported package again.")(verify.verify)
@@ -120,7 +124,17 @@ def expected(error: Exception) -> str:
     if isinstance(error, RagKernelsError) and not isinstance(error, Internal):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}."
+        return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}.{advice(error)}"
+    return ""
+
+
+def advice(error: OSError) -> str:
+    """Return what to do where the cache's folder, or one above it, cannot be made or written; else nothing."""
+    from rag_kernels.eval.places import default_cache
+
+    cache, place = default_cache(), Path(os.fsdecode(error.filename or ""))
+    if error.filename and (place == cache or place in cache.parents or cache in place.parents):
+        return f" Builds and baselines are kept in {cache}: set RAG_KERNELS_CACHE to a folder that can be written."
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from rag_kernels.archive.records import Attempt
+    from rag_kernels.eval.records import Problem
     from rag_kernels.options import Options
 
 
 @with_search_flags()
 def generate(
     problem: Annotated[
-        Path, typer.Argument(metavar="PROBLEM", help="A KernelBench file: Model, get_inputs, get_init_inputs.")
+        Path,
+        typer.Argument(
+            metavar="PROBLEM",
+            help="A KernelBench file (Model, get_inputs, get_init_inputs), a FlashInfer-Bench Definition (.json), or a "
+            "module of your own: mymodel.py:Block.",
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -31,6 +38,13 @@ def generate(
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with this run of the problem, or `latest`.")
     ] = None,
     backward: Backward = False,
+    inputs: Annotated[
+        str,
+        typer.Option("--inputs", metavar="ARGS", help='What mymodel.py:Block is called with: "torch.randn(8, 512)".'),
+    ] = "",
+    init: Annotated[
+        str, typer.Option("--init", metavar="ARGS", help='What mymodel.py:Block is made with: "512, heads=8".')
+    ] = "",
     *,
     options: Options,
     as_json: Json = False,
@@ -38,16 +52,16 @@ def generate(
     """Write a faster kernel for a PyTorch module, prove it right, time it and archive it.
 
     Example: rag-kernels generate examples/softmax_scale.py --device cpu --out best.py
+
+    Example: rag-kernels generate mymodel.py:Block --init "512" --inputs "torch.randn(8, 128, 512)"
     """
-    from rag_kernels.eval.problem import load_problem
     from rag_kernels.export.formats import out_suffixes, write_kernel
-    from rag_kernels.ingest.gradients import load_backward
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
     from rag_kernels.wiring import open_session, possible_backends
 
     writable_out(out, out_suffixes(possible_backends(options)))
-    loaded = load_backward(problem) if backward else load_problem(problem)
+    loaded = problem_of(problem, backward=backward, inputs=inputs, init=init)
     end_politely()
     with open_session(options) as session:
         run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
@@ -60,10 +74,26 @@ def generate(
     row = result_row(attempts, run_id=run.id, problem=loaded.name, out=written, why=ended)
     show_result(row, as_json=as_json)
     if not finished:
-        again = f"{problem}{' --backward' if backward else ''} --resume {run.id}"
+        made = [f"{option} {shlex.quote(text)}" for option, text in (("--init", init), ("--inputs", inputs)) if text]
+        again = " ".join([str(problem), *(["--backward"] if backward else []), *made, f"--resume {run.id}"])
         print(f"Interrupted; go on with: rag-kernels generate {again}", file=sys.stderr)
         raise typer.Exit(130)
     raise typer.Exit(0 if best else 1)
+
+
+def problem_of(written: Path, *, backward: bool, inputs: str = "", init: str = "") -> Problem:
+    """Return the problem that a command names: a file, or a module in a file with what it is called with."""
+    from rag_kernels.eval.problem import load_problem
+    from rag_kernels.ingest.gradients import backward_problem, load_backward
+    from rag_kernels.ingest.named_module import named_module, problem_of_named
+
+    named = named_module(str(written))
+    if named is None:
+        if inputs or init:
+            raise typer.BadParameter("--inputs and --init go with a module of your own: mymodel.py:Block.")
+        return load_backward(written) if backward else load_problem(written)
+    found = problem_of_named(*named, inputs=inputs, init=init)
+    return backward_problem(found) if backward else found
 
 
 def noting(attempts: Generator[Attempt, None, str], why: list[str]) -> Iterator[Attempt]:

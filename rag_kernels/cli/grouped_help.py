@@ -11,7 +11,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 GROUPS = {
-    "Write kernels": ("generate", "grow", "sample"),
+    "Write kernels": ("generate", "capture", "grow", "sample"),
     "Judge your own": ("check", "functionalize", "eval", "verify"),
     "Look": ("search", "archive", "app", "report", "export"),
     "For agents": ("mcp", "agent-setup"),
