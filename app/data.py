@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -34,6 +35,9 @@ from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.eval.sessions.admission import admission_file
+from rag_kernels.export.card import Licence
+from rag_kernels.export.evidence import evidence as evidence_of
+from rag_kernels.export.packages import licence_of
 from rag_kernels.ingest.embedder import Embedder, EmbedderError, load_embedder
 from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.retrieval.starter import starter_ids
@@ -239,6 +243,19 @@ def claims(kernel_id: str) -> list[Claim]:
 def origin(kernel_id: str) -> Attempt | None:
     """Return the attempt that first brought this kernel; None for an imported one."""
     return browse.origin(_archive(), kernel_id)
+
+
+def evidence(kernel_id: str) -> Attempt | None:
+    """Return the judgement that speaks best for a kernel; None where none does, or no longer."""
+    try:
+        return evidence_of(_archive(), kernel_id)
+    except RagKernelsError:
+        return None
+
+
+def licences() -> Licence:
+    """Return what tells the licence of a kernel of this archive, on any thread."""
+    return partial(licence_of, _archive())
 
 
 def attempt(run_id: str, number: int) -> Attempt | None:

@@ -1,43 +1,58 @@
 """The files in which a kernel can be taken along, from the one dictionary of formats.
 
-Comes in: a kernel, the attempt that brought it, its problem. Goes out: names and contents. Knows nothing of pages.
+Comes in: a kernel, what it rests on, its problem. Goes out: names, and contents that are made when they are asked for.
+Knows nothing of pages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from rag_kernels.app import values
 from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.eval.source_form import form_of
-from rag_kernels.export.formats import FORMATS, content, formats_of
+from rag_kernels.export.card import Licence
+from rag_kernels.export.packages import PACKAGES, content, packages_of
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Hold one file to take along."""
+    """Hold one file to take along; some are built, which takes a compiler a few seconds."""
 
     label: str
     told: str
     name: str
-    content: bytes
+    content: Callable[[], bytes]
 
 
-def of_kernel(kernel: ArchivedKernel, made: Attempt | None, known: FunctionalProblem | None) -> list[File]:
-    """Return the kernel in every format that it can be written in; one that was imported has its source alone."""
+def of_kernel(
+    kernel: ArchivedKernel, evidence: Attempt | None, known: FunctionalProblem | None, licence: Licence
+) -> list[File]:
+    """Return the kernel in every format that it can be written in; one that nothing speaks for has its source alone."""
     short = values.short(kernel.id)
-    own = File("Kernel", "Its source as it was judged.", f"{short}{form_of(kernel.candidate).suffix}", b"")
-    files = [File(own.label, own.told, own.name, kernel.source.encode())]
+    suffix = form_of(kernel.candidate).suffix
+    files = [File("Kernel", "Its source as it was judged.", f"{short}{suffix}", kernel.source.encode)]
     if known is not None:
-        files.append(File("Problem", "The module that it replaces.", "problem.py", known.problem.source.encode()))
-    if made is not None:
+        files.append(File("Problem", "The module that it replaces.", "problem.py", known.problem.source.encode))
+    if evidence is not None:
         files += [
-            File(FORMATS[name].label, FORMATS[name].told, f"{short}_{name}{suffix}", content(name, made))
-            for name, suffix in formats_of(kernel.candidate).items()
-            if name != "source"  # which needs no attempt, and stands first
-        ]
+            File(form, f"{PACKAGES[form].told[:1].upper()}{PACKAGES[form].told[1:]}.", _name(short, form),
+                 partial(_content, evidence, form, licence))
+            for form in packages_of(kernel.candidate)
+        ]  # fmt: skip
     return files
+
+
+def _name(short: str, form: str) -> str:
+    suffix = PACKAGES[form].suffix
+    return f"{short}_{form.replace('-', '_')}{suffix if suffix == '.py' else '.zip'}"
+
+
+def _content(evidence: Attempt, form: str, licence: Licence) -> bytes:
+    return content(evidence, form, licence)[1]
 
 
 def snippet(file: str) -> str:

@@ -41,6 +41,7 @@ def test_kernel_page_shows_source_numbers_and_the_command_that_judges_again(expl
     [
         ("Changes", "stands in"),
         ("Use it", "Save"),
+        ("Use it", "A submission to GPU MODE"),
         ("Assembly", "compiled here"),
         ("Timings", "50 interleaved pairs"),
         ("Verdict", "Checks that held"),

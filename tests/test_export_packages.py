@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tomllib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from factories import attempt, candidate, passed, problem, wrong
@@ -18,7 +20,7 @@ from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.check import check_package
 from rag_kernels.export.hf_kernels import write_hf_kernels
-from rag_kernels.export.packages import PACKAGES, export_kernel, packages_of, write_package
+from rag_kernels.export.packages import PACKAGES, content, export_kernel, packages_of, write_package
 from rag_kernels.export.torch_op_package import write_torch_op
 
 
@@ -119,6 +121,8 @@ def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_p
             checked = check_package(written)
             assert checked.other_texts == ("scaled_tanh/kernel.cpp",)
             assert checked.other_libraries == ("scaled_tanh/kernel.so",)
+    name, data = content(tanh, "wheel")
+    assert name.endswith(".whl.zip") and ZipFile(io.BytesIO(data)).namelist() == [name.removesuffix(".zip")]
     (tmp_path / "none.py").write_text("x = 1\n")
     with pytest.raises(ProblemError, match="holds no evidence"):
         check_package(tmp_path / "none.py")

@@ -35,6 +35,8 @@ void launched(const float* x, float* out, int64_t n, float f, cudaStream_t strea
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3((n + 255) / 256), config.blockDim = dim3(256);
   config.stream = stream, config.numAttrs = 0;
+  config.numAttrs = 0, config.stream = stream;
+  config.stream = stream;
   cudaLaunchKernelEx(&config, stream_tanh, x, out, n, f);
 }
 void run(rk::Tensor<const float> x, double factor, rk::Tensor<float> out) {

@@ -60,20 +60,21 @@ def source(kernel: ArchivedKernel) -> None:
         st.caption(show.plain(f"Licence: {kernel.licence or 'unknown'} {kernel.attribution}"))
 
 
-def use_it(kernel: ArchivedKernel, made: Attempt | None) -> None:
-    files = exports.of_kernel(kernel, made, data.problem(kernel.problem_id))
+def use_it(kernel: ArchivedKernel) -> None:
+    evidence = data.evidence(kernel.id)
+    files = exports.of_kernel(kernel, evidence, data.problem(kernel.problem_id), data.licences())
     module = next((file for file in files if file.name.endswith("_module.py")), None)
     if module is not None:
         st.markdown(f"Save **{show.plain(module.label)}** beside your program, then:")
         st.code(exports.snippet(module.name), language="python")
-    elif made is None:
-        st.caption("It was imported: once it is judged here, it can be saved as a module too.")
+    elif evidence is None:
+        st.caption("No judgement speaks for it: once it is judged here, it can be saved in other forms too.")
     for file in files:
         with st.container(horizontal=True, vertical_alignment="center"):
             _download(file.label, file.content, file.name)
             st.caption(show.plain(file.told))
-    st.markdown("From a terminal, with the other forms that `rag-kernels export --help` names:")
-    st.code(f"rag-kernels export {show.short(kernel.id)} --help", language="bash")
+    st.markdown("From a terminal, with any of these names:")
+    st.code(f"rag-kernels export {show.short(kernel.id)} --as torch-op", language="bash")
 
 
 def changes(kernel: ArchivedKernel, made: Attempt | None) -> None:
@@ -115,7 +116,7 @@ def machine_code(kernel: ArchivedKernel) -> None:
         st.caption("The rest is shown by `rag-kernels eval problem.py kernel.cpp --asm`.")
 
 
-def _download(label: str, text: str | bytes, name: str, told: str | None = None) -> None:
+def _download(label: str, text: str | bytes | Callable[[], bytes], name: str, told: str | None = None) -> None:
     st.download_button(label, text, name, "text/plain", on_click="ignore", icon=":material/download:", help=told)
 
 
@@ -276,7 +277,7 @@ def draw(kernel: ArchivedKernel) -> None:
     drawn: dict[str, Callable[[], None]] = {
         "Source": lambda: source(kernel),
         "Changes": lambda: changes(kernel, made),
-        "Use it": lambda: use_it(kernel, made),
+        "Use it": lambda: use_it(kernel),
         "Timings": lambda: timings(evaluations),
         "Verdict": lambda: verdicts(kernel, evaluations, made),
         "Assembly": lambda: machine_code(kernel),

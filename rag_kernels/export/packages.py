@@ -89,18 +89,19 @@ def write_package(attempt: Attempt, form: str, out: Path | None, licence: Licenc
 
 
 def content(attempt: Attempt, form: str, licence: Licence | None = None) -> tuple[str, bytes]:
-    """Return the name and the bytes of a package as one file: folders are zipped."""
+    """Return the name and the bytes of a package as one file: folders are zipped, and wheels, whose names count."""
     with TemporaryDirectory(prefix="rag-kernels-") as folder:
         suffix = PACKAGES[form].suffix
         place = (
             Path(folder) if form == "wheel" else Path(folder) / f"{name_of(attempt)}_{form.replace('-', '_')}{suffix}"
         )
         written = write_package(attempt, form, place, licence)
-        if written.is_file():
+        if written.suffix == ".py":
             return written.name, written.read_bytes()
+        files = [written] if written.is_file() else sorted(p for p in written.rglob("*") if p.is_file())
         made = io.BytesIO()
         with ZipFile(made, "w", ZIP_DEFLATED) as zipped:
-            for file in sorted(p for p in written.rglob("*") if p.is_file()):
+            for file in files:
                 zipped.write(file, file.relative_to(written.parent))
         return f"{written.name}.zip", made.getvalue()
 

@@ -222,7 +222,7 @@ print("RESULT", trace.evaluation.status.value, trace.evaluation.performance)
         [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=100
     )
     told = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    return told[0] if told else f"its driver: {done.stderr.strip()[-300:]}"
+    return told[0] if told else f"its driver: {' '.join(done.stderr.split())[:600]}"
 
 
 def by_gpu_mode(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
@@ -282,8 +282,10 @@ def by_kernelbench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
     if "KERNELBENCH" not in os.environ:
         return call, "without its evaluator"
     sys.path.insert(0, os.environ["KERNELBENCH"])
+    import torch
     from kernelbench.eval import eval_kernel_against_ref
 
+    torch.backends.cudnn.allow_tf32 = False  # else its reference is the one that is not exact to its tolerance
     reference = (case.place / "standalone" / "made.py").read_text().partition("# ---- the runtime")[0]
     result = eval_kernel_against_ref(
         reference, (place / "made.py").read_text(), num_correct_trials=2, num_perf_trials=20, measure_performance=True
@@ -366,7 +368,7 @@ def check(place: Path, forms: Sequence[str], *, timed: bool) -> None:
         print(f"  {name:17} {share}  {told.get(name, '')}", flush=True)
 
 
-def check_all(folder: Path, jobs: int) -> None:
+def check_all(folder: Path, jobs: int, forms: Sequence[str]) -> None:
     """Build everything at once, then time one kernel after another."""
     places = sorted(p.parent for p in folder.glob("*/call.json"))
     command = [sys.executable, __file__, "one"]
@@ -386,10 +388,10 @@ def check_all(folder: Path, jobs: int) -> None:
 
     began = time.perf_counter()
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(build, [(place, form) for place in places for form in FORMS]))
+        list(pool.map(build, [(place, form) for place in places for form in forms]))
     print(f"built in {time.perf_counter() - began:.0f} s", flush=True)
     for place in places:
-        subprocess.run([*command, str(place), "--forms", *FORMS], check=False)
+        subprocess.run([*command, str(place), "--forms", *forms], check=False)
 
 
 def main() -> None:
@@ -403,6 +405,7 @@ def main() -> None:
     )
     checking = commands.add_parser("check")
     checking.add_argument("folder", type=Path), checking.add_argument("--jobs", type=int, default=2)
+    checking.add_argument("--forms", nargs="+", default=FORMS)
     one = commands.add_parser("one")
     (
         one.add_argument("place", type=Path),
@@ -413,7 +416,7 @@ def main() -> None:
     if asked.command == "write":
         write(asked.archive, asked.folder, asked.kernels)
     elif asked.command == "check":
-        check_all(asked.folder.resolve(), asked.jobs)
+        check_all(asked.folder.resolve(), asked.jobs, asked.forms)
     else:
         check(asked.place.resolve(), asked.forms, timed=not asked.untimed)
 

@@ -33,6 +33,7 @@ struct Queue { Queue(void* = nullptr) {} template <class T> operator T*() const 
 CPU_FLAGS = ("-O3", "-std=c++17", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 CUDA_FLAGS = ("-O3", "-std=c++17")
 VALUE = r"(?:[^,;()<>]|<[^<>]*>|\((?:[^()]|\([^()]*\))*\))*"
+SET = rf"\w+\.stream\s*=\s*{VALUE}"
 OWN_NAMES = re.compile(r'(?<![<"])\b(?!cuda|cu[A-Z])(\w*)stream(\w*)\b(?!["])')  # no name of CUDA's, no file's
 TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
@@ -77,7 +78,8 @@ def on_default_queue(text: str) -> str:
     """Return C++ without the letters that GPU MODE refuses; raises ProblemError where it must keep one."""
     text = TOKENS.sub(lambda found: found[0] if found[0][0] == '"' else " ", text)
     # a launch's configuration has the default queue unless another one is set
-    text = re.sub(rf"\b\w+\.stream\s*=\s*{VALUE}(?:,\s*|(?=;))", "", text)
+    for setting in (rf",\s*{SET}(?=\s*[,;])", rf"\b{SET}\s*,", rf"\b{SET}(?=;)"):  # in a list, first in one, alone
+        text = re.sub(setting, "", text)
     text = text.replace("namespace rk {", f"namespace rk {{\n{QUEUE}", 1) if "struct Queue" not in text else text
     text = re.sub(r"\bcudaStream_t\b", "rk::Queue", text)
     text = OWN_NAMES.sub(r"\1queue\2", text)
