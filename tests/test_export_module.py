@@ -310,3 +310,119 @@ def test_modules_of_a_model_are_replaced_copied_pickled_and_reported(norm_attemp
     assert (first.module, first.kernel, first.fallbacks) == ("0", 2, ())
     assert (second.module, second.kernel) == ("2", 1) and "eps is 0.5" in second.fallbacks[0].reason
     assert rag_kernels.apply(model, [best]) == [], "none is replaced twice"
+
+
+def answer(module: Any, twin: nn.Module, *args: Any, **kwargs: Any) -> str:
+    """Call an exported module and the original; return what ran, once their numbers agree."""
+    twin.load_state_dict(module.state_dict())
+    result, _ = called(module, *args, **kwargs)
+    torch.testing.assert_close(result, twin(*args, **kwargs))
+    return "kernel" if module.kernel_used else "module"
+
+
+def frozen(norm: ModuleType) -> str:
+    module = norm.ModelNew(64).requires_grad_(False)
+    return answer(module, norm.Model(64).requires_grad_(False), ROWS)
+
+
+def changed(norm: ModuleType) -> str:
+    module, twin = norm.ModelNew(64), norm.Model(64)
+    module.eps = twin.eps = 0.5
+    return answer(module, twin, ROWS)
+
+
+def under_autocast(norm: ModuleType) -> str:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return answer(norm.ModelNew(64), norm.Model(64), ROWS)
+
+
+def written_to(norm: ModuleType) -> str:
+    module = norm.ModelNew(64)
+    module.weight.mul_(3.0)
+    return answer(module, norm.Model(64), ROWS)
+
+
+def recorded(norm: ModuleType, *more: Any, **how: Any) -> str:
+    """What torch.compile records."""
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.append(str(graph.graph))
+        return graph.forward
+
+    torch._dynamo.reset()
+    module, twin = norm.ModelNew(64), norm.Model(64)
+    twin.load_state_dict(module.state_dict())
+    torch.testing.assert_close(torch.compile(module, backend=backend, **how)(ROWS, *more), twin(ROWS))
+    return "operator" if norm.COMPILED.name in seen[0] else "module"
+
+
+def exported(norm: ModuleType) -> str:
+    module, twin = norm.ModelNew(64), norm.Model(64)
+    twin.load_state_dict(module.state_dict())
+    program = torch.export.export(module, (ROWS, 2))
+    torch.testing.assert_close(program.module()(ROWS, 2), twin(ROWS))
+    return "operator" if norm.COMPILED.name in str(program.graph) else "module"
+
+
+def jit_traced(norm: ModuleType) -> str:
+    module = norm.ModelNew(64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(torch.jit.trace(module, ROWS)(ROWS * 2.0), module(ROWS * 2.0))
+    return "module" if module.kernel_fallbacks else "kernel"
+
+
+def without_compiler(norm: ModuleType) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(norm.ModelNew, "COMPILED", copy.copy(norm.COMPILED))
+        patch.setenv("CXX", "/no/such/compiler")
+        compiling.toolchain.cache_clear()
+        try:
+            return answer(norm.ModelNew(64), norm.Model(64), ROWS)
+        finally:
+            compiling.toolchain.cache_clear()
+
+
+def graded(norm: ModuleType) -> str:
+    with torch.enable_grad():
+        return answer(norm.ModelNew(64), norm.Model(64), ROWS)
+
+
+WAYS: dict[str, Any] = {
+    "constructor arguments by position": lambda n: answer(n.ModelNew(64, 1e-6), n.Model(64), ROWS),
+    "constructor arguments by keyword, inputs by keyword": lambda n: answer(
+        n.ModelNew(eps=1e-6, features=64), n.Model(64), x=ROWS
+    ),
+    "another constant at construction": lambda n: answer(n.ModelNew(64, eps=0.1), n.Model(64, 0.1), ROWS),
+    "other sizes at construction": lambda n: answer(n.ModelNew(32), n.Model(32), torch.randn(4, 32)),
+    "a size that the contract leaves free": lambda n: answer(n.ModelNew(64), n.Model(64), ROWS[:7]),
+    "another rank": lambda n: answer(n.ModelNew(64), n.Model(64), ROWS[None]),
+    "another number among the inputs": lambda n: answer(n.ModelNew(64), n.Model(64), ROWS, 4),
+    "a changed attribute": changed,
+    "parameters of other content": written_to,
+    "eval() where the forward reads `training`": lambda n: answer(n.ModelNew(64).eval(), n.Model(64).eval(), ROWS),
+    "gradients wanted": graded,
+    "frozen parameters, without no_grad": frozen,
+    "half precision": lambda n: answer(n.ModelNew(64).bfloat16(), n.Model(64).bfloat16(), ROWS.bfloat16()),
+    "autocast": under_autocast,
+    "strided inputs": lambda n: answer(n.ModelNew(64), n.Model(64), torch.randn(64, 16).T),
+    "copy.deepcopy": lambda n: answer(copy.deepcopy(n.ModelNew(64)), n.Model(64), ROWS),
+    "pickle": lambda n: answer(pickle.loads(pickle.dumps(n.ModelNew(64))), n.Model(64), ROWS),
+    "torch.compile": lambda n: recorded(n, 2),
+    "torch.compile(fullgraph=True)": lambda n: recorded(n, 2, fullgraph=True),
+    "torch.compile, with an input's default left out": recorded,
+    "torch.export": exported,
+    "torch.jit.trace": jit_traced,
+    "no compiler on the machine": without_compiler,
+}
+
+
+def test_the_table_of_ways_to_call_is_what_happens(norm: ModuleType) -> None:
+    made = []
+    for way, call in WAYS.items():
+        with torch.set_grad_enabled(call is frozen):
+            made.append(f"| {way} | {call(norm)} |")
+    text = "\n".join(made)
+    page = (Path(__file__).parents[1] / "docs" / "exports.md").read_text()
+    assert text in page, f"docs/exports.md has another table than:\n{text}"
