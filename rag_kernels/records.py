@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from rag_kernels.archive.records import ArchivedKernel, Attempt, Exemplar, LLMCall, Relation
+from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim, Exemplar, LLMCall, Relation
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import RagKernelsError
 from rag_kernels.eval.records import LATER, BaselineTimes, Candidate, Device, FunctionalProblem
@@ -31,6 +31,7 @@ class Shown:
     kernel: ArchivedKernel
     problem: FunctionalProblem | None = field(default=None, metadata=LATER)
     lesson: Lesson | None = field(default=None, metadata=LATER)
+    claim: Claim | None = field(default=None, metadata=LATER)  # what its maker says, where nobody has judged it here
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from factories import device
 from foreign import ANY, MODULE, taken
 
 from rag_kernels.archive.audit import verify
@@ -18,7 +20,11 @@ from rag_kernels.ingest.functionalize import PRELOAD
 from rag_kernels.ingest.importers.kernel_folder import KernelFolder
 from rag_kernels.ingest.importers.protocol import ImportRefused
 from rag_kernels.ingest.importers.take import functionalize_imported
-from rag_kernels.retrieval.starter import BUNDLE
+from rag_kernels.llm.prompt_values import exemplar_values
+from rag_kernels.options import Options
+from rag_kernels.retrieval.retriever import Retriever
+from rag_kernels.retrieval.starter import BUNDLE, stock
+from rag_kernels.run.exemplars import Exemplars
 
 HOPPER = Path(__file__).parents[1] / "examples" / "hopper"
 CPP = """#include "rag_kernel.h"
@@ -109,6 +115,18 @@ def test_the_starter_archive_has_the_hopper_kernels_as_they_lie_in_the_examples(
         _same(there[kernel.id], kernel)
         assert claims_of(starter, kernel.id) == claims_of(fresh, kernel.id)
         assert written_for(starter, kernel.id).tensors, "the starter has no functional form of it"
+
+
+def test_a_first_search_on_hopper_finds_them_and_says_what_their_maker_clocked() -> None:
+    starter, embedder = MemoryArchive(), load_embedder()
+    stock(starter, embedder)
+    ours = next(kernel for kernel in starter.kernels(ANY) if kernel.problem_name == "product_fp16_tma_wgmma")
+    hopper = replace(device("cuda"), arch="sm_90a")
+    exemplars = Exemplars(Retriever(starter, embedder), Options(), hopper)
+    best = exemplar_values(exemplars(written_for(starter, ours.id), []))[0]
+    assert best["problem_name"] == ours.problem_name and best["source"].startswith("#include <cuda.h>")
+    assert "195 us (eager 193 us, torch.compile 185 us) by its maker's clock on NVIDIA H200" in best["result"]
+    assert "same graph" in best["why"] and "bm25" not in best["why"]
 
 
 def _same(stocked: ArchivedKernel, lying: ArchivedKernel) -> None:

@@ -64,7 +64,6 @@ class NoCode:
 def prompt(brief: Brief, branch: Branch, hardware: Sequence[str], precision: str) -> str:
     values = prompt_values.problem_values(brief, hardware, precision)
     values["exemplars"] = prompt_values.exemplar_values(branch.shown)
-    values["cards"] = brief.cards
     task = branch.task
     if isinstance(task, NewIdea):
         return render("implement", **values, idea=task.text, share={"number": task.number, "of": task.of})

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rag_kernels.archive.records import Attempt, Trust
+from rag_kernels.archive.records import Attempt, Claim, Trust
 from rag_kernels.eval.machine.ceilings import RATES, product_rate
 from rag_kernels.eval.machine.device import bytes_us, floor_us, target_of
 from rag_kernels.eval.records import (
@@ -49,6 +49,15 @@ TRUSTED: dict[Trust, str] = {
     "verified": "right by this judge",
     "confirmed": "right by this judge, twice",
 }
+OF_RANKING = (
+    "bm25 ",
+    "dense ",
+    "graph ",
+    "remedy ",
+    "claims ",
+    "won ",
+    "lost, ",
+)  # reasons that say nothing to a writer
 Row = dict[str, str]
 
 
@@ -119,6 +128,7 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
         "hardware": "; ".join(hardware),
         "baselines": baselines(brief),
         "hint": brief.hint.strip(),
+        "cards": brief.cards,
         "history": explain.history(brief.attempts),
         "lessons": brief.learnt.lessons,
         "repeats": brief.learnt.repeats,
@@ -157,7 +167,7 @@ def exemplar_values(shown: Sequence[Shown]) -> list[dict[str, Any]]:
         {
             "problem_name": s.kernel.problem_name,
             "result": _result(s),
-            "why": ", ".join(s.exemplar.reasons) or "similar",
+            "why": ", ".join(r for r in s.exemplar.reasons if not r.startswith(OF_RANKING)) or "similar",
             "idea": " ".join(s.kernel.idea.split()),
             "language": form_of(s.kernel.candidate).language,
             "source": called_only(s.kernel.source).strip(),
@@ -194,8 +204,21 @@ def parent_values(attempt: Attempt, brief: Brief, precision: str = "strict") -> 
     }
 
 
+def _claimed(claim: Claim) -> str:
+    """Return what the maker of a kernel says of its time, beside PyTorch's."""
+    beside = [
+        f"{name} {us:.0f} us"
+        for name, us in (("eager", claim.eager_us), ("torch.compile", claim.compile_us))
+        if us is not None
+    ]
+    told = f" ({', '.join(beside)})" if beside else ""
+    return f"{claim.candidate_us:.0f} us{told} by its maker's clock on {claim.device_name or 'an unknown device'}"
+
+
 def _result(s: Shown) -> str:
     k = s.kernel
+    if s.claim is not None:
+        return f"{k.label or k.tier}, {TRUSTED[k.trust]}: {_claimed(s.claim)}"
     speed = f"{k.speedup:.2f}x over the better of eager and torch.compile" if k.speedup is not None else "not timed"
     at_least = "at least " if k.at_least and k.speedup is not None else ""
     return f"{k.label or k.tier}, {TRUSTED[k.trust]}: {at_least}{speed} on {k.device_name or 'an unknown device'}"

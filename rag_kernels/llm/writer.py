@@ -225,9 +225,7 @@ class LLMWriter:
 
     def _call_for_ideas(self, brief: Brief, count: int) -> tuple[list[str], Reply]:
         values = prompt_values.problem_values(self._so_far(brief), self._style.hardware, self._style.precision)
-        prompt = render(
-            "ideas", **values, count=count, exemplars=prompt_values.exemplar_values(brief.exemplars), cards=brief.cards
-        )
+        prompt = render("ideas", **values, count=count, exemplars=prompt_values.exemplar_values(brief.exemplars))
         reply = self._first_reply(brief, self._messages(brief, prompt))
         texts = llm_reply.ideas(reply.text, count)
         if not texts:

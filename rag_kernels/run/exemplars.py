@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rag_kernels.archive.claims import written_for
+from rag_kernels.archive.claims import claims_of, written_for
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.recheck import due
-from rag_kernels.archive.records import ArchivedKernel, Attempt
+from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim
 from rag_kernels.eval.judge import JUDGE_VERSION, Judge
 from rag_kernels.eval.records import Device, FunctionalProblem, Passed, Problem
 from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
@@ -51,7 +51,8 @@ class Exemplars:
         shown = self._shown(fp, attempts)
         if not self.for_reading:
             return shown
-        return [replace(s, lesson=lesson_of(s.kernel, self.retriever.archive)) for s in shown]
+        archive = self.retriever.archive
+        return [replace(s, lesson=lesson_of(s.kernel, archive), claim=claim_on(s.kernel, archive)) for s in shown]
 
     def _shown(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         known = {attempt.candidate.id for attempt in attempts}  # the writer sees these anyway
@@ -99,6 +100,13 @@ def holding_back(attempts: Sequence[Attempt], fp: FunctionalProblem, precision: 
     if best is None or not isinstance(best.judged.verdict, Passed):
         return None
     return bottleneck_of(best.judged.verdict, fp.features, best.judged.device, precision)
+
+
+def claim_on(kernel: ArchivedKernel, archive: Archive) -> Claim | None:
+    """Return what its maker says of a kernel that has no time of its own here; None where no time is claimed."""
+    if kernel.candidate_us is not None:
+        return None
+    return next((claim for claim in claims_of(archive, kernel.id) if claim.candidate_us is not None), None)
 
 
 def is_from(kernel: ArchivedKernel, device: Device) -> bool:
