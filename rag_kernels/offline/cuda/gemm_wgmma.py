@@ -9,7 +9,7 @@ of a tile adds the parts up in their order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import Contraction, Side
@@ -25,7 +25,6 @@ from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
 
 SHARED = 227 * 1024  # bytes of a block at most
-STRIP = 32  # columns that a warp stores at once
 LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
 
 
@@ -105,20 +104,39 @@ def matrix_of(contraction: Contraction, side: Side) -> Matrix | None:
     return Matrix(load, access.constant, tuple(sizes), tuple(steps), tuple(by))
 
 
-def shape_for(contraction: Contraction, processors: int = 132) -> Shape:
-    """Return how to cut a product of these sizes."""
-    rows, columns = contraction.count(contraction.rows), contraction.count(contraction.columns)
-    batches = contraction.count(contraction.batches)
+SHAPES = (
+    *(Shape(128, 256, 2, band=8), Shape(128, 256), Shape(128, 128, 2, alternate=True, band=8)),
+    *(Shape(128, 128, alternate=True), Shape(64, 256, alternate=True), Shape(128, 64, alternate=True)),
+    *(Shape(64, 128, alternate=True), Shape(64, 64, alternate=True)),
+)
 
-    def tiles(height: int, width: int) -> int:
-        return batches * -(-rows // height) * -(-columns // width)
 
-    if rows <= 64 or columns <= 64:
-        width = 64 if columns <= 64 or tiles(64, 128) < processors else 128
-        return Shape(64 if rows <= 64 else 128, width, alternate=True)
-    if tiles(128, 256) >= 2 * processors and rows >= 512:
-        return Shape(128, 256)
-    return Shape(128, 128, alternate=True)
+def shape_for(contraction: Contraction) -> Shape:
+    """Return how to cut a product of these sizes: the shape that should take least time on an H100's processors."""
+    counts = [contraction.count(loops) for loops in (contraction.rows, contraction.columns, contraction.batches)]
+    return min(SHAPES, key=lambda shape: time_of(shape, *counts, contraction.count(contraction.depth)))
+
+
+def time_of(shape: Shape, rows: int, columns: int, batches: int, depth: int, processors: int = 132) -> float:
+    """Return about how long a product takes, in steps of a tile of 128 x 256 (1024 cycles at the full rate).
+
+    A step takes as long as its products or its loads; a wave of tiles ends with what is stored, which hides behind the
+    other group's products where groups take turns; parts of a depth have to be added up. Fitted to an H200.
+    """
+    places, steps = processors // shape.cluster, -(-depth // 64)
+    tiles = batches * -(-rows // (shape.rows * shape.cluster)) * -(-columns // shape.columns)
+    products, lines = shape.rows * shape.columns / 32768, shape.rows + shape.columns / shape.cluster
+    step = max(products * (1.0 if shape.columns == 256 else 1.08), lines / 450) + lines / 6400 + 0.03
+    stored = 4 * shape.rows * shape.columns / 32768
+    best = float("inf")
+    for parts in range(1, min(32, max(1, steps // 4)) + 1):
+        waves, chunk = -(-tiles * parts // places), -(-steps // parts)
+        exposed = stored if shape.alternate else stored * waves
+        added = (11 + parts * shape.rows * shape.columns / 8192) if parts > 1 else 0
+        best = min(best, waves * chunk * step + exposed + added)
+        if tiles >= places:
+            break
+    return best
 
 
 @dataclass(slots=True)
@@ -129,7 +147,6 @@ class WgmmaKernel(Kernel):
     left: Matrix | None = None
     right: Matrix | None = None
     shape: Shape = Shape(128, 128)
-    strip: int = STRIP
 
     def __post_init__(self) -> None:
         """Do nothing: the shape takes the place of a tile."""
@@ -149,17 +166,12 @@ class WgmmaKernel(Kernel):
         return LINE * (self.shape.rows + self.shape.columns)
 
     @property
-    def staged(self) -> int:
-        """Return the bytes through which eight warps store."""
-        return 8 * 16 * (self.strip + 8) * 4
-
-    @property
     def stages(self) -> int:
-        return min(8, (SHARED - 2048 - self.staged) // self.stage)
+        return min(8, (SHARED - 2048) // self.stage)
 
     @property
     def shared_bytes(self) -> int:
-        return self.stages * self.stage + self.staged + 1024
+        return self.stages * self.stage + 1024
 
     def constants(self) -> str:
         """Return the declarations of the kernel's constants."""
@@ -172,7 +184,7 @@ class WgmmaKernel(Kernel):
         values = [
             f"ROWS = {s.rows}, COLUMNS = {s.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
             f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else 2}",
-            f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {self.strip}, SKEW = {self.strip + 8}",
+            f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}",
             *steps.values(),
         ]
         return f"constexpr int {', '.join(values)};"
@@ -182,7 +194,7 @@ class WgmmaKernel(Kernel):
         assert self.left and self.right
         lanes = f"{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}"
         consumer = text.CONSUMER.replace("MULTIPLY", f"wgmma_64x{self.shape.columns}_{self.numbers}<{lanes}>")
-        strips = text.STRIPS.replace("TAIL", "\n".join(indent(indent(indent(self.tail()))))).replace("UNROLL", "1")
+        strips = text.STRIPS.replace("TAIL", "\n".join(indent(indent(indent(self.tail())))))
         producer = text.PRODUCER.replace(
             "BATCHES", "\n".join(indent(indent(indent(c.unflatten(c.batches, "z", kind)))))
         )
@@ -426,8 +438,9 @@ def shape_of(contraction: Contraction, wanted: tuple[int, int, int]) -> Shape:
     """Return how to cut a product, as far as tuning parameters do not say it."""
     size, cluster, turns = wanted
     found = shape_for(contraction)
-    rows, columns = divmod(size, 1000) if size else (found.rows, found.columns)
-    alternate = turns == 2 if turns else found.alternate
-    alternate = alternate or rows == 64
-    cluster = cluster or (found.cluster if not size else 1)
-    return Shape(rows, columns, cluster, alternate)
+    if size:
+        rows, columns = divmod(size, 1000)
+        found = Shape(rows, columns, alternate=rows * columns <= 128 * 128)
+    cluster, alternate = cluster or found.cluster, turns == 2 if turns else found.alternate
+    alternate = alternate or found.rows == 64
+    return replace(found, cluster=cluster, alternate=alternate, band=16 // cluster)

@@ -1,0 +1,181 @@
+"""Matrix products of sixteen bits by the offline writer beside the library: sizes of many kinds, in one run.
+
+    python tests/bench/sixteen_bit_products.py [--rounds 21] [--out FILE.json]
+
+Needs a GPU. For each product the writer's CUDA is built by the judge's compiler with the tile that it would choose for
+these sizes, checked against float64, and timed in turns with eager PyTorch by CUDA events: other data in the L2 cache
+before each call, the host ahead, and a pause, so that the power limit meets both alike. Ratios are medians of pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm_ffi
+
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
+from rag_kernels.ingest.functionalize_child import functionalize_here
+from rag_kernels.offline.compose import Plan, write
+from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.gemm_wgmma import SHAPES, time_of
+
+# name -> (init, arguments with their shapes, body); m rows, n columns, depth k
+FORMS: dict[str, tuple[str, dict[str, str], str]] = {
+    "x @ y": ("pass", {"x": "m, k", "y": "k, n"}, "return x @ y"),
+    "x @ w.T": ("pass", {"x": "m, k", "w": "n, k"}, "return F.linear(x, w)"),
+    "x.T @ y": ("pass", {"x": "k, m", "y": "k, n"}, "return x.t() @ y"),
+    "bias, GELU": (
+        "pass",
+        {"x": "m, k", "w": "n, k", "b": "n"},
+        "return F.gelu(F.linear(x, w, b), approximate='tanh')",
+    ),
+    "bias, residual": ("pass", {"x": "m, k", "w": "n, k", "b": "n", "r": "m, n"}, "return F.linear(x, w, b) + r"),
+}
+SIZES = (
+    *(("x @ y", 4096, 4096, 4096), ("x @ w.T", 4096, 4096, 4096), ("x @ w.T", 8192, 4096, 4096)),
+    *(("x @ y", 8192, 8192, 8192), ("x @ w.T", 1024, 1024, 1024), ("x @ w.T", 2048, 2048, 2048)),
+    *(("x @ w.T", 16384, 1024, 1024), ("x @ w.T", 1024, 1024, 16384), ("x @ w.T", 16, 8192, 8192)),
+    *(("x @ w.T", 64, 4096, 4096), ("x @ w.T", 4104, 4088, 4080), ("x.T @ y", 4096, 4096, 8192)),
+    *(("x @ w.T", 128, 28672, 8192), ("x @ w.T", 256, 4096, 4096), ("x @ y", 16384, 512, 2048)),
+    *(("bias, GELU", 8192, 4096, 4096), ("bias, GELU", 4096, 4096, 1024), ("bias, residual", 8192, 4096, 4096)),
+)
+MODEL = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward(self, {names}):
+        {body}
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[FunctionalProblem, Plan]:
+    """The problem at small sizes, and the text with the tile that the writer chooses at the real ones."""
+    init, arguments, body = FORMS[form]
+    small = {"m": 64, "n": 72, "k": 80}
+    inputs = ", ".join(f"torch.randn({_shape(text, small)}).to(torch.{dtype})" for text in arguments.values())
+    text = MODEL.format(init=init, names=", ".join(arguments), body=body, inputs=inputs)
+    fp = functionalize_here({"problem": Problem("product", text), "threads": 4})
+    assert isinstance(fp, FunctionalProblem), fp
+    m, n, k = sizes
+    best = min(SHAPES, key=lambda shape: time_of(shape, m, n, 1, k))
+    turns = 2 if best.alternate else 1
+    shape = best.rows * 1000 + best.columns
+    plan = write(fp, CudaParameters(products=2, shape=shape, cluster=best.cluster, turns=turns))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    return fp, plan
+
+
+def _shape(text: str, sizes: dict[str, int]) -> str:
+    return ", ".join(str(sizes[letter]) for letter in text.split(", "))
+
+
+def race(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of every call, in turns."""
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds + 2):
+        for name in list(calls) if number % 2 else [*calls][::-1]:
+            time.sleep(0.003)
+            flush.zero_()
+            torch.cuda._sleep(500_000)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            calls[name]()
+            end.record()
+            torch.cuda.synchronize()
+            if number >= 2:
+                times[name].append(start.elapsed_time(end) * 1000)
+    return times
+
+
+def measure(form: str, dtype: str, sizes: dict[str, int], fp: FunctionalProblem, library: Any, rounds: int) -> Any:
+    """One row: both times, the ratio, TFLOP/s and the error over eager's."""
+    kind = getattr(torch, dtype)
+    _, arguments, body = FORMS[form]
+    made = {n: torch.randn(*(sizes[x] for x in t.split(", ")), device="cuda").to(kind) for n, t in arguments.items()}
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    exec(f"def eager({', '.join(arguments)}): {body}", scope)
+    eager = scope["eager"]
+    out = torch.empty(sizes["m"], sizes["n"], device="cuda", dtype=kind)
+    inputs = [made[a.name] for a in fp.arguments if isinstance(a, TensorArgument)]
+    library.forward(*inputs, *(v for _, v in fp.abi_constants), out)
+    rows = slice(0, min(sizes["m"], 512))
+    of_rows = {n: (t[:, rows] if form == "x.T @ y" else t[rows]) if n in "xr" else t for n, t in made.items()}
+    exact = eager(**{n: t.double() for n, t in of_rows.items()})
+    errors = [(v[rows].double() - exact).pow(2).mean().sqrt().item() for v in (out, eager(**made))]
+    ours = lambda: library.forward(*inputs, *(v for _, v in fp.abi_constants), out)  # noqa: E731
+    times = race({"eager": lambda: eager(**made), "ours": ours}, rounds)
+    ratio = statistics.median(a / b for a, b in zip(times["eager"], times["ours"], strict=True))
+    us = {name: statistics.median(t) for name, t in times.items()}
+    flops = 2 * sizes["m"] * sizes["n"] * sizes["k"]
+    return us | {"ratio": ratio, "tflops": flops / us["ours"] / 1e6, "error": errors[0] / max(errors[1], 1e-30)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--dtypes", nargs="*", default=["bfloat16", "float16"])
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    wanted = [(dtype, *size) for dtype in asked.dtypes for size in SIZES]
+    plans = [planned(form, dtype, (m, n, k)) for dtype, form, m, n, k in wanted]
+    rows = []
+    print(torch.cuda.get_device_name(), torch.__version__)
+    print(
+        "| dtype | product | m | n | k | tile | eager, us | ours, us | TFLOP/s | eager over ours | error over eager's |"
+    )
+    print("|---|---|---:|---:|---:|---|---:|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory() as cache:
+        done = build([(p.candidate.source, "cuda") for _, p in plans], tools=toolchain(), cache=Path(cache))
+        for (dtype, form, m, n, k), (fp, plan), made in zip(wanted, plans, done, strict=True):
+            assert isinstance(made, Built), made
+            library = tvm_ffi.load_module(str(made.library))
+            row = measure(form, dtype, {"m": m, "n": n, "k": k}, fp, library, asked.rounds)
+            found = [
+                x.split(" = ")
+                for x in plan.candidate.source.split("// tuning")[0].split("constexpr int ")[-1].split(", ")
+            ]
+            of = {x[0]: x[1].rstrip("; ") for x in found if len(x) == 2}
+            tile = f"{of['SHAPE']}, clusters of {of['CLUSTERS']}" + (", in turns" if of["TURNS"] == "2" else "")
+            rows.append({"dtype": dtype, "form": form, "m": m, "n": n, "k": k, "tile": tile} | row)
+            cells = [f"{row['eager']:.1f}", f"{row['ours']:.1f}", f"{row['tflops']:.0f}", f"{row['ratio']:.3f}"]
+            print(
+                f"| {dtype} | {form} | {m} | {n} | {k} | {tile} | {' | '.join(cells)} | {row['error']:.2f} |",
+                flush=True,
+            )
+            torch.cuda.empty_cache()
+    for dtype in asked.dtypes:
+        ratios = [r["ratio"] for r in rows if r["dtype"] == dtype]
+        print(
+            f"{dtype}: geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, least {min(ratios):.3f}"
+        )
+    if asked.out:
+        asked.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
