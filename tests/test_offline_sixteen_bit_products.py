@@ -7,6 +7,7 @@ The emulation has Hopper's copy engine, barriers, swizzled shared memory, descri
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from support.product_cases import CASES as PRODUCTS
 
 from rag_kernels.offline.compose import first_plans, write
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.gemm_wgmma import SHAPES, time_of
+from rag_kernels.offline.tuning import neighbours, parameters_in
 
 RATIO = 1.1  # of PyTorch's own error, which rounds after every operator
 TAIL = "return F.gelu(self.l(x)) * self.s + y, self.l(x).sigmoid()"
@@ -34,12 +37,12 @@ HOPPER = {
             init="self.l = nn.Linear(144, 272); self.s = nn.Parameter(torch.randn(200, 1))",
         ),
         "bfloat16",
-        CudaParameters(products=2, shape=128128, cluster=2, turns=2),
+        CudaParameters(products=2, shape=128128, clusters=2, turns=2),
     ),
     "lanes side by side": (
         Case("return x.t() @ y", "torch.randn(136, 264)", "torch.randn(136, 328)"),
         "float16",
-        CudaParameters(products=2, shape=128256, cluster=2, turns=1),
+        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
     ),
     "left alone lies by lanes": (
         Case("return x.t() @ y.t() + 1", "torch.randn(72, 160)", "torch.randn(136, 72)"),
@@ -146,6 +149,23 @@ def test_a_round_drafts_no_text_twice() -> None:
     fp = functional("round", halved(Case("return x @ y", "torch.randn(64, 64)", "torch.randn(64, 64)"), "float16"))
     plans = list(first_plans(fp, CudaParameters()))
     assert [plan.library for plan in plans] == [()]
+
+
+def test_tiles_follow_sizes_and_can_be_tuned() -> None:
+    """Large products take large tiles, and few rows small ones; a text says its tile, and others are tried."""
+
+    def best(rows: int, columns: int, depth: int) -> tuple[int, int]:
+        shape = min(SHAPES, key=lambda shape: time_of(shape, rows, columns, 1, depth))
+        return shape.rows, shape.columns
+
+    assert best(8192, 8192, 8192) == (128, 256)
+    assert best(16, 8192, 8192)[0] == 64
+    assert math.prod(best(1024, 1024, 1024)) < math.prod(best(1024, 1024, 16384))
+    case, dtype, parameters = HOPPER["rows and columns"]
+    plan = write(functional("tuned", halved(case, dtype)), parameters)
+    assert plan is not None and parameters_in(plan.candidate.source, "cuda") == parameters
+    others = list(neighbours(parameters, plan.schedules))
+    assert {p.shape for p in others} > {128256, 64128} and {p.clusters for p in others} == {1, 2}
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

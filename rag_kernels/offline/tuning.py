@@ -37,6 +37,9 @@ CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("long_threads", "row", (512, 256)),
     ("team", "column", (8, 32, 4)),
     ("vector", "point", (1,)),
+    ("shape", "product", (128256, 128128, 64128, 128064, 64064)),
+    ("clusters", "product", (1, 2)),
+    ("turns", "product", (1, 2)),
     ("tile", "product", (64, 128)),
     ("tensor", "product", (0, 1)),
 )

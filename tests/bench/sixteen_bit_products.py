@@ -84,7 +84,7 @@ def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[Functio
     best = min(SHAPES, key=lambda shape: time_of(shape, m, n, 1, k))
     turns = 2 if best.alternate else 1
     shape = best.rows * 1000 + best.columns
-    plan = write(fp, CudaParameters(products=2, shape=shape, cluster=best.cluster, turns=turns))
+    plan = write(fp, CudaParameters(products=2, shape=shape, clusters=best.cluster, turns=turns))
     assert plan is not None and plan.candidate.tier == "kernel"
     return fp, plan
 

@@ -26,7 +26,7 @@ def constants(p: CudaParameters) -> str:
     """Return the declarations that state the tuning parameters in a source, and the text that every source needs."""
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
-        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHAPE = {p.shape}, CLUSTERS = {p.cluster}, "
+        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHAPE = {p.shape}, CLUSTERS = {p.clusters}, "
         f"TURNS = {p.turns}, SHARING = {p.sharing};  // tuning parameters\n"
         f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
         f"{TEAMS}{LAUNCH}"

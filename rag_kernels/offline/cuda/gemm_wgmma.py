@@ -113,8 +113,9 @@ SHAPES = (
 
 def shape_for(contraction: Contraction) -> Shape:
     """Return how to cut a product of these sizes: the shape that should take least time on an H100's processors."""
-    counts = [contraction.count(loops) for loops in (contraction.rows, contraction.columns, contraction.batches)]
-    return min(SHAPES, key=lambda shape: time_of(shape, *counts, contraction.count(contraction.depth)))
+    c = contraction
+    rows, columns, batches, depth = map(c.count, (c.rows, c.columns, c.batches, c.depth))
+    return min(SHAPES, key=lambda shape: time_of(shape, rows, columns, batches, depth))
 
 
 def time_of(shape: Shape, rows: int, columns: int, batches: int, depth: int, processors: int = 132) -> float:
@@ -356,15 +357,15 @@ class WgmmaKernel(Kernel):
 
     # The launch -------------------------------------------------------------------------------------------------
 
-    def condition(self, pointers: dict[str, str], name: str) -> str:
-        """Return when the kernel may run, as C."""
+    def condition(self, pointers: dict[str, str]) -> str:
+        """Return when the copy engine can read both factors, as C."""
         both = []
         for matrix in (self.left, self.right):
             assert matrix
             steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
             sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
             both.append(f"tma_reads({self.start(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})")
-        return " && ".join(["built", *both])
+        return " && ".join(both)
 
     def start(self, matrix: Matrix, pointers: dict[str, str]) -> str:
         """Return the address at which a factor begins, as C."""

@@ -43,7 +43,7 @@ class CudaParameters:
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
     attention: int = 1  # whether attention is one operator of ours
     shape: int = 0  # of a tile on Hopper: rows * 1000 + columns, or 0 for what fits
-    cluster: int = 0  # blocks that share what they load there, or 0 for what fits
+    clusters: int = 0  # blocks that share what they load there, or 0 for what fits
     turns: int = 0  # 2 where two groups take tiles in turn, 1 where both share one, or 0 for what fits
     sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
 
@@ -79,22 +79,23 @@ class CudaRegion(ReduceLoops):
         if kernel is None:
             return None
         text, arguments, widths, _ = self.printed(kernel, name, function)
-        checks = [
-            f"{c_name(b)}.numel() <= (int64_t(1) << 31)"
-            for b in sorted(self.buffers())
-            if kernel.kind == "int" and b not in function.scratch
-        ]
-        return text, kernel.launch(name, arguments, checks, widths)
+        return text, kernel.launch(name, arguments, self.fits_indices(kernel, function), widths)
+
+    def fits_indices(self, kernel: Kernel, function: Function) -> list[str]:
+        """Return the C conditions under which the kernel's indices reach all elements."""
+        known = sorted(self.buffers() - set(function.scratch)) if kernel.kind == "int" else []
+        return [f"{c_name(b)}.numel() <= (int64_t(1) << 31)" for b in known]
 
     def hopper_product(self, name: str, function: Function) -> tuple[list[str], list[str], str] | None:
         """Return the kernel for Hopper's copy engine, its launch, and the C condition under which it may run."""
         kernel = self.product_kernel(function)
         p = self.parameters
-        made = wgmma_kernel(kernel, (p.shape, p.cluster, p.turns)) if isinstance(kernel, TensorKernel) else None
+        made = wgmma_kernel(kernel, (p.shape, p.clusters, p.turns)) if isinstance(kernel, TensorKernel) else None
         if not made:
             return None
         text, arguments, widths, pointers = self.printed(made, name, function)
-        return text, made.hopper_launch(name, arguments, widths, pointers), made.condition(pointers, name)
+        conditions = [*self.fits_indices(made, function), made.condition(pointers)]
+        return text, made.hopper_launch(name, arguments, widths, pointers), " && ".join(["built", *conditions])
 
     def buffers(self) -> set[str]:
         """Return the buffers that the region reads or writes."""
