@@ -253,6 +253,9 @@ class DuckArchive:
         """Return a sentence for each fault of the index; here the table of vectors is the index."""
         return []
 
+    def catch_up(self) -> None:
+        """Do nothing: here the table of vectors is the index."""
+
     def reindex(self) -> int:
         """Rebuild the index from the table of vectors and return their number; here the table is the index."""
         with self.database.read() as con:

@@ -136,6 +136,10 @@ class Archive(Tables, Protocol):
         """What is wrong with the index, a sentence each."""
         ...
 
+    def catch_up(self) -> None:
+        """Bring the index up to the table of vectors: a process that was killed may have left it behind."""
+        ...
+
     def reindex(self) -> int:
         """Rebuild the index from the table of vectors and return their number."""
         ...

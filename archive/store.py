@@ -7,6 +7,7 @@ index that is corrupt, gone or behind is repaired here. Knows the order of thing
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -107,6 +108,14 @@ class IndexedArchive(DuckArchive):
                 return [fault for model in self._models() for fault in self._faults_of(model)]
             except IndexDamaged as error:
                 return [f"{INDEX}: the index is damaged ({error}); `rag-kernels archive reindex` builds it anew."]
+
+    def catch_up(self) -> None:
+        """Add vectors that the index lacks and remove those that are gone; one that is damaged is built anew."""
+        if not self._index.there():
+            return
+        with self._indexing:
+            for model in self._models():
+                self._with_index(functools.partial(self._catch_up, model), lambda: None)
 
     def reindex(self) -> int:
         """Delete the index and build it from the table of vectors; return their number."""

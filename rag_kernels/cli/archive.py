@@ -320,11 +320,15 @@ def cards(
 def verify(archive: ArchivePlace = None, as_json: Json = False) -> None:
     """Check that every id is that of its content, every reference leads somewhere, and the vector index agrees.
 
+    An index that is behind is brought up to date first, as every search does.
+
     Example: rag-kernels archive verify
     """
     from rag_kernels.archive.audit import verify as audit
 
-    wrong = audit(opened(archive))
+    store = opened(archive)
+    store.catch_up()
+    wrong = audit(store)
     if as_json:
         emit("audit", {"ok": not wrong, "wrong": wrong})
     else:
