@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +19,7 @@ import streamlit as st
 from rag_kernels.app import figures
 from rag_kernels.app.columns import EVERYTHING, Where
 from rag_kernels.app.descent import Source, likely_sources
+from rag_kernels.app.exports import File, of_kernel
 from rag_kernels.app.snapshot import Snapshot
 from rag_kernels.archive import browse, quack, queries
 from rag_kernels.archive.browse import Failure, Holdings, Paid, ProblemSet, Pulse
@@ -35,9 +35,6 @@ from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.eval.sessions.admission import admission_file
-from rag_kernels.export.card import Licence
-from rag_kernels.export.evidence import evidence as evidence_of
-from rag_kernels.export.packages import licence_of
 from rag_kernels.ingest.embedder import Embedder, EmbedderError, load_embedder
 from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.retrieval.starter import starter_ids
@@ -245,19 +242,6 @@ def origin(kernel_id: str) -> Attempt | None:
     return browse.origin(_archive(), kernel_id)
 
 
-def evidence(kernel_id: str) -> Attempt | None:
-    """Return the judgement that speaks best for a kernel; None where none does, or no longer."""
-    try:
-        return evidence_of(_archive(), kernel_id)
-    except RagKernelsError:
-        return None
-
-
-def licences() -> Licence:
-    """Return what tells the licence of a kernel of this archive, on any thread."""
-    return partial(licence_of, _archive())
-
-
 def attempt(run_id: str, number: int) -> Attempt | None:
     return browse.attempt(_archive(), run_id, number)
 
@@ -288,6 +272,11 @@ def admissions(found: FunctionalProblem) -> list[tuple[Device, Admission]]:
         if file.is_file():
             reports.append((device, codec.loads(file.read_text())))
     return reports
+
+
+def files_of(found: ArchivedKernel) -> list[File]:
+    """Return the files in which a kernel can be taken along."""
+    return of_kernel(_archive(), found, problem(found.problem_id))
 
 
 def sources_of(found: ArchivedKernel, made: Attempt | None) -> list[Source]:

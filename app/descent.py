@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rag_kernels.archive import browse
 from rag_kernels.archive.duck import DuckArchive
-from rag_kernels.archive.records import ArchivedKernel, ArchiveError, Attempt
+from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.text.likeness import likeness
 
 NEAR_COPY = "near-copy: "
@@ -23,7 +23,9 @@ LIKE_ENOUGH = 0.2  # less in common says nothing
 class Source:
     """Hold a kernel that another may come from; `share` of the other's text stands in it too."""
 
-    kernel: ArchivedKernel
+    id: str
+    problem_name: str
+    source: str
     relation: str
     share: float
 
@@ -38,21 +40,11 @@ def likely_sources(archive: DuckArchive, kernel: ArchivedKernel, made: Attempt |
     shown = [e.kernel_id for e in made.exemplars] if made is not None else []
     known = dict(browse.relatives(archive, kernel.id, [*copied, *shown], MOST))
     found = []
-    for name, relation in known.items():
-        other = _kernel(archive, name)
-        if other is None:
-            continue
-        share = likeness(kernel.source, other.source)
+    for name, problem, source in browse.sources(archive, list(known)):
+        share = likeness(kernel.source, source)
         near = any(name.startswith(one) for one in copied)
-        told = "nearly copied" if near else relation
-        if near or relation in SOURCES or share >= LIKE_ENOUGH:
-            found.append(Source(other, told, share))
+        told = "nearly copied" if near else known[name]
+        if near or told in SOURCES or share >= LIKE_ENOUGH:
+            found.append(Source(name, problem, source, told, share))
     order = ("nearly copied", *SOURCES)
     return sorted(found, key=lambda s: (order.index(s.relation) if s.relation in order else len(order), -s.share))
-
-
-def _kernel(archive: DuckArchive, name: str) -> ArchivedKernel | None:
-    try:
-        return archive.kernel(name)
-    except ArchiveError:
-        return None

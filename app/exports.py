@@ -1,58 +1,97 @@
-"""The files in which a kernel can be taken along, from the one dictionary of formats.
+"""The files in which a kernel can be taken along, from the dictionaries of formats: a new one shows by itself.
 
-Comes in: a kernel, what it rests on, its problem. Goes out: names, and contents that are made when they are asked for.
-Knows nothing of pages.
+Comes in: an archive, a kernel, its problem. Goes out: names, and functions that make the contents. Knows nothing of
+pages.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from rag_kernels.app import values
-from rag_kernels.archive.records import ArchivedKernel, Attempt
+from rag_kernels.archive.duck import DuckArchive
+from rag_kernels.archive.records import ArchivedKernel, ArchiveError, Attempt
+from rag_kernels.eval.errors import MachineError, ProblemError
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.eval.source_form import form_of
-from rag_kernels.export.card import Licence
-from rag_kernels.export.packages import PACKAGES, content, packages_of
+from rag_kernels.eval.source_form import SUFFIXES, form_of
+from rag_kernels.export.evidence import evidence
+from rag_kernels.export.packages import PACKAGES, content, licence_of, packages_of
+
+ZIP = ".zip"
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Hold one file to take along; some are built, which takes a compiler a few seconds."""
+    """Hold one file to take along. `content` makes it, which may take a while (some formats build); it raises
+    ProblemError where this very kernel cannot be written so.
+    """
 
     label: str
     told: str
     name: str
     content: Callable[[], bytes]
+    form: str = ""  # of `PACKAGES`
+
+    def content_or_why(self) -> bytes:
+        """Return the content, or a file that says why there is none, for whoever has clicked on it already."""
+        try:
+            return self.content()
+        except (ProblemError, MachineError) as error:
+            return f"# {error}\n".encode() if self.is_text else in_zip("WHY_NOT.txt", f"{error}\n".encode())
+
+    @property
+    def is_text(self) -> bool:
+        """Return whether it is one source file, which is made at once."""
+        return Path(self.name).suffix in SUFFIXES.values()
 
 
-def of_kernel(
-    kernel: ArchivedKernel, evidence: Attempt | None, known: FunctionalProblem | None, licence: Licence
-) -> list[File]:
-    """Return the kernel in every format that it can be written in; one that nothing speaks for has its source alone."""
+def of_kernel(archive: DuckArchive, kernel: ArchivedKernel, known: FunctionalProblem | None) -> list[File]:
+    """Return the kernel in every format that it can be written in.
+
+    One that was withdrawn, or that nothing is measured of, has its source alone.
+    """
     short = values.short(kernel.id)
-    suffix = form_of(kernel.candidate).suffix
-    files = [File("Kernel", "Its source as it was judged.", f"{short}{suffix}", kernel.source.encode)]
+    source = f"{short}{form_of(kernel.candidate).suffix}"
+    files = [File("kernel", "Its source as it was judged.", source, kernel.source.encode)]
     if known is not None:
-        files.append(File("Problem", "The module that it replaces.", "problem.py", known.problem.source.encode))
-    if evidence is not None:
-        files += [
-            File(form, f"{PACKAGES[form].told[:1].upper()}{PACKAGES[form].told[1:]}.", _name(short, form),
-                 partial(_content, evidence, form, licence))
-            for form in packages_of(kernel.candidate)
-        ]  # fmt: skip
+        files.append(
+            File("problem", "The module that it replaces.", f"{short}_problem.py", known.problem.source.encode)
+        )
+    made = _evidence(archive, kernel.id)
+    for form in packages_of(made.candidate) if made is not None else ():
+        assert made is not None
+        package = PACKAGES[form]
+        # A wheel is installed by its name, which only its own writer knows; folders are zipped anyway.
+        suffix = package.suffix if package.suffix in SUFFIXES.values() else ZIP
+        name = f"{short}_{form.replace('-', '_')}{suffix}"
+        write = partial(_content, made, form, partial(licence_of, archive), zipped=suffix == ZIP)
+        files.append(File(form, f"{package.told[:1].upper()}{package.told[1:]}.", name, write, form))
     return files
 
 
-def _name(short: str, form: str) -> str:
-    suffix = PACKAGES[form].suffix
-    return f"{short}_{form.replace('-', '_')}{suffix if suffix == '.py' else '.zip'}"
+def _evidence(archive: DuckArchive, kernel_id: str) -> Attempt | None:
+    try:
+        return evidence(archive, kernel_id)
+    except (ArchiveError, ProblemError):
+        return None
 
 
-def _content(evidence: Attempt, form: str, licence: Licence) -> bytes:
-    return content(evidence, form, licence)[1]
+def _content(made: Attempt, form: str, licence: Callable[[str], str], *, zipped: bool) -> bytes:
+    name, written = content(made, form, licence)
+    return in_zip(name, written) if zipped and Path(name).suffix != ZIP else written
+
+
+def in_zip(name: str, written: bytes) -> bytes:
+    """Return a zip that holds one file."""
+    made = io.BytesIO()
+    with ZipFile(made, "w", ZIP_DEFLATED) as packed:
+        packed.writestr(name, written)
+    return made.getvalue()
 
 
 def snippet(file: str) -> str:

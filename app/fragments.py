@@ -12,13 +12,14 @@ from typing import Any
 from urllib.parse import quote
 
 from rag_kernels.app import values
+from rag_kernels.app.descent import Source
 from rag_kernels.archive.queries import Evaluation, LineageGraph, LineageNode
 from rag_kernels.archive.records import ArchivedKernel
 from rag_kernels.eval.records import Judged, Measurement, Passed, Ratio
 from rag_kernels.eval.told import told_ratio
 from rag_kernels.eval.trial.check_words import meaning
 
-DIFF_LINES = 2000
+DIFF_LINE = 32  # characters of markup around a line
 Address = Callable[[str], str]  # of a kernel, by its id; empty where there is no page of it
 
 
@@ -143,8 +144,8 @@ def _node(node: LineageNode | None, name: str, address: Address, *, here: bool, 
     return f"{how}{named} {gain}{idea}"
 
 
-def difference(old: ArchivedKernel, new: ArchivedKernel) -> str:
-    """Return what changed from one source to another, with a colour and a sign for each line."""
+def difference(old: Source, new: ArchivedKernel, chars: int) -> str:
+    """Return what changed from one source to another, with a colour and a sign for each line, cut after so many."""
     lines = list(
         difflib.unified_diff(
             old.source.splitlines(),
@@ -156,7 +157,11 @@ def difference(old: ArchivedKernel, new: ArchivedKernel) -> str:
         )
     )
     kinds: Mapping[str, str] = {"+": "rk-added", "-": "rk-removed", "@": "rk-where"}
-    drawn = [
-        f'<span class="{kinds.get(line[:1], "rk-same")}">{escape(line) or " "}</span>' for line in lines[:DIFF_LINES]
-    ]
-    return f'<pre class="rk-diff">{"".join(drawn) or "The sources are the same."}</pre>'
+    drawn, room = [], chars
+    for number, line in enumerate(lines):
+        room -= len(line) + DIFF_LINE
+        if room < 0:
+            drawn.append(f'<span class="rk-where">{len(lines) - number:,} more lines</span>')
+            break
+        drawn.append(f'<span class="{kinds.get(line[:1], "rk-same")}">{escape(line) or " "}</span>')
+    return f'<pre class="rk-diff" tabindex="0">{"".join(drawn) or "The sources are the same."}</pre>'

@@ -16,6 +16,12 @@ BLUE, ORANGE, GREEN, PINK, GREY = "#3A8FCB", "#E69F00", "#009E73", "#CC79A7", "#
 WIDTH, HEIGHT = 560, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 44
 Mark = Literal["circle", "square", "diamond", "ring"]
+DOTS: dict[Mark, tuple[str, str]] = {  # a short path around a place, and its stroke
+    "circle": ("h0", 'stroke-width="5" stroke-linecap="round"'),
+    "square": ("h0", 'stroke-width="4.4" stroke-linecap="square"'),
+    "diamond": ("m-2.6 0l2.6-3 2.6 3-2.6 3z", 'stroke-width="1.6"'),
+    "ring": ("m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0", 'stroke-width="1.2"'),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +191,14 @@ class Frame:
     def points(self, points: Sequence[Point]) -> None:
         self.parts += [_mark(*self.at(point.x, point.y), point) for point in points]
 
+    def dots(self, name: str, places: Sequence[tuple[float, float]], colour: str, mark: Mark) -> None:
+        """Draw many marks of one kind as one path, which takes a tenth of the text."""
+        shape, stroke = DOTS[mark]
+        drawn = "".join(f"M{x:.0f} {y:.1f}{shape}" for x, y in (self.at(*place) for place in places))
+        self.parts.append(
+            f'<path d="{drawn}" fill="none" stroke="{colour}" {stroke}><title>{escape(name)}</title></path>'
+        )
+
     def text(self) -> str:
         return _svg(self.label, self.parts)
 
@@ -276,10 +290,5 @@ def pairs(columns: Sequence[tuple[str, Sequence[float], str, Mark]], unit: str, 
     y = Axis(f"time per call ({unit})", 0, most)
     frame = Frame(label, x, y, legend=[(name, colour, mark) for name, _, colour, mark in columns])
     for name, values, colour, mark in columns:
-        frame.points(
-            [
-                Point(i, min(value, most), f"{name}, pair {i}: {value:.4g} {unit}", colour, mark, size=2.6)
-                for i, value in enumerate(values, 1)
-            ]
-        )
+        frame.dots(name, [(i, min(value, most)) for i, value in enumerate(values, 1)], colour, mark)
     return frame.text()

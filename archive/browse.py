@@ -391,6 +391,18 @@ def relatives(archive: Tables, kernel_id: str, shown: Sequence[str], limit: int)
     return [(str(name), str(relation)) for name, relation in found]
 
 
+def sources(archive: Tables, kernel_ids: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return id, name of the problem that it was first written for, and source of each of these kernels."""
+    with archive.database.read(stay=True) as con:
+        found = con.execute(
+            "SELECT k.id, p.name, c.source FROM kernels AS k JOIN candidates AS c ON c.id = k.id "
+            "JOIN functionals AS f ON f.id = k.functional_id JOIN problems AS p ON p.id = f.problem_id "
+            "WHERE list_contains(?::VARCHAR[], k.id) ORDER BY k.id",
+            [list(kernel_ids)],
+        ).fetchall()
+    return [(str(name), str(problem), str(source)) for name, problem, source in found]
+
+
 def pulse(archive: Tables, run_id: str) -> Pulse:
     """Return what a run did last and what it has used, without texts of prompts and sources."""
     with archive.database.read(stay=True) as con:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
@@ -20,6 +21,7 @@ from rag_kernels.eval.build.candidate_form import Forbidden, asks_for_sanitizers
 from rag_kernels.eval.build.compile import BuildError, Toolchain, builds_boxed, toolchain
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.instruments.nsight_compute import Profiler
+from rag_kernels.eval.instruments.sanitizers import as_site, call_file, sanitize, takes
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import absent_gpu, gpu_name, open_device, threads, units
 from rag_kernels.eval.machine.device_lock import DeviceLock, locks
@@ -47,6 +49,7 @@ from rag_kernels.eval.timing.baseline import NOT_ASKED, Baseline, baseline_file,
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.trial import Trial
 
+CRASH_BYTES = 1 << 22  # of a tensor, when a crash is looked for: the rest repeats them
 CHECKS_VERSION = "6"  # of what is checked and how; raise it with every change of a check
 
 
@@ -243,6 +246,23 @@ class LocalJudge:
                 verdict = self._profiler.look(verdict, known, candidate)
                 stages |= {"counters": perf_counter() - started} if self.limits.ncu else {}
         return Judged(verdict, self.device, self.environment, stages)
+
+    def crash_site(self, fp: FunctionalProblem, candidate: Candidate) -> str:
+        """Return where in its source a kernel crashes, "kernel.cpp:3: ... in reach()"; empty where that is not known.
+
+        It is built once more with debug information under the address sanitizer, and called on the inputs once.
+        """
+        if candidate.tier != "kernel" or self.device.backend != "cpu" or not takes(fp):
+            return ""
+        doing("looking for the line that crashed, under the address sanitizer")
+        programs, workers = self._builder.checked(candidate)
+        if not programs.checked:
+            return ""
+        with self._turns.shared():
+            call = call_file(self.sessions.open(fp).session, CRASH_BYTES)
+        alone = replace(programs, raced=None)
+        reports = sanitize(alone, workers, [call], on_gpu=False, recorded=False)
+        return next((as_site(what) for report in reports for _, what in report.found), "")
 
     def baseline_times(self, fp: FunctionalProblem) -> BaselineTimes | None:
         """Return what a kernel has to beat, before there is one; None where nothing can be timed here.

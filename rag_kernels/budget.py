@@ -88,7 +88,7 @@ class Ledger:
         """Return why no further round may start (or no more be asked for within this one), or `None`."""
         with self._lock:
             if self._rounds >= self.budget.rounds and not within_round:
-                return f"The budget of {self.budget.rounds} rounds is used up."
+                return f"The budget of {self.budget.rounds} round{'' if self.budget.rounds == 1 else 's'} is used up."
             return self._reason(self._refused or Hold(0, 0.0))
 
     @contextmanager

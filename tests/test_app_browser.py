@@ -196,9 +196,12 @@ def test_a_table_is_sorted_chosen_from_and_saved(address: str, window: Any) -> N
     page.locator("summary", has_text="Columns").click()
     page.get_by_role("checkbox", name="idea").uncheck()
     with page.expect_download() as saved:
-        page.get_by_role("button", name="CSV").click()
+        page.get_by_role("button", name="CSV", exact=True).click()
     lines = Path(saved.value.path()).read_text().splitlines()
     assert len(lines) == 5 and "vs eager" in lines[0] and "idea" not in lines[0]
+    with page.expect_download() as whole:
+        page.get_by_role("button", name="CSV of all 4").click()
+    assert len(Path(whole.value.path()).read_text().splitlines()) == 5
     page.evaluate("localStorage.clear()")
     page.close()
 

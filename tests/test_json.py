@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NotRequired, get_origin, get_type_hints
 
 import pytest
+import typer
 from cli_home import BRIEF, QUICK_PROGRAM, RELU, RIGHT, WRONG, Done, model, run
 from pydantic import TypeAdapter, ValidationError
 
+from rag_kernels import cli
 from rag_kernels.cli.common import JSON_SCHEMA
 from rag_kernels.report.json_types import TYPES
 
@@ -63,6 +66,8 @@ def test_the_types_of_a_search(home: Path) -> None:
     assert faults(run(home, "archive", "reindex", *where), "reindexed") == []
     assert faults(run(home, "archive", "export", "b.zip", *where), "bundle") == []
     assert faults(run(home, "archive", "import", "b.zip", "--archive", home / "b", "--json"), "bundle") == []
+    assert faults(run(home, "export", kernel_id, "--out", "k.py", *where), "exported") == []
+    assert faults(run(home, "app", "--export", "site", *where), "site") == []
     assert faults(run(home, "archive", "retract", kernel_id, "--why", "a test", *where), "retracted") == []
     assert faults(run(home, "replay", "latest", *where, program=QUICK_PROGRAM), "replayed", "replay_summary") == []
 
@@ -92,3 +97,21 @@ def test_a_row_of_other_keys_is_seen() -> None:
     assert fault(json.loads(json.dumps(good))) == ""
     assert fault({**good, "more": 1}) and fault({**good, "ok": "perhaps"})
     assert fault({key: value for key, value in good.items() if key != "ok"})
+
+
+def test_every_type_that_is_printed_is_told_and_every_command_prints_some() -> None:
+    """Of the source: whatever is emitted has a record, no record is left over, and each command takes `--json`."""
+    root = Path(cli.__file__).resolve().parents[2]
+    texts = [file.read_text() for folder in ("rag_kernels/cli", "app") for file in (root / folder).rglob("*.py")]
+    printed = {kind for text in texts for kind in re.findall(r"\bemit\(\s*\"(\w+)\"", text)}
+    printed |= {"differs", "replayed"}  # by `replay`, which chooses between them
+    assert printed == set(TYPES)
+
+    def commands(command: Any) -> list[Any]:
+        inner = getattr(command, "commands", {})
+        return [found for one in inner.values() for found in commands(one)] or [command]
+
+    silent = {
+        c.name for c in commands(typer.main.get_command(cli.app)) if not any("--json" in p.opts for p in c.params)
+    }
+    assert silent == {"mcp"}  # which speaks JSON-RPC on stdout, and nothing else

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.progress import PROGRESS, doing
+from rag_kernels.eval.records import BuildFailed, Crashed
 from rag_kernels.long_runs.growth import Grown
 from rag_kernels.report.columns import fitting
 from rag_kernels.report.console import attempts_table, print_table, summary, waiting_line
@@ -56,8 +58,20 @@ def verdict(console: Console) -> None:
     console.print(report(ATTEMPTS[-1].judged))
 
 
+def does_not_build(console: Console) -> None:
+    error = "mine.cpp:3:9: error: 'x' was not declared in this scope"
+    log = f"mine.cpp: In function 'f':\n{error}\n    3 |   return x;\n      |          ^"
+    said = BuildFailed(error, log)
+    console.print(report(replace(ATTEMPTS[-1].judged, verdict=said)))
+
+
+def crashes(console: Console) -> None:
+    said = Crashed("It was killed by SIGSEGV.", "mine.cpp:3: heap-buffer-overflow in reach()")
+    console.print(report(replace(ATTEMPTS[-1].judged, verdict=said)))
+
+
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("draw", [attempts, growth, grown, verdict])
+@pytest.mark.parametrize("draw", [attempts, growth, grown, verdict, does_not_build, crashes])
 def test_the_picture(draw: Callable[[Console], None], width: int) -> None:
     console = Console(file=io.StringIO(), record=True, force_terminal=True, width=width, _environ={})
     draw(console)

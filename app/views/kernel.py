@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Callable
 
 import streamlit as st
@@ -53,28 +54,28 @@ FLOOR_HELP = "Physical floor over measured time: 100 % is as fast as this device
 
 def source(kernel: ArchivedKernel) -> None:
     st.code(kernel.source, language=show.language(kernel.candidate), line_numbers=True)
-    name = f"{show.short(kernel.id)}{form_of(kernel.candidate).suffix}"
+    short = show.short(kernel.id)
+    name = f"{short}{form_of(kernel.candidate).suffix}"
     st.markdown("Judge it again on this machine, from the archive or with both files downloaded:")
-    st.code(f"rag-kernels archive reverify {show.short(kernel.id)} --all\nrag-kernels eval problem.py {name}", "bash")
+    st.code(f"rag-kernels archive reverify {short} --all\nrag-kernels eval {short}_problem.py {name}", "bash")
     if kernel.licence or kernel.attribution:
         st.caption(show.plain(f"Licence: {kernel.licence or 'unknown'} {kernel.attribution}"))
 
 
 def use_it(kernel: ArchivedKernel) -> None:
-    evidence = data.evidence(kernel.id)
-    files = exports.of_kernel(kernel, evidence, data.problem(kernel.problem_id), data.licences())
-    module = next((file for file in files if file.name.endswith("_module.py")), None)
+    files = data.files_of(kernel)
+    module = next((file for file in files if file.form == "module"), None)
     if module is not None:
-        st.markdown(f"Save **{show.plain(module.label)}** beside your program, then:")
+        st.markdown(f"Save **{module.label}** beside your program, then:")
         st.code(exports.snippet(module.name), language="python")
-    elif evidence is None:
-        st.caption("No judgement speaks for it: once it is judged here, it can be saved in other forms too.")
+    else:
+        st.caption("Only its source can be saved: it is not measured here, was withdrawn, or is a module of its own.")
     for file in files:
         with st.container(horizontal=True, vertical_alignment="center"):
-            _download(file.label, file.content, file.name)
+            _download(file.label, file.content_or_why, file.name)
             st.caption(show.plain(file.told))
-    st.markdown("From a terminal, with any of these names:")
-    st.code(f"rag-kernels export {show.short(kernel.id)} --as torch-op", language="bash")
+    st.markdown("The same from a terminal, in the format that you name:")
+    st.code(f"rag-kernels export {show.short(kernel.id)} --as {module.form if module else 'source'}", language="bash")
 
 
 def changes(kernel: ArchivedKernel, made: Attempt | None) -> None:
@@ -82,7 +83,7 @@ def changes(kernel: ArchivedKernel, made: Attempt | None) -> None:
     if not found:
         st.info("Nothing in this archive is like it: there is no source to compare it with.", icon=":material/search:")
         return
-    told = {one.kernel.id: f"{one.relation} · {one.kernel.problem_name} · {one.share:.0%} alike" for one in found}
+    told = {one.id: f"{one.relation} · {one.problem_name} · {one.share:.0%} alike" for one in found}
     difference(kernel, told)
 
 
@@ -116,8 +117,9 @@ def machine_code(kernel: ArchivedKernel) -> None:
         st.caption("The rest is shown by `rag-kernels eval problem.py kernel.cpp --asm`.")
 
 
-def _download(label: str, text: str | bytes | Callable[[], bytes], name: str, told: str | None = None) -> None:
-    st.download_button(label, text, name, "text/plain", on_click="ignore", icon=":material/download:", help=told)
+def _download(label: str, content: Callable[[], bytes], name: str) -> None:
+    kind = mimetypes.guess_type(name)[0] or "text/plain"
+    st.download_button(label, content, name, kind, on_click="ignore", icon=":material/download:")
 
 
 def timings(evaluations: list[Evaluation]) -> None:

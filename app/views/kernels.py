@@ -8,6 +8,8 @@ import streamlit as st
 from rag_kernels.app import data, figures, grid, page, show, tables, trends
 from rag_kernels.app.columns import Where
 from rag_kernels.app.grid import Order
+from rag_kernels.app.snapshot import Snapshot
+from rag_kernels.app.spreadsheet import kernels_csv
 
 FILTERS = {  # the column, which is also the key in the URL -> label
     "trust": "Trust",
@@ -103,7 +105,22 @@ def results(where: Where, text: str, how: str) -> None:
         table = table.iloc[first : first + show.PAGE]
     with place:
         tables.kernels(table, key="table", order=order)
+    st.download_button(
+        f"CSV of all {count:,}",
+        lambda: kernels_csv(everything(shown, where, order, count)).encode(),
+        "kernels.csv",
+        "text/csv",
+        on_click="ignore",
+        icon=":material/download:",
+        help="every kernel of this list, not this page alone",
+    )
     pictures(where)
+
+
+def everything(shown: Snapshot, where: Where, order: Order | None, count: int) -> pd.DataFrame:
+    """Return every row of the list in its order; what was found by meaning is in order of speed-up then."""
+    chosen = order or tables.FASTEST
+    return shown.kernels(where, order=chosen.column, descending=chosen.descending, count=count)
 
 
 def pictures(where: Where) -> None:

@@ -58,6 +58,8 @@ _FOUND = (
     re.compile(r"========= (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)([^\n]{10,160})"),
 )
 _ERROR = re.compile(r"========= (?:Invalid|Uninitialized|Error: Race|Race reported|Barrier error|Program hit)")
+_CAUGHT = re.compile(r'(?:kernel\d+|candidate)\.(?:cpp|cu)", line (\d+), in (\w+)')  # by tvm-ffi's own handler
+_FRAME = re.compile(r"#\d+ 0x[0-9a-f]+ in (\w+)[^\n]*?(?:kernel\d+|candidate)\.(?:cpp|cu):(\d+)")
 _LINE = re.compile(r"(?:kernel\d+|main|cuda|candidate)\.(?:cpp|cu):(\d+)")  # the last ones of torch's loader
 
 
@@ -266,9 +268,24 @@ def side_by_side(
     return results
 
 
+def as_site(said: str) -> str:
+    """Return what `said_first` says as compilers tell a place: "kernel.cpp:3: heap-buffer-overflow in reach()"."""
+    found = re.fullmatch(r"(.*), line (\d+)(?: of (\w+))?", said)
+    if found is None:
+        return f"kernel.cpp: {said}"
+    inside = f" in {found[3]}()" if found[3] else ""
+    return f"kernel.cpp:{found[2]}: {found[1]}{inside}"
+
+
 def said_first(log: str) -> str:
     """Return what the tool says first, with the line of the candidate's source."""
     sentence = next((m.group(1).strip() for pattern in _FOUND if (m := pattern.search(log))), "it ended in a crash")
     sentence = re.sub(r" on address 0x.*| on unknown address 0x.*", "", sentence)
-    line = _LINE.search(log)
-    return f"{sentence}, line {line.group(1)}" if line else sentence
+    caught = _CAUGHT.search(log)
+    if caught is not None and not any(pattern.search(log) for pattern in _FOUND):
+        return f"a segmentation fault, line {caught[1]} of {caught[2]}"
+    line, frame = _LINE.search(log), _FRAME.search(log)
+    if line is None:
+        return sentence
+    inside = f" of {frame[1]}" if frame is not None and frame[2] == line[1] else ""
+    return f"{sentence}, line {line[1]}{inside}"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rag_kernels.eval.records import Judged, Problem
     from rag_kernels.eval.workloads import Workload
     from rag_kernels.options import Options
+    from rag_kernels.run.session import Session
 
 
 def evaluate(
@@ -132,15 +133,19 @@ def judge_one(
     with open_session(options, backend=candidate.backend) as session:
         judging = session.evaluate(loaded, candidate, confirm=confirm)
         attempts, finished = watch(judging, loaded.name, as_json=as_json, brief=True)
+        site = crash_site(session, attempts)
     run_id = attempts[0].run_id if attempts else None
     row = result_row(attempts, run_id=run_id, problem=loaded.name)
+    if site:
+        row |= {"reason": f"{row['reason'].rstrip('.')}. {site}"}
     if candidate.tier == "kernel":
         row |= {key: naming(row[key], kernel) for key in ("reason", "log") if key in row}
     listing = assembly_of(attempts, options) if asm else ""
     if as_json:
         emit("result", row | ({"assembly": listing} if listing else {}))
     elif attempts:
-        print_verdict(judged_as(attempts[-1].judged, kernel) if candidate.tier == "kernel" else attempts[-1].judged)
+        judged = attempts[-1].judged
+        print_verdict(judged_as(judged, kernel, site) if candidate.tier == "kernel" else judged)
         print(archived_line(row))
         print(f"\n{listing}" if listing else "", end="\n" if listing else "")
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)
@@ -151,15 +156,31 @@ def naming(text: str, kernel: Path) -> str:
     return re.sub(r"\bkernel\d*\.(?:cpp|cu)\b", str(kernel), text)
 
 
-def judged_as(judged: Judged, kernel: Path) -> Judged:
-    """Return a judgement whose messages name the user's file."""
-    from rag_kernels.eval.records import BuildFailed
+def judged_as(judged: Judged, kernel: Path, site: str) -> Judged:
+    """Return a judgement whose messages name the user's file; of a crash, where in it that was."""
+    from rag_kernels.eval.records import BuildFailed, Crashed
 
     verdict = judged.verdict
-    if not isinstance(verdict, BuildFailed):
-        return judged
-    told = replace(verdict, reason=naming(verdict.reason, kernel), log=naming(verdict.log, kernel))
-    return replace(judged, verdict=told)
+    if isinstance(verdict, BuildFailed):
+        told = replace(verdict, reason=naming(verdict.reason, kernel), log=naming(verdict.log, kernel))
+        return replace(judged, verdict=told)
+    if isinstance(verdict, Crashed) and site:
+        return replace(judged, verdict=replace(verdict, log=naming(site, kernel)))
+    return judged
+
+
+def crash_site(session: Session, attempts: Sequence[Attempt]) -> str:
+    """Return where in the source a kernel crashed, as the address sanitizer says it; empty for anything else."""
+    from rag_kernels.eval.judge import LocalJudge
+    from rag_kernels.eval.records import Crashed
+
+    if not attempts or not isinstance(session.judge, LocalJudge):
+        return ""
+    last = attempts[-1]
+    verdict = last.judged.verdict
+    if not isinstance(verdict, Crashed) or verdict.raised:
+        return ""
+    return session.judge.crash_site(last.problem, last.candidate)
 
 
 def assembly_of(attempts: list[Attempt], options: Options) -> str:

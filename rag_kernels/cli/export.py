@@ -28,6 +28,7 @@ def export(
         Form,
         typer.Option(
             "--as",
+            metavar="FORMAT",
             help="module: a Python file; source: the kernel as it was judged; torch-op, wheel: a package that imports "
             "nothing of rag-kernels; hf-kernels: for Hugging Face's kernels; flashinfer-bench and sol-execbench: data "
             "sets; "

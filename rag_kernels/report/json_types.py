@@ -399,6 +399,25 @@ class ExplorerRow(TypedDict):
     archive: str
 
 
+class ExportedRow(TypedDict):
+    """A kernel that was written in a form that others load."""
+
+    kernel_id: str
+    form: str
+    out: str
+
+
+class SiteRow(TypedDict):
+    """A static site that was written."""
+
+    folder: str
+    pages: int
+    kernels: int
+    problems: int
+    largest_page_bytes: int
+    bytes: int
+
+
 class SpecimenRow(TypedDict):
     """One text of the zoo and what the judge said of it."""
 
@@ -493,6 +512,8 @@ TYPES = {
     "reverified": JsonType(ReverifiedRow, ("archive reverify",)),
     "server": JsonType(ServerRow, ("archive serve",)),
     "explorer": JsonType(ExplorerRow, ("app",)),
+    "exported": JsonType(ExportedRow, ("export",)),
+    "site": JsonType(SiteRow, ("app --export",)),
     "specimen": JsonType(SpecimenRow, ("zoo",)),
     "zoo_summary": JsonType(ZooSummaryRow, ("zoo",)),
     "without": JsonType(WithoutRow, ("zoo --ablate",)),

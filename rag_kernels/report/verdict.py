@@ -97,7 +97,8 @@ def _why(judged: Judged) -> Iterator[RenderableType]:
         yield Text(f"  on        {verdict.input_class}")
         yield Text(f"  where     {verdict.where}")
     if isinstance(verdict, BuildFailed | Crashed) and verdict.log.strip():
-        yield Text("\n".join(f"    {line}" for line in verdict.log.strip().splitlines()[:LOG_LINES]), "dim")
+        lines = [line for line in verdict.log.strip().splitlines() if line.strip() != verdict.reason.strip()]
+        yield Text("\n".join(f"    {line}" for line in lines[:LOG_LINES]), "dim")
 
 
 def _where(judged: Judged) -> Iterator[RenderableType]:
