@@ -66,6 +66,7 @@ def test_the_types_of_a_search(home: Path) -> None:
     assert faults(run(home, "archive", "reindex", *where), "reindexed") == []
     assert faults(run(home, "archive", "export", "b.zip", *where), "bundle") == []
     assert faults(run(home, "archive", "import", "b.zip", "--archive", home / "b", "--json"), "bundle") == []
+    assert faults(run(home, "archive", "cards", *where), "card") == []
     assert faults(run(home, "export", kernel_id, "--out", "k.py", *where), "exported") == []
     assert faults(run(home, "app", "--export", "site", *where), "site") == []
     assert faults(run(home, "archive", "retract", kernel_id, "--why", "a test", *where), "retracted") == []

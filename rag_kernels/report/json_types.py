@@ -399,6 +399,36 @@ class ExplorerRow(TypedDict):
     archive: str
 
 
+class VerifiedRow(ResultRow):
+    """An exported package that was judged again; `holds` says whether its kernel passed here."""
+
+    form: str
+    holds: bool
+    other_texts: list[str]
+    other_libraries: list[str]
+
+
+class CardRow(TypedDict):
+    """A card of technique with its evidence in this archive."""
+
+    id: str
+    title: str
+    advice: str
+    bottlenecks: list[str]
+    backends: list[str]
+    operators: list[str]
+    dtypes: list[str]
+    architectures: list[str]
+    sizes: str
+    signs: list[str]
+    origin: str
+    shown: int
+    won: int
+    weight: float
+    evidence: list[dict[str, Any]]
+    created_at: str
+
+
 class ExportedRow(TypedDict):
     """A kernel that was written in a form that others load."""
 
@@ -512,6 +542,8 @@ TYPES = {
     "reverified": JsonType(ReverifiedRow, ("archive reverify",)),
     "server": JsonType(ServerRow, ("archive serve",)),
     "explorer": JsonType(ExplorerRow, ("app",)),
+    "verified": JsonType(VerifiedRow, ("verify",)),
+    "card": JsonType(CardRow, ("archive cards",)),
     "exported": JsonType(ExportedRow, ("export",)),
     "site": JsonType(SiteRow, ("app --export",)),
     "specimen": JsonType(SpecimenRow, ("zoo",)),
