@@ -339,6 +339,8 @@ class BundleRow(TypedDict):
     edges: int
     retractions: int
     out: NotRequired[str]
+    techniques: NotRequired[int]  # of bundles that hold cards
+    technique_evidence: NotRequired[int]
 
 
 class ImportedRow(TypedDict):
