@@ -62,6 +62,7 @@ def test_the_types_of_a_search(home: Path) -> None:
     assert faults(run(home, "search", "relu", *where), "hit") == []
     assert faults(run(home, "archive", "show", kernel_id, *where), "kernel") == []
     assert faults(run(home, "archive", "stats", *where), "stats") == []
+    assert faults(run(home, "archive", "cards", *where), "card") == []
     assert faults(run(home, "archive", "verify", *where), "audit") == []
     assert faults(run(home, "archive", "reindex", *where), "reindexed") == []
     assert faults(run(home, "archive", "export", "b.zip", *where), "bundle") == []

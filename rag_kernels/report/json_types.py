@@ -326,6 +326,37 @@ class ReindexedRow(TypedDict):
     embedded: int
 
 
+class ProofRow(TypedDict):
+    """A kernel that uses a technique, and what it gained over the one that it was made from."""
+
+    child: str
+    parent: str
+    gain: float
+    problem: str
+    device: str
+
+
+class CardRow(TypedDict):
+    """A card of technique with its weight, its evidence, and how attempts fared that were shown it."""
+
+    id: str
+    title: str
+    advice: str
+    bottlenecks: list[str]
+    backends: list[str]
+    operators: list[str]
+    dtypes: list[str]
+    architectures: list[str]
+    sizes: str
+    signs: list[str]
+    origin: str
+    shown: int
+    won: int
+    weight: float
+    evidence: list[ProofRow]
+    created_at: str
+
+
 class BundleRow(TypedDict):
     """How many rows of each table a bundle took along (`archive export`, with `out`) or brought (`archive import`)."""
 
@@ -338,6 +369,8 @@ class BundleRow(TypedDict):
     claims: int
     edges: int
     retractions: int
+    techniques: int
+    technique_evidence: int
     out: NotRequired[str]
     techniques: NotRequired[int]  # of bundles that hold cards
     technique_evidence: NotRequired[int]
@@ -538,6 +571,7 @@ TYPES = {
     "retracted": JsonType(RetractedRow, ("archive retract",)),
     "reindexed": JsonType(ReindexedRow, ("archive reindex",)),
     "bundle": JsonType(BundleRow, ("archive export", "archive import")),
+    "card": JsonType(CardRow, ("archive cards",)),
     "imported": JsonType(ImportedRow, ("archive import --from",)),
     "form": JsonType(FormRow, ("archive functionalize",)),
     "audit": JsonType(AuditRow, ("archive verify",)),
