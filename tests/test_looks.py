@@ -54,7 +54,8 @@ def test_wide_integers_stay_within_what_they_index() -> None:
     free = widened(own, None, generator)
     assert free.dtype == torch.int32 and int(free.min()) < -40000 and 40000 < int(free.max()) <= WIDEST
     assert set(widened(own, IndexBound("0", 0, 7, False), generator).tolist()) == set(range(7))
-    assert set(widened(own, IndexBound("0", 0, 7, True), generator).tolist()) == set(range(-7, 7))
+    assert set(widened(own, IndexBound("0", 0, 7, True), generator).tolist()) == set(range(7))
+    assert set(widened(own - 1, IndexBound("0", 0, 7, True), generator).tolist()) == set(range(-7, 7))
     assert int(widened(own.to(torch.uint8), None, generator).max()) == 255
 
 

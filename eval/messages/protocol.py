@@ -181,6 +181,7 @@ class ComputeAnswer:
 
     draw: int
     noisy: bool
+    moved: bool = False  # with inputs moved by a rounding, too
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Genera
     info = torch.iinfo(own.dtype)
     low, high = max(info.min, -WIDEST), min(info.max, WIDEST)
     if bound is not None:
-        low, high = max(info.min, -bound.high if bound.wraps else bound.low), min(info.max, bound.high - 1)
+        signed = bound.wraps and bool((own < 0).any())  # from the end, where the problem counts from there too
+        low, high = max(info.min, -bound.high if signed else bound.low), min(info.max, bound.high - 1)
     drawn = torch.randint(low, high + 1, own.shape, generator=generator, device=own.device)
     return drawn.to(own.dtype)
 

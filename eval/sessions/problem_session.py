@@ -25,7 +25,7 @@ from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
-from rag_kernels.eval.input_kinds import INTEGERS, NON_FINITE, SPECIAL, STRICT, WIDE
+from rag_kernels.eval.input_kinds import CONSTANT_ROWS, INTEGERS, NON_FINITE, SPECIAL, STRICT, WIDE
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, measured, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
@@ -64,6 +64,7 @@ OWN_UNITS = 4.0  # of rounding, in sixteen bits
 FRESH = 6  # draws that share nothing with others: for one timed call in five
 MOST_DRAWS = 32
 DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
+ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far"})  # where rows differ by little of what they are
 INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index
 
 
@@ -258,7 +259,7 @@ class ProblemSession:
             return None
         self._draw(kind)
         draw = self.drawn - 1
-        reply = self._try_answer(draw, noisy=kind != "probe")
+        reply = self._try_answer(draw, noisy=kind != "probe", moved=kind in ILL_CONDITIONED)
         if kind == NON_FINITE:
             return draw if reply is not None and not reply.finite and reply.oracle == "fp64" else None
         if reply is None or not reply.finite or reply.oracle != "fp64" or reply.own_error > self._most_own_error:
@@ -268,7 +269,7 @@ class ProblemSession:
     @property
     def wide(self) -> str:
         """What the kind of wide integers holds, in words."""
-        known = {b.path: f"{-b.high if b.wraps else b.low} to {b.high - 1}" for b in self.fp.bounds}
+        known = {b.path: f"{b.low} to {b.high - 1}" for b in self.fp.bounds}
         inputs = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
         return ", ".join(f"{known.get(a.path, 'any of either sign')} (`{a.name}`)" for a in inputs)
 
@@ -315,12 +316,12 @@ class ProblemSession:
         found = [(kind, self.special(kind)) for kind in self._own_kinds]
         return [(kind, draw) for kind, draw in found if draw is not None]
 
-    def _try_answer(self, draw: int, *, noisy: bool) -> Answered | None:
+    def _try_answer(self, draw: int, *, noisy: bool, moved: bool = False) -> Answered | None:
         """Return the answer to inputs that may be too much for the module; None if it raises."""
         self.write(plain(draw, len(self.specs)))
         try:
             limit_s = max(self.limits.open_s, self.call_limit_s)
-            reply = self.send(ComputeAnswer(draw, noisy), Answered, deadline_s=limit_s)
+            reply = self.send(ComputeAnswer(draw, noisy, moved), Answered, deadline_s=limit_s)
         except WorkerFailed as failure:
             if not failure.alive:
                 self._restart()
