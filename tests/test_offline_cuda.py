@@ -256,6 +256,6 @@ def test_quads_are_taken_only_where_every_row_begins_at_sixteen_bytes(
         "inline Four checked(const float* p) {\n"
         "  return uintptr_t(p) % 16 ? Four{{NAN, NAN, NAN, NAN}} : *(const Four*)p;\n}\n"
     )
-    checked = checked.replace("// How many of n elements", f"{load}// How many of n elements", 1)
+    checked = checked.replace("Pack { T x[N]; };\n", f"Pack {{ T x[N]; }};\n{load}", 1)
     guarded = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=checked))
     assert worst_ratio(odd, numbers.caller(guarded, odd, tmp_path)) < numbers.RATIO

@@ -15,6 +15,7 @@ from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.codegen.operator_texts import C_OF_INTEGERS, CUDA_NEAR, C
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.block_text import PIECES, linked
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
@@ -119,6 +120,13 @@ def test_a_value_that_is_not_well_formed_is_named(name: str) -> None:
     value, said = broken()[name]
     with pytest.raises(IllFormed, match=f"A stage made a .*{said}"):
         Checker(buffers).check([value], "A stage")
+
+
+def test_a_source_has_the_pieces_that_it_uses_and_what_they_use() -> None:
+    assert linked("nothing of ours  // but row_scan in a comment") == ""
+    assert "lane_xor" in linked("v = row_reduce(v, Sum(), 0.0f);") and "MaxSum" not in linked("row_reduce(v, Sum());")
+    assert "MaxSum lane_xor" in linked("MaxSum v = row_reduce(v, Merge(), v);")
+    assert linked(" ".join(piece.name for piece in PIECES)) == "".join(piece.text for piece in PIECES)
 
 
 def test_a_nest_has_the_loops_of_what_it_stores() -> None:

@@ -180,7 +180,7 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD
     return (
         f"// {idea}\n{head}\n{math_prelude.used(math_prelude.CUDA, bodies)}{cuda.constants(parameters)}"
-        f"{cuda.parts_used(bodies)}\n{bodies}"
+        f"{cuda.fixed_text(parameters, bodies)}\n{bodies}"
     )
 
 

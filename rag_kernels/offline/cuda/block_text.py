@@ -1,7 +1,14 @@
-"""The fixed part of generated CUDA texts: how a team of threads reduces and scans, and how kernels are launched.
+"""The fixed part of generated CUDA texts in pieces: how a team of threads reduces and scans, how kernels are launched.
+
+Comes in: a generated text. Goes out: the pieces that it uses.
 
 `MaxSum` is the running pair of online softmax (Milakov & Gimelshein, 2018).
 """
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
 
 HEAD = """#include <cuda_runtime.h>
 #include <cmath>
@@ -11,30 +18,99 @@ HEAD = """#include <cuda_runtime.h>
 #include "rag_kernel.h"
 """
 
-TEAMS = """
-struct Sum { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
-struct Prod { template <class T> __device__ T operator()(T a, T b) const { return a * b; } };
-struct Max { template <class T> __device__ T operator()(T a, T b) const { return (b > a || b != b) ? b : a; } };
-struct Min { template <class T> __device__ T operator()(T a, T b) const { return (b < a || b != b) ? b : a; } };
-struct Any { __device__ int operator()(int a, int b) const { return a | b; } };
-struct All { __device__ int operator()(int a, int b) const { return a & b; } };
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A definition, under the name by which other text uses it. It may use pieces before it.
+
+    An overload is used where `of`, its type, is named as well.
+    """
+
+    name: str
+    text: str
+    of: str = ""
+
+
+PIECES = (
+    Piece(
+        "Sum",
+        """\
+struct Sum { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
+""",
+    ),
+    Piece(
+        "Prod",
+        """\
+struct Prod { template <class T> __device__ T operator()(T a, T b) const { return a * b; } };
+""",
+    ),
+    Piece(
+        "Max",
+        """\
+struct Max { template <class T> __device__ T operator()(T a, T b) const { return (b > a || b != b) ? b : a; } };
+""",
+    ),
+    Piece(
+        "Min",
+        """\
+struct Min { template <class T> __device__ T operator()(T a, T b) const { return (b < a || b != b) ? b : a; } };
+""",
+    ),
+    Piece(
+        "Any",
+        """\
+struct Any { __device__ int operator()(int a, int b) const { return a | b; } };
+""",
+    ),
+    Piece(
+        "All",
+        """\
+struct All { __device__ int operator()(int a, int b) const { return a & b; } };
+""",
+    ),
+    Piece(
+        "MaxSum",
+        """\
 // The largest number so far, and the sum of exp(x - top) over those so far.
 struct MaxSum { float top; double sum; };
+""",
+    ),
+    Piece(
+        "merge",
+        """\
 __device__ inline MaxSum merge(MaxSum a, float v) {
   if (v > a.top) return {v, a.sum * double(expf(a.top - v)) + 1};
   if (v != -INFINITY) a.sum += double(expf(v - a.top));
   return a;
 }
+""",
+    ),
+    Piece(
+        "merge",
+        """\
 __device__ inline MaxSum merge(MaxSum a, MaxSum b) {
   if (b.top > a.top) { const MaxSum c = a; a = b; b = c; }
   if (b.top != -INFINITY || b.sum != b.sum) a.sum += b.sum * double(expf(b.top - a.top));
   return a;
 }
+""",
+    ),
+    Piece(
+        "Merge",
+        """\
 struct Merge { __device__ MaxSum operator()(MaxSum a, MaxSum b) const { return merge(a, b); } };
-
+""",
+    ),
+    Piece(
+        "Place",
+        """\
 // An extreme and the first index at which it stands; NaN wins, as in PyTorch.
 struct Place { float value; int64_t at; };
+""",
+    ),
+    Piece(
+        "First",
+        """\
 template <bool MAX> struct First {
   __device__ Place operator()(Place a, Place b) const {
     const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
@@ -43,28 +119,77 @@ template <bool MAX> struct First {
     return better || (same && b.at < a.at) ? b : a;
   }
 };
+""",
+    ),
+    Piece(
+        "MaxPlace",
+        """\
 using MaxPlace = First<true>;
+""",
+    ),
+    Piece(
+        "MinPlace",
+        """\
 using MinPlace = First<false>;
+""",
+    ),
+    Piece(
+        "take",
+        """\
 // The next element of a thread, which comes to them in order. One that is as bad as can be is never taken.
 template <bool MAX> __device__ void take(Place& best, Place next) {
   const bool worse = MAX ? next.value <= best.value : next.value >= best.value;
   if (!worse && best.value == best.value) best = next;
 }
+""",
+    ),
+    Piece(
+        "place_of",
+        """\
 // If none was taken, all are alike, and the first one is the extreme.
 __device__ inline int64_t place_of(Place best) { return best.at == INT64_MAX ? 0 : best.at; }
+""",
+    ),
+    Piece(
+        "lane_xor",
+        """\
 template <class T> __device__ T lane_xor(T v, int d) { return __shfl_xor_sync(0xffffffffu, v, d); }
+""",
+    ),
+    Piece(
+        "lane_xor",
+        """\
 __device__ inline MaxSum lane_xor(MaxSum v, int d) { return {lane_xor(v.top, d), lane_xor(v.sum, d)}; }
+""",
+        of="MaxSum",
+    ),
+    Piece(
+        "lane_xor",
+        """\
 __device__ inline Place lane_xor(Place v, int d) { return {lane_xor(v.value, d), lane_xor(v.at, d)}; }
-
+""",
+        of="Place",
+    ),
+    Piece(
+        "Pack",
+        """\
 // Neighbouring elements that a thread loads or stores together, sixteen bytes at a time.
 template <class T, int N> struct __align__(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T x[N]; };
-
+""",
+    ),
+    Piece(
+        "share",
+        """\
 // How many of n elements a thread has that takes every step-th from its first. Loops count to it, since the compiler
 // loads ahead only where it knows how often a loop runs, not where an index passes a limit in steps of a run-time size.
 __device__ inline uint32_t share(int64_t n, uint32_t first, uint32_t step) {
   return first < n ? (uint32_t(n) - first - 1) / step + 1 : 0;
 }
-
+""",
+    ),
+    Piece(
+        "row_reduce",
+        """\
 // Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
 template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
   for (int d = blockDim.x < 32 ? blockDim.x / 2 : 16; d; d >>= 1) v = f(v, lane_xor(v, d));
@@ -77,7 +202,11 @@ template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
   for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
   return v;
 }
-
+""",
+    ),
+    Piece(
+        "column_reduce",
+        """\
 // Combine over threadIdx.y: one column of shared memory for each threadIdx.x. All threads get it.
 template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
   if (blockDim.y == 1) return v;
@@ -89,7 +218,11 @@ template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
   for (unsigned y = 0; y < blockDim.y; ++y) v = f(v, parts[y * blockDim.x + threadIdx.x]);
   return v;
 }
-
+""",
+    ),
+    Piece(
+        "lane_scan",
+        """\
 // Inclusive scan over the lanes of a warp.
 template <class T, class F> __device__ T lane_scan(T v, F f) {
   for (unsigned d = 1; d < 32; d *= 2) {
@@ -98,7 +231,11 @@ template <class T, class F> __device__ T lane_scan(T v, F f) {
   }
   return v;
 }
-
+""",
+    ),
+    Piece(
+        "row_scan",
+        """\
 // Exclusive scan over threadIdx.x; `total` receives the combination of all.
 template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -113,18 +250,30 @@ template <class T, class F> __device__ T row_scan(T v, F f, T start, T& total) {
   const T before = warp ? earlier : start;
   return lane ? f(before, left) : before;
 }
-"""
-
-LAUNCH = """
+""",
+    ),
+    Piece(
+        "blocks",
+        """\
 inline unsigned blocks(int64_t n) {
   RK_CHECK(n < (int64_t(1) << 31), "this kernel needs fewer than 2^31 blocks");
   return unsigned(n);
 }
+""",
+    ),
+    Piece(
+        "small",
+        """\
 // Indices are taken apart in 32 bits; offsets have 64.
 inline int64_t small(int64_t n) {
   RK_CHECK(n < (int64_t(1) << 32), "this kernel needs loops of fewer than 2^32 elements");
   return n;
 }
+""",
+    ),
+    Piece(
+        "keep_pool",
+        """\
 // Memory on the stream. The pool keeps what it has: by default it would return everything at each synchronisation.
 inline bool keep_pool() {
   int device = 0;
@@ -133,6 +282,11 @@ inline bool keep_pool() {
   return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetDefaultMemPool(&pool, device) == cudaSuccess &&
          cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all) == cudaSuccess;
 }
+""",
+    ),
+    Piece(
+        "scratch",
+        """\
 template <class T> T* scratch(int64_t n, cudaStream_t stream) {
   static const bool kept = keep_pool();
   RK_CHECK(kept, "the device has no memory pool");
@@ -140,12 +294,22 @@ template <class T> T* scratch(int64_t n, cudaStream_t stream) {
   RK_CHECK(cudaMallocAsync(&memory, sizeof(T) * n, stream) == cudaSuccess, "no device memory for a partial result");
   return static_cast<T*>(memory);
 }
+""",
+    ),
+    Piece(
+        "aligned",
+        """\
 // Whether a thread may load sixteen bytes at a time from all of these.
 inline bool aligned(std::initializer_list<const void*> pointers) {
   for (const void* p : pointers)
     if (uintptr_t(p) % 16) return false;
   return true;
 }
+""",
+    ),
+    Piece(
+        "quad_block",
+        """\
 // Threads for a row of so many vectors: a warp for short ones (several rows a block), or less where rows fill warps;
 // more for long ones.
 inline dim3 quad_block(int64_t quads, int64_t rows) {
@@ -156,9 +320,30 @@ inline dim3 quad_block(int64_t quads, int64_t rows) {
   }
   return dim3(quads <= 4 * THREADS ? THREADS : quads <= 8192 ? 512 : LONG_THREADS, 1);
 }
+""",
+    ),
+    Piece(
+        "row_block",
+        """\
 // Threads for a row: one warp for short rows (several rows a block), more for long ones.
 inline dim3 row_block(int64_t length) {
   if (length <= 1024) return dim3(32, THREADS / 32);
   return dim3(length <= 8 * THREADS ? THREADS : LONG_THREADS, 1);
 }
-"""
+""",
+    ),
+)
+
+
+def linked(text: str) -> str:
+    """Return the pieces that a text uses, and those that these use, in order."""
+    words, kept = _words(text), list[str]()
+    for piece in reversed(PIECES):
+        if piece.name in words and (not piece.of or piece.of in words):
+            kept.append(piece.text)
+            words |= _words(piece.text)
+    return "".join(reversed(kept))
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", re.sub(r"//.*", "", text)))

@@ -12,25 +12,31 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda import gemm_tensor_core_text, gemm_text, gemm_wgmma_text, hopper
-from rag_kernels.offline.cuda.block_text import HEAD, LAUNCH, TEAMS
+from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
 from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.vectorized import vectorized_region
 from rag_kernels.offline.ir.parameters import c_name
 
-__all__ = ["HEAD", "CudaParameters", "constants", "function_text"]
+__all__ = ["HEAD", "CudaParameters", "constants", "fixed_text", "function_text"]
 
 
 def constants(p: CudaParameters) -> str:
-    """Return the declarations that state the tuning parameters in a source, and the text that every source needs."""
+    """Return the declarations that state the tuning parameters in a source."""
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
         f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHAPE = {p.shape}, CLUSTERS = {p.clusters}, "
         f"TURNS = {p.turns}, SHARING = {p.sharing};  // tuning parameters\n"
-        f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
-        f"{TEAMS}{LAUNCH}"
     )
+
+
+def fixed_text(p: CudaParameters, bodies: str) -> str:
+    """Return the fixed text that these functions use, and no other."""
+    parts = parts_used(bodies)
+    pieces = linked(parts + bodies)
+    most = f"constexpr int ROW_THREADS = {max(p.threads, p.long_threads, 512)};  // of a row's block at most\n"
+    return (most if "ROW_THREADS" in bodies else "") + pieces + parts
 
 
 def parts_used(bodies: str) -> str:
