@@ -25,6 +25,8 @@ from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.patterns import strip
 
 SHARED = 227 * 1024  # bytes of a block at most
+STRIP = 32  # columns that a warp stores at once
+STAGED = 8 * 16 * (STRIP + 8) * 4  # bytes through which eight warps store
 LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
 
 
@@ -168,11 +170,11 @@ class WgmmaKernel(Kernel):
 
     @property
     def stages(self) -> int:
-        return min(8, (SHARED - 2048) // self.stage)
+        return min(8, (SHARED - 2048 - STAGED) // self.stage)
 
     @property
     def shared_bytes(self) -> int:
-        return self.stages * self.stage + 1024
+        return self.stages * self.stage + STAGED + 1024
 
     def constants(self) -> str:
         """Return the declarations of the kernel's constants."""
@@ -185,7 +187,7 @@ class WgmmaKernel(Kernel):
         values = [
             f"ROWS = {s.rows}, COLUMNS = {s.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
             f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else 2}",
-            f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}",
+            f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {STRIP}, SKEW = {STRIP + 8}",
             *steps.values(),
         ]
         return f"constexpr int {', '.join(values)};"

@@ -66,6 +66,8 @@ LOADS
 CONSUMER = """\
 wgmma_more_registers<232>();
 const int mine = group - 1, lane = threadIdx.x % 32;
+float* const of_warps = shared + (base - tma_address(shared) + STAGES * STAGE) / 4;
+float* const staged = of_warps + (threadIdx.x / 32 - 4) * (16 * SKEW);
 float sums[BLOCKS][COLUMNS / 2];
 int s = 0, round = 0, taken = 0;
 for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
@@ -136,34 +138,33 @@ if (parts > 1) {  // who comes last of a tile adds the parts up, always in the s
     for (int u = 0; u < EACH; ++u) sums[u / (COLUMNS / 2)][u % (COLUMNS / 2)] += __ldcg(&at[(p * EACH + u) * 128]);
 }"""
 
-# Sixteen rows of a warp, 32 columns at a time: four threads exchange pairs, so that each gets eight neighbours.
+# A warp's sixteen rows, STRIP columns at a time, through its part of shared memory: a thread gets eight neighbours.
+# Exchanges by shuffles in place of that were much slower (docs/measured/sixteen_bit_products.md).
 STRIPS = """\
 #pragma unroll 1
-for (int strip = 0; strip < BLOCKS * COLUMNS / 32; ++strip) {
-  float taken_of[2][8];
+for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
+  __syncwarp();
 #pragma unroll
-  for (int i = 0; i < BLOCKS * COLUMNS / 32; ++i)
+  for (int i = 0; i < BLOCKS * COLUMNS / STRIP; ++i)
     if (i == strip)
 #pragma unroll
-      for (int u = 0; u < 16; ++u)
-        taken_of[u / 2 % 2][u / 4 * 2 + u % 2] = sums[i / (COLUMNS / 32)][i % (COLUMNS / 32) * 16 + u];
-  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (COLUMNS / 32);
-  const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-  const KIND column = column0 + strip % (COLUMNS / 32) * 32 + lane % 4 * 8;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float (&sum)[8] = taken_of[h];
-#pragma unroll
-    for (int d = 1; d < 4; d *= 2)
-#pragma unroll
-      for (int u = 0; u < 8; ++u)
-        if (!(u / 2 & d)) {  // the pair of this number and that of number u + 2 * d change places
-          const bool high = lane & d;
-          const float other = __shfl_xor_sync(0xffffffffu, high ? sum[u] : sum[u + 2 * d], d);
-          sum[u] = high ? other : sum[u], sum[u + 2 * d] = high ? sum[u + 2 * d] : other;
-        }
-    const KIND row = top + h * 8;
+      for (int u = 0; u < STRIP / 2; u += 2) {
+        const float* const from = &sums[i / (COLUMNS / STRIP)][i % (COLUMNS / STRIP) * (STRIP / 2) + u];
+        float* const to = staged + (u / 2 % 2 * 8 + lane / 4) * SKEW + u / 4 * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(to) = make_float2(from[0], from[1]);
+      }
+  __syncwarp();
+  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (COLUMNS / STRIP);
+  const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16;
+  const int from = column0 + strip % (COLUMNS / STRIP) * STRIP;
+#pragma unroll 1
+  for (int e = lane; e < 2 * STRIP; e += 32) {
+    const KIND row = top + e / (STRIP / 8), column = from + e % (STRIP / 8) * 8;
     if (row < rows && column < columns) {
+      float sum[8];
+      const float* const at = staged + e / (STRIP / 8) * SKEW + e % (STRIP / 8) * 8;
+      *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
+      *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
 TAIL
     }
   }
