@@ -50,6 +50,14 @@ CASES = {
         "Pack<float, 4>",
         Case("return F.gelu(x) * y + x[:, :1], x[1:] - x[:-1]", "torch.randn(9, 64)", "torch.randn(64)"),
     ),
+    "pairs": (
+        "x_v1.x[2 * u + 1]",
+        Case(
+            "a, b = x[..., 0], x[..., 1]; return torch.stack([a * y - b * y.sin(), a + b * y], -1)",
+            "torch.randn(2, 5, 16, 2)",
+            "torch.randn(5, 16)",
+        ),
+    ),
     "places": (
         "MaxPlace",
         Case("return x.argmax(-1), x.argmin(0), x.max(0)[0], y.max(1)[1]", "torch.randn(7, 96)", "torch.ones(5, 40)"),

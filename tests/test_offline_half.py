@@ -56,12 +56,28 @@ CASES = {
         ),
     ),
     "pairs": (
-        "== 0 ?",
+        "Pack<{}, 8>",
         Case(
             "a, b = x[..., 0], x[..., 1]; return torch.stack([a * y - b, a + b * y], -1)",
             "torch.randn(2, 5, 16, 2)",
             "torch.randn(5, 16)",
         ),
+    ),
+    "pairs by slices": (
+        "x_v1.x[2 * u",
+        Case(
+            "a, b = x[..., ::2], x[..., 1::2]; r = torch.stack([-b, a], -1).flatten(-2); return x * y.cos() + r * y",
+            "torch.randn(3, 5, 48)",
+            "torch.randn(5, 48)",
+        ),
+    ),
+    "three to a lane": (
+        "Pack<{}, 24>",
+        Case("return (x * y[..., None]).tanh() + x[..., 1:2]", "torch.randn(4, 16, 3)", "torch.randn(16)"),
+    ),
+    "pairs of odd number": (
+        "forward_0<<<",
+        Case("return torch.stack([x * y, x - y], -1)", "torch.randn(4, 15)", "torch.randn(15)"),
     ),
     "masks and choices": (
         "bool",

@@ -16,7 +16,9 @@ from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
 from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
-from rag_kernels.offline.cuda.vectorized import vectorized_region
+from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
+from rag_kernels.offline.cuda.vectorized import VectorizedRegion, vectorized_region
+from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir.parameters import c_name
 
 __all__ = ["HEAD", "CudaParameters", "constants", "fixed_text", "function_text"]
@@ -85,7 +87,7 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
             launches += ["{", *indent(other), "}"]
             continue
         multi_block = None if product else multi_block_region(region, function, sizes, parameters)
-        second = multi_block or (None if product else vectorized_region(region, function, sizes, parameters))
+        second = multi_block or (None if product else wide_region(region, function, sizes, parameters))
         if second:
             other_name = f"{name}_spread" if multi_block else f"{name}_wide"
             text, other = second.text(other_name, function)
@@ -102,6 +104,14 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     lines += indent(launches)
     lines += [f"  cudaFreeAsync({c_name(b)}_data, stream);" for b in function.scratch]
     return "\n".join([*texts, *lines, "}", f"RK_EXPORT({function.name}, {function.name}_kernel)", ""])
+
+
+def wide_region(
+    region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
+) -> VectorizedRegion | ShortLanes | None:
+    """Return the kernel of a region that takes neighbouring elements together, if there is one."""
+    vectorized = vectorized_region(region, function, sizes, parameters)
+    return vectorized or short_lanes_region(region, function, sizes, parameters)
 
 
 def anonymous(name: str, text: list[str]) -> str:
