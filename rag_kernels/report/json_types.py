@@ -369,8 +369,6 @@ class BundleRow(TypedDict):
     claims: int
     edges: int
     retractions: int
-    techniques: int
-    technique_evidence: int
     out: NotRequired[str]
     techniques: NotRequired[int]  # of bundles that hold cards
     technique_evidence: NotRequired[int]
@@ -441,27 +439,6 @@ class VerifiedRow(ResultRow):
     holds: bool
     other_texts: list[str]
     other_libraries: list[str]
-
-
-class CardRow(TypedDict):
-    """A card of technique with its evidence in this archive."""
-
-    id: str
-    title: str
-    advice: str
-    bottlenecks: list[str]
-    backends: list[str]
-    operators: list[str]
-    dtypes: list[str]
-    architectures: list[str]
-    sizes: str
-    signs: list[str]
-    origin: str
-    shown: int
-    won: int
-    weight: float
-    evidence: list[dict[str, Any]]
-    created_at: str
 
 
 class ExportedRow(TypedDict):
@@ -579,7 +556,6 @@ TYPES = {
     "server": JsonType(ServerRow, ("archive serve",)),
     "explorer": JsonType(ExplorerRow, ("app",)),
     "verified": JsonType(VerifiedRow, ("verify",)),
-    "card": JsonType(CardRow, ("archive cards",)),
     "exported": JsonType(ExportedRow, ("export",)),
     "site": JsonType(SiteRow, ("app --export",)),
     "specimen": JsonType(SpecimenRow, ("zoo",)),

@@ -168,7 +168,7 @@ class ShortLanes(CudaRegion):
     def point(self) -> list[str]:
         assert self.axis
         made, scope = set(self.targets.values()), Scope()
-        scope.known |= self.loads
+        scope.known |= {text: element for text, element in self.loads.items()}
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
         each = [
             f"const int64_t {self.axis.var} = {self.many} * {self.axis.var}_q + {self.axis_element};",
