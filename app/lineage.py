@@ -63,7 +63,7 @@ def graph(family: LineageGraph, focus: str) -> str:
 
 
 def _node(node: LineageNode, focus: bool) -> str:
-    """A kernel's box leads to its page; a failed candidate or an outside origin has none."""
+    """Draw a node: a kernel's box leads to its page; a failed candidate or an outside origin has none."""
     name = show.short(node.id) if node.backend else node.id[:NAME_CHARS]
     gain = show.times(node.speedup) if node.speedup is not None else "" if node.trust else "failed"
     text = "\n".join(filter(None, (node.problem_name[:NAME_CHARS], name, gain if node.backend else "")))

@@ -59,7 +59,7 @@ PAGE = 50  # rows
 
 
 def plain(text: str) -> str:
-    """Escape every character that markdown could take as an instruction, on one line.
+    """Escape all that markdown could take as an instruction, on one line.
 
     Addresses are made into links after escapes are undone, so an invisible word joiner takes them apart.
     """
@@ -68,7 +68,7 @@ def plain(text: str) -> str:
 
 
 def language(candidate: Candidate) -> str:
-    """The name by which Streamlit highlights a source; it has none for CUDA."""
+    """Return the name by which Streamlit highlights a source; it has none for CUDA."""
     return "python" if form_of(candidate).language == "python" else "cpp"
 
 

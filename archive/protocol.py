@@ -28,7 +28,7 @@ class Archive(Tables, Protocol):
     """An archive as a run sees it."""
 
     def is_empty(self) -> bool:
-        """Whether it has no problem and no run."""
+        """Return whether it has no problem and no run."""
         ...
 
     def start_run(self, run: Run) -> None: ...
@@ -54,13 +54,13 @@ class Archive(Tables, Protocol):
         ...
 
     def index_embeddings(self, vectors: Sequence[tuple[str, Sequence[float]]], model: str) -> None:
-        """The same for many kernels at once."""
+        """Index the embeddings of many kernels at once."""
         ...
 
     def nearest(
         self, vector: Sequence[float], count: int, where: KernelFilter, model: str | None = None
     ) -> list[tuple[str, float]]:
-        """Kernel ids with cosine similarity, best first, among kernels that `model` embedded.
+        """Return kernel ids with cosine similarity, best first, among kernels that `model` embedded.
 
         Without a model: the one of the vector's size that embedded a kernel last.
         """
@@ -69,11 +69,11 @@ class Archive(Tables, Protocol):
     def kernels(self, where: KernelFilter) -> list[ArchivedKernel]: ...
 
     def kernel(self, kernel_id: str) -> ArchivedKernel | None:
-        """One kernel by id or unambiguous id prefix."""
+        """Return one kernel by id or unambiguous id prefix."""
         ...
 
     def attempts(self, run_id: str) -> list[Attempt]:
-        """All attempts of a run in order, as recorded."""
+        """Return all attempts of a run in order, as recorded."""
         ...
 
     def calls(self, run_id: str) -> list[LLMCall]: ...
@@ -87,21 +87,23 @@ class Archive(Tables, Protocol):
         ...
 
     def briefs(self, run_id: str) -> list[BriefRecord]:
-        """All that the writer of a run was told, in order."""
+        """Return all that the writer of a run was told, in order."""
         ...
 
     def runs(self, limit: int = 50) -> list[Run]:
-        """Newest first."""
+        """Return runs, newest first."""
         ...
 
     def version(self) -> str:
-        """A text that changes with every write of any process."""
+        """Return a text that changes with every write of any process."""
         ...
 
     def catalogue(
         self, model: str, device_key: str = "", meanwhile: Callable[[FunctionalRow], object] | None = None
     ) -> Catalogue:
-        """What ranking reads of every kernel that may be shown: columns, and the vectors of this embedding model.
+        """Return what ranking reads of every kernel that may be shown.
+
+        Columns, and the vectors of this embedding model.
 
         A kernel stands with its evaluation on the device of that key, where it has one. `meanwhile` sees each
         functional problem in another thread, while the kernels are read.
@@ -109,19 +111,19 @@ class Archive(Tables, Protocol):
         ...
 
     def chosen(self, known: Catalogue, chosen: Sequence[int]) -> list[ArchivedKernel]:
-        """Whole kernels for rows of a catalogue, in this order."""
+        """Return whole kernels for rows of a catalogue, in this order."""
         ...
 
     def evaluation(self, kernel_id: str) -> tuple[FunctionalProblem, Judged]:
-        """The problem and the judgement that speak best for a kernel."""
+        """Return the problem and the judgement that speak best for a kernel."""
         ...
 
     def run_status(self, run_id: str) -> str:
-        """How a run stands; empty when there is none."""
+        """Return how a run stands; empty when there is none."""
         ...
 
     def lineage(self, kernel_id: str) -> list[Edge]:
-        """All edges above a kernel, nearest first, without cycles."""
+        """Return all edges above a kernel, nearest first, without cycles."""
         ...
 
     def retract(self, kernel_id: str, reason: str) -> None: ...
@@ -129,11 +131,11 @@ class Archive(Tables, Protocol):
     def stats(self) -> dict[str, int | float]: ...
 
     def missing_embeddings(self, model: str) -> Iterable[ArchivedKernel]:
-        """Kernels that the index lacks, or that were embedded by another model."""
+        """Return kernels that the index lacks, or that were embedded by another model."""
         ...
 
     def index_faults(self) -> list[str]:
-        """What is wrong with the index, a sentence each."""
+        """Return what is wrong with the index, a sentence each."""
         ...
 
     def catch_up(self) -> None:

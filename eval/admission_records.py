@@ -118,7 +118,10 @@ class Admission:
         return self.examination.calibration.limit_max if self.examination.calibration else None
 
     def limits(self, precision: str) -> tuple[float, float] | None:
-        """Ratios of errors, RMS and largest, for candidates of this precision class; None where fixed ones hold."""
+        """Return ratios of errors, RMS and largest, for candidates of this precision class.
+
+        None where fixed ones hold.
+        """
         calibration = self.examination.calibration
         if calibration is None:
             return None

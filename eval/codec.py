@@ -63,7 +63,10 @@ _PLAIN = frozenset({bool, int, float, str, NoneType})
 
 @functools.cache
 def _fields(kind: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Names, defaults, and which came after the first archives: where they say nothing, old texts stay as they are."""
+    """Return names, defaults, and which came after the first archives.
+
+    Where they say nothing, old texts stay as they are.
+    """
     return tuple((f.name, f.default, bool(f.metadata.get("later"))) for f in dataclasses.fields(kind))
 
 

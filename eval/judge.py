@@ -166,7 +166,7 @@ class LocalJudge:
     def _judge_while_building(
         self, fp: FunctionalProblem, triaged: Sequence[tuple[Candidate, Verdict | None]], to_build: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Judged]]:
-        """GPU: compilers run on the CPU's cores while earlier candidates are judged (on a CPU they would disturb)."""
+        """Judge on a GPU while compilers run on the CPU's cores (on a CPU they would disturb)."""
         with ThreadPoolExecutor(max_workers=threads()) as pool:
             started = perf_counter()
             running = {c: pool.submit(self._builder.build, [c]) for c in to_build}
@@ -312,12 +312,12 @@ class LocalJudge:
         self._builder.build([c for c in candidates if self._static_verdict(c) is None and kernels_of(c)])
 
     def build_ahead(self, candidate: Candidate) -> None:
-        """On a GPU's host; on a CPU, compilers would take the cores from what is being timed."""
+        """Build ahead on a GPU's host; on a CPU, compilers would take the cores from what is being timed."""
         if self.device.backend == "cuda":
             self.prepare([candidate])
 
     def examine_ahead(self, fp: FunctionalProblem) -> None:
-        """On a GPU's host, as above; the GPU is computed on only while nobody times."""
+        """Examine ahead on a GPU's host, as above; the GPU is computed on only while nobody times."""
         if self.device.backend == "cuda" and self.can_run:
             self.sessions.examine_ahead(fp)
 
@@ -369,7 +369,9 @@ def open_judge(
 
 
 def inductor_env(cache: Path) -> dict[str, str]:
-    """torch.compile keeps what it has compiled under our cache; candidates' workers do not hear of it.
+    """Return variables by which torch.compile keeps what it compiles under our cache.
+
+    Candidates' workers do not get them.
 
     Torch looks for GPUs by NVML, which leaves the warm parent fit to be forked.
     """
@@ -377,7 +379,7 @@ def inductor_env(cache: Path) -> dict[str, str]:
 
 
 def _torch_version() -> str:
-    """Torch's version without importing it."""
+    """Return Torch's version without importing it."""
     from importlib.metadata import version
 
     return version("torch")

@@ -176,7 +176,7 @@ class Candidate:
 
 @functools.lru_cache(maxsize=1024)
 def _kernel_id(backend: Backend, tier: Tier, source: str) -> str:
-    """Asked for all attempts of a run again and again."""
+    """Return an id that is asked for again and again."""
     return content_id("k", backend, tier, source)
 
 

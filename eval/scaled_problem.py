@@ -112,7 +112,7 @@ def fit(problem: Problem, *, max_bytes: int, measure: Callable[[Problem], int]) 
 
 
 def reduction(problem: Problem, smaller: Problem) -> float:
-    """By how much the product of all sizes has shrunk: an estimate of how much less there is to do."""
+    """Return by how much the product of all sizes has shrunk: an estimate of how much less there is to do."""
     new = {s.key: s.value for s in _sites(smaller.source)}
     old = {s.key: s.value for s in _sites(problem.source)}
     return math.prod(value / new.get(key, value) for key, value in old.items())
@@ -151,14 +151,17 @@ def _changes(sites: list[Site], factor: float, reaches: tuple[Reach, ...]) -> di
 
 
 def _half(value: int, reach: Reach) -> int | None:
-    """Half a size, or None when it is small already; sizes of the module must stay multiples of powers of two."""
+    """Return half a size, or None when it is small already.
+
+    Sizes of the module must stay multiples of powers of two.
+    """
     if value // 2 < SMALLEST[reach] or (reach == "all" and value % 2):
         return None
     return value // 2
 
 
 def _sites(source: str) -> list[Site]:
-    """Every integer that may shrink, with the reach at which it does."""
+    """Return every integer that may shrink, with the reach at which it does."""
     tree = ast.parse(source)
     inputs, init = _function(tree, "get_inputs"), _function(tree, "get_init_inputs")
     named = _named(source)
@@ -182,7 +185,7 @@ def _sites(source: str) -> list[Site]:
 
 
 def _agreed(sites: list[Site]) -> list[Site]:
-    """Sites with one key shrink at the widest reach that any of them has."""
+    """Let sites with one key shrink at the widest reach that any of them has."""
     widest: dict[str, Reach] = {}
     for site in sites:
         known = widest.get(site.key, site.reach)
@@ -210,7 +213,7 @@ def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
 
 
 def _named(source: str, *, least: int = 2) -> list[Site]:
-    """Integers assigned to names, at module level and in get_inputs; smaller ones than `least` are no sizes.
+    """Return integers assigned to names, at module level and in get_inputs; smaller ones than `least` are no sizes.
 
     Items of tuples are `name[0]`, `name[1]`...; `height = width = 32` is one site with the key `height=width`.
     """
@@ -267,7 +270,7 @@ def _integer(node: ast.expr) -> int | None:
 
 
 def _names_used(tree: ast.Module, function: ast.FunctionDef | None) -> set[str]:
-    """Names that a function reads, also through other module-level names."""
+    """Return names that a function reads, also through other module-level names."""
     if function is None:
         return set()
     depends = {name: _names(value) for s in tree.body for name, value in _assignments(s)}
@@ -333,7 +336,7 @@ def _literals(source: str) -> list[int]:
 
 
 def _offsets(source: str) -> list[int]:
-    """Byte offset of the start of each line."""
+    """Return byte offset of the start of each line."""
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))

@@ -88,7 +88,10 @@ def _native_tier(source: str) -> Tier:
 
 
 def _backend(source: str, suffix: str, default: Backend) -> Backend:
-    """`.cu` files and texts with `__global__` are CUDA; other C++ is for the CPU; Python runs where it is asked to."""
+    """Return `.cu` files and texts with `__global__` are CUDA; other C++ is for the CPU.
+
+    Python runs where it is asked to.
+    """
     if suffix == SUFFIXES["cuda"] or _DEVICE_CODE.search(source):
         return "cuda"
     return "cpu" if suffix in CPP_SUFFIXES else default

@@ -10,7 +10,10 @@ from rag_kernels.eval.records import Passed, Rejected, TimedOut, Verdict, Wrong,
 
 
 def codes(verdict: Verdict) -> frozenset[str]:
-    """All codes of a verdict; labels lose what follows a colon too (`label:fragile: shifted`, `label:fragile`)."""
+    """Return all codes of a verdict.
+
+    Labels lose what follows a colon too (`label:fragile: shifted`, `label:fragile`).
+    """
     name = verdict_name(verdict)
     found = {name}
     if isinstance(verdict, Wrong):

@@ -58,14 +58,14 @@ def idioms(graph: tuple[Step, ...]) -> tuple[str, ...]:
 
 
 def _functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
-    """Functions, the outer ones first: statements alone are looked at, which are few beside their expressions."""
+    """Yield functions, the outer ones first: statements alone are looked at, which are few beside their expressions."""
     while body:
         yield from (node for node in body if isinstance(node, ast.FunctionDef))
         body = [inner for node in body for part in ("body", "orelse") for inner in getattr(node, part, ())]
 
 
 def _layers(init: ast.FunctionDef | None) -> dict[str, str]:
-    """`self.conv = nn.Conv2d(...)` in a constructor: attribute -> class name."""
+    """Return `self.conv = nn.Conv2d(...)` in a constructor: attribute -> class name."""
     layers: dict[str, str] = {}
     for node in ast.walk(init) if init else ():
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
@@ -223,7 +223,10 @@ def _idiom(graph: tuple[Step, ...], number: int) -> str | None:
 
 
 def _gate(graph: tuple[Step, ...], step: Step) -> str | None:
-    """`x * sigmoid(x)`, `x * tanh(softplus(x))`, `x / (1 + |x|)`, GELU by erf or tanh, and gates of other values."""
+    """Return `x * sigmoid(x)`, `x * tanh(softplus(x))`, `x / (1 + |x|)`, GELU by erf or tanh.
+
+    And gates of other values.
+    """
     for source in step.inputs:
         others = set(step.inputs) - {source}
         if gate := _above(graph, source, {"sigmoid", "silu"}):
@@ -239,7 +242,7 @@ def _gate(graph: tuple[Step, ...], step: Step) -> str | None:
 
 
 def _normalisation(graph: tuple[Step, ...], number: int) -> str | None:
-    """RMS, layer, L1, L2 norms and softmax written out."""
+    """Return RMS, layer, L1, L2 norms and softmax written out."""
     step = graph[number]
     below = [s.op for n in step.inputs[-1:] if isinstance(n, int) for s in _ancestors(graph, n, 4)]
     ops, all_ops = set(below), {s.op for s in _ancestors(graph, number)}
@@ -257,7 +260,7 @@ def _normalisation(graph: tuple[Step, ...], number: int) -> str | None:
 
 
 def _loss(graph: tuple[Step, ...], step: Step) -> str | None:
-    """Mean of squared or absolute differences, or of a clamped margin."""
+    """Return mean of squared or absolute differences, or of a clamped margin."""
     feeder = next((source for source in step.inputs if isinstance(source, int)), None)
     if feeder is None:
         return None

@@ -87,7 +87,10 @@ def _steps(source: str) -> tuple[Step, ...]:
 
 
 def _operators(names: Sequence[str]) -> list[str]:
-    """Words for operators; `aten.layer_norm` and plain `layer_norm` are both met, hence the last part of the name."""
+    """Return words for operators.
+
+    `aten.layer_norm` and plain `layer_norm` are both met, hence the last part of the name.
+    """
     return [word for name in names if (word := operator(name.split(".")[-1]))]
 
 
@@ -117,7 +120,7 @@ def _text(
 
 
 def _flow(graph: tuple[Step, ...]) -> tuple[str, ...]:
-    """Who feeds whom: `conv2d__relu`, and the same between families, `conv__activation`."""
+    """Return who feeds whom: `conv2d__relu`, and the same between families, `conv__activation`."""
     pairs = [(graph[source].op, step.op) for step in graph for source in step.inputs if isinstance(source, int)]
     exact = [f"{a}__{b}" for a, b in pairs]
     broad = [f"{family(a)}__{family(b)}" for a, b in pairs]

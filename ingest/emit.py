@@ -163,7 +163,7 @@ class _Writer:
         return f"torch.ops.{node.op}({_joined(pairs)})"
 
     def _positional(self, node: Node, bound: dict[str, str]) -> list[tuple[str, str]]:
-        """Tensors that come first stay positional, everything else is named."""
+        """Return tensors that come first stay positional, everything else is named."""
         pairs: list[tuple[str, str]] = []
         named = False
         for argument in overload(node.op)._schema.arguments:

@@ -182,7 +182,7 @@ def _refs_of(node: Node) -> list[str]:
 
 
 def _named_values(node: Node) -> list[tuple[str, Value]]:
-    """Arguments by name, sorted, without those that equal their defaults."""
+    """Return arguments by name, sorted, without those that equal their defaults."""
     if not node.op.startswith("aten."):
         return [(str(i), v) for i, v in enumerate(node.args)]
     defaults = {a.name: a.default_value for a in overload(node.op)._schema.arguments if a.has_default_value()}

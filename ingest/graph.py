@@ -207,7 +207,7 @@ class _Walk:
             self._add(node, "getitem", (source, index), {}, wanted=self._item_name(node, source, index))
 
     def _item_name(self, node: fx.Node, source: Ref, index: int) -> str:
-        """`values`, `indices`... as the operator names its results, or `split_0`, `split_1`."""
+        """Return `values`, `indices`... as the operator names its results, or `split_0`, `split_1`."""
         op = node.args[0].target  # type: ignore[union-attr]
         returns = op._schema.returns if isinstance(op, OpOverload) else []
         own = returns[index].name if index < len(returns) else None
@@ -253,7 +253,7 @@ class _Walk:
     def _without_statistics(
         self, node: fx.Node, op: OpOverload, name: str, args: tuple[Value, ...]
     ) -> tuple[Value, ...]:
-        """Batch statistics are used in train mode: the running ones are updated, not read, so they are not passed."""
+        """Leave out running statistics in train mode: they are updated, not read, so they are not passed."""
         flag = {"batch_norm": "training", "instance_norm": "use_input_stats"}.get(name)
         names = [a.name for a in op._schema.arguments]
         if flag is None or not args[names.index(flag)]:
@@ -363,7 +363,7 @@ def _as_written(name: str, args: tuple[Value, ...], axes: int) -> tuple[str, tup
 
 
 def _canonical(name: str, variant: str) -> str:
-    """One name for operators that have several."""
+    """Return one name for operators that have several."""
     known = operator(name)
     renamed = known.alias_of and not known.keeps_name
     if name in SHIFTS:
@@ -372,7 +372,7 @@ def _canonical(name: str, variant: str) -> str:
 
 
 def _is_number(argument: ScalarArgument) -> bool:
-    """None and strings are no arguments: no kernel takes them, and the recording has followed them."""
+    """Return none and strings are no arguments: no kernel takes them, and the recording has followed them."""
     return isinstance(argument.value, bool | int | float)
 
 

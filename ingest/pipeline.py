@@ -44,8 +44,10 @@ def embed_problem(archive: Archive, problem_id: str, embedder: Embedder) -> int:
 
 
 def _embed(archive: Archive, kernels: Sequence[ArchivedKernel], embedder: Embedder) -> int:
-    """Kernels of one problem have one description, so each text is embedded once. A text that says nothing has no
-    direction, and its kernels stay out of the index."""
+    """Embed each text once, since kernels of one problem have one description.
+
+    A text that says nothing has no direction, and its kernels stay out of the index.
+    """
     texts = [describe_kernel(kernel) for kernel in kernels]
     distinct = list(dict.fromkeys(texts))
     vectors = dict(zip(distinct, embedder.embed(distinct), strict=True)) if distinct else {}

@@ -32,7 +32,7 @@ def at_other_sizes(fp: FunctionalProblem, sizes: Sizes, workers: Workers) -> Fun
 
 
 def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
-    """Scaled down by as much as it is too large; where that does not do, by trying sizes, which takes longer."""
+    """Scale it down by as much as it is too large; where that does not do, by trying sizes, which takes longer."""
     problem = unfolded(fp.problem)
     guess = scaled(problem, SMALL_BYTES / footprint(fp) / 2)
     if guess is not None:

@@ -125,7 +125,7 @@ def squash(name: str) -> str:
 
 @cache
 def _tables() -> tuple[dict[str, str], dict[str, str]]:
-    """Squashed spelling -> operator, and operator -> family."""
+    """Return squashed spelling -> operator, and operator -> family."""
     family_of = {op: family for family, ops in FAMILIES.items() for op in ops.split()}
     spellings = {squash(op): op for op in family_of}
     for op, others in SPELLINGS.items():

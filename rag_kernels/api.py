@@ -87,7 +87,7 @@ def evaluate(
 
 
 def functionalize(problem: str | Path, *, backward: bool = False) -> FunctionalProblem:
-    """The problem as a parameterized call, checked against the module, with its features."""
+    """Return the problem as a parameterized call, checked against the module, with its features."""
     loaded = _load(problem, backward=backward)
     with Workers() as workers:
         return functionalize_problem(loaded, workers=workers)
@@ -98,7 +98,7 @@ def _load(problem: str | Path, *, backward: bool) -> Problem:
 
 
 def _place(archive: Archive | str | Path | None) -> tuple[str, Archive | None]:
-    """An archive that is named, and one that is open."""
+    """Return an archive that is named, and one that is open."""
     if archive is None or isinstance(archive, str | Path):
         return str(archive or ""), None
     return "", archive

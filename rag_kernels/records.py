@@ -157,7 +157,7 @@ class StreamingWriter(Writer, Protocol):
         ...
 
     def gained(self, brief: Brief) -> Gained:
-        """What has come of this brief beside drafts."""
+        """Return what has come of this brief beside drafts."""
         ...
 
     def go_on(self, past: Past) -> None:

@@ -57,7 +57,7 @@ class ScriptedWriter:
         self._left = [Scripted(source=s) if isinstance(s, str) else s for s in script]
 
     def propose(self, brief: Brief) -> list[Draft]:
-        """The next drafts. A recorded reply without code is passed over, as the LLM writer does."""
+        """Return the next drafts. A recorded reply without code is passed over, as the LLM writer does."""
         drafts: list[Draft] = []
         while self._left and len(drafts) < brief.width:
             scripted = self._left.pop(0)

@@ -126,15 +126,17 @@ class Bench:
 
 @contextmanager
 def hand_in(judge: Judge) -> Iterator[Bench]:
-    """The bench of a judge that was handed in; nothing is known of its device but what the judge says."""
+    """Open the bench of a judge that was handed in; nothing is known of its device but what the judge says."""
     with Workers() as workers:
         yield Bench(judge, workers, True, room_bytes(judge.device.backend), lambda: ())
 
 
 @contextmanager
 def open_bench(options: Options, backend: Backend | None = None, *, counters: bool) -> Iterator[Bench]:
-    """The judge that the options ask for; with `counters` it tells what holds a kernel back. `backend` overrides
-    their device."""
+    """Open the judge that the options ask for; with `counters` it tells what holds a kernel back.
+
+    `backend` overrides their device.
+    """
     limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=counters)
     if options.cluster:
         chosen = backend or (None if options.device == "auto" else options.device)
@@ -152,7 +154,7 @@ def open_bench(options: Options, backend: Backend | None = None, *, counters: bo
 
 @contextmanager
 def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampler]:
-    """What writing candidates takes, without a judge. `target` describes a device that is not here."""
+    """Open what writing candidates takes, without a judge. `target` describes a device that is not here."""
     archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
     stock(archive, embedder)
     with Workers() as workers:
@@ -175,7 +177,7 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
 
 
 def device_for(options: Options, target: Path | None, workers: Workers) -> Device:
-    """The device that `target` describes, or the one here."""
+    """Return the device that `target` describes, or the one here."""
     backend = target_backend(options)
     if target is None:
         if backend == "cuda" and gpu_name() is None:
@@ -195,7 +197,9 @@ def device_for(options: Options, target: Path | None, workers: Workers) -> Devic
 
 @contextmanager
 def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callable[[Options], Session]]]:
-    """The archive to retrieve from, as it is now, and sessions over it for options that differ in their retrieval.
+    """Open the archive to retrieve from, as it is now.
+
+    And sessions over it for options that differ in their retrieval.
 
     What they judge goes into the archive `results`; none of them sees what another wrote.
     """
@@ -232,8 +236,10 @@ def open_writer(
     embed: Embed | None = None,
     model: Completer | None = None,
 ) -> Writer:
-    """The LLM writer when models are named, else the offline writer. `facts` of the device are for prompts; `model`
-    stands in for all models."""
+    """Return the LLM writer when models are named, else the offline writer.
+
+    `facts` of the device are for prompts; `model` stands in for all models.
+    """
     if not options.models:
         log.info("No model is configured: the offline writer works (--model or RAG_KERNELS_MODEL names an LLM).")
         return OfflineWriter()
@@ -258,14 +264,14 @@ def open_writer(
 
 
 def target_backend(options: Options) -> Backend:
-    """The device that the options ask for; `auto` is CUDA where there is a GPU."""
+    """Return the device that the options ask for; `auto` is CUDA where there is a GPU."""
     if options.device == "auto":
         return "cuda" if gpu_name() else "cpu"
     return options.device
 
 
 def possible_backends(options: Options) -> tuple[Backend, ...]:
-    """The backends that kernels may be for; what a cluster runs is not known beforehand."""
+    """Return the backends that kernels may be for; what a cluster runs is not known beforehand."""
     if options.device == "auto" and options.cluster:
         return ("cpu", "cuda")
     return (target_backend(options),)

@@ -155,7 +155,7 @@ def timings(evaluations: list[Evaluation]) -> None:
 
 
 def _figures(m: Measurement) -> None:
-    """The same as numbers."""
+    """Show the same as numbers."""
 
     def row(name: str, us: float, over: Ratio | None) -> dict[str, str]:
         between = f"{show.significant(over.low)} to {show.significant(over.high)}" if over else show.DASH

@@ -44,7 +44,7 @@ Recipe = tuple[Splice, ...]
 
 
 def rows_of(spec: TensorSpec) -> tuple[int, int]:
-    """Rows and bytes a row: the first dimension where there is one to rotate, single elements otherwise."""
+    """Return rows and bytes a row: the first dimension where there is one to rotate, single elements otherwise."""
     items = math.prod(spec.shape)
     rows = spec.shape[0] if spec.shape and spec.shape[0] > 1 else items
     return rows, (items // rows if rows else 0) * ITEM_BYTES[spec.dtype]
@@ -68,7 +68,7 @@ def whole_draw(recipe: Recipe) -> int | None:
 def random_recipe(
     specs: Sequence[TensorSpec], movable: Sequence[bool], draws: Sequence[int], rng: random.Random
 ) -> Recipe:
-    """A secret recipe for one call, of these draws.
+    """Return a secret recipe for one call, of these draws.
 
     Tensors that may not be moved (structured inputs, parameters) keep their order.
     """
@@ -123,7 +123,10 @@ def compose(target: Any, draws: Sequence[Any], part: Splice, spec: TensorSpec) -
 
 
 def copies(target: Any, draws: Sequence[Any], part: Splice, spec: TensorSpec) -> list[list[tuple[Any, Any]]]:
-    """The same as steps, one after the other, of (place, what is copied there), in any order: whole, rows, columns."""
+    """Return the same as steps, one after the other, of (place, what is copied there), in any order.
+
+    Whole, rows, columns.
+    """
     rows, _ = rows_of(spec)
     if len(target) == 0 or rows == 0:
         return []

@@ -61,7 +61,7 @@ def tensor_bytes(spec: TensorSpec) -> int:
 
 
 def layout(specs: Sequence[TensorSpec], *, tight: bool = False) -> tuple[list[int], int]:
-    """Offsets of each tensor and the total size in bytes; `tight` puts each at the end of its pages."""
+    """Return offsets of each tensor and the total size in bytes; `tight` puts each at the end of its pages."""
     offsets, end = [], 0
     for spec in specs:
         pages = _paged(spec)
@@ -110,7 +110,7 @@ class Arena:
 def attach(
     fd: int, form: ArenaLayout, *, writable: bool, guarded: bool = False, lazily: bool = False
 ) -> list[torch.Tensor]:
-    """In a worker: torch views over the arena, in order. Writing to a read-only one is a segmentation fault.
+    """Return torch views over the arena, in order, in a worker. Writing to a read-only one is a segmentation fault.
 
     `guarded` maps each tensor between two pages that nobody may touch; `lazily` takes no memory until it is used.
     """

@@ -18,7 +18,7 @@ INTEGER, REAL, TRUTH, READ, WRITTEN, REPEATED, CALL = range(7)  # tags: of numbe
 
 
 def call(name: str) -> bytes:
-    """Begins a call of this function."""
+    """Begin a call of this function."""
     return struct.pack("<qq", CALL, len(name)) + name.encode()
 
 

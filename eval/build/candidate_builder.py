@@ -29,7 +29,7 @@ class Builder:
         self._tool_workers: Workers | None = None
 
     def build(self, candidates: Sequence[Candidate]) -> dict[Candidate, Library | BuildError]:
-        """Everything in one ninja graph; the device parts of split CUDA sources by NVRTC meanwhile."""
+        """Build everything in one ninja graph, and the device parts of split CUDA sources by NVRTC meanwhile."""
         split = {c for c in candidates if c.backend == "cuda" and is_split(kernels_of(c)) and not self._thorough}
         cubins = {c: self._device_part(c) for c in split} if self._can_run else {}
         split = {c for c, cubin in cubins.items() if cubin is not None}
@@ -53,7 +53,7 @@ class Builder:
         return build_device(kernels_of(candidate), arch=arch, workers=workers, cache=self._cache)
 
     def whole(self, candidate: Candidate) -> Library | None:
-        """By one compiler, as a published result is; None where nothing is to be built."""
+        """Build by one compiler, as a published result is; None where nothing is to be built."""
         source = kernels_of(candidate)
         built = build([(source, candidate.backend)], tools=self._tools, cache=self._cache)[0] if source else None
         return Library(built.library) if isinstance(built, Built) else None

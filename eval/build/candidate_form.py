@@ -97,7 +97,7 @@ def kernels_text(source: str) -> str:
 
 
 def called_kernels(source: str) -> list[str]:
-    """Names of the functions of its KERNELS that a composed source calls."""
+    """Return names of the functions of its KERNELS that a composed source calls."""
     calls = [n.func for n in ast.walk(_parse(source)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     return sorted({f.attr for f in calls if isinstance(f.value, ast.Name) and f.value.id == "kernels"})
 

@@ -124,7 +124,10 @@ class Toolchain:
         return f"{nvcc} {at_once}-Xcompiler -fPIC $in -shared -O3 {linked} -o $out"
 
     def cpu_flags(self, flavour: Flavour) -> str:
-        """Flags of a C++ kernel. None changes a value: no errno, no traps, vectors as wide as the CPU has them."""
+        """Return flags of a C++ kernel.
+
+        None changes a value: no errno, no traps, vectors as wide as the CPU has them.
+        """
         wide = " -mprefer-vector-width=512" if self.avx512 else ""
         return f"-march={self.isa}{wide} {CPU_FLAGS[flavour]} -fPIC -fno-math-errno -fno-trapping-math"
 
@@ -211,8 +214,10 @@ def _done(folder: Path) -> bool:
 
 
 def header_options(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
-    """What every C++ edge of a flavour takes, compiled once per compiler: common headers (with g++ only) halve a build,
-    and programs under ThreadSanitizer have their OpenMP runtime."""
+    """Return what every C++ edge of a flavour takes, compiled once per compiler.
+
+    Common headers (with g++ only) halve a build, and programs under ThreadSanitizer have their OpenMP runtime.
+    """
     parts = []
     if flavour in CPU_FLAGS and "clang" not in tools.version:
         flags = f"-std=c++17 {tools.cpu_flags(flavour)} -I{INCLUDE} -I{tvm_ffi_root()}/include -x c++-header"
@@ -226,7 +231,7 @@ def header_options(flavour: Flavour, tools: Toolchain, cache: Path) -> str:
 
 
 def header_folder(cache: Path) -> Path:
-    """Resolved: a link would hang in the compilers' box, where its target is not."""
+    """Return it resolved: a link would hang in the compilers' box, where its target is not."""
     return (cache / "headers").resolve()
 
 
@@ -246,7 +251,7 @@ def made_once(name: str, text: str, result: str, flags: str, tools: Toolchain, c
 
 
 def _run_ninja(missing: dict[Path, tuple[str, Flavour]], tools: Toolchain, cache: Path) -> None:
-    """One graph for all; each edge writes its own log and renames its result into place."""
+    """Run one graph for all; each edge writes its own log and renames its result into place."""
     backends = {backend for _, backend in missing.values()}
     prepared = {backend: header_options(backend, tools, cache) for backend in backends}
     with tempfile.TemporaryDirectory(prefix="rag-kernels-build-") as scratch:
@@ -302,7 +307,7 @@ def _rule(backend: Flavour, tools: Toolchain, prepared: str) -> str:
 
 
 def limit_s(source: str) -> int:
-    """Seconds that its compiler may take: a deep network is one source of up to two megabytes."""
+    """Return seconds that its compiler may take: a deep network is one source of up to two megabytes."""
     return COMPILE_LIMIT_S + len(source) // CHARS_A_SECOND
 
 
@@ -329,7 +334,7 @@ def _keep(folder: Path, library: Path) -> None:
 
 
 def _clean(log: str) -> str:
-    """Scratch paths say nothing to a reader, and would make equal logs differ."""
+    """Remove scratch paths, which say nothing to a reader and would make equal logs differ."""
     return re.sub(r"\S*/rag-kernels-build-[^/\s]*/", "", log)
 
 

@@ -63,7 +63,7 @@ def build_device(source: str, *, arch: str, workers: Workers, cache: Path) -> Pa
 
 
 def compile_device(payload: dict[str, Any]) -> dict[str, Any]:
-    """In a worker: NVRTC on the device part, for one architecture."""
+    """Run NVRTC on the device part for one architecture, in a worker."""
     library = _library()
     if library is None:
         return {"found": False, "cubin": "", "log": ""}
@@ -87,7 +87,7 @@ def _text(library: Any, size_of: str, get: str, program: ctypes.c_void_p) -> byt
 
 
 def _library() -> Any:
-    """NVRTC as the system, the CUDA toolkit or a Python package has it."""
+    """Return NVRTC as the system, the CUDA toolkit or a Python package has it."""
     folders = [Path(p) / "nvidia" for p in sys.path] + [Path("/usr/local/cuda/lib64")]
     found = [str(f) for folder in folders if folder.is_dir() for f in sorted(folder.rglob("libnvrtc.so.*"))]
     for name in [*found, "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]:
@@ -120,7 +120,7 @@ class SplitKernels:
 
 
 def _dynamic_shared(driver: Any, function: ctypes.c_void_p) -> int:
-    """Bytes of dynamic shared memory that a block of this function may have."""
+    """Return bytes of dynamic shared memory that a block of this function may have."""
     used, most = ctypes.c_int(), ctypes.c_int()
     driver.cuFuncGetAttribute(ctypes.byref(used), 1, function)
     driver.cuDeviceGetAttribute(ctypes.byref(most), 97, 0)  # opt-in limit of a block

@@ -17,7 +17,10 @@ ONE = threading.Lock()  # a module may build several in threads, and the environ
 
 
 def lighten() -> None:
-    """From now on, in this process. It is done around ninja, so it works wherever a candidate builds from."""
+    """Make extensions light from now on, in this process.
+
+    It is done around ninja, so it works wherever a candidate builds from.
+    """
     from torch.utils import cpp_extension
 
     ninja = cpp_extension._run_ninja_build

@@ -11,7 +11,10 @@ import torch
 
 
 def make(variant: str, model: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """The module as a variant (`compile`, `autotune`, `graph`), called as the module is; a graph reads `inputs`."""
+    """Return the module as a variant (`compile`, `autotune`, `graph`), called as the module is.
+
+    A graph reads `inputs`.
+    """
     if variant == "graph":
         return _graph(model, inputs)
     _keep_headers()

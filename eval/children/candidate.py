@@ -71,7 +71,7 @@ MOST_RECORDED = 64 << 20  # bytes of calls
 
 
 def serve_cuda(channel: Channel) -> None:
-    """As `serve`, with the GPU's context, and what its own work needs of torch's libraries, made before there is a
+    """Serve as `serve`, with the GPU's context and what its own work needs of torch's libraries, made before there is a
     candidate; if that fails, it is tried again with it."""
     with suppress(Exception):
         dirty_shared_memory()
@@ -83,7 +83,7 @@ def serve_cuda(channel: Channel) -> None:
 
 
 def serve_cuda_module(channel: Channel) -> None:
-    """The same with the profiler set up, which takes seconds: what a module runs is told by its help."""
+    """Serve with the profiler set up too, which takes seconds: what a module runs is told by its help."""
     from rag_kernels.eval.children.profiling import profile
 
     with suppress(Exception):
@@ -231,13 +231,13 @@ class Loaded:
         self.bound.append(bound)
 
     def hold(self, at: int) -> None:
-        """GPU only: keep the whole draw that lies in the shared memory now."""
+        """Keep the whole draw that lies in the shared memory now (GPU only)."""
         bound = self.bound[at]
         bound.draws.append(bound.exchange.offered())
         torch.cuda.synchronize()
 
     def join(self, at: int, size_bytes: int, fd: int) -> None:
-        """GPU only: the reference worker is another one, with other memory and other draws."""
+        """Join another reference worker, with other memory and other draws (GPU only)."""
         exchange, draws = self.bound[at].exchange, self.bound[at].draws
         exchange.join(fd, size_bytes)
         draws.clear()
@@ -246,7 +246,7 @@ class Loaded:
                 bound.outputs = exchange.handed()
 
     def compose(self, at: Sequence[int], recipes: Sequence[Recipe], poisons: Sequence[int], *, cold: bool) -> None:
-        """GPU only: compose the content of the next calls on the device, poison the outputs, empty the caches."""
+        """Compose the content of the next calls on the device, poison the outputs, empty the caches (GPU only)."""
         places = [self.bound[place] for place in at]
         pairs = zip(places, recipes, strict=True)
         compose_all(job for bound, recipe in pairs for job in bound.jobs(recipe))
@@ -261,7 +261,7 @@ class Loaded:
         torch.cuda.synchronize()
 
     def ready(self, at: Sequence[int]) -> None:
-        """Before calls, outside the clock: no result of an earlier call is held."""
+        """Let go of results of earlier calls, before calls and outside the clock."""
         for place in at:
             bound = self.bound[place]
             bound.fresh()
@@ -271,7 +271,7 @@ class Loaded:
             set_clock()
 
     def call(self, at: int) -> None:
-        """The timed call."""
+        """Make the timed call."""
         self.runs[at]()
         if not self.on_cpu:
             torch.cuda.synchronize()
@@ -305,11 +305,14 @@ class Loaded:
             ctypes.CDLL("libgomp.so.1").omp_set_num_threads(count)
 
     def mute(self, muted: bool) -> None:
-        """Composed tier: let the own kernels do nothing, to see whether the result needs them."""
+        """Let the own kernels of a composed source do nothing, to see whether the result needs them."""
         self.code.kernels._muted = muted  # type: ignore[attr-defined]
 
     def record(self, at: int) -> Recorded:
-        """Composed tier: what its kernels are called with in one call, as a checked program reads it; or why not."""
+        """Return what kernels of a composed source are called with in one call, as a checked program reads it.
+
+        Or why not.
+        """
         recorder = Recorder()
         self.code.kernels._recorder = recorder  # type: ignore[attr-defined]
         try:
@@ -319,7 +322,10 @@ class Loaded:
         return Recorded(base64.b64encode(b"".join(recorder.parts)).decode(), recorder.left_out)
 
     def profile(self, at: int) -> Profile:
-        """One call under torch's profiler: microseconds by kernel (GPU) or operator (CPU), and native code loaded."""
+        """Return one call under torch's profiler.
+
+        Microseconds by kernel (GPU) or operator (CPU), and native code loaded.
+        """
         from rag_kernels.eval.children.profiling import loaded_libraries, profile
 
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
@@ -360,7 +366,7 @@ def _nothing() -> None:
 
 
 def _flags() -> dict[str, Any]:
-    """Switches of torch that change how library operators compute."""
+    """Return switches of torch that change how library operators compute."""
     backends = torch.backends
     switches: dict[str, Callable[[], Any]] = {
         "matmul precision": torch.get_float32_matmul_precision,
@@ -376,7 +382,7 @@ def _flags() -> dict[str, Any]:
 
 
 def _state(read: Callable[[], Any]) -> Any:
-    """torch refuses to read its older switches once a newer one contradicts them."""
+    """Return a switch; torch refuses to read its older ones once a newer one contradicts them."""
     try:
         return read()
     except RuntimeError:
@@ -388,7 +394,7 @@ def _form(tensor: torch.Tensor, device: str) -> tuple[tuple[int, ...], str, str]
 
 
 def _arithmetic_is_ieee() -> bool:
-    """False if the candidate left this thread rounding in another direction or flushing subnormals."""
+    """Return False if the candidate left this thread rounding in another direction or flushing subnormals."""
     tiny, half_ulp = 5e-324, 2.0**-53
     one = float(len("1"))  # not a constant that the compiler folds
     return tiny * one > 0.0 and one + half_ulp == 1.0 and one - half_ulp / 2 == 1.0 and -one - half_ulp == -1.0

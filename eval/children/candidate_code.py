@@ -110,7 +110,9 @@ class ModuleCode:
         return model
 
     def _may_be_shared(self, model: torch.nn.Module, held: Sequence[Held], inputs: list[Any]) -> bool:
-        """Whether the calls of a burst may use one module, as eager's do: 64 take a tenth longer where calls are short.
+        """Return whether the calls of a burst may use one module, as eager's do.
+
+        64 take a tenth longer where calls are short.
 
         It may have no state, and the results of each call must be tensors of their own.
         """
@@ -173,7 +175,7 @@ class PybindCode:
 
 
 def keeping(buffers: Buffers, run: Callable[[], Any]) -> Callable[[], Any]:
-    """For code that returns its results: keep them for the judge to pull."""
+    """Keep what code returns as its results, for the judge to pull."""
 
     def call() -> None:
         returned = run()
@@ -183,7 +185,7 @@ def keeping(buffers: Buffers, run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def leaves(returned: Any) -> list[Any]:
-    """Results in order, of tuples, lists and dicts. Inside the clock: a list could be filled later."""
+    """Return results in order, of tuples, lists and dicts. Inside the clock: a list could be filled later."""
     if isinstance(returned, tuple):
         return [leaf for part in tuple.__iter__(returned) for leaf in leaves(part)]
     if type(returned) is list:
@@ -194,7 +196,7 @@ def leaves(returned: Any) -> list[Any]:
 
 
 def _arguments(buffers: Buffers, binding: Binding) -> list[Any]:
-    """Tensors and scalars in the order of the functional call."""
+    """Return tensors and scalars in the order of the functional call."""
     return _values(buffers, binding.arguments)
 
 

@@ -49,7 +49,10 @@ def cheats_for(dtype: torch.dtype) -> dict[str, Callable[[], Perturbed]]:
 
 
 def calibrate(cases: Sequence[Case], generator: torch.Generator, out_of_time: Callable[[], bool]) -> Calibration | None:
-    """Noise is the worst over runs and cases; a cheat counts where it shows best, since every case is checked."""
+    """Calibrate: noise is the worst over runs and cases.
+
+    A cheat counts where it shows best, since every case is checked.
+    """
     cases = [c for c in cases if any(bool(t.any()) for t in c.oracle if t.is_floating_point())]  # zeros have no scale
     dtypes = {t.dtype for case in cases for t in case.reference if t.is_floating_point()}
     if not dtypes or not dtypes <= {torch.float32, torch.float64}:

@@ -37,7 +37,7 @@ Values = dict[str, torch.Tensor]
 
 
 def examine(payload: dict[str, Any]) -> Examination:
-    """Everything about one problem. `payload`: problem, device, threads, seed, budget_s, turns."""
+    """Return everything about one problem. `payload`: problem, device, threads, seed, budget_s, turns."""
     torch.set_num_threads(payload["threads"])
     strict_precision()
     units, locks = payload["lock"]
@@ -89,13 +89,13 @@ class LoadedCandidate:
         return torch.randn(own.shape, generator=self.generator, device=self.device).to(own.dtype)
 
     def held(self) -> Values:
-        """Parameters (zero biases and unit scales moved, others rotated) and buffers."""
+        """Return parameters (zero biases and unit scales moved, others rotated) and buffers."""
         roles = {a.name: a.role for a in self.fp.tensors}
         moved = {n: vary(v, self.generator) if roles[n] == "parameter" else v for n, v in self.initial.items()}
         return {name: value.clone() for name, value in moved.items()}
 
     def redrawn(self, argument: TensorArgument, old: torch.Tensor, others: Values) -> torch.Tensor | None:
-        """Another value for one argument; None where no other can be made."""
+        """Return another value for one argument; None where no other can be made."""
         if argument.role == "input":
             new = others[argument.name]
             if not torch.equal(new, old):
@@ -133,7 +133,7 @@ class Examiner:
         self.oracle_kind = "fp64"
 
     def out_of_time(self) -> bool:
-        """Asked between steps, so that it is also where others may time."""
+        """Return whether time is up. Asked between steps, so that it is also where others may time."""
         if self.subject.device.type != "cpu":
             torch.cuda.synchronize()
         before = time.monotonic()
@@ -198,7 +198,7 @@ class Examiner:
         return reference
 
     def _sample(self, kind: str, values: Values, others: Values) -> Sample:
-        """Right answers for these values, and how to run on the same parameters with other inputs."""
+        """Return right answers for these values, and how to run on the same parameters with other inputs."""
         run = self.subject.run
         reference = run(values)
         inputs = frozenset(a.name for a in self.subject.fp.tensors if a.role == "input")
@@ -268,7 +268,10 @@ class Examiner:
 
 
 def _half(value: torch.Tensor) -> torch.Tensor | None:
-    """The value with the second half of its last dimension zeroed, which is what a sampled reduction would see."""
+    """Return the value with the second half of its last dimension zeroed.
+
+    Which is what a sampled reduction would see.
+    """
     if not value.is_floating_point() or value.dim() == 0 or value.shape[-1] < 2 or not bool(value.any()):
         return None
     less = value.clone()

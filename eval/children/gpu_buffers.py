@@ -38,7 +38,7 @@ class Banded:
 
 
 def compose_all(jobs: Iterable[Job]) -> None:
-    """`buffers.call_content.compose` of many tensors.
+    """Compose many tensors, as `buffers.call_content.compose` does one.
 
     Small copies go together: asking for one takes longer than making it.
     """
@@ -67,7 +67,10 @@ def dirty_shared_memory() -> None:
 
 
 def answers(device: torch.device) -> bool:
-    """Whether work can go on here: after an assertion or a bad access on a GPU nothing more works in the process."""
+    """Return whether work can go on here.
+
+    After an assertion or a bad access on a GPU nothing more works in the process.
+    """
     try:
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -84,7 +87,7 @@ def ran_out_of_memory(error: BaseException | None) -> bool:
 
 
 def digest(tensors: Sequence[Any]) -> str:
-    """As `eval.buffers.output_snapshot.digest` makes it of the bytes, where the tensors are."""
+    """Return what `eval.buffers.output_snapshot.digest` makes of the bytes, made where the tensors are."""
     made = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.numel():

@@ -58,7 +58,7 @@ class _Clock:
         torch.cuda.synchronize()
 
     def set(self) -> None:
-        """By the try that took the host the least time."""
+        """Set the delay by the try that took the host the least time."""
         torch.cuda.synchronize()
         tries = []
         for _ in range(TRIES):

@@ -72,7 +72,7 @@ class KeptOutputs:
         return self._count, digest(self._outputs[self._count])
 
     def clear(self) -> None:
-        """For the next candidate. Numbers do not come again."""
+        """Clear it for the next candidate. Numbers do not come again."""
         self._outputs.clear()
         self._kept.clear()
 

@@ -51,7 +51,10 @@ class _Bytes:
 
 
 def create(size: int) -> tuple[int, torch.Tensor]:
-    """At least so many bytes on this process's GPU: a descriptor, which is the caller's to close, and the tensor."""
+    """Create at least so many bytes on this process's GPU.
+
+    A descriptor, which is the caller's to close, and the tensor.
+    """
     cuda = _driver()
     properties = _Properties(PINNED, FILE_DESCRIPTOR, _Location(ON_DEVICE, torch.cuda.current_device()))
     whole, handle, fd = ctypes.c_size_t(), ctypes.c_uint64(), ctypes.c_int()
@@ -77,20 +80,23 @@ def opened(fd: int, size: int) -> torch.Tensor:
 
 
 def shared(size: int) -> int:
-    """Within one process give memory away and open it again: how many bytes. NotShared where the driver refuses."""
+    """Give memory away and open it again within one process, and return how many bytes.
+
+    NotShared where the driver refuses.
+    """
     fd, memory = create(size)
     return len(opened(fd, len(memory)))
 
 
 def views(raw: torch.Tensor, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-    """Tensors that lie one after the other in flat bytes, where `eval.buffers.shared_arena.layout` has them."""
+    """Return tensors that lie one after the other in flat bytes, where `eval.buffers.shared_arena.layout` has them."""
     offsets, _ = layout(specs)
     parts = [raw[start : start + tensor_bytes(spec)] for spec, start in zip(specs, offsets, strict=True)]
     return [p.view(getattr(torch, s.dtype)).reshape(s.shape) for p, s in zip(parts, specs, strict=True)]
 
 
 def _mapped(cuda: Callable[..., None], handle: ctypes.c_uint64, size: int) -> torch.Tensor:
-    """Stays mapped for the life of the process."""
+    """Map it for the life of the process."""
     address, none = ctypes.c_uint64(), ctypes.c_uint64(0)
     access = _Access(_Location(ON_DEVICE, torch.cuda.current_device()), READ_AND_WRITE)
     length = ctypes.c_size_t(size)
@@ -102,7 +108,7 @@ def _mapped(cuda: Callable[..., None], handle: ctypes.c_uint64, size: int) -> to
 
 
 def _driver() -> Callable[..., None]:
-    """Calls a function of the CUDA driver by name; torch's context, which it needs, is made if there is none."""
+    """Call a function of the CUDA driver by name; torch's context, which it needs, is made if there is none."""
     torch.cuda.synchronize()
     library = ctypes.CDLL("libcuda.so.1")
 

@@ -33,7 +33,10 @@ class Sample:
 
 
 def tried_null_kernels(samples: Sequence[Sample], out_of_time: Callable[[], bool]) -> tuple[NullKernel, ...]:
-    """A row for each null kernel that can be made for this problem, the first sample being the problem as given."""
+    """Return a row for each null kernel that can be made for this problem.
+
+    The first sample being the problem as given.
+    """
     rows = []
     for name, make in null_kernels(samples[0]):
         if name in samples[0].others and name != "previous output" and out_of_time():

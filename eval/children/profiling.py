@@ -17,7 +17,7 @@ from rag_kernels.eval.kernel_names import OWN
 
 
 def loaded_libraries() -> set[str]:
-    """Shared libraries in this process that come neither with Python and its packages nor with the system."""
+    """Return shared libraries in this process that come neither with Python and its packages nor with the system."""
     with open("/proc/self/maps") as f:
         paths = {line.split(None, 5)[5].strip() for line in f if ".so" in line}
     brought = (sys.prefix, sys.base_prefix, "/usr/", "/lib", *(p for p in sys.path if p.endswith("-packages")))

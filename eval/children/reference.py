@@ -82,7 +82,7 @@ from rag_kernels.eval.records import FunctionalProblem, TensorArgument
 
 
 def serve_cuda(channel: Channel) -> None:
-    """As `serve`, with the GPU's context and its library of products made before there is a problem.
+    """Serve as `serve`, with the GPU's context and its library of products made before there is a problem.
 
     If that fails (a GPU may be full now), it is tried again when there is one, whose answer then says why.
     """
@@ -274,24 +274,24 @@ class Reference:
         return Drawn(tuple(kind == "own" and is_structured(t) for t in target))
 
     def bring(self, draw: int, layout: ArenaLayout, fd: int) -> None:
-        """GPU only: write a draw into an arena."""
+        """Write a draw into an arena (GPU only)."""
         for place, mine in zip(attach(fd, layout, writable=True), self.draws[draw], strict=True):
             place.reshape(-1).view(torch.uint8).copy_(mine)
 
     def share(self) -> tuple[Exchanged, list[int]]:
-        """GPU only: the memory for a new candidate, empty; with its descriptor the first time."""
+        """Return the memory for a new candidate, empty, with its descriptor the first time (GPU only)."""
         self.kept_outputs.clear()
         size, made = self.exchange.open()
         self._synchronize()
         return Exchanged(size), made
 
     def offer(self, draw: int) -> None:
-        """GPU only: let the candidate's worker copy a draw."""
+        """Let the candidate's worker copy a draw (GPU only)."""
         self.exchange.offer(self.draws[draw])
         self._synchronize()
 
     def take(self, *, keep: bool) -> TookOutputs:
-        """GPU only: copy the outputs that the candidate's worker has handed over, and take their fingerprint."""
+        """Copy the outputs that the candidate's worker has handed over, and take their fingerprint (GPU only)."""
         number, image = self.kept_outputs.put(self.exchange.handed(), keep=keep)
         return TookOutputs(number, image)
 
@@ -304,7 +304,7 @@ class Reference:
         self.call(variant, 1, 0.0)
 
     def ready(self, *, cold: bool, calls: int) -> None:
-        """Before a call, or a burst of calls that each have inputs of their own, as a candidate's have."""
+        """Make ready for a call, or a burst of calls that each have inputs of their own, as a candidate's have."""
         self._restore()
         self.kept.clear()
         while len(self.copies) < calls - 1:
@@ -400,7 +400,7 @@ class Reference:
         return Answer(results, results, "own dtype")
 
     def _own(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Results that no later call changes: copies of those that are part of the content or of the module."""
+        """Return results that no later call changes: copies of those that are part of the content or of the module."""
         written = [self.leaves[int(leaf)] for leaf in self.fp.written]
         held = [
             *self.on_device,
@@ -413,7 +413,7 @@ class Reference:
         return [t.clone() if t.untyped_storage().data_ptr() in storages else t for t in results]
 
     def _noise(self, answer: Answer, *, moved: bool = False) -> list[torch.Tensor | None]:
-        """Largest error of a few runs with amplified rounding, element by element; None for exact outputs.
+        """Return largest error of a few runs with amplified rounding, element by element; None for exact outputs.
 
         With inputs that are `moved` by a rounding, too: where a row is constant, or far from zero, PyTorch may be
         exact by luck, and nobody owes more than the answer to inputs that are as good.
@@ -475,7 +475,7 @@ def _require_form(results: Sequence[torch.Tensor], traced: Sequence[torch.Tensor
 
 
 def _plain(value: Any) -> Any:
-    """JSON form of constructor inputs; anything else becomes a description that no constructor accepts."""
+    """Return JSON form of constructor inputs; anything else becomes a description that no constructor accepts."""
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value if isinstance(value, bool | int | float | str | None) else {"unsupported": type(value).__name__}

@@ -83,7 +83,7 @@ def _call(candidate: Candidate, session: ProblemSession) -> str:
 
 
 def run(payload: dict[str, Any]) -> dict[str, Any]:
-    """In a candidate's worker: build and run the program under its tools."""
+    """Build and run the program under its tools, in a candidate's worker."""
     files = [str(Path(f"call{i}.json").resolve()) for i in range(len(payload["calls"]))]
     for file, call in zip(files, payload["calls"], strict=True):
         Path(file).write_text(call)
@@ -95,7 +95,10 @@ def run(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_cpu(files: Sequence[str]) -> list[dict[str, Any]]:
-    """Built by compilers that add the checks. Undefined behaviour does not end the program: it may be the library's."""
+    """Build with compilers that add the checks.
+
+    Undefined behaviour does not end the program: it may be the library's.
+    """
     compiler = shutil.which(os.environ.get("CXX", "g++")) or "g++"
     runtime = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
     if not Path(runtime).is_file():
@@ -119,7 +122,7 @@ def _on_cpu(files: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _on_gpu(source: str, files: Sequence[str]) -> list[dict[str, Any]]:
-    """Built by a run without a tool; then all tools side by side, apart: a module may write where it is."""
+    """Build by a run without a tool; then all tools side by side, apart: a module may write where it is."""
     tool = compute_sanitizer()
     if tool is None:
         return [_report(left_out="compute-sanitizer does not work here")] * len(files)
@@ -158,7 +161,10 @@ def _plain(files: Sequence[str], environment: dict[str, str]) -> tuple[int | Non
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
-    """Extensions are built in the scratch folder, and our package is found there: its own folder may be hidden."""
+    """Return variables by which extensions are built in the scratch folder and our package is found.
+
+    Its own may be hidden.
+    """
     own = {"TORCH_EXTENSIONS_DIR": str(Path("extensions").resolve()), "PYTHONPATH": str(Path.cwd())}
     return dict(os.environ) | own | more
 
@@ -166,7 +172,10 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
 def _by_call(
     tool: str, code: int | None, log: str, count: int, own: Callable[[str], str | None]
 ) -> list[dict[str, Any]]:
-    """A report for each call: the program says where one begins, and what is said before the first is its, too."""
+    """Return a report for each call.
+
+    The program says where one begins, and what is said before the first is its, too.
+    """
     before, *said = log.split(CALL_LINE)
     reports = []
     for number in range(count):

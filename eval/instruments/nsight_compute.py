@@ -148,7 +148,7 @@ class Profiler:
 
 
 def run(payload: dict[str, Any]) -> dict[str, str]:
-    """In a candidate's worker: start ncu; `why` says what keeps it from working here."""
+    """Start ncu in a candidate's worker; `why` says what keeps it from working here."""
     tool = shutil.which("ncu") or next((place for place in PLACES if Path(place).is_file()), None)
     if tool is None:
         return {"csv": "", "why": "ncu is not installed"}

@@ -103,7 +103,10 @@ class Report:
 def sanitize(
     programs: Programs, workers: Workers, calls: Sequence[bytes], *, on_gpu: bool, recorded: bool
 ) -> list[Report]:
-    """What every tool says of each of these calls, made in a child of `workers`. If that dies, one report is all."""
+    """Return what every tool says of each of these calls, made in a child of `workers`.
+
+    If that dies, one report is all.
+    """
     payload = {
         "checked": str(programs.checked or ""),
         "raced": str(programs.raced or ""),
@@ -126,7 +129,7 @@ def sanitized(workers: Workers, target: str, payload: Any, deadline_s: float) ->
 
 
 def run(payload: dict[str, Any]) -> dict[str, Any]:
-    """In a candidate's worker: start the programs under their tools."""
+    """Start the programs under their tools, in a candidate's worker."""
     files = [f"call{i}.bin" for i in range(len(payload["calls"]))]
     for file, call in zip(files, payload["calls"], strict=True):
         Path(file).write_bytes(base64.b64decode(call))
@@ -137,7 +140,7 @@ def run(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_cpu(checked: str, raced: str, call: str, recorded: bool) -> dict[str, Any]:
-    """Both programs side by side. A call that was recorded was not refused then."""
+    """Run both programs side by side. A call that was recorded was not refused then."""
     ran: list[str] = []
     found: list[list[str]] = []
     left_out: list[str] = []
@@ -192,9 +195,10 @@ def _log(name: str) -> str:
 
 
 def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
-    """All calls in one program: a tool takes seconds to start, and less for a call. Where it finds something, or does
-    not end, each is made alone, twice, to see which it was; what none shows alone is the last one's, which came after
-    others: a buffer of the first size, but nothing that waits for a second call.
+    """Return all calls in one program: a tool takes seconds to start, and less for a call.
+
+    Where it finds something, or does not end, each is made alone, twice, to see which it was; what none shows alone
+    is the last one's, which came after others: a buffer of the first size, but nothing that waits for a second call.
     """
     tool = compute_sanitizer()
     reports: list[dict[str, Any]] = [{"ran": [], "found": [], "left_out": []} for _ in files]
@@ -217,7 +221,7 @@ def _on_gpu(program: str, files: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def compute_sanitizer() -> str | None:
-    """Its path, where there is one."""
+    """Return its path, where there is one."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     return tool if Path(tool).is_file() else None
 

@@ -43,7 +43,7 @@ def product_rate(
 
 
 def _ways(features: Features, device: Device, precision: str, *, generous: bool) -> dict[str, float]:
-    """Rates by which the products may be computed, by the name of the ceiling that each follows from."""
+    """Return rates by which the products may be computed, by the name of the ceiling that each follows from."""
     dtypes = {*features.dtypes, *features.product_dtypes}
     narrow = bool(dtypes & (SIXTEEN_BITS | EIGHT_BITS)) or precision == "any"
     ways = {"fp32_gflops": device.fp32_gflops}
@@ -78,7 +78,9 @@ def raised(device: Device, features: Features, seconds: float, *, precision: str
 
 
 def measure(payload: dict[str, Any]) -> dict[str, float]:
-    """In a child: bandwidth of a copy (bytes read plus written) in GB/s, and GFLOP/s of square products by dtype.
+    """Measure in a child.
+
+    Bandwidth of a copy (bytes read plus written) in GB/s, and GFLOP/s of square products by dtype.
 
     `fp32_gflops` is of fp32's accuracy: of fp32 numbers, or of three TF32 products on a GPU's tensor cores (each number
     is the sum of two TF32 numbers), whichever is faster. A dtype that the device or this torch cannot multiply has 0.
@@ -108,7 +110,7 @@ def _copy_gbs(device: Any) -> float:
 
 
 def _rate(dtype: str, device: Any) -> float:
-    """GFLOP/s of a square product; of a small one where that shows that a large one would take long."""
+    """Return GFLOP/s of a square product; of a small one where that shows that a large one would take long."""
     small, large = (1024, 8192) if device.type == "cuda" else (256, 1536)
     try:
         small_s = _product_s(dtype, device, small)

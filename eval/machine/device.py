@@ -31,7 +31,7 @@ TIMES = "times_measured"  # in a device's file
 
 
 def threads() -> int:
-    """CPU threads that both sides may use: the cores this process may run on."""
+    """Return CPU threads that both sides may use: the cores this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
@@ -43,7 +43,10 @@ def cache_bytes() -> int:
 
 
 def nvidia_smi(fields: str) -> str | None:
-    """What the driver says of the first GPU that this process may use, without loading CUDA; None without a GPU."""
+    """Return what the driver says of the first GPU that this process may use, without loading CUDA.
+
+    None without a GPU.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # which nvidia-smi does not heed
     chosen = [] if visible is None or visible.startswith("MIG-") else ["-i", visible.split(",")[0]]
     return next(iter(_nvidia_smi(fields, *chosen)), None)
@@ -148,7 +151,10 @@ def cpu_machine() -> str:
 
 
 def gpu_machine() -> str:
-    """What tells this GPU from others of its name: its memory, power limit and clock. Equal ones of a cluster agree."""
+    """Return what tells this GPU from others of its name: its memory, power limit and clock.
+
+    Equal ones of a cluster agree.
+    """
     return nvidia_smi("memory.total,power.limit,clocks.max.sm") or ""
 
 
@@ -158,7 +164,7 @@ def target_of(arch: str) -> str:
 
 
 def absent_gpu() -> Device:
-    """Stands for the GPU on a machine that has only its compiler."""
+    """Return what stands for the GPU on a machine that has only its compiler."""
     return Device("cuda", "no GPU here", "sm_90", 1.0, 1.0)
 
 

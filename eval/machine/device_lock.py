@@ -20,7 +20,9 @@ Turn = Literal["none", "shared", "alone"]
 
 
 def locks(backend: Backend, cache: Path) -> Path:
-    """The folder for it: of a GPU the same for all of a user's judges, whatever cache they have, if it may be made.
+    """Return the folder for it.
+
+    Of a GPU the same for all of a user's judges, whatever cache they have, if it may be made.
 
     A judge that another one disturbs takes memory for slower than it is, and with it every floor.
     """
@@ -63,7 +65,7 @@ class DeviceLock:
             yield
 
     def give_way(self) -> None:
-        """Between two pieces of work: let somebody time who waits for it."""
+        """Let somebody time who waits for it, between two pieces of work."""
         if self._turn == "shared" and any(self._is_awaited(name) for name in self.names):
             self._take("shared")
 

@@ -57,7 +57,7 @@ def _kept(device: Device, folder: Path) -> Path:
 
 
 def cpu_facts() -> tuple[str, ...]:
-    """From /proc and /sys."""
+    """Return facts of the CPU from /proc and /sys."""
     with open("/proc/cpuinfo") as f:
         flags = next((line for line in f if line.startswith(("flags", "Features"))), "").split()
     vectors = next((said for flag, said in _VECTORS.items() if flag in flags), "")
@@ -79,7 +79,7 @@ def _caches() -> str:
 
 
 def ask_gpu(payload: dict[str, Backend]) -> dict[str, int]:
-    """In a child: what the driver says of the first GPU."""
+    """Return what the driver says of the first GPU, in a child."""
     import torch
 
     known = torch.cuda.get_device_properties(0)
@@ -97,7 +97,7 @@ def ask_gpu(payload: dict[str, Backend]) -> dict[str, int]:
 
 
 def gpu_facts(known: dict[str, int]) -> tuple[str, ...]:
-    """In the words of the CUDA programming guide; versions of torch differ in what they pass on."""
+    """Return facts in the words of the CUDA programming guide; versions of torch differ in what they pass on."""
     told: dict[str, Callable[[int], str]] = {
         "multi_processor_count": lambda n: f"{n} SMs",
         "max_threads_per_multi_processor": lambda n: f"{n} threads an SM at most",

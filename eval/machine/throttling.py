@@ -41,7 +41,7 @@ class Clocks:
 
 @functools.cache
 def _counters() -> tuple[Path, ...]:
-    """Files that count throttling: of this process's cgroup and those above it, and of the cores."""
+    """Return files that count throttling: of this process's cgroup and those above it, and of the cores."""
     files = [*Path(HEAT).glob("cpu[0-9]*/thermal_throttle/core_throttle_count")]
     text = Path("/proc/self/cgroup").read_text() if Path("/proc/self/cgroup").is_file() else ""
     own = next((line[3:].strip() for line in text.splitlines() if line.startswith("0::")), "/")
@@ -55,7 +55,7 @@ def _total(files: Iterable[Path]) -> int:
 
 
 def _count(text: str) -> int:
-    """`nr_throttled` of a cgroup's cpu.stat, or the number that a file of one number holds."""
+    """Return `nr_throttled` of a cgroup's cpu.stat, or the number that a file of one number holds."""
     words = text.split()
     if "nr_throttled" in words:
         return int(words[words.index("nr_throttled") + 1])
@@ -64,7 +64,10 @@ def _count(text: str) -> int:
 
 @functools.cache
 def _nvml() -> Callable[[], tuple[int, int]] | None:
-    """A reader of (clock event reasons, SM clock in MHz) of the first visible GPU; None where there is no NVML."""
+    """Return a reader of (clock event reasons, SM clock in MHz) of the first visible GPU.
+
+    None where there is no NVML.
+    """
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

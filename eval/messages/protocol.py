@@ -567,7 +567,7 @@ def _request(message: Any, whose: str, known: Mapping[str, type] | set[str]) -> 
 
 
 def numbered(message: OpenCandidate | CandidateRequest | CandidateReply, number: int) -> dict[str, Any]:
-    """As it goes to a candidate's worker and back: with the number of the request."""
+    """Return it as it goes to a candidate's worker and back: with the number of the request."""
     encoded: dict[str, Any] = codec.encode(message)
     encoded["number"] = number
     return encoded

@@ -56,7 +56,7 @@ def compare(
 
 
 def ratios(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> tuple[float, float]:
-    """R_rms and R_max of a floating-point output: the worst of the whole and of its slices."""
+    """Return R_rms and R_max of a floating-point output: the worst of the whole and of its slices."""
     if got.numel() == 0:
         return 0.0, 0.0
     unknown = ~(torch.isfinite(oracle) & torch.isfinite(reference))
@@ -72,7 +72,7 @@ def _zeroed(mask: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _compare_exact(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> Comparison:
-    """Integers and booleans: what the reference says, or what it says in fp64 (rounding can move an index)."""
+    """Return integers and booleans: what the reference says, or what it says in fp64 (rounding can move an index)."""
     wrong = (got != oracle.to(got.dtype)) & (got != reference)
     if not bool(wrong.any()):
         return Comparison(True, 0.0, "")

@@ -15,7 +15,10 @@ from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorArgumen
 
 
 def targets(fp: FunctionalProblem) -> dict[str, Along]:
-    """Argument name -> the side of it on which the outputs are. Empty where no product has an argument to probe."""
+    """Return argument name -> the side of it on which the outputs are.
+
+    Empty where no product has an argument to probe.
+    """
     nodes = {n.name: n for n in fp.nodes}
     arguments = {a.name: a for a in fp.tensors if a.spec.dtype in {"float32", "float64"} and len(a.spec.shape) > 1}
     chosen: dict[str, Along] = {}

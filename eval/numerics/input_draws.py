@@ -19,7 +19,7 @@ WIDEST = 1 << 20  # beyond 16 bits; sums and products of a few stay within 64, a
 
 
 def is_structured(values: torch.Tensor) -> bool:
-    """True for inputs whose arrangement means something: mostly zeros, symmetric, or sorted integers."""
+    """Return True for inputs whose arrangement means something: mostly zeros, symmetric, or sorted integers."""
     if values.numel() < 2:
         return True
     sample = values.reshape(-1)[:: max(1, values.numel() // 100_000)]
@@ -60,7 +60,10 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _spread(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Every row at a magnitude of its own, from 1e-3 to 1e3; the first and the last, which a sniffer reads, below 1."""
+    """Put every row at a magnitude of its own, from 1e-3 to 1e3.
+
+    The first and the last, which a sniffer reads, below 1.
+    """
     rows = _rows(x)
     power = torch.rand(rows.shape[0], 1, generator=generator, device=x.device) * 6 - 3
     power[0], power[-1] = -power[0].abs(), -power[-1].abs()
@@ -68,7 +71,10 @@ def _spread(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200, least: int = 30) -> torch.Tensor:
-    """One element in `every`, or `least` of them, lie between 100 and 200, of either sign: exp of them overflows."""
+    """Return one element in `every`, or `least` of them, lie between 100 and 200, of either sign.
+
+    Exp of them overflows.
+    """
     flat = x.reshape(-1).clone()
     count = max(min(least, flat.numel()), flat.numel() // every)
     at = torch.randint(0, flat.numel(), (count,), generator=generator, device=x.device)
@@ -78,7 +84,7 @@ def _spikes(x: torch.Tensor, generator: torch.Generator, every: int = 200, least
 
 
 def _constant_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Every other row has one value throughout, every fourth nearly so."""
+    """Give every other row one value throughout, every fourth nearly so."""
     rows = _rows(x).clone()
     rows[::2] = rows[::2, :1].round()
     rows[::4] += 1e-3 * _rows(x)[::4]
@@ -86,19 +92,19 @@ def _constant_rows(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _one_spike(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Everything is small but one element, which says which way a maximum, or an overflow, is handled."""
+    """Make everything small but one element, which says which way a maximum, or an overflow, is handled."""
     flat = 1e-2 * x.reshape(-1)
     flat[torch.randint(0, flat.numel(), (1,), generator=generator, device=x.device)] = 150.0
     return flat.reshape(x.shape)
 
 
 def _sparse(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Nine in ten are zero."""
+    """Draw values of which nine in ten are zero."""
     return x * (torch.rand(x.shape, generator=generator, device=x.device) < 0.1)
 
 
 def _non_finite(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A few elements are NaN, infinity, or infinity with a minus."""
+    """Return a few elements are NaN, infinity, or infinity with a minus."""
     flat = x.reshape(-1).clone()
     for value in (math.nan, math.inf, -math.inf):
         at = torch.randint(0, flat.numel(), (1 + flat.numel() // 5000,), generator=generator, device=x.device)
@@ -127,7 +133,10 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
 
 
 def one_hot_rows(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A weight of which each output (first dimension) takes one input, times a power of two: products are exact."""
+    """Return a weight of which each output (first dimension) takes one input, times a power of two.
+
+    Products are exact.
+    """
     flat = torch.zeros_like(weight).reshape(weight.shape[0], -1)
     rows = torch.arange(flat.shape[0], device=weight.device)
     columns = torch.randint(0, flat.shape[1], (flat.shape[0],), generator=generator, device=weight.device)

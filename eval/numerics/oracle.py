@@ -15,14 +15,14 @@ from torch.utils import _pytree as pytree
 
 
 def strict_precision() -> None:
-    """fp32 means fp32 on both sides: no TF32 in matmuls or convolutions."""
+    """Let fp32 mean fp32 on both sides: no TF32 in matmuls or convolutions."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 
 
 @contextlib.contextmanager
 def timed_precision(*, tf32: bool) -> Iterator[None]:
-    """Baselines race in the class that candidates may use; answers never do."""
+    """Let baselines race in the class that candidates may use; answers never do."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     try:
         yield
@@ -32,7 +32,7 @@ def timed_precision(*, tf32: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def double_factories() -> Iterator[None]:
-    """Tensors that the forward itself makes are fp64 too."""
+    """Open tensors that the forward itself makes are fp64 too."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -92,7 +92,7 @@ class Channel:
             raise
 
     def spin(self, seconds: float) -> None:
-        """Stay awake until there is something to receive, or for so many seconds."""
+        """Keep awake until there is something to receive, or for so many seconds."""
         end = time.monotonic() + seconds
         while not select.select([self._sock], [], [], 0)[0] and time.monotonic() < end:
             pass

@@ -145,7 +145,7 @@ def lock_down(confinement: Confinement, scratch: str, *, may_fork: bool) -> None
 
 
 def probe() -> None:
-    """Main function of a short-lived process: try the layers and print the names of those that hold."""
+    """Try the layers and print the names of those that hold: the main function of a short-lived process."""
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     with contextlib.suppress(OSError):
         restrict_files(["/"], [], None)
@@ -162,7 +162,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Root without its powers; a program that is run does not get them back, since no new privileges are granted."""
+    """Take root's powers away; a program that is run does not get them back, since no new privileges are granted."""
     # Else root would gain some at the next program, in vain, and ThreadSanitizer's would lose its fixed layout by it.
     _libc.prctl(PR_SET_SECUREBITS, NO_ROOT, 0, 0, 0)  # refused where it is not needed: to others than root
     header, none = struct.pack("=Ii", CAPABILITY_VERSION, 0), bytes(24)
@@ -186,7 +186,7 @@ def landlock_abi() -> int:
 
 
 def restrict_files(readable: Sequence[str], devices: Sequence[str], scratch: str | None) -> None:
-    """Files, TCP, abstract sockets and signals, as far as the kernel's Landlock reaches."""
+    """Limit access to files, TCP, abstract sockets and signals, as far as the kernel's Landlock reaches."""
     abi = landlock_abi()
     handled = FS_RIGHTS[min(abi, 3)]
     fields = [handled, *([BIND_AND_CONNECT_TCP] if abi >= 4 else []), *([ABSTRACT_SOCKETS_AND_SIGNALS] * (abi >= 6))]
@@ -238,7 +238,10 @@ def filter_calls(*, may_fork: bool, gpu: bool) -> None:
 
 
 def _program(column: int, arch: int, *, may_fork: bool, gpu: bool) -> Iterator[Instruction]:
-    """The filter. A kernel that starts a process is killed; CUDA's driver may try, so that a GPU gets an error."""
+    """Yield the filter.
+
+    A kernel that starts a process is killed; CUDA's driver may try, so that a GPU gets an error.
+    """
     yield from [(LOAD, 0, 0, 4), (EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
     if column == 0:
         yield from [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, KILL)]  # x32, the other ABI of x86-64
@@ -270,7 +273,7 @@ def _program(column: int, arch: int, *, may_fork: bool, gpu: bool) -> Iterator[I
 
 
 def _call(number: int, body: list[Instruction]) -> list[Instruction]:
-    """`body`, which returns, for one call; the number is in the accumulator, and still is after another call."""
+    """Return `body`, which returns, for one call; the number is in the accumulator, and still is after another call."""
     return [(EQUAL, 0, len(body), number), *body]
 
 

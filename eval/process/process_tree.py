@@ -26,7 +26,7 @@ def tree(pid: int) -> list[int]:
 
 
 def strays(known: Container[int]) -> list[int]:
-    """Processes that were re-parented to this one, with their descendants."""
+    """Return processes that were re-parented to this one, with their descendants."""
     return [member for pid in children(os.getpid()) if pid not in known for member in tree(pid)]
 
 
@@ -93,13 +93,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 def counts(pid: int) -> tuple[int, float]:
-    """Threads of a process, and CPU seconds of its children that it has waited for (in ticks of the kernel)."""
+    """Return threads of a process, and CPU seconds of its children that it has waited for (in ticks of the kernel)."""
     fields = stat(f"/proc/{pid}")
     return int(fields[17]), (int(fields[13]) + int(fields[14])) / TICKS_A_SECOND
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that it shares with nobody; 0 if it is gone."""
+    """Return memory that it shares with nobody; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/statm") as f:
             _, resident, shared = f.read().split()[:3]

@@ -90,7 +90,10 @@ class Sandbox:
     filtered: bool = True  # False: no Landlock and no seccomp, for tools that attach to the programs they run
 
     def command(self, scratch: Path) -> list[str]:
-        """What to put before the command of a warm parent; `scratch` is a folder outside, found at SCRATCH inside."""
+        """Return what to put before the command of a warm parent.
+
+        `scratch` is a folder outside, found at SCRATCH inside.
+        """
         return bwrap(self._readable(), (str(scratch), SCRATCH), devices=self._devices(), hidden=_hidden())
 
     def confinement(self) -> Confinement:
@@ -137,7 +140,10 @@ def _probe(command: Sequence[str]) -> list[str] | None:
 def bwrap(
     readable: Sequence[str], scratch: tuple[str, str], *, devices: Sequence[str] = (), hidden: Sequence[str] = ()
 ) -> list[str]:
-    """bubblewrap and its options for this machine, or nothing; `scratch` is the writable folder, outside and inside."""
+    """Return bubblewrap and its options for this machine, or nothing.
+
+    `scratch` is the writable folder, outside and inside.
+    """
     namespaces = found().namespaces
     return [] if namespaces is None else _box(namespaces, readable, scratch, devices, hidden)
 
@@ -177,7 +183,10 @@ def system_folders() -> list[str]:
 
 
 def python_folders() -> list[str]:
-    """The interpreter with its packages; a folder of packages of its own for torch or tvm-ffi, if they have one."""
+    """Return the interpreter with its packages.
+
+    A folder of packages of its own for torch or tvm-ffi, if they have one.
+    """
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     for package in ("torch", "tvm_ffi", "numpy"):
         spec = find_spec(package)
@@ -190,7 +199,10 @@ def python_folders() -> list[str]:
 
 
 def outside_system(folders: Sequence[str]) -> list[str]:
-    """Folders that the system's do not hold, with what they link to; never the home, or a folder that holds it."""
+    """Return folders that the system's do not hold, with what they link to.
+
+    Never the home, or a folder that holds it.
+    """
     kept: list[str] = []
     never = [Path(os.path.realpath(Path("~").expanduser())), Path("/tmp"), Path("/usr")]
     absolute = [os.path.normpath(folder) for folder in folders if os.path.isabs(folder)]
@@ -203,6 +215,6 @@ def outside_system(folders: Sequence[str]) -> list[str]:
 
 
 def _hidden() -> list[str]:
-    """Our own package, where it is installed beside torch: a kernel has no use for more of it than `eval`."""
+    """Return our own package, where it is installed beside torch: a kernel has no use for more of it than `eval`."""
     seen = [*system_folders(), *python_folders()]
     return [str(PACKAGE)] if any(PACKAGE.is_relative_to(folder) for folder in seen) else []

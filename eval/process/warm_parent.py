@@ -157,7 +157,7 @@ def _serve(
 
 
 def _become_worker(request: Any, fds: list[int], scratch: str, confined: Confinement | None) -> NoReturn:
-    """In the forked child: cut ties, set limits, run the target, and never return."""
+    """Cut ties in the forked child, set limits, run the target, and never return."""
     code = 1
     try:
         os.setsid()
@@ -253,7 +253,7 @@ def _watch(child: _Child) -> None:
 
 
 def _folder_bytes(folder: str) -> int:
-    """Disk space of the files right in a folder."""
+    """Return disk space of the files right in a folder."""
     try:
         return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in os.scandir(folder))
     except FileNotFoundError:
@@ -273,7 +273,7 @@ def _reap(child: _Child, grace_s: float = 0.3) -> int:
 
 
 def _kill_orphans(known: dict[int, _Child]) -> None:
-    """Whatever was re-parented to this process and is not a known worker belonged to a dead one."""
+    """Kill what was re-parented to this process and is no known worker: it belonged to a dead one."""
     for _ in range(20):
         left = [pid for pid in tree(os.getpid())[1:] if not _under(pid, known)]
         if not left:
@@ -291,7 +291,7 @@ def _under(pid: int, known: dict[int, _Child]) -> bool:
 
 
 def one_shot(channel: Channel) -> None:
-    """Worker role for `Workers.call`: one payload in, one result (or the exception's text) out."""
+    """Serve `Workers.call`: one payload in, one result (or the exception's text) out."""
     request, _ = channel.receive()
     module, _, function = request["target"].partition(":")
     try:

@@ -121,7 +121,10 @@ class Worker:
             signal_all([self._here], signal.SIGCONT)
 
     def cpu_s(self) -> float:
-        """CPU seconds of the tree so far: exact for one that stands, else what threads that run did lately may miss."""
+        """Return CPU seconds of the tree so far.
+
+        Exact for one that stands, else what threads that run did lately may miss.
+        """
         if self._here is None:
             return self.activity().cpu_s
         try:
@@ -134,7 +137,7 @@ class Worker:
         self._workers._ask({"keep": self.pid, "cores": sorted(cores)})
 
     def activity(self) -> Activity:
-        """CPU time, threads and processes of the tree now; also of a worker that stands still."""
+        """Return CPU time, threads and processes of the tree now; also of a worker that stands still."""
         return Activity(**self._workers._ask({"activity": self.pid}))
 
     def request(self, message: Any, *, deadline_s: float, fds: Sequence[int] = (), spin: bool = False) -> Any:
@@ -213,7 +216,7 @@ class Worker:
 
 @contextmanager
 def to_the_end() -> Iterator[None]:
-    """Ctrl-C and a polite kill wait for the end of an exchange: half of one would leave its answer to the next."""
+    """Let Ctrl-C and a polite kill wait for the end of an exchange: half of one would leave its answer to the next."""
     late: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Any] = {}
     try:

@@ -174,7 +174,7 @@ class LoadedCandidate:
         fds: Sequence[int] = (),
         spin: bool = False,
     ) -> T:
-        """One request; whatever goes wrong with it ends the trial."""
+        """Return one request; whatever goes wrong with it ends the trial."""
         self.session.device_lock.give_way()
         deadline_s = deadline_s or self.limits.open_s
         return self._send_or_stop(request, kind, stage=stage, deadline_s=deadline_s, fds=fds, spin=spin)
@@ -203,7 +203,7 @@ class LoadedCandidate:
         fds: Sequence[int] = (),
         spin: bool = False,
     ) -> T:
-        """One numbered request; its reply has this number and is of this kind, or it is not our worker's."""
+        """Return one numbered request; its reply has this number and is of this kind, or it is not our worker's."""
         number, self._requests = self._requests, self._requests + 1
         reply = self.worker.request(numbered(request, number), deadline_s=deadline_s, fds=fds, spin=spin)
         try:
@@ -251,7 +251,7 @@ class LoadedCandidate:
         return place
 
     def _hold_draws(self, place: BoundBuffers) -> None:
-        """GPU only: whole draws on the device, put there by our own code: a failure is not the candidate's."""
+        """Hold whole draws on the GPU, put there by our own code: a failure is not the candidate's."""
         place = next(p for p in self.places if p.session is place.session)  # the others share what the first one holds
         if place.restarts != place.session.restarts:
             fd, size_bytes = place.session.share()
@@ -280,7 +280,7 @@ class LoadedCandidate:
     def prepare_all(
         self, places: Sequence[BoundBuffers], recipes: Sequence[Recipe], *, cold: bool = False, written: bool = False
     ) -> None:
-        """The same for a burst of calls, in one request: of places that share a content (CPU) the last recipe holds."""
+        """Prepare a burst of calls in one request: of places that share a content (CPU) the last recipe holds."""
         session, numbers = places[0].session, tuple(place.number for place in places)
         for place in places:
             place.poison, place.seen = POISONS[place.poison == POISONS[0]], b""
@@ -299,7 +299,7 @@ class LoadedCandidate:
         self._get_ready(numbers)
 
     def _get_ready(self, numbers: tuple[int, ...]) -> None:
-        """Twice, since the second time shows what the first one should have cost."""
+        """Get ready twice, since the second time shows what the first one should have cost."""
         spent = [self._spent_s()]
         for _ in range(2):
             self._ask(Ready(numbers), Done)
@@ -307,13 +307,18 @@ class LoadedCandidate:
         self._before_s = (spent[1] - spent[0]) - min(spent[2] - spent[1], MOST_READY_S)
 
     def _spent_s(self) -> float:
-        """CPU seconds so far; of a call that is looked at closely they are exact, since the worker stands then."""
+        """Return CPU seconds so far.
+
+        Of a call that is looked at closely they are exact, since the worker stands then.
+        """
         if self._exactly:
             self.stand()
         return self.worker.cpu_s()
 
     def call(self, place: BoundBuffers, *, stand: bool = True) -> float:
-        """One timed call: seconds on the judge's clock. The worker stands still until it is asked for something.
+        """Return one timed call: seconds on the judge's clock.
+
+        The worker stands still until it is asked for something.
 
         Unless what it does of its own accord is to be seen: to let many threads run again costs each of them some.
 
@@ -342,7 +347,7 @@ class LoadedCandidate:
         return self.worker.cpu_s() - answered_s
 
     def watched(self, place: BoundBuffers, recipe: Recipe) -> OutputSnapshot:
-        """One call like any other whose account is exact, and what it left.
+        """Return one call like any other whose account is exact, and what it left.
 
         A worker that begins before it is asked, answers before it is done, or computes when its outputs are collected
         has it in its account: `accounts[-1]`.
@@ -408,14 +413,14 @@ class LoadedCandidate:
         return taken
 
     def _wrote_beside(self, place: BoundBuffers) -> bool:
-        """CPU, kernel tier: whether the rest of the outputs' pages is not the poison any more."""
+        """Return whether the rest of the outputs' pages is not the poison any more (CPU, kernel tier)."""
         outputs = place.outputs
         if self.candidate.tier != "kernel" or outputs is None or "poison" in self.limits.without:
             return False
         return any(bool((outputs.slack(i) != place.poison).any()) for i in range(len(outputs.specs)))
 
     def input_hash(self, place: BoundBuffers) -> str:
-        """GPU only: on a CPU the inputs are mapped read-only."""
+        """Return the inputs' fingerprint on a GPU: on a CPU they are mapped read-only."""
         return self._ask(HashInputs(place.number), Hashed).hash if place.session.on_gpu else ""
 
     def fingerprint(self, place: BoundBuffers) -> bytes:
@@ -425,7 +430,10 @@ class LoadedCandidate:
         return b"".join(image(place.outputs.bytes(i)) for i in range(len(place.outputs.specs)))
 
     def handed_over(self, place: BoundBuffers, outputs: OutputSnapshot, fingerprint: bytes) -> bool:
-        """Whether outputs are what the fingerprint was taken of: no other tensors, made when they were collected."""
+        """Return whether outputs are what the fingerprint was taken of.
+
+        No other tensors, made when they were collected.
+        """
         in_place = self.candidate.tier == "kernel" and not place.session.on_gpu
         return in_place or outputs.digest() == fingerprint
 
@@ -433,11 +441,11 @@ class LoadedCandidate:
         self._ask(UseThreads(count), Done)
 
     def mute(self, muted: bool) -> None:
-        """Composed tier: its own kernels do nothing from now on."""
+        """Let the kernels of a composed source do nothing from now on."""
         self._ask(Mute(muted), Done)
 
     def recorded(self, place: BoundBuffers) -> tuple[bytes, str]:
-        """Composed tier: the calls of its kernels in one call, for a checked program, or why there are none."""
+        """Return the calls of a composed source's kernels in one call, for a checked program, or why there are none."""
         reply = self._ask(RecordCalls(place.number), Recorded)
         try:
             return base64.b64decode(reply.calls, validate=True), reply.left_out[:200]
@@ -445,21 +453,21 @@ class LoadedCandidate:
             raise Stopped(Rejected("forged_answer", "The candidate's process sent calls that are none.")) from None
 
     def profile(self, place: BoundBuffers) -> Profile:
-        """One call under a profiler."""
+        """Return one call under a profiler."""
         return self._ask(ProfileCall(place.number), Profile)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """No process of the worker runs meanwhile, nor until it is asked for something; work on a GPU goes on."""
+        """Open no process of the worker runs meanwhile, nor until it is asked for something; work on a GPU goes on."""
         self.stand()
         yield
 
     def used_s(self) -> float:
-        """CPU seconds that the worker's processes have used so far."""
+        """Return CPU seconds that the worker's processes have used so far."""
         return self.worker.cpu_s()
 
     def busy_s(self, seconds: float) -> float:
-        """CPU seconds that they use while nothing is asked of them, but run."""
+        """Return CPU seconds that they use while nothing is asked of them, but run."""
         before = self.used_s()
         self.worker.thaw()
         time.sleep(seconds)
@@ -524,5 +532,5 @@ def _failed(failure: WorkerFailed, stage: str, deadline_s: float) -> Verdict:
 
 
 def _shown(form: Form) -> list[list[object]]:
-    """As a reader knows it."""
+    """Return it as a reader knows it."""
     return [[list(shape), dtype, device] for shape, dtype, device in form]

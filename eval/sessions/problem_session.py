@@ -137,7 +137,7 @@ class ProblemSession:
         return self.content_bytes + self.output_bytes > 4 * cache
 
     def empty_caches(self) -> None:
-        """CPU: write through more memory than the last-level cache holds, where the content might be in it."""
+        """Write through more memory than the CPU's last-level cache holds, where the content might be in it."""
         if not self.exceeds_cache:
             _flush_buffer(2 * cache_bytes()).fill(1)
 
@@ -178,7 +178,7 @@ class ProblemSession:
         fds: Sequence[int] = (),
         spin: bool = False,
     ) -> T:
-        """One request to the reference worker; its failure is the problem's fault, not a candidate's."""
+        """Return one request to the reference worker; its failure is the problem's fault, not a candidate's."""
         self.device_lock.give_way()
         try:
             return self.send(request, kind, deadline_s=deadline_s or self.limits.open_s, fds=fds, spin=spin)
@@ -216,7 +216,7 @@ class ProblemSession:
             self.normal = self.drawn - 1
 
     def _draw(self, kind: str) -> list[bool]:
-        """One more draw; of each tensor, whether its arrangement means something."""
+        """Return one more draw; of each tensor, whether its arrangement means something."""
         if not self.on_gpu:
             self.draws.append(Arena(self.specs))
         fds = () if self.on_gpu else (self.draws[-1].fd,)
@@ -227,7 +227,7 @@ class ProblemSession:
 
     @contextmanager
     def first_draw(self) -> Iterator[Arena]:
-        """The first draw in the host's memory, brought there from a GPU."""
+        """Open the first draw in the host's memory, brought there from a GPU."""
         arena = Arena(self.specs) if self.on_gpu else self.draws[0]
         try:
             if self.on_gpu:
@@ -238,7 +238,7 @@ class ProblemSession:
                 arena.close()
 
     def _accepts_normal(self) -> bool:
-        """Zero-mean inputs are used only where the module stays finite on them (a logarithm would not)."""
+        """Use zero-mean inputs only where the module stays finite on them (a logarithm would not)."""
         self._draw("normal")
         reply = self._try_answer(self.drawn - 1, noisy=False)
         return reply is not None and reply.finite
@@ -330,7 +330,7 @@ class ProblemSession:
         return reply
 
     def _restart(self) -> None:
-        """After the module's process died on unusual inputs: a new reference worker, and own draws only."""
+        """Start a new reference worker after the module's process died on unusual inputs, with own draws only."""
         self.worker.close()
         for arena in self.draws:
             arena.close()
@@ -345,7 +345,7 @@ class ProblemSession:
         self.after_restart()
 
     def write(self, recipe: Recipe, target: Arena | None = None) -> None:
-        """CPU: lay out the content of the next call in memory that workers read. GPU: tell the reference worker."""
+        """Lay out the content of the next call in memory that workers read; on a GPU tell the reference worker."""
         if self.on_gpu:
             self.ask(WriteContent(recipe), Done)
             return
@@ -408,16 +408,20 @@ class ProblemSession:
             copy_bytes(self.submitted.bytes(index), raw)
 
     def take(self, outputs: Arena | None, *, keep: bool) -> OutputSnapshot:
-        """A copy of what a candidate wrote: to `outputs`, or (GPU) to the shared memory. There it is good until the
-        next one, unless it is to be kept for one check."""
+        """Return a copy of what a candidate wrote: to `outputs`, or (GPU) to the shared memory.
+
+        There it is good until the next one, unless it is to be kept for one check.
+        """
         if outputs is not None:
             return OutputSnapshot(tuple(copied(outputs.bytes(index)) for index in range(len(self.fp.outputs))))
         reply = self.ask(TakeOutputs(keep), TookOutputs)
         return OutputSnapshot(number=reply.taken, hash=reply.hash)
 
     def share(self) -> tuple[int, int]:
-        """GPU: the memory through which a new candidate gets draws and hands its outputs over, emptied of what an
-        earlier one wrote: its descriptor, and its bytes."""
+        """Return on a GPU the memory through which a new candidate gets draws and hands its outputs over.
+
+        Emptied of what an earlier one wrote: its descriptor, and its bytes.
+        """
         self.device_lock.give_way()
         try:
             reply, made = _exchange(self.worker, EmptyExchange(), Exchanged, deadline_s=self.limits.open_s)
@@ -490,10 +494,10 @@ def _flush_buffer(size: int) -> NDArray[np.uint8]:
 
 
 def bytes_of(fp: FunctionalProblem) -> int:
-    """Of its tensors, outputs with what the judge keeps beside them."""
+    """Return the bytes of its tensors, outputs with what the judge keeps beside them."""
     return sum(tensor_bytes(a.spec) for a in fp.tensors) + 4 * sum(tensor_bytes(s) for s in fp.outputs)
 
 
 def takes_special(fp: FunctionalProblem) -> bool:
-    """Small enough for special values at its own sizes."""
+    """Return whether it is small enough for special values at its own sizes."""
     return bytes_of(fp) <= SPECIAL_BYTES

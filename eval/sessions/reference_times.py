@@ -73,7 +73,7 @@ class ReferenceTimes:
 
     @contextmanager
     def on_one_core(self) -> Iterator[None]:
-        """GPU: the reference sends its work from the candidate's core, since one core may be a fifth faster."""
+        """Send the reference's work from the candidate's core on a GPU, since one core may be a fifth faster."""
         if not self._session.on_gpu:
             yield
             return
@@ -125,7 +125,7 @@ class ReferenceTimes:
             self._prepare("autotune")
 
     def prepare_again(self) -> None:
-        """In a new reference worker, what had been prepared in the one before."""
+        """Prepare in a new reference worker what had been prepared in the one before."""
         had, self.variants = self.variants, []
         if had:
             self._session.write(self._session.random_recipe())

@@ -79,7 +79,10 @@ class Sessions:
             self._kept.session.device = device
 
     def for_baselines(self, fp: FunctionalProblem, workers: Workers) -> ProblemSession:
-        """One draw will do: no answer is checked. Not opened beside others: torch.compile times kernels to choose."""
+        """Open a session for baselines: one draw will do, since no answer is checked.
+
+        Not opened beside others: torch.compile times kernels to choose.
+        """
         limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
         return self.new(fp, workers=workers, limits=limits)
 
@@ -108,7 +111,10 @@ class Sessions:
         return known
 
     def _open_beside(self, fp: FunctionalProblem, opened: ExitStack) -> tuple[ProblemSession, ProblemSession | None]:
-        """While the session is opened, the problem is examined, and a session for it at small sizes opened too."""
+        """Open the session and examine the problem meanwhile.
+
+        And a session for it at small sizes opened too.
+        """
         with ThreadPoolExecutor(max_workers=2) as pool:
             examined = pool.submit(self._examine, fp)
             small = pool.submit(self._small_beside, fp, opened)
@@ -135,7 +141,9 @@ class Sessions:
             )
 
     def examine_ahead(self, fp: FunctionalProblem) -> None:
-        """What `open` will want to know of the problem; from any thread. What is wrong with it shows again there.
+        """Find out what `open` will want to know of the problem; from any thread.
+
+        What is wrong with it shows again there.
 
         Large problems wait for their turn: an examination holds several times their memory on the device.
         """
@@ -172,7 +180,10 @@ class Sessions:
         return opened.enter_context(self.new(found, device_lock=device_lock)) if found is not None else None
 
     def _small_beside(self, fp: FunctionalProblem, opened: ExitStack) -> ProblemSession | None:
-        """The problem at small sizes, opened in a thread with turns of its own; None where its own size will do."""
+        """Return the problem at small sizes, opened in a thread with turns of its own.
+
+        None where its own size will do.
+        """
         if takes_special(fp) or self._other_size(fp, "small") is None:
             return None
         device_lock = DeviceLock(self.device_lock.names, self.device_lock.cache)

@@ -28,8 +28,10 @@ class Paired:
     rule: TimingRule = field(default_factory=TimingRule)
 
     def speedup(self, of: str, over: str) -> Ratio:
-        """How many times as fast `of` is. The geometric mean of both orders', their intervals multiplied: wider than
-        95 %, the safe side for a claim."""
+        """Return how many times as fast `of` is.
+
+        The geometric mean of both orders', their intervals multiplied: wider than 95 %, the safe side for a claim.
+        """
         parts = self.by_order(of, over)
         return Ratio(*(math.prod(values) ** (1 / len(parts)) for values in zip(*map(_values, parts), strict=True)))
 
@@ -88,7 +90,10 @@ def interleave(
 
 
 def orders(names: Sequence[str], pairs: int, rng: Random) -> list[list[str]]:
-    """An order of the variants for each pair, by chance; of any two variants either comes first equally often."""
+    """Return an order of the variants for each pair, by chance.
+
+    Of any two variants either comes first equally often.
+    """
     drawn: list[list[str]] = []
     while len(drawn) < pairs:
         one = rng.sample(names, len(names))
@@ -97,7 +102,7 @@ def orders(names: Sequence[str], pairs: int, rng: Random) -> list[list[str]]:
 
 
 def ratio_of(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> Ratio:
-    """Speed-up of the candidate over the baseline from paired times (seconds, same length, at least 3)."""
+    """Return speed-up of the candidate over the baseline from paired times (seconds, same length, at least 3)."""
     ratios = sorted(b / c for b, c in zip(baseline_s, candidate_s, strict=True))
     n = len(ratios)
     below = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)

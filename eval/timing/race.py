@@ -60,7 +60,7 @@ class Times(Paired):
     delay_s: float = 0.0  # GPU: behind which the calls were queued
 
     def at_full_speed(self) -> Times:
-        """Without the throttled pairs, on all sides; unchanged where they are more than half."""
+        """Leave out the throttled pairs, on all sides; unchanged where they are more than half."""
         if not any(self.slowed) or self.is_throttled:
             return self
         kept = [i for i, slowed in enumerate(self.slowed) if not slowed]
@@ -75,7 +75,7 @@ class Times(Paired):
 
 
 def _leave(kept: Kept) -> None:
-    """No check of large outputs."""
+    """Leave large outputs unchecked."""
 
 
 class Race:
@@ -110,7 +110,7 @@ class Race:
         self.calls = wanted if mine < wanted else max(1, len(self.burst))  # of the reference
 
     def _first_s(self) -> float:
-        """About what a call of the candidate takes."""
+        """Return about what a call of the candidate takes."""
         self.session.write(recipe := self.session.random_recipe())
         taken = []
         with self.session.device_lock.alone():
@@ -120,7 +120,7 @@ class Race:
         return max(min(taken) - self.rule.asking_s * self.session.on_gpu, LEAST_S)
 
     def _places(self, wanted: int) -> list[BoundBuffers]:
-        """Buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
+        """Return buffers of their own for each call of a burst: their contents differ, as those of single calls do."""
         places: list[BoundBuffers] = []
         end = perf_counter() + self.rule.bind_s
         while len(places) < wanted and (len(places) < self.rule.least_burst or perf_counter() < end):
@@ -128,7 +128,10 @@ class Race:
         return places
 
     def _missing(self) -> int:
-        """How many calls a burst of the most short ones needs beside them, for asking to take little of its time."""
+        """Return how many calls a burst of the most short ones needs beside them.
+
+        For asking to take little of its time.
+        """
         with self.session.device_lock.alone():
             taken = min(self._burst(cold=False)[2] for _ in range(2)) * len(self.burst)
         share = statistics.median(self.subject.round_trips) / max(taken, 1e-9)
@@ -198,8 +201,10 @@ class Race:
         return times.at_full_speed()
 
     def _chosen(self, count: int) -> set[int]:
-        """Pairs whose outputs are checked: of the few that are made in any case, of those that most candidates get, and
-        of the others."""
+        """Return pairs whose outputs are checked.
+
+        Of the few that are made in any case, of those that most candidates get, and of the others.
+        """
         rule = self.rule
         few, least = min(count, rule.few_pairs), min(count, rule.pairs)
         early = rule.rechecked if few == least else 1
@@ -247,7 +252,7 @@ class Race:
         return dict(zip(numbers, groups, strict=True))
 
     def _look(self, times: Times, look: Look, recipe: Recipe, cold: bool, delay_s: float) -> None:
-        """One more call that nobody times, which its candidate cannot know: what it left is checked."""
+        """Make one more call that nobody times, which its candidate cannot know: what it left is checked."""
         recipe = self._looked_at(look, recipe)
         if self.session.on_gpu:
             self._single(recipe, cold, delay_s)
@@ -353,7 +358,9 @@ class Race:
         look: Look | None = None,
         draws: Sequence[int] = (),
     ) -> tuple[BoundBuffers, Recipe, float]:
-        """Very short kernels on a GPU: seconds a call of several in a row; one, chosen in secret, may be checked.
+        """Time very short kernels on a GPU: seconds a call of several in a row.
+
+        One, chosen in secret, may be checked.
 
         With `draws` all contents come from these; that of the chosen call may be what there is to `look` at.
         """
@@ -397,7 +404,7 @@ def order_matters(times: Times) -> str:
 
 
 def self_check(session: ProblemSession, reference: ReferenceTimes, pairs: int) -> Ratio:
-    """Eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
+    """Return eager against itself, in pairs: the ratio's interval holds 1 on a machine that is quiet enough."""
     with session.device_lock.alone():
         times = interleave(
             Paired({"one": [], "other": []}, rule=session.limits.timing),

@@ -62,13 +62,13 @@ class Checks:
         self.relative = 0.0  # of the last comparison that failed
 
     def compare(self, place: BoundBuffers, outputs: OutputSnapshot, recipe: Recipe, input_class: str) -> None:
-        """Full comparison of one call's outputs; the class names the draw in the verdict."""
+        """Compare all of one call's outputs; the class names the draw in the verdict."""
         wrong = self._compare(place.session, outputs, recipe, input_class)
         if wrong is not None:
             raise Stopped(wrong, alive=True)
 
     def compare_kept(self, kept: Kept) -> None:
-        """The same of a call in a race; on special values a loss of accuracy is a label."""
+        """Compare outputs of a call in a race; on special values a loss of accuracy is a label."""
         if not kept.kind:
             self.compare(kept.place, kept.outputs, kept.recipe, "timed call")
             return
@@ -76,7 +76,7 @@ class Checks:
         self._note_special(wrong, kept.kind)
 
     def _note_special(self, wrong: Wrong | None, kind: str) -> None:
-        """On special values a gross error ends the trial, and a loss of accuracy is a label."""
+        """End the trial for a gross error on special values, and label a loss of accuracy."""
         if wrong is None:
             return
         if kind == NON_FINITE:
@@ -105,7 +105,7 @@ class Checks:
         return None
 
     def draws(self) -> None:
-        """Whole draws (zero-mean ones too) and one fresh mixture, in random order, under both poisons."""
+        """Check whole draws (zero-mean ones too) and one fresh mixture, in random order, under both poisons."""
         session, specs = self.place.session, len(self.place.session.specs)
         recipes = [(plain(k, specs), "own draw") for k in range(session.own_draws)]
         if session.normal is not None and "zero-mean draw" not in self.without:
@@ -119,7 +119,7 @@ class Checks:
         self.found.checks += [*counts, "two poisons", "inputs hashed" if session.on_gpu else "inputs read-only"]
 
     def rounding(self) -> None:
-        """Outputs of 16 bits: errors that lean, or that rows have in common, in two draws at least. Told as labels."""
+        """Label outputs of 16 bits whose errors lean, or that rows have in common, in two draws at least."""
         for kind in (LEANS, IN_COMMON):
             seen = [text for text in self.found.rounding if kind in text]
             if len(seen) > 1:
@@ -127,12 +127,12 @@ class Checks:
                 self.found.notes.append(seen[0])
 
     def own_draws(self) -> None:
-        """Only the problem's own kind of inputs; nothing is noted."""
+        """Check only the problem's own kind of inputs; nothing is noted."""
         for draw in range(self.place.session.own_draws):
             self._call_and_compare(self.place, plain(draw, len(self.place.session.specs)), "own draw")
 
     def first_draw(self) -> None:
-        """One call on what was there when it was bound; nothing is noted."""
+        """Check one call on what was there when it was bound; nothing is noted."""
         self._call_and_compare(self.place, plain(0, len(self.place.session.specs)), "strided input")
 
     def _call_and_compare(self, place: BoundBuffers, recipe: Recipe, input_class: str) -> None:
@@ -148,7 +148,7 @@ class Checks:
         self._require_unchanged(place, outputs, image)
 
     def _require_unchanged(self, place: BoundBuffers, outputs: OutputSnapshot, image: bytes) -> None:
-        """What was there when the call returned is still there: in full on a CPU, by a fingerprint on a GPU."""
+        """Require that what was there when the call returned still is: in full on a CPU, by a fingerprint on a GPU."""
         if "late-write check" in self.without:
             return
         if not self.subject.handed_over(place, outputs, image):
@@ -159,13 +159,18 @@ class Checks:
         place.seen = image
 
     def nothing_came_later(self) -> None:
-        """What the last call at every other place left is there at the end: no thread has slept that long."""
+        """Require that what the last call at every other place left is there at the end.
+
+        No thread has slept that long.
+        """
         for place in self.subject.places:
             if place.seen and place.seen != self.subject.fingerprint(place):
                 raise Stopped(Rejected("late_write", "The outputs changed long after the call had returned."))
 
     def nothing_beside(self) -> None:
-        """What is computed for a call is computed within its time: neither before it, nor after its answer.
+        """Require that what is computed for a call is computed within its time.
+
+        Neither before it, nor after its answer.
 
         By the CPU's clocks of the calls that were looked at closely. Most have to show it: a call that does so now and
         then gains nothing by it, and a machine at work disturbs some.
@@ -186,7 +191,7 @@ class Checks:
         self.found.checks.append("nothing beside the calls")
 
     def done_means_done(self) -> None:
-        """Once a call has returned nothing is written or computed any more, nor when its outputs are collected.
+        """Require that once a call has returned nothing is written or computed, nor when its outputs are collected.
 
         Two clean tries out of a few will do, since other work on the machine disturbs one now and then.
         """
@@ -214,7 +219,7 @@ class Checks:
         return max(LITTLE_S, 0.3 * min(self.place.session.call_s, IDLE_S))
 
     def _after_a_call(self) -> tuple[float, float]:
-        """One call: CPU seconds used after it, and by how many the first collection took more than another."""
+        """Return one call: CPU seconds used after it, and by how many the first collection took more than another."""
         session = self.place.session
         self.subject.prepare(self.place, plain(0, len(session.specs)))
         self.subject.call(self.place, stand=False)
@@ -236,7 +241,7 @@ class Checks:
         return busy_s, first_s - (self.subject.used_s() - before_s)
 
     def probe(self, place: BoundBuffers) -> None:
-        """The precision class, from products that are exact in fp32."""
+        """Find the precision class from products that are exact in fp32."""
         draw = None if "exactness probe" in self.without else place.session.special("probe")
         if draw is None:
             return
@@ -256,7 +261,7 @@ class Checks:
         self.found.precision = precision
 
     def special_values(self, place: BoundBuffers, kinds: Sequence[str] = (*SPECIAL, NON_FINITE)) -> None:
-        """Unusual inputs on which the problem itself is sound, with every tensor ending at a guard page."""
+        """Try unusual inputs on which the problem itself is sound, with every tensor ending at a guard page."""
         if "special values" in self.without:
             return
         tried = []
@@ -273,7 +278,10 @@ class Checks:
             self.found.checks.append(f"{len(tried)} kinds of special values")
 
     def wide_integers(self, place: BoundBuffers) -> bool:
-        """Integers beyond those that the problem draws: what is wrong there is a label. False if the worker is lost."""
+        """Return integers beyond those that the problem draws: what is wrong there is a label.
+
+        False if the worker is lost.
+        """
         draw = None if "special values" in self.without else place.session.special(WIDE)
         if draw is None:
             return True
@@ -292,7 +300,7 @@ class Checks:
         return True
 
     def repeats(self, times: int) -> None:
-        """The same content again and again, with other numbers of threads: races show as differences."""
+        """Repeat the same content with other numbers of threads: races show as differences."""
         if "repeats" in self.without:
             return
         session, subject = self.place.session, self.subject
@@ -315,7 +323,7 @@ class Checks:
         self.found.checks.append(f"{len(counts)} repeats")
 
     def ghost(self) -> bool:
-        """Composed tier: without its own kernels the result must be wrong, or they are a decoy."""
+        """Require a wrong result of a composed source without its own kernels: else they are a decoy."""
         session = self.place.session
         recipe = plain(0, len(session.specs))
         self.subject.mute(True)

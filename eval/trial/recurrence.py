@@ -17,7 +17,10 @@ NEAR = 4  # other pairs of about the same time that one is held against, since a
 
 
 def depends_on_recurrence(times: Times) -> str:
-    """A sentence where the candidate is clearly slower on contents that share nothing with earlier ones, else ""."""
+    """Return a sentence where the candidate is clearly slower on contents that share nothing with earlier ones.
+
+    Else "".
+    """
     if len(times.fresh) != len(times.orders):
         return ""
     ratios = [e / c for e, c in zip(times.seconds["eager"], times.seconds["candidate"], strict=True)]

@@ -57,7 +57,10 @@ class ResultClass:
 
 
 def links_library(library: Path, source: str, *, on_gpu: bool) -> str:
-    """Names of numerical library functions that a kernel-tier library imports, or of ways to find them; or ""."""
+    """Return names of numerical library functions that a kernel-tier library imports, or of ways to find them.
+
+    Or "".
+    """
     done = subprocess.run(["nm", "-D", "--undefined-only", str(library)], capture_output=True, text=True, check=False)
     names = [line.split()[-1].partition("@")[0] for line in done.stdout.splitlines() if line.split()]
     found = [n for n in names if n.startswith(NUMERICAL) or (n.endswith("gemm_") and len(n) < 9)]

@@ -159,7 +159,7 @@ class Trial:
         return checks.wide_integers(tight)
 
     def _special_at_own_sizes(self, subject: LoadedCandidate, checks: Checks, why: str) -> bool:
-        """Where there are no smaller ones, as many kinds as there is room for; False if the worker is lost."""
+        """Return where there are no smaller ones, as many kinds as there is room for; False if the worker is lost."""
         self.tried_special = True
         kinds = [kind for kind, _ in self.session.own_specials]
         if not kinds:
@@ -173,7 +173,9 @@ class Trial:
         return True
 
     def _takes_strides(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
-        """Other layouts in memory are a label, and none of a kernel's, whose contract promises contiguous tensors.
+        """Label a dependence on layouts in memory, but not a kernel's.
+
+        Whose contract promises contiguous tensors.
 
         False if the worker is lost.
         """
@@ -195,7 +197,9 @@ class Trial:
         return subject.bind(session, tight=not session.on_gpu and "guard pages" not in self.without)
 
     def _at_other_sizes(self, subject: LoadedCandidate, session: ProblemSession, sizes: str) -> bool:
-        """What goes wrong at other sizes is a label, since the contract names one size; False if the worker is lost.
+        """Label what goes wrong at other sizes, since the contract names one size.
+
+        False if the worker is lost.
 
         A rejection stays one: a kernel that writes late at other sizes is no less dishonest.
         """
@@ -214,7 +218,7 @@ class Trial:
         return True
 
     def _sanitize(self) -> None:
-        """Programs around its functions under sanitizers, at small sizes and at odd ones, or the whole of a module.
+        """Run programs around its functions under sanitizers, at small sizes and at odd ones, or the whole of a module.
 
         What goes wrong at other sizes than the problem's is a label here too.
         """
@@ -351,7 +355,10 @@ class Trial:
         return times, warm, host
 
     def _outside(self, times: Times, host: Times) -> None:
-        """A kernel whose program waits much longer than the device worked: it works where the clock does not look."""
+        """Label a kernel whose program waits much longer than the device worked.
+
+        It works where the clock does not look.
+        """
         rule = self.session.limits.timing
         device_us, seen_us = median_us(times.seconds["candidate"]), median_us(host.seconds["candidate"])
         if self.candidate.tier == "kernel" and seen_us > rule.outside_factor * device_us + rule.outside_us:
@@ -360,7 +367,7 @@ class Trial:
             self.found.notes.append(note)
 
     def _clocks(self, times: Times) -> None:
-        """What the device's clocks did meanwhile."""
+        """Record what the device's clocks did meanwhile."""
         if any(times.slowed):
             left_out = "none could be left out" if times.is_throttled else "left out"
             self.found.notes.append(f"throttled in {sum(times.slowed)} of {len(times.slowed)} pairs: {left_out}")
@@ -435,7 +442,7 @@ class Trial:
         return passed
 
     def _floor(self, finding: Finding) -> None:
-        """Nothing that must read its inputs from memory is faster than memory."""
+        """Refuse what is faster than memory though it must read its inputs from there."""
         if finding.pruned:
             self.found.label("algebraic pruning")
             self.found.notes.append("faster than this device multiplies: it computes less than the problem spells out")
@@ -453,7 +460,10 @@ def _host_us(host: Times | None, variant: str) -> float | None:
 def _against_compile(
     times: Times, baseline: Baseline | None, against_eager: Ratio
 ) -> tuple[Ratio | None, float | None, str]:
-    """Speed-up over the best of the other baselines: live pairs in a confirmation, else by way of the cached one."""
+    """Return speed-up over the best of the other baselines.
+
+    Live pairs in a confirmation, else by way of the cached one.
+    """
     if baseline is None:
         others = {v: median_us(taken) for v, taken in times.seconds.items() if v not in {"candidate", "eager"}}
         if not others:

@@ -126,7 +126,10 @@ typedef rk::Tensor<float> Out;
 def cuda(
     task: str, *, top: str = "", device: str | None = None, before: str = "", launch: str | None = None, after: str = ""
 ) -> str:
-    """A CUDA source of the task: `device` replaces the kernel, `launch` the launch, the rest goes around them."""
+    """Return a CUDA source of the task.
+
+    `device` replaces the kernel, `launch` the launch, the rest goes around them.
+    """
     known, signature = CUDA_TASKS[task], TASKS[task].signature
     inner = ["cudaStream_t queue = (cudaStream_t)rk::stream(out);\n(void)queue;", before, launch or known.launch, after]
     steps = "\n".join(indent(dedent(part).strip(), "  ") for part in inner if part.strip())

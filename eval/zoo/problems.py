@@ -15,7 +15,7 @@ def task(forward: str, inputs: str, *, arguments: str = "x", setup: str = "", in
 
 
 def weighted(names: str, *, features: int) -> dict[str, str]:
-    """`__init__` with one parameter of `features` for each name: scales are ones and biases zeros."""
+    """Return `__init__` with one parameter of `features` for each name: scales are ones and biases zeros."""
     fill = {name: "zeros" if name == "bias" else "ones" for name in names.split()}
     lines = [f"self.{name} = nn.Parameter(torch.{made}(features))" for name, made in fill.items()]
     return {"setup": "\n".join(lines), "init": ", features", "given": str(features)}

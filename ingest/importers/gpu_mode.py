@@ -245,7 +245,7 @@ def _yaml(file: Path) -> Any:
 
 
 def _licence(folder: Path) -> str:
-    """As the nearest licence file above says; unstated counts as not to be passed on."""
+    """Return what the nearest licence file above says; unstated counts as not to be passed on."""
     for parent in [folder, *folder.resolve().parents]:
         for name in LICENCE_FILES:
             if (parent / name).is_file():

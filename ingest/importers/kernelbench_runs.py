@@ -122,7 +122,7 @@ class KernelBenchRuns:
 
 
 def _kernels(folder: Path) -> dict[tuple[int, int, int], Path]:
-    """Kernel files of a run by level, problem and sample."""
+    """Return kernel files of a run by level, problem and sample."""
     found: dict[tuple[int, int, int], Path] = {}
     for file in folder.glob("level_*_kernel.py"):
         if name := _KERNEL.fullmatch(file.name):
@@ -140,7 +140,7 @@ def _around(path: Path) -> Path:
 
 
 def _sources(folder: Path) -> dict[tuple[int, int], Path]:
-    """Problem files by level and number."""
+    """Return problem files by level and number."""
     found: dict[tuple[int, int], Path] = {}
     for file in sorted(folder.glob("level*/*.py")):
         level, head = file.parent.name.removeprefix("level"), file.stem.split("_")[0]
@@ -177,7 +177,7 @@ def _correct(result: dict[str, Any]) -> bool:
 
 
 def _over_reference(result: dict[str, Any]) -> float | None:
-    """Newer runs carry the reference's time as well."""
+    """Return the time over the reference's, which newer runs carry as well."""
     mine, theirs = number(result.get("runtime")), number(result.get("ref_runtime"))
     return theirs / mine if mine and theirs and mine > 0 and theirs > 0 else None
 

@@ -138,7 +138,7 @@ def _in_kernelbench_form(init: dict[str, Any], inputs: dict[str, Any]) -> str:
 
 
 def _configurations(file: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Arguments of the module and of its inputs; what both share comes last, as the benchmark has it."""
+    """Return arguments of the module and of its inputs; what both share comes last, as the benchmark has it."""
     try:
         lists = json.loads(read_text(file))
         groups = [lists[name] for name in GROUPS]
@@ -148,7 +148,7 @@ def _configurations(file: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def _baseline(file: Path) -> tuple[float | None, str]:
-    """PyTorch's time and the device, where the benchmark has measured them."""
+    """Return PyTorch's time and the device, where the benchmark has measured them."""
     try:
         found = json.loads(file.read_text())
         devices = found["device_info"]["devices"].values()
@@ -179,7 +179,7 @@ def _kernel(task: _Task, source: str, claim: Claim, idea: str) -> Iterator[Impor
 
 
 def _highlighted(folder: Path, tasks: dict[tuple[str, str], _Task]) -> Iterator[Read]:
-    """Kernels that the benchmark's paper shows, with its table."""
+    """Yield kernels that the benchmark's paper shows, with its table."""
     if not (folder / "results.csv").is_file():
         return
     with (folder / "results.csv").open(newline="", encoding="utf-8") as file:

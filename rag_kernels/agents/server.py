@@ -142,34 +142,37 @@ def _add_texts(server: MCPServer, desk: Desk) -> None:
 
     @server.resource("kernel://{kernel_id}", mime_type="text/plain")
     async def kernel(kernel_id: str) -> str:
-        """An archived kernel's source, under lines that say what it is and how it was judged."""
+        """Return an archived kernel's source, under lines that say what it is and how it was judged."""
         return await _read(lambda: desk.kernel_text(kernel_id))
 
     @server.resource("problem://{kernel_id}", mime_type="text/x-python")
     async def problem(kernel_id: str) -> str:
-        """The problem that an archived kernel was written for, as a call of PyTorch."""
+        """Return the problem that an archived kernel was written for, as a call of PyTorch."""
         return await _read(lambda: desk.problem_text(kernel_id))
 
     @server.resource("contract://kernel", mime_type="text/markdown")
     async def contract() -> str:
-        """What a kernel must look like, with worked examples, and what the judge refuses."""
+        """Return what a kernel must look like, with worked examples, and what the judge refuses."""
         return await _read(desk.contract)
 
     @server.resource("contract://header", mime_type="text/plain")
     async def header() -> str:
-        """The header that every kernel includes."""
+        """Return the header that every kernel includes."""
         return (INCLUDE / "rag_kernel.h").read_text()
 
     @server.resource("contract://header/{name}", mime_type="text/plain")
     async def piece(name: str) -> str:
-        """A header for CUDA kernels: `rag_tma.h` (copy engine, barriers, clusters) or `rag_mma.h` (tensor cores)."""
+        """Return a header for CUDA kernels.
+
+        `rag_tma.h` (copy engine, barriers, clusters) or `rag_mma.h` (tensor cores).
+        """
         if name not in PIECES:
             raise ResourceNotFoundError(f"There is no header {name!r}: take one of {', '.join(PIECES)}.")
         return (INCLUDE / name).read_text()
 
     @server.resource("device://this", mime_type="application/json")
     async def device() -> str:
-        """The device that kernels are judged on, with its measured rates."""
+        """Return the device that kernels are judged on, with its measured rates."""
         return await _read(desk.device_text)
 
     @server.prompt()

@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def expected(error: Exception) -> str:
-    """The sentence of an error that is the input's or the machine's; empty when the fault is ours."""
+    """Return the sentence of an error that is the input's or the machine's; empty when the fault is ours."""
     if isinstance(error, RagKernelsError) and not isinstance(error, Internal):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

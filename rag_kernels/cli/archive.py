@@ -27,7 +27,7 @@ KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel's id, or e
 
 @app.callback()
 def archive() -> None:
-    """Statistics, kernels, export and import, and the health of the archive.
+    """Show statistics and kernels, export and import, and the health of the archive.
 
     Example: rag-kernels archive stats
     """

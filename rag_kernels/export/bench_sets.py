@@ -249,7 +249,7 @@ def _solution(attempt: Attempt, definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def _native(attempt: Attempt) -> bool:
-    """Whether flashinfer-bench's own builder takes the source: on a CPU it has no OpenMP."""
+    """Return whether flashinfer-bench's own builder takes the source: on a CPU it has no OpenMP."""
     return attempt.candidate.tier == "kernel" and attempt.candidate.backend == "cuda"
 
 

@@ -144,7 +144,7 @@ class DropIn(nn.Module):
         return NONE if shapes == sizes else Reason("sizes", f"it would return {sizes}, and the module {shapes}.")
 
     def _traced(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What torch.compile and torch.export record: the operator where its contract holds, else the module."""
+        """Return what torch.compile and torch.export record: the operator where its contract holds, else the module."""
         if not self._refused.text and self._held is not None and not kwargs and not _changed_traced(self, self._held):
             result = self.COMPILED.traced(self, pytree.tree_leaves(tuple(args)))
             if result is not None:
@@ -254,7 +254,10 @@ def _positional(
 
 
 def _changed_traced(module: nn.Module, held: Held) -> bool:
-    """The same for a compiler that records Python: plain values, each of which becomes a guard, else the module."""
+    """Return the same for a compiler that records Python.
+
+    Plain values, each of which becomes a guard, else the module.
+    """
     for path, values in held.parts.items():
         part = state_at(module, path) if path else module
         for name, value in values.items():

@@ -67,7 +67,10 @@ class Held:
     """Values of a module by the path of its part, and of classes and globals by their names; can be copied."""
 
     def __init__(self, module: nn.Module, given: Sequence[str], skipped: frozenset[str] = frozenset()) -> None:
-        """`given` are the paths of the tensors that the kernel is given; `skipped` attributes of the module itself."""
+        """Take paths: `given` are those of the tensors that the kernel is given.
+
+        `skipped` attributes of the module itself.
+        """
         self.skipped = skipped
         arguments = {id(attrgetter_of(path)(module)) for path in given}
         kinds = [kind for part in module.modules() for kind in type(part).__mro__]
@@ -119,7 +122,7 @@ class Looks:
             )
 
     def outside(self, places: Sequence[tuple[Mapping[str, Any], str, Values]]) -> Looks:
-        """Also look at classes and globals; returns itself."""
+        """Return also look at classes and globals; returns itself."""
         for place, told, values in places:
             self._add(place, told, values)
         return self
@@ -212,7 +215,7 @@ def _constant(value: Any) -> bool:
 
 
 def _given(value: Any, arguments: set[int]) -> bool:
-    """Whether the kernel is given it at each call: a tensor, or tensors in a list."""
+    """Return whether the kernel is given it at each call: a tensor, or tensors in a list."""
     items = value if isinstance(value, list | tuple) else [value]
     return any(id(item) in arguments for item in items)
 

@@ -70,7 +70,7 @@ def require_module(attempt: Attempt) -> None:
 
 
 def module_text(attempt: Attempt) -> str:
-    """The text of an importable module: the problem, the kernel, and `ModelNew`."""
+    """Return the text of an importable module: the problem, the kernel, and `ModelNew`."""
     made = compiled_of(attempt)
     return MODULE.format(
         summary=summary(attempt),
@@ -145,18 +145,21 @@ def _contract(attempt: Attempt) -> Contract | None:
 
 
 def _any_alignment(attempt: Attempt) -> bool:
-    """Whether it was seen to be right for tensors that begin at any element; else they are copied to where it was."""
+    """Return whether it was seen to be right for tensors that begin at any element.
+
+    Else they are copied to where it was.
+    """
     held = _contract(attempt)
     return held is not None and held.alignment == "element"
 
 
 def _operator_name(attempt: Attempt) -> str:
-    """One operator a kernel and problem: the same source may solve others, at other sizes."""
+    """Return one operator a kernel and problem: the same source may solve others, at other sizes."""
     return f"{attempt.candidate.id}_{attempt.problem.problem.id}"
 
 
 def literal(source: str) -> str:
-    """Readable triple quotes, unless the text does not fit between them."""
+    """Return readable triple quotes, unless the text does not fit between them."""
     return repr(source) if "'''" in source or source.endswith("\\") else f"r'''{source}'''"
 
 

@@ -141,7 +141,7 @@ class CompiledForward:
     # What files written before December 2026 call.
 
     def fits(self, module: torch.nn.Module, inputs: Sequence[Any]) -> bool:
-        """Whether this is the call that was verified; warns where it is not."""
+        """Return whether this is the call that was verified; warns where it is not."""
         import torch
 
         values = self._old_values(module, inputs)

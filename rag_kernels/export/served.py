@@ -181,11 +181,11 @@ class Served:
         return tuple(_size(size, bound) for size in argument.free or argument.shape)
 
     def as_verified(self, values: Sequence[Any]) -> bool:
-        """Whether the sizes are the very ones of the verification."""
+        """Return whether the sizes are the very ones of the verification."""
         return all(tuple(values[i].shape) == shape for i, shape in zip(self.tensors, self.verified, strict=True))
 
     def serves_shapes(self, values: Sequence[Any]) -> bool:
-        """Whether sizes and types are served, as a compiler of graphs asks: each answer becomes a guard.
+        """Return whether sizes and types are served, as a compiler of graphs asks: each answer becomes a guard.
 
         Several free sizes may hang together in a way that nobody told here: `related`.
         """
@@ -278,7 +278,7 @@ def _other_number(argument: Argument, value: Any) -> Reason | None:
 
 
 def _other_tensor(argument: Argument, value: Any, kinds: tuple[type, ...] | None) -> Reason | None:
-    """`kinds` are the classes that a tensor may have; None asks nothing, for tensors that stand for others."""
+    """Return `kinds` are the classes that a tensor may have; None asks nothing, for tensors that stand for others."""
     import torch
 
     told, kind = name_of(argument.path), type(value)

@@ -97,7 +97,9 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
 
 
 def independent(served: Served, functional: str) -> bool:
-    """Whether the functional form takes free sizes that were moved against each other, and returns what was told.
+    """Return whether the functional form takes free sizes that were moved against each other.
+
+    And returns what was told.
 
     Tried without data. A form in which sizes stand as numbers does not take others: those are then not served.
     """

@@ -61,7 +61,10 @@ def candidate(text: str, backend: Backend) -> Candidate | None:
 
 
 def _suffix(language: str, backend: Backend) -> str:
-    """The suffix that the block would have as a file; empty where the model left the language out, as many do."""
+    """Return the suffix that the block would have as a file.
+
+    Empty where the model left the language out, as many do.
+    """
     if not language:
         return ""
     return SUFFIXES["python" if language.lower() in ("python", "py", "python3") else NATIVE[backend]]

@@ -36,7 +36,7 @@ _UPDATE = re.compile(r"(?<![\w.\]])([A-Za-z_][\w.]*(?:\[[^\]\n]*\])*) ([+\-*])= 
 
 
 def bounds(text: str) -> Iterator[Edit]:
-    """Loops that begin or end one too early or too late, and indices moved by one."""
+    """Yield loops that begin or end one too early or too late, and indices moved by one."""
     for loop in loops(text):
         for found in re.finditer(r" (<=?) (?=[\w(])", text[slice(*loop.condition)]):
             start = loop.condition[0] + found.start()
@@ -56,7 +56,7 @@ def bounds(text: str) -> Iterator[Edit]:
 
 
 def terms(text: str) -> Iterator[Edit]:
-    """A term or a factor that is left out, or counted twice."""
+    """Yield a term or a factor that is left out, or counted twice."""
     for found in re.finditer(r"(?<=[\w)\]]) ([+\-*/]) (?=[\w(])", text):
         product = found.group(1) in "*/"
         end = operand_end(text, found.end()) if product else term_end(text, found.end())
@@ -74,7 +74,10 @@ def terms(text: str) -> Iterator[Edit]:
 
 
 def axes(text: str) -> Iterator[Edit]:
-    """The wrong axis or stride: factors of an index exchanged, another dimension's size, `/` where `%` belongs."""
+    """Yield the wrong axis or stride.
+
+    Factors of an index exchanged, another dimension's size, `/` where `%` belongs.
+    """
     for found in re.finditer(r"\b([a-z]\w*) \* ([a-zA-Z]\w*) \+ ([a-z]\w*)\b(?![.(\[])", text):
         a, b, c = found.groups()
         yield Edit(found.start(), found.end(), f"{c} * {b} + {a}")
@@ -91,7 +94,7 @@ def axes(text: str) -> Iterator[Edit]:
 
 
 def epsilon(text: str) -> Iterator[Edit]:
-    """An epsilon that is lost, or stands outside the root."""
+    """Yield an epsilon that is lost, or stands outside the root."""
     small = rf"(?:{TYPES}\()?(?:eps\w*|e|tiny|1e-\d+f?)\)?"
     for found in re.finditer(rf" \+ {small}(?=[);,])", text):
         extra = text[found.start() : found.end()].count(")") - text[found.start() : found.end()].count("(")
@@ -105,7 +108,7 @@ def epsilon(text: str) -> Iterator[Edit]:
 
 
 def constants(text: str) -> Iterator[Edit]:
-    """A constant of another problem: another literal, another epsilon, n for n - 1."""
+    """Yield a constant of another problem: another literal, another epsilon, n for n - 1."""
     for found in re.finditer(r"(?<![\w.])(\d+\.\d*(?:e-?\d+)?|\d+e-\d+)(f?)(?![\w.])", text):
         value = float(found.group(1))
         for other in (value * 1.01, value * 2, value * 0.1) if value else (1.0,):
@@ -120,7 +123,7 @@ def constants(text: str) -> Iterator[Edit]:
 
 
 def start_of_reduction(text: str) -> Iterator[Edit]:
-    """A sum that begins at one, a maximum that begins at zero."""
+    """Yield a sum that begins at one, a maximum that begins at zero."""
     headers = loops(text)
     for found in re.finditer(
         r"\b[a-z]\w* = (0|1|-INFINITY|INFINITY|-FLT_MAX|[a-z]\w*[(\[](?:0|n - 1)[)\]])(?=[,;])", text
@@ -133,7 +136,7 @@ def start_of_reduction(text: str) -> Iterator[Edit]:
 
 
 def barriers(text: str) -> Iterator[Edit]:
-    """A barrier, a fence, a lock, a join or a reduction clause that is missing, or stands a statement later."""
+    """Yield a barrier, a fence, a lock, a join or a reduction clause that is missing, or stands a statement later."""
     for found in re.finditer(r"^[ \t]*#pragma omp (?:barrier|critical|atomic|ordered)\b[^\n]*", text, re.M):
         yield Edit(found.start(), found.end(), "")
     for found in re.finditer(r" (?:reduction|private|lastprivate)\([^)\n]*\)", text):
@@ -159,7 +162,7 @@ def barriers(text: str) -> Iterator[Edit]:
 
 
 def stale(text: str) -> Iterator[Edit]:
-    """A buffer or a value that lives on, or that is not emptied, from one row or call to the next."""
+    """Yield a buffer or a value that lives on, or that is not emptied, from one row or call to the next."""
     declared = rf"(?<=[;{{}}\n])(\s+)((?:const )?(?:{TYPES}|std::vector<\w+>) (?!run\b|\w+\()[a-z]\w*\b[^;\n]*;)"
     depth = 0
     for found in re.finditer(r"[{}]|" + declared, text):
@@ -172,7 +175,7 @@ def stale(text: str) -> Iterator[Edit]:
 
 
 def tails(text: str) -> Iterator[Edit]:
-    """What a whole number of tiles leaves over is not computed; a sum is not set to its start."""
+    """Yield what a whole number of tiles leaves over is not computed; a sum is not set to its start."""
     for loop in loops(text):
         for found in re.finditer(r" < (?=[\w(])", text[slice(*loop.condition)]):
             start = loop.condition[0] + found.end()
@@ -190,7 +193,7 @@ def tails(text: str) -> Iterator[Edit]:
 
 
 def swaps(text: str) -> Iterator[Edit]:
-    """Arguments of a call, or operands of a difference or a quotient, in the wrong order."""
+    """Yield arguments of a call, or operands of a difference or a quotient, in the wrong order."""
     for call in calls(text):
         if len(call.arguments) >= 2:
             (a, b), (c, d) = call.arguments[:2]
@@ -204,7 +207,10 @@ def swaps(text: str) -> Iterator[Edit]:
 
 
 def masks(text: str) -> Iterator[Edit]:
-    """The edge of a mask: a comparison of places, outside the headers of loops, that takes in one more or one less."""
+    """Yield the edge of a mask.
+
+    A comparison of places, outside the headers of loops, that takes in one more or one less.
+    """
     headers = loops(text)
     for found in re.finditer(r"\b[a-z]\w* (<=|>=|<|>) (?:[a-zA-Z_]\w*|\d+)\b(?![.(\[])", text):
         if not any(loop.holds(found.start()) for loop in headers):
@@ -213,7 +219,10 @@ def masks(text: str) -> Iterator[Edit]:
 
 
 def comparisons(text: str) -> Iterator[Edit]:
-    """A comparison the other way round, another one of equality, `and` for `or`, the arms of a choice exchanged."""
+    """Yield a comparison the other way round, another one of equality, `and` for `or`.
+
+    The arms of a choice exchanged.
+    """
     headers = loops(text)
     flipped = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "!=", "!=": "==", "&&": "||", "||": "&&"}
     for found in re.finditer(r"(?<=[\w)\]]) (<=|>=|<|>|==|!=|&&|\|\|) (?=[\w(\-!])", text):
@@ -228,7 +237,7 @@ def comparisons(text: str) -> Iterator[Edit]:
 
 
 def signs(text: str) -> Iterator[Edit]:
-    """Plus for minus, a minus or an absolute value that is lost."""
+    """Yield plus for minus, a minus or an absolute value that is lost."""
     other = {"+": "-", "-": "+"}
     for found in re.finditer(r"(?<=[\w)\]]) ([+\-])(=?) (?=[\w(])", text):
         yield Edit(found.start(1), found.end(1), other[found.group(1)])
@@ -239,7 +248,7 @@ def signs(text: str) -> Iterator[Edit]:
 
 
 def special(text: str) -> Iterator[Edit]:
-    """NaN swallowed, infinity cut off, an exponential that overflows."""
+    """Yield NaN swallowed, infinity cut off, an exponential that overflows."""
     for found in re.finditer(r"-INFINITY", text):
         yield Edit(found.start(), found.end(), "-100.0f")
         yield Edit(found.start(), found.end(), "-1e30f")
@@ -259,7 +268,10 @@ def special(text: str) -> Iterator[Edit]:
 
 
 def overflows(text: str) -> Iterator[Edit]:
-    """Numbers of 32 bits where 64 are needed: in sums and keys, where a test's inputs can show it; not in offsets."""
+    """Yield numbers of 32 bits where 64 are needed: in sums and keys, where a test's inputs can show it.
+
+    Not in offsets.
+    """
     names = r"(?:s|sum|total|part|first|last|best|key|value|term|T|Acc|Wide)"
     for found in re.finditer(rf"\bint64_t\b(?= {names}\b)", text):
         yield Edit(found.start(), found.end(), "int32_t")

@@ -85,7 +85,7 @@ _NAMED = re.compile(r"(?:std::|rk_|quick_|fast_)?(exp|sqrt|tanh|erfc|erf|log)f?"
 
 
 def accumulators(text: str) -> Iterator[Edit]:
-    """A sum in fewer bits."""
+    """Yield a sum in fewer bits."""
     for found in re.finditer(r"(?<![\w.\]])([A-Za-z_][\w.]*(?:\[[^\]\n]*\])*) \+= ", text):
         end = statement_end(text, found.end())
         if end > 0 and "=" not in text[found.end() : end]:
@@ -97,7 +97,7 @@ def accumulators(text: str) -> Iterator[Edit]:
 
 
 def storage(text: str) -> Iterator[Edit]:
-    """An operand, an intermediate or a result in fewer bits."""
+    """Yield an operand, an intermediate or a result in fewer bits."""
     for call in calls(text):
         if call.name == "put" and len(call.arguments) == 2:
             a, b = call.arguments[1]
@@ -119,7 +119,10 @@ def storage(text: str) -> Iterator[Edit]:
 
 
 def intrinsics(text: str) -> Iterator[Edit]:
-    """A quick function in place of an exact one, a multiplication by a rough reciprocal in place of a division."""
+    """Yield a quick function in place of an exact one.
+
+    A multiplication by a rough reciprocal in place of a division.
+    """
     for call in calls(text):
         named = _NAMED.fullmatch(call.name)
         if named and len(call.arguments) == 1:

@@ -45,7 +45,7 @@ def _marked(x: torch.Tensor, share: float, value: Callable[[torch.Tensor], torch
 
 
 def _edges(x: torch.Tensor) -> torch.Tensor:
-    """Only the ends of rows, and the corners, are large."""
+    """Make only the ends of rows, and the corners, large."""
     rows = 0.1 * _rows(x)
     rows[:, 0], rows[:, -1] = 20 * torch.randn(rows.shape[0]), 20 * torch.randn(rows.shape[0])
     return rows.reshape(x.shape)

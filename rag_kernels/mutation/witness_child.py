@@ -217,7 +217,10 @@ class Library:
         return [output.cpu() for output in outputs], intact
 
     def _placed(self, value: torch.Tensor) -> torch.Tensor:
-        """On a GPU a tensor lies between no bands: there the judge's own and its sanitizers look at what is beside."""
+        """Place a tensor between bands, on a CPU only.
+
+        There the judge's own and its sanitizers look at what is beside.
+        """
         return value if self._device == "cpu" else value.to(self._device)
 
 

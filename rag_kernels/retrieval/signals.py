@@ -129,7 +129,10 @@ def _of_problem(corpus: Corpus, query: Query, name: str) -> NDArray[np.float32]:
 
 
 def _of_texts(corpus: Corpus, query: Query, names: Sequence[str]) -> NDArray[np.float32] | None:
-    """People search by name and idea as well, a bottleneck by its remedies; problems are compared by what they do."""
+    """Match texts: people search by name and idea as well, a bottleneck by its remedies.
+
+    Problems are compared by what they do.
+    """
     if "remedy" in names and query.bottleneck is not None:
         return corpus.texts.bm25(query.bottleneck.words)
     return corpus.texts.bm25(query.tokens) if query.facts is None and "bm25" in names else None

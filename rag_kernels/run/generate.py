@@ -184,7 +184,7 @@ def confirm_best(
 
 
 def _keep_near_copy(judged: Judged, before: Judged) -> Judged:
-    """A confirmation sees no exemplars: what the first judgement said of them still holds."""
+    """Return a confirmation sees no exemplars: what the first judgement said of them still holds."""
     if not isinstance(judged.verdict, Passed) or not isinstance(before.verdict, Passed):
         return judged
     kept = tuple(label for label in before.verdict.labels if label.startswith("near-copy"))

@@ -167,7 +167,7 @@ def _build(candidates: Sequence[Candidate], judge: LocalJudge) -> float:
 
 
 def _judge_task(judge: LocalJudge, source: str, texts: Sequence[Text], build_s: float) -> Iterator[Seen]:
-    """All texts of one problem, in one session. A twin that several specimens share is judged once."""
+    """Yield all texts of one problem, in one session. A twin that several specimens share is judged once."""
     name = next((t.name for t in TASKS.values() if t.problem == source), "honest_task")
     fp = functionalize(problem_from_source(name, source), workers=judge.workers)
     known: Known = {}

@@ -34,10 +34,10 @@ FAMILIES = (
 
 
 def honest_kernels() -> list[Honest]:
-    """Every honest kernel that runs on a CPU, in all three tiers."""
+    """Return every honest kernel that runs on a CPU, in all three tiers."""
     return [honest for family in FAMILIES for honest in family.kernels()]
 
 
 def cuda_kernels() -> list[Honest]:
-    """Honest kernels for a GPU; without one they can be compiled only."""
+    """Return honest kernels for a GPU; without one they can be compiled only."""
     return list(cuda.kernels())

@@ -85,7 +85,7 @@ void run(In q, In k, In v, {mask}Out out) {{
 
 
 def heads(options: str, queries: str, keys: str, cast: str = "", more: str = "", argument: str = "") -> str:
-    """Attention over three tensors."""
+    """Return attention over three tensors."""
     tensors = ", ".join(f"torch.randn({shape}){cast}" for shape in (queries, keys, keys))
     return task(f"F.scaled_dot_product_attention(q, k, v{options})", tensors + more, arguments=f"q, k, v{argument}")
 

@@ -156,7 +156,7 @@ def kernel(body: str, *, schedule: str = "", dtype: str = "float32", pieces: Seq
 
 
 def spread(count: int, start: int = 0) -> Iterator[str]:
-    """Names of schedules, going round, so that the same algorithm meets another one on the next task."""
+    """Yield names of schedules, going round, so that the same algorithm meets another one on the next task."""
     names = list(SCHEDULES)
     return (names[(start + i) % len(names)] for i in range(count))
 

@@ -116,7 +116,7 @@ def carried() -> str:
 
 
 def free(made: CompiledForward) -> bool:
-    """Whether its free sizes can be served without the module, which alone knows how several hang together."""
+    """Return whether its free sizes can be served without the module, which alone knows how several hang together."""
     served = made.served
     return bool(served.free) and (not served.related or independent(served, made.functional))
 

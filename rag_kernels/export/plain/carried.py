@@ -86,5 +86,5 @@ class Call:
         return value if self.any_alignment or value.data_ptr() % ALIGNED_BYTES == 0 else value.clone()
 
     def alike(self, given: torch.Tensor, made: torch.Tensor) -> bool:
-        """Whether an output that the caller made can be written to."""
+        """Return whether an output that the caller made can be written to."""
         return given.shape == made.shape and given.dtype == made.dtype and given.is_contiguous()

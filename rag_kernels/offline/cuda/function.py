@@ -69,7 +69,7 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     launches: list[str] = []
 
     def kept(name: str, text: list[str], launch: list[str]) -> list[str]:
-        """The statements that launch this kernel, or the one in the file that is like it."""
+        """Return the statements that launch this kernel, or the one in the file that is like it."""
         other = known.setdefault(anonymous(name, text), name)
         if other == name:
             texts.extend([*text, ""])
@@ -123,7 +123,7 @@ def anonymous(name: str, text: list[str]) -> str:
     places |= {constant: f"@{i}c" for i, constant in enumerate(constants)}
 
     def place(found: re.Match[str]) -> str:
-        """Of a name, or of a vector that was loaded: `x_v1_kept` is of `x_p`."""
+        """Return the place of a name, or of a vector that was loaded: `x_v1_kept` is of `x_p`."""
         base, made, rest = found[0].partition("_v")
         loaded = made and f"{base}_p" in places
         return places.get(found[0]) or (f"{places[f'{base}_p']}{made}{rest}" if loaded else found[0])

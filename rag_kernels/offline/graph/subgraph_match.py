@@ -257,7 +257,7 @@ def alike(ours: TensorSpec, theirs: TensorSpec) -> bool:
 
 
 def _arguments(node: Node) -> dict[str | int, Value]:
-    """By position or name, with known defaults."""
+    """Return arguments by position or name, with known defaults."""
     return {**dict(operator(node.op).defaults), **dict(enumerate(node.args)), **dict(node.kwargs)}
 
 

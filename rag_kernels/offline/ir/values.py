@@ -314,7 +314,7 @@ def rebuild(value: Value, mapping: dict[Atom, Form], dims: tuple[Group, ...]) ->
 
 
 def _renamed(group: Group, mapping: dict[Atom, Form]) -> Group:
-    """Dims of inner values after a substitution: only the atoms matter, so a form's atoms stand for it."""
+    """Return dims of inner values after a substitution: only atoms matter, so a form's atoms stand for it."""
     new = {leaf: [atom for atom, _ in form.terms] for leaf, form in mapping.items()}
     return tuple(atom for leaf in leaves(group) for atom in new.get(leaf, [leaf]))
 
