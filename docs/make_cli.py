@@ -10,7 +10,7 @@ PAGE = Path(__file__).with_name("reference") / "cli.md"
 
 
 def page() -> str:
-    """The whole page: typer's own documentation of the commands, then the settings."""
+    """Return the whole page: typer's own documentation of the commands, then the settings."""
     command = [sys.executable, "-P", "-m", "typer", "rag_kernels.cli", "utils", "docs", "--name", "rag-kernels"]
     commands = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip()
     rows = [
