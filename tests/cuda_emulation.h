@@ -16,6 +16,8 @@
 
 #define __global__
 #define __device__
+#define __host__
+#define __forceinline__ inline
 #define __shared__ static
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
@@ -150,6 +152,62 @@ inline void emulate_multiply_tf32(float* sums, const unsigned (&a)[4], const uns
     }
   wait_for_warp();
 }
+
+// What attention takes from `attention_text.INSTRUCTIONS`: lanes show their parts or addresses, wait, and compute.
+namespace attend {
+template <class T> float sixteen(uint32_t pair, int which) {
+  const uint16_t bits = uint16_t(pair >> (16 * which));
+  T t;
+  __builtin_memcpy(&t, &bits, 2);
+  return float(t);
+}
+template <class T> uint32_t packed(T, float a, float b) {
+  T t[2];
+  t[0] = a, t[1] = b;
+  uint32_t u;
+  __builtin_memcpy(&u, t, 4);
+  return u;
+}
+template <class T> void multiply(T, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  static uint32_t all_a[1024][4], all_b[1024][2];
+  const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4, q = me % 4;
+  for (int i = 0; i < 4; ++i) all_a[me][i] = a[i];
+  all_b[me][0] = b0, all_b[me][1] = b1;
+  wait_for_warp();
+  for (int i = 0; i < 4; ++i)
+    for (unsigned k = 0; k < 16; ++k) {  // a0: row g, a1: row g + 8; a2 and a3 eight terms further on
+      const float left = sixteen<T>(all_a[warp + g * 4 + k % 8 / 2][i / 2 + k / 8 * 2], k % 2);
+      c[i] += left * sixteen<T>(all_b[warp + (q * 2 + i % 2) * 4 + k % 8 / 2][k / 8], k % 2);
+    }
+  wait_for_warp();
+}
+inline void multiply(float, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const uint32_t b[2] = {b0, b1};
+  emulate_multiply_tf32(c, a, b);
+}
+inline void four_of(uint32_t (&r)[4], const void* row, bool turned) {
+  static const uint16_t* rows[1024];
+  const unsigned me = threadIdx.x, warp = me / 32 * 32, lane = me % 32;
+  rows[me] = (const uint16_t*)row;
+  wait_for_warp();
+  for (unsigned i = 0; i < 4; ++i) {
+    uint32_t pair[2];
+    for (unsigned c = 0; c < 2; ++c)
+      pair[c] = turned ? rows[warp + i * 8 + lane % 4 * 2 + c][lane / 4] : rows[warp + i * 8 + lane / 4][lane % 4 * 2 + c];
+    r[i] = pair[0] | pair[1] << 16;
+  }
+  wait_for_warp();
+}
+inline void four(uint32_t (&r)[4], const void* row) { four_of(r, row, false); }
+inline void four_turned(uint32_t (&r)[4], const void* row) { four_of(r, row, true); }
+inline void bring(void* to, const void* from, bool there) {
+  if (there) std::memcpy(to, from, 16);
+  else std::memset(to, 0, 16);
+}
+inline void close() {}
+template <int LATER> void await() {}
+inline float two_to(float x) { return std::exp2(x); }
+}  // namespace attend
 
 typedef void* cudaStream_t;
 typedef int cudaMemPool_t;

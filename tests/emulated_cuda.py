@@ -11,6 +11,7 @@ import tvm_ffi
 from support import generated_kernels as numbers
 
 from rag_kernels.eval.build.compile import made_once, toolchain
+from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 
 TESTS = numbers.ROOT / "tests"
 RAG_KERNEL = numbers.ROOT / "eval" / "include" / "rag_kernel.h"
@@ -22,6 +23,7 @@ FLAGS = f"-O1 -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/ev
 def build_emulated(source: str, folder: Path) -> Any:
     """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
     text, library = folder / "k.cpp", folder / "k.so"
+    source = source.replace(INSTRUCTIONS, "")
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), \w+, stream>>>\((.*?)\);"
     source = re.sub(r"#include <cuda_(runtime|bf16|fp16)\.h>", "", source)
     source = source.replace("extern __shared__ float shared[];", "auto& shared = shared_of[resident_block()];")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
 
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
 
 HEADS = "torch.randn(2, 4, 37, 48)"
 # Several spellings in one module share a build. Each returned value is one attention.
@@ -126,3 +130,75 @@ def test_rows_without_a_key_are_as_the_graph_has_them(tmp_path: Path) -> None:
     for ours, eager in zip((written, operator), scope["Model"]()(*inputs), strict=True):
         torch.testing.assert_close(ours, eager, equal_nan=True)
     assert written[:, :8].isnan().all() and (operator[:, :8] == 0).all() and not written[:, 8:].isnan().any()
+
+
+# Of the CUDA text one block after the other is emulated, so tensors are small. What is on Hopper alone cannot be.
+EMULATED = {
+    "fp32": Case(
+        "m = torch.tril(torch.ones(37, 37)); s = (x @ y.mT) / 4.0; "
+        "return F.softmax(s.masked_fill(m == 0, float('-inf')), -1) @ y",
+        "torch.randn(2, 37, 24)",
+        "torch.randn(2, 37, 24)",
+    ),
+    "window and slopes": Case(
+        "i, j = torch.arange(70), torch.arange(70)[:, None]; s = x @ x.mT * 0.25 + y[:, None, None] * (i - j); "
+        "s = s.masked_fill((i > j) | (j - i > 30), -torch.inf); return torch.softmax(s, -1) @ x",
+        "torch.randn(1, 2, 70, 32)",
+        "torch.randn(2)",
+    ),
+    "bf16": Case(
+        "return F.scaled_dot_product_attention(x, y, y, is_causal=True).transpose(1, 2).reshape(1, 100, 64)",
+        "torch.randn(1, 2, 100, 32).bfloat16()",
+        "torch.randn(1, 2, 100, 32).bfloat16()",
+    ),
+    "fp16, rows at odd places": Case(
+        "return torch.softmax(x @ y.mT * 0.2, -1) @ y",
+        "torch.randn(1, 33, 44).half()",
+        "torch.randn(1, 131, 44).half()",
+    ),
+    "few queries": Case(
+        "return F.scaled_dot_product_attention(x, y, y, enable_gqa=True)",
+        "torch.randn(1, 8, 1, 64).half()",
+        "torch.randn(1, 2, 1500, 64).half()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_cuda_attention_is_right(name: str, tmp_path: Path) -> None:
+    fp = functional(name.replace(" ", "_").replace(",", ""), EMULATED[name])
+    plan = write(fp, CudaParameters(attention=1))
+    assert plan is not None and plan.candidate.tier == "kernel" and plan.schedules == ("attention",)
+    module = build_emulated(plan.candidate.source, tmp_path)
+
+    def call(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        outputs = numbers.empty_outputs(fp)
+        module.forward(*tensors, *(value for _, value in fp.abi_constants), *outputs)
+        return outputs
+
+    assert worst_ratio(fp, call) < numbers.RATIO
+
+
+def test_the_text_for_hopper_is_written_where_it_serves() -> None:
+    body = "return F.scaled_dot_product_attention(x, x, x, is_causal=True)"
+    for sizes, serves in (("2, 4, 256, 128", True), ("2, 4, 256, 36", False), ("2, 4, 16, 128", False)):
+        fp = functional("hopper", Case(body, f"torch.randn({sizes}).half()", "torch.randn(1)"))
+        plan = write(fp, CudaParameters(attention=2))
+        assert plan is not None and ("_hopper<<<" in plan.candidate.source) == serves
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@pytest.mark.parametrize("arch", ["80", "90a"])
+def test_the_text_compiles(arch: str, tmp_path: Path) -> None:
+    body = "i = torch.arange(256); s = (x @ x.mT).masked_fill(i > i[:, None], -torch.inf); "
+    body += "return torch.softmax(s * y, -1) @ x"
+    fp = functional("compiled", Case(body, "torch.randn(2, 4, 256, 64).bfloat16()", "torch.randn(4, 1, 1).bfloat16()"))
+    plan = write(fp, CudaParameters(attention=2))
+    assert plan is not None and "_hopper<<<" in plan.candidate.source
+    source = tmp_path / "k.cu"
+    source.write_text(plan.candidate.source)
+    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    include = [f"-I{numbers.ROOT}/eval/include", f"-I{numbers.FFI}/include"]
+    command = ["nvcc", "-std=c++17", target, *include, "-c", source, "-o", tmp_path / "k.o"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

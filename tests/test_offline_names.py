@@ -21,15 +21,21 @@ SHARED = {
     "long": Case("return (x * y).softmax(-1)", "torch.randn(4, 40000)", "torch.randn(40000)"),
     "odd": Case("return x.softmax(-1) + y", "torch.randn(4, 40001)", "torch.randn(1)"),
 }
+SIXTEEN = ("torch.randn(2, 2, 128, 64).half()", "torch.randn(2, 2, 128, 64).half()")
 MANY = {"sums": deep.MANY_SUMS, "residual": deep.RESIDUAL, "bottlenecks": deep.BOTTLENECKS, **SHARED}
 HALVES = {"matrices_16": halved(products.CASES["matrices"], "bfloat16")}
-CASES = numbers.CASES | products.CASES | MANY | HALVES
 PARAMETERS = (
     CpuParameters(products=2),
     CudaParameters(products=2),
     CudaParameters(products=2, tensor=0),
     CudaParameters(products=2, sharing=0),
+    CudaParameters(attention=2),
 )
+ATTENTION = {  # in one of which no number is but scale and mask, and in the other an expression of indices
+    "attention": Case("return F.scaled_dot_product_attention(x, x, x, is_causal=True) + y", *SIXTEEN),
+    "biased attention": Case("return torch.softmax(x @ x.mT + torch.arange(128) * y[:, :, :1, :1], -1) @ x", *SIXTEEN),
+}
+CASES = numbers.CASES | products.CASES | MANY | HALVES | ATTENTION
 TYPE = (
     r"(?:bool|int|unsigned|CUtensorMap|uint64_t|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|"
     r"Pack<\w+, \d>)"
@@ -38,11 +44,13 @@ FIRST = re.compile(rf"\b{TYPE}(?:\s*[*&]\s*|\s+)(?:const\s+)?(?:__restrict__\s+)
 STATEMENT = re.compile(rf"\s*(?:const |constexpr |extern |__shared__ |__align__\(\d+\) )*{TYPE}\b")
 FURTHER = re.compile(r", \*?(?:const )?(\w+)(?: =|\[|;)")
 FUNCTION = re.compile(r"__device__ (?:inline |__forceinline__ )?\w+ (\w+)\(|^inline \w+ (\w+)\(", re.MULTILINE)
+OWN_SPACE = re.compile(r"^namespace attend \{.*?^\}  // namespace attend", re.MULTILINE | re.DOTALL)
 BODIES = re.compile(r"^// [^\n]* (?:rows|columns|elements|products)\b.*", re.MULTILINE | re.DOTALL)
 
 
 def declared(source: str) -> set[str]:
     """Names of variables in generated kernels and launches, and of the functions that they may call."""
+    source = OWN_SPACE.sub("", source)
     found = {name for both in FUNCTION.findall(source) for name in both if name}
     bodies = BODIES.search(source)
     text = bodies[0] if bodies else ""

@@ -67,9 +67,7 @@ def write(
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     rules = RULES | product_rules(parameters.products, backend)
-    lowered = (
-        lowered_with_attention(fp, rules) if parameters.attention and backend == "cpu" else Lowering(fp).run(rules)
-    )
+    lowered = lowered_with_attention(fp, rules) if parameters.attention else Lowering(fp).run(rules)
     specs = dict(lowered.buffers)
     checker = Checker(specs)
     lowered = without_rematerialization(lowered.checked(checker, "Lowering")).checked(checker, "Rematerialisation")

@@ -42,7 +42,7 @@ class AttentionNest:
     out: Access = field(default_factory=lambda: Access({}, {}, []))
 
     @classmethod
-    def of(cls, region: AttentionRegion, names: Names, *, row_of_a_band_first: bool = True) -> AttentionNest:
+    def of(cls, region: AttentionRegion, names: Names) -> AttentionNest:
         """Return the nest of a region. A row of a band is the outermost of the rows, so that neighbours see alike."""
         a = region.attended
         nest = cls(region, names)
@@ -52,7 +52,9 @@ class AttentionNest:
         nest.batch = tuple(x for x in every if x in with_keys and x not in nest.columns)
         rows = [x for x in every if x not in with_keys]
         nest.bands, nest.score, nest.seen = split_bands(a)
-        first = {band.row for band in nest.bands} if row_of_a_band_first else set()
+        if len({(band.row, band.key) for band in nest.bands}) > 1 or len(nest.keys) > 1:
+            nest.bands, nest.score, nest.seen = (), a.score, False
+        first = {band.row for band in nest.bands}
         nest.rows = tuple(sorted(rows, key=lambda x: x not in first))
         try:
             load, nest.factor = peeled(nest.score)

@@ -12,13 +12,17 @@ from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda import gemm_tensor_core_text, gemm_text, gemm_wgmma_text, hopper
+from rag_kernels.offline.cuda.attention import attention_text
+from rag_kernels.offline.cuda.attention_hopper import FIXED as HOPPER_ATTENTION
+from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
+from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
 from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, vectorized_region
-from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.ir.parameters import c_name
 
 __all__ = ["HEAD", "CudaParameters", "constants", "fixed_text", "function_text"]
@@ -29,7 +33,8 @@ def constants(p: CudaParameters) -> str:
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
         f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHAPE = {p.shape}, CLUSTERS = {p.clusters}, "
-        f"TURNS = {p.turns}, SHARING = {p.sharing};  // tuning parameters\n"
+        f"TURNS = {p.turns}, SHARING = {p.sharing}, "
+        f"ATTENTION = {p.attention}, KEYS = {p.keys}, IN_TURN = {p.in_turn};  // tuning parameters\n"
     )
 
 
@@ -48,12 +53,16 @@ def parts_used(bodies: str) -> str:
         ranks = sorted({int(rank) for rank in re.findall(r"tma_map<(\d)>", bodies)})
         made = sorted(set(re.findall(r"wgmma_64x(\d+)_(\w+)<", bodies)))
         tensor = hopper.device_text(tuple(ranks)) + hopper.HOST + gemm_wgmma_text.HOST
-        tensor += "".join(hopper.wgmma_text(int(columns), numbers) for columns, numbers in made)
+        for columns, numbers in made:
+            kind = numbers.removesuffix("_registers")
+            tensor += hopper.wgmma_text(int(columns), kind, left_in_registers=kind != numbers)
     tensor += gemm_tensor_core_text.HEAD if "finish(" in bodies else ""
     one = sorted(set(re.findall(r"multiply_([a-z]\w+)\(sums", bodies)))
     tensor += "".join(gemm_tensor_core_text.one_product(numbers) for numbers in one)
     teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
-    return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams
+    attention = INSTRUCTIONS + ATTENTION if "attend::" in bodies else ""
+    attention += HOPPER_ATTENTION if "_hopper(" in bodies else ""
+    return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams + attention
 
 
 def function_text(function: Function, parameters: CudaParameters, known: dict[str, str]) -> str:
@@ -76,6 +85,11 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
         return [re.sub(rf"\b{name}\b", other, line) for line in launch]
 
     for number, region in enumerate(function.regions):
+        if isinstance(region, AttentionRegion):
+            text, launch = attention_text(f"{function.name}_{number}", region, function, sizes, parameters)
+            texts.extend([*text, ""])
+            launches += launch
+            continue
         name, kernel = f"{function.name}_{number}", CudaRegion.of(region, function, sizes, parameters)
         product = kernel.product(name, function)
         launch = kept(name, *(product or kernel.text(name, function)))

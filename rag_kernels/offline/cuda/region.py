@@ -41,10 +41,12 @@ class CudaParameters:
     tile: int = 0  # rows of a block of a product: 64 or 128, or 0 for what fits
     tensor: int = 1  # products of fp32 on tensor cores: 1 as three TF32 products each, 2 as one; 0 on plain cores
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
-    attention: int = 1  # whether attention is one operator of ours
     shape: int = 0  # of a tile on Hopper: rows * 1000 + columns, or 0 for what fits
     clusters: int = 0  # blocks that share what they load there, or 0 for what fits
     turns: int = 0  # 2 where two groups take tiles in turn, 1 where both share one, or 0 for what fits
+    attention: int = 1  # attention as one operator of ours: 1 by mma.sync, 2 by wgmma where that serves, 0 not at all
+    keys: int = 0  # of a tile of attention by wgmma, or 0 for what fits
+    in_turn: int = 1  # whether its warpgroups take turns at multiplying, where there are two
     sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
 
 

@@ -166,8 +166,7 @@ class _Recogniser:
     ) -> ir.Value:
         """Return the product of queries and keys with a stand-in for its sums."""
         with_own_loops(lowering, operands)
-        value = make()
-        assert isinstance(value, ir.Value)
+        value = as_values(lowering, operands, make)
         sums = [v for v in ir.walk(value) if isinstance(v, ir.Reduce)]
         if len(sums) != 1 or sums[0].kind != "sum":
             raise ir.Unfusable("no single product")
@@ -212,8 +211,7 @@ class _Recogniser:
             raise ir.Unfusable("not behind a softmax")
         weights = found.weights
         with_own_loops(lowering, [ref for ref in operands if weights.buffer not in reads_of(lowering.value(ref))])
-        value = make()
-        assert isinstance(value, ir.Value)
+        value = as_values(lowering, operands, make)
         total = strip(value)
         is_sum = isinstance(total, ir.Reduce) and total.kind == "sum"
         pair = operands_of(strip(total.arg), Operator.MUL) if isinstance(total, ir.Reduce) and is_sum else None
@@ -350,7 +348,54 @@ def with_own_loops(lowering: Lowering, operands: Sequence[Ref]) -> None:
             name = lowering.store(value, "" if entry.buffer else f"{ref.name}_stored", entry.dtype)
             spec = lowering.specs[name]
             value = ir.load(name, spec.shape, spec.dtype)
-        lowering.env[ref.name] = Entry((lowering.fresh(value),), entry.buffer, entry.dtype, entry.view)
+        lowering.env[ref.name] = Entry((own(lowering, value),), entry.buffer, entry.dtype, entry.view)
+
+
+def as_values(
+    lowering: Lowering, operands: Sequence[Ref], make: Callable[[], ir.Value | tuple[ir.Value, ...]]
+) -> ir.Value:
+    """Return a product of operands as values, which no rule stores for their dtype in the graph."""
+    before = {ref.name: lowering.env[ref.name] for ref in operands}
+    for name, entry in before.items():
+        lowering.env[name] = replace(entry, dtype="")
+    try:
+        value = make()
+    finally:
+        lowering.env.update(before)
+    assert isinstance(value, ir.Value)
+    return value
+
+
+def own(lowering: Lowering, value: ir.Value) -> ir.Value:
+    """Return a load with its factors, on loops of its own, which have the sizes that the dimensions of its buffer have.
+
+    Raises Unfusable for an index that is computed.
+    """
+    load, scales = peeled(value)
+    copies: dict[ir.Atom, ir.Atom] = {}
+
+    def copy(atom: ir.Atom) -> ir.Atom:
+        while atom.alias:
+            atom = atom.alias
+        if atom not in copies:
+            copies[atom] = new = ir.Atom(atom.size, atom.fixed)
+            if atom.parts:
+                new.parts = (copy(atom.parts[0]), copy(atom.parts[1]))
+                new.parts[0].whole = new.parts[1].whole = new
+        return copies[atom]
+
+    index: list[ir.Form | ir.Value] = []
+    for form in load.index:
+        if not isinstance(form, ir.Form):
+            raise ir.Unfusable("a factor that is looked up")
+        index.append(ir.Form(tuple((copy(atom), factor) for atom, factor in form.terms), form.offset))
+    stored = tuple(tuple(copy(atom) for atom in group) for group in load.stored)
+    dims = tuple(tuple(copy(leaf) for leaf in ir.leaves(group)) for group in value.dims)
+    made: ir.Value = ir.Load(dims, load.dtype, load.buffer, stored, tuple(index), load.storage)
+    lowering.loops.track(made)
+    for operator, number in reversed(scales):
+        made = lowering.op(binary(operator), made, number)
+    return made
 
 
 def peeled(value: ir.Value) -> tuple[ir.Load, list[tuple[Operator, ir.Const]]]:

@@ -35,7 +35,10 @@ GENERATED_NAMES = re.compile(
     r"processors|publish|put|quads|raised|rank|release|result|right|ring|round|row|rows|scratch|share|shared|"
     r"shift|show|shown|single|size|slot|slots|small|spread|staged|start|step|steps|store|stream|stride|strip|sum|"
     r"sums|take|taken|tall|target|team|teams|term|threads|tile|tile_of_sums|tiles|time|top|turns|unpacked|vectors|"
-    r"warp|warps|which|whole"
+    r"warp|warps|which|whole|"
+    r"begin_\w+|[qkv]_(?:at|empty|full)|[mor]|arrivals|asked|fitting|four|free|give|head|heads|it|joined|keep|keys|kk|"
+    r"leader|leading|major|map_\w+|mask|mine_of|minor|most_blocks|outside|parity|phase|qs|qw|shrink|softmax|split|splits|st|"
+    r"tiles_of_keys|times|together|total|until|wanted|wide"
 )
 KEYWORDS = frozenset(
     "auto bool break case catch char class const continue default delete do double else enum extern false float for "

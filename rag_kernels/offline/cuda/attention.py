@@ -1,0 +1,274 @@
+"""Attention in CUDA: one kernel on mma.sync, a second one on wgmma where that serves, keys split where rows are few.
+
+Comes in: an AttentionRegion of a Function. Goes out: the kernels and their launches. The fixed texts are
+`attention_text.py` and `attention_hopper.py`; here stand the functions of the region: rows of its tensors, scores,
+which keys a row may see, where results go.
+"""
+
+from __future__ import annotations
+
+import math
+
+from rag_kernels.offline.codegen.attention import AttentionNest
+from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.loop_nest import Access, text_of
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.cuda.attention_hopper import HopperAttention
+from rag_kernels.offline.cuda.region import CudaParameters
+from rag_kernels.offline.fusion.regions import AttentionRegion
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF
+from rag_kernels.offline.ir.parameters import Number, c_name
+
+LOG2E = "1.4426950408889634"
+ROOM = 99 << 10  # bytes of shared memory that a block of any device from sm_80 on may have
+
+
+class CudaAttention:
+    """Prints one attention."""
+
+    def __init__(self, region: AttentionRegion, function: Function, sizes: Sizes, parameters: CudaParameters) -> None:
+        self.tuned = parameters
+        self.region, self.function, self.names = region, function, sizes.names
+        self.nest = AttentionNest.of(region, sizes.names)
+        a = region.attended
+        self.depth, self.columns = ir.size_of(self.nest.depth), ir.size_of(self.nest.columns)
+        same = {a.q.storage, a.k.storage, a.v.storage}
+        self.sixteen = len(same) == 1 and same <= HALF and a.half
+        self.type = stored_type(a.q.storage, "cuda") if self.sixteen else "float"
+        self.storage = function.storage()
+        read = [a.q.buffer, a.k.buffer, a.v.buffer]
+        read += [v.buffer for v in ir.walk(self.nest.score or a.score) if isinstance(v, ir.Load) and v is not a.scores]
+        self.buffers = [*dict.fromkeys(read), a.buffer]
+        small = all(math.prod(function.specs[b].shape) < 1 << 31 for b in self.buffers)
+        self.index = "int" if small else "int64_t"
+
+    @property
+    def rows(self) -> int:
+        """Return the number of queries of a block."""
+        rows = ir.size_of(self.nest.rows)
+        return 16 if rows <= 16 else 32 if rows <= 32 else 64
+
+    @property
+    def keys(self) -> int:
+        """Return the number of keys of a tile."""
+        least = 16 * (4 // (self.rows // 16))
+        wide = max(self.depth, self.columns)
+        wanted = (64 if wide <= 128 else 32) if self.sixteen else (64 if wide <= 32 else 32)
+        return max(least, wanted)
+
+    def stages(self) -> int:
+        """Return how many tiles of keys a block holds."""
+        size = 2 if self.sixteen else 4
+        lanes = [(n + 15) // 16 * 16 + 16 // size for n in (self.depth, self.columns)]
+        needed = (self.rows * lanes[0] + 2 * self.keys * sum(lanes)) * size
+        return 2 if needed <= ROOM else 1
+
+    def parameters(self) -> list[tuple[str, str, str]]:
+        """Return what a kernel gets: the type, the name, and the expression at its launch."""
+        out = []
+        for buffer in self.buffers:
+            ctype = stored_type(self.storage[buffer], "cuda")
+            const = "" if buffer == self.region.attended.buffer else "const "
+            name = c_name(buffer)
+            data = f"{name}_data" if buffer in self.function.scratch else f"{name}.data"
+            out.append((f"{const}{ctype}*", f"{name}_p", data))
+        leaves = [*self.nest.batch, *self.nest.rows, *self.nest.keys, *self.nest.depth, *self.nest.columns]
+        values = [v for v in ir.walk(*self.region.stores.values()) if isinstance(v, ir.Load)]
+        leaves += [leaf for v in values for group in v.stored for leaf in ir.leaves(group)]
+        leaves += [leaf for group in self.region.attended.dims for leaf in ir.leaves(group)]
+        leaves += [
+            leaf for v in ir.walk(self.nest.score or values[0]) if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)
+        ]
+        for name in dict.fromkeys(self.names[leaf] for leaf in leaves):
+            out.append((f"const {self.index}", name, f"{self.index}({name})"))
+        out += [(f"const {n.ctype}", n.name, n.name) for n in self.function.order if isinstance(n, Number)]
+        return out
+
+    def lambdas(self, at: str) -> list[str]:
+        """Return the functions of the region; the index of a batch is `at`."""
+        nest, a = self.nest, self.region.attended
+        lines = nest.apart(at, nest.batch)
+        row, key = nest.apart("i", nest.rows), nest.apart("n", nest.keys)
+        pointer = {b: f"{c_name(b)}_p" for b in self.buffers}
+        for name, load, access in (("q", a.q, nest.q), ("k", a.k, nest.k), ("v", a.v, nest.v)):
+            lines.append(f"const auto* const {name}_at = {pointer[load.buffer]} + {nest.offset(access, nest.batch)};")
+        for name, access, part, index, apart in (
+            ("query", nest.q, nest.rows, "i", row),
+            ("key", nest.k, nest.keys, "n", key),
+            ("value", nest.v, nest.keys, "n", key),
+        ):
+            where = f"return {name[0]}_at + {nest.offset(access, part)};"
+            lines += [f"const auto of_{name} = [&](int64_t {index}) {{ {' '.join([*apart, where])} }};"]
+        return [*lines, *self.bounds(row), *self.score(row, key)]
+
+    def bounds(self, row: list[str]) -> list[str]:
+        """Return the functions that say which keys a row may see."""
+        nest, lines = self.nest, list[str]()
+        for name, after, start in (("first", False, "0"), ("end", True, nest.names.product(nest.keys))):
+            text = f"int64_t({start})"
+            for band in nest.bands:
+                if band.after == after:
+                    edge = f"{nest.index(band.row)} + {nest.band_bound(band)} + 1"
+                    edge = edge if after else f"{nest.index(band.row)} - ({nest.band_bound(band)})"
+                    text = f"{'attend::least' if after else 'attend::most'}_of(int64_t({edge}), {text})"
+            lines.append(
+                f"const auto of_{name} = [&](int64_t i) {{ {' '.join(row) if nest.bands else ''} return {text}; }};"
+            )
+        return lines
+
+    def score(self, row: list[str], key: list[str]) -> list[str]:
+        """Return the function that makes a score, in powers of two, of a product."""
+        if self.nest.factor is not None:
+            return [
+                f"const float of_products = float({self.nest.scale()} * {LOG2E});",
+                "const auto of_score = [&](int64_t, int64_t, float part) { return part * of_products; };",
+            ]
+        pointer = {b: f"{c_name(b)}_p" for b in self.buffers}
+        lines, result = self.nest.scored(self.nest.printer(pointer, self.storage), "part")
+        return [
+            "const auto of_score = [&](int64_t i, int64_t n, float part) {",
+            *indent([*row, *key, *lines, f"return float({result}) * {LOG2E}f;"]),
+            "};",
+        ]
+
+    def put(self) -> list[str]:
+        """Return the function that stores an element of a row's result."""
+        nest, a = self.nest, self.region.attended
+        column = nest.stride(nest.out, nest.columns)
+        assert column is not None
+        empty = "NAN" if math.isnan(a.empty) else f"{a.empty!r}f"
+        place = f"{c_name(a.buffer)}_p[{nest.offset(nest.out, nest.batch, nest.rows)} + e * ({column})]"
+        return [
+            "const auto of_put = [&](int64_t i, int64_t e, float total, float all, float share) {",
+            *indent(nest.apart("i", nest.rows)),
+            f"  {place} = all == 0.0f ? {empty} : total * share;",
+            "};",
+        ]
+
+    def text(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the kernels and the statements that launch them."""
+        params = self.parameters()
+        declared = ", ".join(f"{ctype} {n}" for ctype, n, _ in params)
+        given = ", ".join(value for _, _, value in params)
+        kernels, launch = [*self.kernel(name, declared), *self.join(name, declared)], self.launch(name, given)
+        second = HopperAttention(self, keys=self.tuned.keys, in_turn=self.tuned.in_turn)
+        if self.tuned.attention < 2 or not second.serves():
+            return kernels, ["{", *indent(launch), "}"]
+        text, other, serves = second.text(name, declared, given)
+        return [*kernels, *text], [f"if ({serves}) {{", *indent(other), "} else {", *indent(launch), "}"]
+
+    @property
+    def shape(self) -> str:
+        """Return the template arguments of the fixed text."""
+        return f"{self.type}, {self.depth}, {self.columns}, {self.keys}, {self.rows}, {self.stages()}"
+
+    def kernel(self, name: str, declared: str) -> list[str]:
+        """Return the kernel on mma.sync: a block has a tile of rows, and where keys are split a part of them."""
+        nest, names, tile = self.nest, self.names, self.rows
+        rows, keys = names.product(nest.rows), names.product(nest.keys)
+        return [
+            f"// {self.region.attended.buffer}: attention of {rows} rows to {keys} keys, "
+            f"{names.product(nest.batch)} times",
+            "template <int FAST>",
+            f"__global__ void __launch_bounds__(128) {name}(",
+            f"    {declared}, int64_t tiles, int64_t splits, float* scratch_p) {{",
+            "  extern __shared__ float shared[];",
+            f"  const int64_t rows = {rows}, keys = {keys};",
+            "  const int64_t t = blockIdx.x, split = t % splits, b = t / splits / tiles;",
+            f"  const int64_t row0 = (tiles - 1 - t / splits % tiles) * {tile};",
+            *indent(self.lambdas("b")),
+            *indent(self.put()),
+            f"  const int64_t until = attend::least_of(row0 + {tile - 1}, rows - 1);",
+            f"  int64_t low = attend::most_of(of_first(row0), int64_t(0)) / {self.keys} * {self.keys};",
+            "  int64_t high = attend::least_of(of_end(until), keys);",
+            f"  const int64_t parts = (high - low + {self.keys - 1}) / {self.keys};",
+            f"  const int64_t each = (parts + splits - 1) / splits * {self.keys};",
+            "  low += split * each, high = attend::least_of(high, low + each);",
+            "  const auto give = [&](int64_t i, int64_t e, float total, float top, float all, float share) {",
+            "    if (splits == 1) return of_put(i, e, total, all, share);",
+            "    const int64_t at = (b * rows + i) * splits + split;",
+            "    const int64_t of_all = int64_t(gridDim.x / tiles / splits) * rows * splits;",
+            "    if (e == 0) scratch_p[at] = top, scratch_p[of_all + at] = all;",
+            f"    scratch_p[2 * of_all + at * {self.columns} + e] = total;",
+            "  };",
+            f"  attend::run<{self.shape}, FAST>((char*)shared, rows, keys, row0, low, high, of_query, of_key,",
+            "                                 of_value, of_score, of_first, of_end, give);",
+            "}",
+        ]
+
+    def join(self, name: str, declared: str) -> list[str]:
+        """Return the kernel that joins the parts of rows whose keys were split."""
+        nest = self.nest
+        return [
+            f"__global__ void __launch_bounds__(128) {name}_join(",
+            f"    {declared}, int64_t splits, const float* scratch_p) {{",
+            f"  const int64_t rows = {self.names.product(nest.rows)}, i = blockIdx.x % rows, b = blockIdx.x / rows;",
+            "  const int64_t of_all = gridDim.x * splits;",
+            *indent(nest.apart("b", nest.batch)),
+            *indent(self.put()),
+            "  const float* const at = scratch_p + blockIdx.x * splits;",
+            f"  const float* const parts = scratch_p + 2 * of_all + blockIdx.x * splits * {self.columns};",
+            f"  attend::join<{self.columns}>(at, at + of_all, parts, int(splits),",
+            "      [&](int e, float total, float all) { of_put(i, e, total, all, 1.0f / all); });",
+            "}",
+        ]
+
+    def launch(self, name: str, given: str) -> list[str]:
+        """Return the statements that launch both kernels."""
+        nest, names = self.nest, self.names
+        listed = [b for b in self.buffers if self.index == "int" and b not in self.function.scratch]
+        many = '"a tensor has too many elements for this kernel"'
+        return [
+            *(f'RK_CHECK({c}, "this kernel needs {c}");' for c in nest.checks()),
+            *(f"RK_CHECK({c_name(b)}.numel() < INT32_MAX, {many});" for b in listed),
+            f"const int64_t rows = {names.product(nest.rows)}, keys = {names.product(nest.keys)};",
+            f"const int64_t times = {names.product(nest.batch)};",
+            "if (rows * times == 0) return;",
+            f"const int64_t tiles = (rows + {self.rows - 1}) / {self.rows};",
+            f"const int64_t splits = attend::splits_of(times * tiles, (keys + {self.keys - 1}) / {self.keys});",
+            "const int64_t blocks = times * tiles * splits, joined = times * rows;",
+            f"constexpr int bytes = attend::bytes<{self.shape}>();",
+            "float* scratch_p = nullptr;",
+            f"if (splits > 1) scratch_p = scratch<float>(joined * splits * {self.columns + 2}, stream);",
+            f"cudaFuncSetAttribute({name}<1>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);",
+            f"cudaFuncSetAttribute({name}<0>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);",
+            f"if ({self.aligned()}) {{",
+            f"  {name}<1><<<blocks, 128, bytes, stream>>>({given}, tiles, splits, scratch_p);",
+            "} else {",
+            f"  {name}<0><<<blocks, 128, bytes, stream>>>({given}, tiles, splits, scratch_p);",
+            "}",
+            "if (splits > 1) {",
+            f"  {name}_join<<<joined, 128, 0, stream>>>({given}, splits, scratch_p);",
+            "  cudaFreeAsync(scratch_p, stream);",
+            "}",
+        ]
+
+    def aligned(self) -> str:
+        """Return whether rows begin at sixteen bytes and are of the type that products take, as C."""
+        a, nest = self.region.attended, self.nest
+        if any(stored_type(x.storage, "cuda") != self.type for x in (a.q, a.k, a.v)):
+            return "false"
+        elements = 8 if self.sixteen else 4
+        if self.depth % elements or self.columns % elements:
+            return "false"
+        pointers = dict.fromkeys(
+            next(v for _, n, v in self.parameters() if n == f"{c_name(x.buffer)}_p") for x in (a.q, a.k, a.v)
+        )
+        terms = [f"uintptr_t({p}) % 16 == 0" for p in pointers]
+        steps = [s for access in (nest.q, nest.k, nest.v) for s in self.steps(access)]
+        return " && ".join([*terms, *(f"({s}) % {elements} == 0" for s in dict.fromkeys(steps))])
+
+    def steps(self, access: Access) -> list[str]:
+        """Return the strides of a tensor's rows, and its offset, as C."""
+        inner = {*self.nest.depth, *self.nest.columns}
+        found = [text_of(step) for leaf, step in access.steps.items() if leaf not in inner]
+        return [*found, *([text_of(access.constant)] if access.constant else [])]
+
+
+def attention_text(
+    name: str, region: AttentionRegion, function: Function, sizes: Sizes, parameters: CudaParameters
+) -> tuple[list[str], list[str]]:
+    """Return the kernels of an attention and the statements that launch them."""
+    return CudaAttention(region, function, sizes, parameters).text(name)

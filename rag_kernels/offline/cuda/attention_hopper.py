@@ -1,0 +1,368 @@
+"""Attention in CUDA on Hopper: a producer warp brings tiles by TMA, warpgroups multiply them by wgmma, 64 queries each.
+
+Comes in: a `CudaAttention`. Goes out: its second kernel with the launch, and the condition at a call under which it
+serves. The scores of the next keys are multiplied while the last ones are weighed with values, and a tile's softmax
+runs beside that product. Tiles with the most keys come first, heads in groups whose keys and values fit in L2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rag_kernels.offline.codegen.loop_nest import Access, text_of
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.parameters import c_name
+
+if TYPE_CHECKING:
+    from rag_kernels.offline.cuda.attention import CudaAttention
+
+ROOM = 227 << 10  # bytes of shared memory of a block
+SPARE = 1024 + 512  # for alignment and barriers
+
+FIXED = """
+namespace attend {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ void write_box(const CUtensorMap* map, uint32_t from, int c0, int c1, int c2, int c3,
+                                          int c4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];"
+               :: "l"(map), "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
+}
+__device__ __forceinline__ void written() {
+  asm volatile("cp.async.bulk.commit_group;\\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void keep_four(uint32_t to, const uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               :: "r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+__device__ __forceinline__ void turn_wait(int bar) { asm volatile("bar.sync %0, 256;" :: "r"(bar) : "memory"); }
+__device__ __forceinline__ void turn_pass(int bar) { asm volatile("bar.arrive %0, 256;" :: "r"(bar) : "memory"); }
+#endif
+}  // namespace attend
+"""
+
+BODY = """\
+  constexpr int ROWS = 64 * GROUPS, CHUNKS = (D + 63) / 64;
+  constexpr int Q_BYTES = ROWS * CHUNKS * 128, KV_BYTES = KEYS * CHUNKS * 128;
+  extern __shared__ float shared[];
+  const uint32_t q0 = (tma_address(shared) + 1023) & ~1023u, k0 = q0 + QUERIES * Q_BYTES, v0 = k0 + STAGES * KV_BYTES;
+  const uint32_t k_full = v0 + STAGES * KV_BYTES, k_empty = k_full + 8 * STAGES, v_full = k_empty + 8 * STAGES;
+  const uint32_t v_empty = v_full + 8 * STAGES, q_full = v_empty + 8 * STAGES, q_empty = q_full + 8 * QUERIES;
+  const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      mbarrier_init(k_full + 8 * s, 1), mbarrier_init(v_full + 8 * s, 1);
+      mbarrier_init(k_empty + 8 * s, GROUPS), mbarrier_init(v_empty + 8 * s, GROUPS);
+    }
+    for (int s = 0; s < QUERIES; ++s) mbarrier_init(q_full + 8 * s, 1), mbarrier_init(q_empty + 8 * s, GROUPS);
+    mbarrier_publish();
+  }
+  __syncthreads();
+  const int across = (rows + ROWS - 1) / ROWS, tiles = across * heads;
+  const auto place = [&](int t, int& row0, int& head) {
+    const int first = t / (together * across) * together, in = t % (together * across);
+    const int wide = heads - first < together ? heads - first : together;
+    head = first + in % wide, row0 = (across - 1 - in / wide) * ROWS;
+  };
+  const auto tiles_of_keys = [&](int row0, int& low, int& high) {
+    const int until = row0 + ROWS < rows ? row0 + ROWS - 1 : rows - 1;
+    low = int(attend::most_of(of_first(row0), int64_t(0))) / KEYS;
+    high = int((attend::least_of(of_end(until), int64_t(keys)) + KEYS - 1) / KEYS);
+  };
+  int it = 0, tile = 0;
+  if (group == 0) {
+    wgmma_fewer_registers<GROUPS == 2 ? 24 : 32>();
+    if (threadIdx.x == 0)
+      for (int t = blockIdx.x; t < tiles; t += gridDim.x, ++tile) {
+        int row0, head, low, high;
+        place(t, row0, head);
+        tiles_of_keys(row0, low, high);
+HEAD_INDICES
+        const int qs = tile % QUERIES;
+        if (tile >= QUERIES) mbarrier_wait(q_empty + 8 * qs, (tile / QUERIES - 1) & 1);
+        mbarrier_expect(q_full + 8 * qs, Q_BYTES);
+        for (int c = 0; c < CHUNKS; ++c)
+          tma_load(&map_q, q0 + qs * Q_BYTES + c * ROWS * 128, q_full + 8 * qs, c * 64, row0, PLACE_Q);
+        for (int j = low; j < high; ++j, ++it) {
+          const int s = it % STAGES, parity = (it / STAGES - 1) & 1;
+          if (it >= STAGES) mbarrier_wait(k_empty + 8 * s, parity);
+          mbarrier_expect(k_full + 8 * s, KV_BYTES);
+          for (int c = 0; c < CHUNKS; ++c)
+            tma_load(&map_k, k0 + s * KV_BYTES + c * KEYS * 128, k_full + 8 * s, c * 64, j * KEYS, PLACE_K);
+          if (it >= STAGES) mbarrier_wait(v_empty + 8 * s, parity);
+          mbarrier_expect(v_full + 8 * s, KV_BYTES);
+          for (int c = 0; c < CHUNKS; ++c)
+            tma_load(&map_v, v0 + s * KV_BYTES + c * KEYS * 128, v_full + 8 * s, c * 64, j * KEYS, PLACE_V);
+        }
+      }
+    return;
+  }
+  wgmma_more_registers<GROUPS == 2 ? 240 : 160>();
+  const int mine = group - 1;
+  const bool leader = threadIdx.x % 128 == 0;
+  if (IN_TURN && mine == 1) attend::turn_pass(4);
+  float s[KEYS / 2], o[D / 2];
+  uint32_t p[KEYS / 16][4];
+  for (int t = blockIdx.x; t < tiles; t += gridDim.x, ++tile) {
+    int row0, head, low, high;
+    place(t, row0, head);
+    tiles_of_keys(row0, low, high);
+HEAD_INDICES
+SCORE
+    const int qs = tile % QUERIES, i0 = row0 + mine * 64, i1 = i0 + 63 < rows ? i0 + 63 : rows - 1, count = high - low;
+    const uint32_t qw = q0 + qs * Q_BYTES + mine * 8192;
+    const int r = i0 + warp * 16 + lane / 4;
+    const int mine_of[2] = {r < rows ? r : rows - 1, r + 8 < rows ? r + 8 : rows - 1};
+    const int inside = int(of_first(i1)), outside = int(of_end(i0 < rows ? i0 : rows - 1));
+    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f}, shrink[2];
+    mbarrier_wait(q_full + 8 * qs, (tile / QUERIES) & 1);
+    const auto softmax = [&](int j) {
+      const int n0 = (low + j) * KEYS, c0 = n0 + lane % 4 * 2;
+      const bool free = n0 >= inside && n0 + KEYS <= outside && n0 + KEYS <= keys;
+      if (!PLAIN) {
+#pragma unroll
+        for (int i = 0; i < KEYS / 2; ++i) {
+          const int n = c0 + i / 4 * 8 + (i & 1);
+          s[i] = free || n < keys ? of_score(mine_of[(i >> 1) & 1], n, s[i]) : -INFINITY;
+        }
+      }
+      if (!free) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int from = int(of_first(mine_of[h])), to = int(attend::least_of(of_end(mine_of[h]), int64_t(keys)));
+#pragma unroll
+          for (int i = 0; i < KEYS / 2; ++i) {
+            const int n = c0 + i / 4 * 8 + (i & 1);
+            if (((i >> 1) & 1) == h && (n < from || n >= to)) s[i] = -INFINITY;
+          }
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float m = top[h];
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; ++i) m = fmaxf(m, fmaxf(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        const float base = m == -INFINITY ? 0.0f : PLAIN ? m * of_products : m;
+        shrink[h] = attend::two_to(PLAIN ? fmaf(top[h], of_products, -base) : top[h] - base);
+        top[h] = m;
+        float add = 0.0f;
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; ++i) {
+#pragma unroll
+          for (int c = 4 * i + 2 * h; c < 4 * i + 2 * h + 2; ++c) {
+            s[c] = attend::two_to(PLAIN ? fmaf(s[c], of_products, -base) : s[c] - base);
+            add += s[c];
+          }
+        }
+        sum[h] = fmaf(sum[h], shrink[h], add);
+      }
+    };
+    const auto keep = [&] {
+#pragma unroll
+      for (int i = 0; i < KEYS / 16; ++i)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) p[i][c] = attend::packed(NUMBER(0.0f), s[8 * i + 2 * c], s[8 * i + 2 * c + 1]);
+    };
+    const auto begin_scores = [&](int i) {
+      const int st = i % STAGES;
+      mbarrier_wait(k_full + 8 * st, (i / STAGES) & 1);
+      wgmma_fence();
+#pragma unroll
+      for (int kk = 0; kk < D / 16; ++kk)
+        MULTIPLY_SCORES(s, wgmma_descriptor(qw + kk / 4 * ROWS * 128 + kk % 4 * 32, 16, 1024),
+                        wgmma_descriptor(k0 + st * KV_BYTES + kk / 4 * KEYS * 128 + kk % 4 * 32, 16, 1024), kk);
+      wgmma_commit();
+    };
+    const auto begin_weigh = [&](int i) {
+      const int st = i % STAGES;
+      mbarrier_wait(v_full + 8 * st, (i / STAGES) & 1);
+      wgmma_fence();
+#pragma unroll
+      for (int kk = 0; kk < KEYS / 16; ++kk)
+        MULTIPLY_VALUES(o, p[kk], wgmma_descriptor(v0 + st * KV_BYTES + kk * 2048, KEYS * 128, 1024), 1);
+      wgmma_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < D / 2; ++i) o[i] = 0.0f;
+    if (count > 0) {
+      begin_scores(it);
+      wgmma_wait<0>();
+      wgmma_hold(s);
+      if (leader) mbarrier_arrive(k_empty + 8 * (it % STAGES));
+      softmax(0);
+      keep();
+      for (int j = 1; j < count; ++j) {
+        if (IN_TURN) attend::turn_wait(4 + mine);
+        begin_scores(it + j);
+        begin_weigh(it + j - 1);
+        if (IN_TURN) attend::turn_pass(5 - mine);
+        wgmma_wait<1>();
+        wgmma_hold(s);
+        if (leader) mbarrier_arrive(k_empty + 8 * ((it + j) % STAGES));
+        softmax(j);
+        wgmma_wait<0>();
+        wgmma_hold(o);
+        if (leader) mbarrier_arrive(v_empty + 8 * ((it + j - 1) % STAGES));
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) o[i] *= shrink[(i >> 1) & 1];
+        keep();
+      }
+      begin_weigh(it + count - 1);
+      wgmma_wait<0>();
+      wgmma_hold(o);
+      if (leader) mbarrier_arrive(v_empty + 8 * ((it + count - 1) % STAGES));
+    }
+    it += count;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
+      sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+      shrink[h] = 1.0f / sum[h];
+#pragma unroll
+      for (int i = 0; i < D / 2; ++i)
+        if (((i >> 1) & 1) == h) o[i] = sum[h] == 0.0f ? EMPTY : o[i] * shrink[h];
+    }
+    // Out through the shared memory of these 64 queries, which nobody reads any more.
+    wgmma_group_sync(group);
+#pragma unroll
+    for (int i = 0; i < D / 8; i += 2) {
+      const int row = warp * 16 + lane % 16, chunk = i % 8 + lane / 16;
+      uint32_t four[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) four[c] = attend::packed(NUMBER(0.0f), o[4 * i + 2 * c], o[4 * i + 2 * c + 1]);
+      attend::keep_four(qw + i / 8 * ROWS * 128 + row * 128 + ((chunk ^ (row & 7)) * 16), four);
+    }
+    tma_publish();
+    wgmma_group_sync(group);
+    if (leader) {
+      if (i0 < rows)
+        for (int c = 0; c < CHUNKS; ++c) attend::write_box(&map_out, qw + c * ROWS * 128, c * 64, i0, PLACE_OUT);
+      attend::written();
+      mbarrier_arrive(q_empty + 8 * qs);
+    }
+  }
+  if (leader) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+"""
+
+
+class HopperAttention:
+    """Prints the second kernel of an attention."""
+
+    def __init__(self, attention: CudaAttention, *, keys: int = 0, in_turn: int = 1) -> None:
+        self.of, self.nest = attention, attention.nest
+        self.depth = attention.depth
+        chunks = -(-self.depth // 64)
+        self.groups = 3 if chunks == 1 and attention.nest.factor is not None else 2
+        self.keys = keys or (128 if chunks <= 2 else 96 if chunks == 3 else 64)
+        self.in_turn = int(in_turn and self.groups == 2)
+        queries, pair = 64 * self.groups * chunks * 128, 2 * self.keys * chunks * 128
+        self.queries = 2 if ROOM - SPARE - 2 * queries >= 2 * pair else 1
+        self.stages = min(4, (ROOM - SPARE - self.queries * queries) // pair)
+        self.shared = self.queries * queries + self.stages * pair + SPARE
+        self.outer = (*self.nest.batch, *self.nest.rows[1:])
+
+    def serves(self) -> bool:
+        """Return whether there is such a kernel for this attention."""
+        of, a, nest = self.of, self.of.region.attended, self.nest
+        one = nest.rows and len(nest.keys) == 1 and len(self.outer) <= 3 and nest.rows[0].size >= 64
+        same = of.sixteen and a.storage == a.q.storage and of.columns == of.depth and of.depth % 16 == 0
+        return bool(
+            one and same and self.stages >= 2 and of.index == "int" and nest.stride(nest.out, nest.columns) == "1"
+        )
+
+    def step(self, access: Access, leaf: ir.Atom) -> str:
+        """Return the stride of a loop in a tensor as C, or nothing where it has none."""
+        found = access.steps.get(leaf)
+        return text_of(found) if found else ""
+
+    def place(self, access: Access) -> str:
+        """Return the three outer coordinates of a tensor."""
+        found = [self.nest.index(leaf) if self.step(access, leaf) else "0" for leaf in self.outer]
+        return ", ".join([*found, *["0"] * (3 - len(found))])
+
+    def maps(self) -> tuple[list[str], str]:
+        """Return declarations of the maps of all tensors, and the condition under which they can be made."""
+        a, nest, names = self.of.region.attended, self.nest, self.of.names
+        row, key = nest.rows[0], nest.keys[0]
+        lines, conditions = [], []
+        pointers = {n: value for _, n, value in self.of.parameters()}
+        for name, buffer, access, leaf, box in (
+            ("q", a.q.buffer, nest.q, row, 64 * self.groups),
+            ("k", a.k.buffer, nest.k, key, self.keys),
+            ("v", a.v.buffer, nest.v, key, self.keys),
+            ("out", a.buffer, nest.out, row, 64),
+        ):
+            start = f" + {text_of(access.constant)}" if access.constant else ""
+            pointer = f"({pointers[c_name(buffer) + '_p']}{start})"
+            sizes, strides = [str(self.depth), names[leaf]], ["1", self.step(access, leaf) or "8"]
+            for other in self.outer:
+                step = self.step(access, other)
+                sizes.append(names[other] if step else "1")
+                strides.append(step or "8")
+            sizes += ["1"] * (5 - len(sizes))
+            strides += ["8"] * (5 - len(strides))
+            kind = TENSOR_MAP_TYPES[a.q.storage]
+            lines.append(
+                f"const CUtensorMap map_{name} = tma_map<5>({kind}, 2, {pointer}, {{{', '.join(sizes)}}}, "
+                f"{{{', '.join(strides)}}}, {{64, {box}, 1, 1, 1}});"
+            )
+            conditions.append(f"tma_reads({pointer}, 2, {{{', '.join(sizes)}}}, {{{', '.join(strides[1:])}}})")
+        return lines, " && ".join(conditions)
+
+    def text(self, name: str, declared: str, given: str) -> tuple[list[str], list[str], str]:
+        """Return the kernel, the statements that launch it, and the condition under which it serves."""
+        of, nest, a, names = self.of, self.nest, self.of.region.attended, self.of.names
+        numbers = a.q.storage
+        plain = nest.factor is not None
+        row = [f"const int64_t {nest.index(nest.rows[0])} = i;"]
+        heads = [f"  {line}" for line in nest.apart("head", self.outer, "const int")]
+        maps, can = self.maps()
+        body = BODY.replace("HEAD_INDICES", "\n".join(f"      {line}" for line in heads))
+        scale = [f"const float of_products = float({nest.scale()} * 1.4426950408889634);"] if plain else []
+        score = of.score(row, nest.apart("n", nest.keys)) if not plain else []
+        body = body.replace("SCORE\n", "".join(f"    {line}\n" for line in score))
+        for letter, access in (("Q", nest.q), ("K", nest.k), ("V", nest.v), ("OUT", nest.out)):
+            body = body.replace(f"PLACE_{letter}", self.place(access))
+        body = body.replace("MULTIPLY_SCORES", f"wgmma_64x{self.keys}_{numbers}<0, 0>")
+        body = body.replace("MULTIPLY_VALUES", f"wgmma_64x{self.depth}_{numbers}_registers<1>")
+        body = body.replace("NUMBER(", f"{of.type}(").replace("EMPTY", "NAN" if a.empty != a.empty else f"{a.empty!r}f")
+        if plain:
+            body = body.replace("of_score(mine_of[(i >> 1) & 1], n, s[i])", "s[i]")
+        else:
+            body = body.replace("PLAIN ? fmaf(top[h], of_products, -base) : ", "").replace(
+                "PLAIN ? m * of_products : m", "m"
+            )
+            body = body.replace("PLAIN ? fmaf(s[c], of_products, -base) : ", "")
+        rows, keys = names[nest.rows[0]], names[nest.keys[0]]
+        constants = f"D = {self.depth}, KEYS = {self.keys}, GROUPS = {self.groups}, STAGES = {self.stages}"
+        constants += f", QUERIES = {self.queries}, IN_TURN = {self.in_turn}, PLAIN = {int(plain)}"
+        kernel = [
+            f"__global__ void __launch_bounds__({128 * (self.groups + 1)}, 1)",
+            f"{name}_hopper(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,",
+            "    const __grid_constant__ CUtensorMap map_v, const __grid_constant__ CUtensorMap map_out,",
+            f"    {declared}, int heads, int together) {{",
+            "#ifdef __CUDA_ARCH_FEAT_SM90_ALL",
+            f"  constexpr int {constants};",
+            f"  const int rows = {rows}, keys = {keys};",
+            *indent([*scale, *of.bounds(row)]),
+            body + "#endif",
+            "}",
+        ]
+        heads_text = names.product(self.outer)
+        launch = [
+            *maps,
+            f"const int heads = int({heads_text}), across = ({rows} + {64 * self.groups - 1}) / {64 * self.groups};",
+            "// So many heads have keys and values that fit in L2.",
+            f"const int fitting = (24 << 20) / ({keys} * {4 * self.depth} + 1);",
+            "const int together = int(attend::most_of(1, attend::least_of(heads, fitting)));",
+            f"cudaFuncSetAttribute({name}_hopper, cudaFuncAttributeMaxDynamicSharedMemorySize, {self.shared});",
+            "const int most_blocks = tma_processors(), wanted = across * heads;",
+            "const int blocks = wanted < most_blocks ? wanted : most_blocks;",
+            f"{name}_hopper<<<blocks, {128 * (self.groups + 1)}, {self.shared}, stream>>>(",
+            f"    map_q, map_k, map_v, map_out, {given}, heads, together);",
+        ]
+        positive = f"{nest.scale()} > 0 && " if plain else ""
+        return kernel, launch, f"tma_exists() && {positive}{rows} >= 64 && {can}"
