@@ -32,6 +32,8 @@ CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("attention", "attention", (0,)),
 )
 CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("attention", "attention", (2, 1, 0)),
+    ("in_turn", "attention", (0,)),
     ("sharing", "row", (0, 512)),
     ("threads", "", (512, 128, 1024)),
     ("long_threads", "row", (512, 256)),
