@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-from rag_kernels.eval.aten import base_name
+from rag_kernels.eval.aten import base_name, names
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, TensorSpec
 from rag_kernels.offline.fusion.regions import rewrite
 from rag_kernels.offline.graph.nodes import given, refs
@@ -29,7 +29,7 @@ from rag_kernels.offline.lowering.lower import Attended, Entry, Lowered, Lowerin
 from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
-BETWEEN = frozenset("to _to_copy type_as clone contiguous dropout expand reshape view permute transpose".split())
+BETWEEN = names(lambda o: o.view or o.cast or o.same_value or o.dropout) - {"select", "slice", "narrow"}
 # What may stand before the softmax is whatever has a rule; these would make one row depend on others.
 LARGEST_HEAD = 256
 
