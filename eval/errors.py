@@ -14,6 +14,7 @@
     │   ├── BudgetExhaustedError       budget                   no room for another call: a clean end
     │   └── NoDraftError               records                  models answered, and nothing of it was a kernel
     ├── SearchError                    app.data                 the search cannot be done on this page
+    ├── SiteError                      app.site.write           a site cannot be written there
     ├── Refused                        agents.desk              an agent's request cannot be met
     ├── SetupError                     agents.setup_files       a project's file cannot be added to
     └── Internal                       here                     caught by our own modules; a fault if it gets further

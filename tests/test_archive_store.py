@@ -237,7 +237,8 @@ def test_an_older_archive_is_brought_up_to_date(tmp_path: Path) -> None:
 
     with duckdb.connect(str(tmp_path / "archive.duckdb")) as con:
         migrations.migrate(con, migrations.MIGRATIONS[:6])
-        for table, key in rows.KEYS.items():  # as files were once made
+        there = {name for (name,) in con.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+        for table, key in ((t, k) for t, k in rows.KEYS.items() if t in there):  # as files were once made
             con.execute(f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(key)})")
         con.execute("INSERT INTO problems VALUES ('p_1', 'old', 'source', '')")
     archive = FileArchive(tmp_path)

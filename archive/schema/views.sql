@@ -174,6 +174,9 @@ JOIN functionals AS f ON f.id = e.functional_id
 JOIN ideas AS i ON i.id = k.idea_id
 LEFT JOIN retracted AS r ON r.kernel_id = k.id;
 COMMENT ON VIEW kernel_cards IS 'One row per kernel, problem and device: of the evaluations that are not stale the most trusted, and of equally trusted ones the newest. A kernel that is only claimed has no device and no figures here.';
+COMMENT ON COLUMN kernel_cards.operators IS 'operators of the graph, as names of ATen';
+COMMENT ON COLUMN kernel_cards.dtypes IS 'dtypes of its tensors';
+COMMENT ON COLUMN kernel_cards.device_key IS 'd_ and a hash of backend, device name and architecture';
 COMMENT ON COLUMN kernel_cards.id IS 'kernels.id';
 COMMENT ON COLUMN kernel_cards.source IS 'the kernel as judged';
 COMMENT ON COLUMN kernel_cards.functional_source IS 'what it computes, as readable Python';
@@ -200,6 +203,7 @@ SELECT
 FROM kernel_cards
 WHERE unranked = '';
 COMMENT ON VIEW leaderboard IS 'Verified kernels in order of speed-up, per problem and device. Retracted, stale and suspicious ones and those of degenerate problems are in `unranked`.';
+COMMENT ON COLUMN leaderboard.device_key IS 'd_ and a hash of backend, device name and architecture';
 COMMENT ON COLUMN leaderboard.place IS '1 is the fastest for the problem on the device';
 COMMENT ON COLUMN leaderboard.speedup IS 'over the better baseline: confirmed, else the lower end of the interval';
 COMMENT ON COLUMN leaderboard.at_least IS 'whether the speed-ups are lower ends of intervals, since nobody confirmed them';
@@ -213,6 +217,7 @@ QUALIFY row_number() OVER (
     PARTITION BY graph_key, device_key ORDER BY trust_rank(trust) DESC, speedup DESC, id
 ) = 1;
 COMMENT ON VIEW best_per_graph_key IS 'The best kernel for each graph, whatever its sizes, per device; never one of `unranked`.';
+COMMENT ON COLUMN best_per_graph_key.device_key IS 'd_ and a hash of backend, device name and architecture';
 
 CREATE OR REPLACE VIEW ancestry AS
 WITH RECURSIVE up(kernel_id, ancestor_id, distance) USING KEY (kernel_id, ancestor_id) AS (
@@ -386,6 +391,7 @@ SELECT
 FROM kernel_cards
 WHERE unranked <> '';
 COMMENT ON VIEW unranked IS 'Kernels that have no place on the leaderboard, each with the reason.';
+COMMENT ON COLUMN unranked.device_key IS 'd_ and a hash of backend, device name and architecture';
 COMMENT ON COLUMN unranked.why IS 'retracted, stale, claimed, only built, or the label that bars it';
 COMMENT ON COLUMN unranked.model IS 'the LLM, or empty';
 
@@ -411,6 +417,7 @@ LEFT JOIN (
 ) AS a ON a.candidate_id = c.candidate_id AND a.problem_id = c.problem_id
 WHERE c.candidate_id IS NOT NULL;
 COMMENT ON VIEW claims_against_measurements IS 'Each imported claim beside what was found here, if it was judged here.';
+COMMENT ON COLUMN claims_against_measurements.origin IS 'where in the source it stands';
 COMMENT ON COLUMN claims_against_measurements.claimed_correct IS 'as the source says; null when it does not';
 COMMENT ON COLUMN claims_against_measurements.claimed_speedup_eager IS 'as the source says';
 COMMENT ON COLUMN claims_against_measurements.claimed_speedup_compile IS 'as the source says';

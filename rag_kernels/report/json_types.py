@@ -441,6 +441,14 @@ class VerifiedRow(ResultRow):
     other_libraries: list[str]
 
 
+class CapturedRow(TypedDict):
+    """A problem that was written from a program's calls; `modules` tells class, places, calls and kinds of calls."""
+
+    out: str
+    notes: list[str]
+    modules: list[dict[str, Any]]
+
+
 class ExportedRow(TypedDict):
     """A kernel that was written in a form that others load."""
 
@@ -556,6 +564,7 @@ TYPES = {
     "server": JsonType(ServerRow, ("archive serve",)),
     "explorer": JsonType(ExplorerRow, ("app",)),
     "verified": JsonType(VerifiedRow, ("verify",)),
+    "captured": JsonType(CapturedRow, ("capture",)),
     "exported": JsonType(ExportedRow, ("export",)),
     "site": JsonType(SiteRow, ("app --export",)),
     "specimen": JsonType(SpecimenRow, ("zoo",)),

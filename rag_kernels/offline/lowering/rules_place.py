@@ -331,7 +331,7 @@ def diagonal(lowering: Lowering, node: Node) -> ir.Value:
     rows, columns = given(node, 2, "dim1", 0) % len(value.dims), given(node, 3, "dim2", 1) % len(value.dims)
     along = loop(node.outputs[0].shape[-1])
     terms = tuple((a, 1) for a in along)
-    value = lowering.reindex(value, rows, lambda: (ir.Form(terms, max(0, -offset)), along))
+    value = lowering.reindex(value, rows, lambda: (ir.Form(terms, max(0, -offset)), ()))  # one loop, one dimension
     value = lowering.reindex(value, columns, lambda: (ir.Form(terms, max(0, offset)), along))
     return lowering.with_dims(value, (*(g for d, g in enumerate(value.dims) if d not in {rows, columns}), along))
 
