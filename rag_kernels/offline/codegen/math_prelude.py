@@ -4,7 +4,8 @@ The C++ ones are straight-line so that `#pragma omp simd` can vectorise them, an
 rare ones call libm. The CUDA ones call CUDA's own functions, built without fast-math.
 """
 
-LIBM = "acos asin atan ceil cos cosh floor log10 log2 nearbyint sin sinh tan trunc".split()
+LIBM = "acos acosh asin asinh atan atanh ceil cos cosh erfc floor log10 log2 nearbyint sin sinh tan trunc".split()
+LIBM_OF_TWO = ("fmod", "atan2", "pow", "hypot")
 
 CPP: dict[str, tuple[str, tuple[str, ...]]] = {
     "rk_abs": (
@@ -36,6 +37,25 @@ inline float rk_exp(float x) {
   return x < -87.3f ? 0.0f : y;
 }
 inline double rk_exp(double x) { return std::exp(x); }
+""",
+        ("rk_bits",),
+    ),
+    "rk_exp2": (
+        """// 2^x = 2^n * exp(r * log(2)), as rk_exp has it.
+inline float rk_exp2(float x) {
+  const float c = x > 128.0f ? 128.0f : x < -127.0f ? -127.0f : x;
+  const float z = c + 12582912.0f, n = z - 12582912.0f, r = (c - n) * 0.693147181f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const float y = (p + p) * rk_bits(int32_t(uint32_t(rk_int(z)) << 23) + (126 << 23));
+  return x < -126.0f ? 0.0f : y;
+}
+inline double rk_exp2(double x) { return std::exp2(x); }
 """,
         ("rk_bits",),
     ),
@@ -182,21 +202,14 @@ CPP |= {
     )
     for name in LIBM
 }
-CPP["rk_fmod"] = (
-    "inline float rk_fmod(float x, float y) { return std::fmod(x, y); }\n"
-    "inline double rk_fmod(double x, double y) { return std::fmod(x, y); }\n",
-    (),
-)
-CPP["rk_atan2"] = (
-    "inline float rk_atan2(float x, float y) { return std::atan2(x, y); }\n"
-    "inline double rk_atan2(double x, double y) { return std::atan2(x, y); }\n",
-    (),
-)
-CPP["rk_pow"] = (
-    "inline float rk_pow(float x, float y) { return std::pow(x, y); }\n"
-    "inline double rk_pow(double x, double y) { return std::pow(x, y); }\n",
-    (),
-)
+CPP |= {
+    f"rk_{name}": (
+        f"inline float rk_{name}(float x, float y) {{ return std::{name}(x, y); }}\n"
+        f"inline double rk_{name}(double x, double y) {{ return std::{name}(x, y); }}\n",
+        (),
+    )
+    for name in LIBM_OF_TWO
+}
 
 CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
     name: (
@@ -208,6 +221,7 @@ CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
     for name, c in {
         "rk_abs": "fabs",
         "rk_exp": "exp",
+        "rk_exp2": "exp2",
         "rk_expm1": "expm1",
         "rk_tanh": "tanh",
         "rk_erf": "erf",
@@ -228,21 +242,14 @@ CUDA["rk_softplus"] = (
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",
     (),
 )
-CUDA["rk_fmod"] = (
-    "__device__ inline float rk_fmod(float x, float y) { return fmodf(x, y); }\n"
-    "__device__ inline double rk_fmod(double x, double y) { return fmod(x, y); }\n",
-    (),
-)
-CUDA["rk_atan2"] = (
-    "__device__ inline float rk_atan2(float x, float y) { return atan2f(x, y); }\n"
-    "__device__ inline double rk_atan2(double x, double y) { return atan2(x, y); }\n",
-    (),
-)
-CUDA["rk_pow"] = (
-    "__device__ inline float rk_pow(float x, float y) { return powf(x, y); }\n"
-    "__device__ inline double rk_pow(double x, double y) { return pow(x, y); }\n",
-    (),
-)
+CUDA |= {
+    f"rk_{name}": (
+        f"__device__ inline float rk_{name}(float x, float y) {{ return {name}f(x, y); }}\n"
+        f"__device__ inline double rk_{name}(double x, double y) {{ return {name}(x, y); }}\n",
+        (),
+    )
+    for name in LIBM_OF_TWO
+}
 
 
 def used(table: dict[str, tuple[str, tuple[str, ...]]], body: str) -> str:

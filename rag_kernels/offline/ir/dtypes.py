@@ -26,6 +26,13 @@ ITEMSIZE = {
 HALF = frozenset({"bfloat16", "float16"})
 INTEGERS = ("bool", "uint8", "int8", "int16", "int32", "int64")  # narrow to wide; truth values count as integers
 RANGE = {"int64": 63, "int32": 31, "int16": 15, "int8": 7}  # bits of the largest number; uint8 has eight and no sign
+LARGEST = {
+    "float64": 1.7976931348623157e308,
+    "float32": 3.4028234663852886e38,
+    "bfloat16": 3.3895313892515355e38,
+    "float16": 65504.0,
+}
+"""The greatest finite number, by dtype."""
 
 
 def arithmetic(storage: str) -> str:

@@ -161,7 +161,8 @@ quotient, rest = binary(Operator.QUOTIENT), binary(Operator.REST)
 negative, absolute, inverse = unary(Operator.NEG), unary(Operator.ABS), unary(Operator.NOT)
 floor, ceil, nearest, trunc = map(rounding, (Operator.FLOOR, Operator.CEIL, Operator.ROUND, Operator.TRUNC))
 sqrt, exp, expm1, log, log1p = map(unary, (Operator.SQRT, Operator.EXP, Operator.EXPM1, Operator.LOG, Operator.LOG1P))
-tanh, erf, softplus = unary(Operator.TANH), unary(Operator.ERF), unary(Operator.SOFTPLUS)
+tanh, erf, erfc, softplus = map(unary, (Operator.TANH, Operator.ERF, Operator.ERFC, Operator.SOFTPLUS))
+exp2, sin, cos = map(unary, (Operator.EXP2, Operator.SIN, Operator.COS))
 
 
 def where(condition: Operand, x: Operand, y: Operand) -> Expr:
@@ -171,6 +172,11 @@ def where(condition: Operand, x: Operand, y: Operand) -> Expr:
 
 def is_nan(x: Expr) -> Expr:
     return differ(x, x)
+
+
+def is_negative(x: Expr) -> Expr:
+    """Return whether a number is below zero, or the zero below zero."""
+    return where(equal(x, 0), 1 / x < 0, x < 0)
 
 
 def hit_place(x: Expr, best: Expr, place: Expr) -> Expr:

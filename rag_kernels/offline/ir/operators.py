@@ -62,6 +62,7 @@ class Operator(Enum):
     TRUNC = auto()
     SQRT = auto()
     EXP = auto()
+    EXP2 = auto()
     EXPM1 = auto()
     LOG = auto()
     LOG1P = auto()
@@ -79,7 +80,12 @@ class Operator(Enum):
     SINH = auto()
     COSH = auto()
     TANH = auto()
+    ASINH = auto()
+    ACOSH = auto()
+    ATANH = auto()
     ERF = auto()
+    ERFC = auto()
+    HYPOT = auto()
     LT = auto()
     LE = auto()
     GT = auto()
@@ -137,6 +143,7 @@ _TRAITS = {
     Operator.TRUNC: _CHEAP,
     Operator.SQRT: _CHEAP,
     Operator.EXP: _COSTLY,
+    Operator.EXP2: _COSTLY,
     Operator.EXPM1: _COSTLY,
     Operator.LOG: _COSTLY,
     Operator.LOG1P: _COSTLY,
@@ -154,7 +161,12 @@ _TRAITS = {
     Operator.SINH: _COSTLY,
     Operator.COSH: _COSTLY,
     Operator.TANH: _COSTLY,
+    Operator.ASINH: _COSTLY,
+    Operator.ACOSH: _COSTLY,
+    Operator.ATANH: _COSTLY,
     Operator.ERF: _COSTLY,
+    Operator.ERFC: _COSTLY,
+    Operator.HYPOT: Traits(2, Types.FRACTIONS, commutative=True, costly=True),
     Operator.LT: _ORDER,
     Operator.LE: _ORDER,
     Operator.GT: _ORDER,

@@ -114,6 +114,7 @@ class Lowering:
     storage: dict[ir.Value, str] = field(default_factory=dict)  # value -> dtype of the graph, where it is another
     growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
+    sides: set[str] = field(default_factory=set)  # buffers that were written slot by slot for one of several outputs
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
         """Return the problem's steps; operators without a rule stay with the library.
@@ -195,7 +196,10 @@ class Lowering:
         assert isinstance(source, Ref) and isinstance(index, int)
         entry = self.env[source.name]
         if entry.values:
-            return Entry((entry.values[index],), dtype=node.outputs[0].dtype)
+            value = entry.values[index]
+            if isinstance(value, ir.Load) and value.buffer in self.sides:  # written slot by slot
+                return Entry(buffer=value.buffer)
+            return Entry((value,), dtype=node.outputs[0].dtype)
         self.steps.append(Library(node))
         self.specs[node.name] = node.outputs[0]
         return Entry(buffer=node.name)
@@ -245,6 +249,16 @@ class Lowering:
                 atom.fixed = True
             whole.stored = (*whole.dims[:dim], (total,), *whole.dims[dim + 1 :])
         return whole
+
+    def side_by_side(self, node: Node, output: int, values: list[ir.Value], dim: int) -> ir.Load:
+        """Return one of a node's several outputs, whose values are each written to a slot along a dimension."""
+        name, spec = f"{node.name}_out{output}", node.outputs[output]
+        total = ir.Atom(spec.shape[dim], fixed=True)
+        for start, value in enumerate(values):
+            self.steps.append(Stored(name, value, spec, ir.Slot(dim, start, total)))
+        self.specs[name] = spec
+        self.sides.add(name)
+        return ir.load(name, spec.shape, spec.dtype)
 
     def store_arguments(self, node: Node) -> None:
         """Detach the arguments from their loops: computed ones are stored, stored ones get new loops."""

@@ -1,4 +1,4 @@
-"""Rules for normalisations and losses.
+"""Rules for normalisations, and for elements at computed places.
 
 Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
 reason. Knows nothing of loops' order or of C++.
@@ -14,25 +14,16 @@ from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import (
     Expr,
-    Pointwise,
-    absolute,
     add,
     both,
-    differ,
-    div,
-    equal,
-    exp,
-    log,
     mul,
     rsqrt,
     sqrt,
     square,
     where,
 )
-from rag_kernels.offline.lowering.arguments import out_dtype
-from rag_kernels.offline.lowering.lower import Lowering, Rule
-from rag_kernels.offline.lowering.pointwise import relu
-from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of, softmax_parts
+from rag_kernels.offline.lowering.lower import Lowering
+from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of
 
 LOWEST = {"bool": False, "uint8": 0, "int8": -128, "int16": -32768, "int32": -(1 << 31), "int64": -(1 << 63)}
 """What an integer element becomes whose index is out of range; a floating one becomes NaN."""
@@ -125,87 +116,6 @@ def weight_norm(lowering: Lowering, node: Node) -> ir.Value:
     over = [d for d in range(len(v.dims)) if dim == -1 or d != dim % len(v.dims)]
     norm = lowering.op(sqrt, lowering.reduce("sum", lowering.op(square, v), over, keep=True))
     return lowering.op(lambda v, g, norm: v * (g / norm), v, g, norm)
-
-
-def reduced(lowering: Lowering, value: ir.Value, how: Any) -> ir.Value:
-    """Return a loss as it is (`how` 0), its mean (1) or its sum (2)."""
-    dims = list(range(len(value.dims)))
-    if how == 0:
-        return value
-    return mean_of(lowering, value, dims, False) if how == 1 else lowering.reduce("sum", value, dims, keep=False)
-
-
-def pair_loss(function: Pointwise, *numbers: tuple[str, float]) -> Rule:
-    """Return the rule of a loss of input and target, and of its numbers."""
-
-    def rule(lowering: Lowering, node: Node) -> ir.Value:
-        a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
-        values = [lowering.scalar(given(node, i, n, d), a.dtype) for i, (n, d) in enumerate(numbers, 3)]
-        return reduced(
-            lowering, lowering.op(function, a, b, *values, dtype=out_dtype(node)), given(node, 2, "reduction", 1)
-        )
-
-    return rule
-
-
-def smooth_l1(x: Expr, target: Expr, beta: Expr) -> Expr:
-    gap = absolute(x - target)
-    return where(gap < beta, 0.5 * square(x - target) / beta, gap - 0.5 * beta)
-
-
-def huber(x: Expr, target: Expr, delta: Expr) -> Expr:
-    gap = absolute(x - target)
-    return where(gap <= delta, 0.5 * square(x - target), delta * (gap - 0.5 * delta))
-
-
-def triplet_margin(lowering: Lowering, node: Node) -> ir.Value:
-    anchor, near, far = (lowering.value(given(node, i)) for i in range(3))
-    power, swap = given(node, 4, "p", 2.0), given(node, 6, "swap", False)
-    if power != 2 or swap:
-        raise ir.Unfusable("another norm than 2, or swap")
-    eps = lowering.scalar(given(node, 5, "eps", 1e-6), anchor.dtype)
-
-    def distance(other: ir.Value) -> ir.Value:
-        gap = lowering.op(lambda a, b, eps: square(a - b + eps), anchor, other, eps)
-        return lowering.op(sqrt, lowering.reduce("sum", gap, [-1], keep=False))
-
-    margin = lowering.scalar(given(node, 3, "margin", 1.0), anchor.dtype)
-    loss = lowering.op(lambda margin, near, far: relu(margin + near - far), margin, distance(near), distance(far))
-    return reduced(lowering, loss, given(node, 7, "reduction", 1))
-
-
-def kl_div(lowering: Lowering, node: Node) -> ir.Value:
-    a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
-    if given(node, 3, "log_target", False):
-        value = lowering.op(lambda a, b: exp(b) * (b - a), a, b)
-    else:
-        value = lowering.op(lambda a, b: where(equal(b, 0), 0, b * (log(b) - a)), a, b)
-    return reduced(lowering, value, given(node, 2, "reduction", 1))
-
-
-def cross_entropy(lowering: Lowering, node: Node) -> ir.Value:
-    """Return cross entropy for class indices without weights.
-
-    It reads the target's logit where it stands, and never writes the log-probabilities.
-    """
-    x, target = lowering.value(given(node, 0)), lowering.value(given(node, 1))
-    plain = given(node, 2, "weight") is None and given(node, 5, "label_smoothing", 0.0) == 0.0
-    if not plain or target.dtype != "int64" or given(node, 4, "ignore_index", -100) != -100:
-        raise ir.Unfusable("weights, smoothing or class probabilities")
-    dim = 1 if len(x.dims) > 1 else 0
-    top, _, total = softmax_parts(lowering, x, dim)
-    picked = gather_along(lowering, x, dim, lowering.view(target, (*target.shape[:dim], 1, *target.shape[dim:])))
-    loss = lowering.op(lambda total, picked, top: log(total) - (picked - top), total, picked, top)
-    shaped = lowering.view(target, loss.shape)
-    loss = lowering.op(lambda target, loss: where(equal(target, -100), 0, loss), shaped, loss)
-    how = given(node, 3, "reduction", 1)
-    if how == 1:
-        dims = list(range(len(loss.dims)))
-        kept = lowering.op(lambda target: differ(target, -100), target, dtype=x.dtype)
-        number = lowering.reduce("sum", kept, list(range(len(kept.dims))), keep=False)
-        return lowering.op(div, lowering.reduce("sum", loss, dims, keep=False), number)
-    loss = lowering.with_dims(loss, (*loss.dims[:dim], *loss.dims[dim + 1 :]))
-    return reduced(lowering, loss, how)
 
 
 def gather_along(lowering: Lowering, source: ir.Value, dim: int, index: ir.Value) -> ir.Value:

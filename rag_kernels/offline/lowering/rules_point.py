@@ -6,23 +6,29 @@ reason. Knows nothing of loops' order or of C++.
 
 from __future__ import annotations
 
+import math
 from inspect import signature
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import is_float
+from rag_kernels.offline.ir.dtypes import LARGEST, is_float
 from rag_kernels.offline.ir.expressions import (
     Expr,
     Pointwise,
+    absolute,
     both,
     cast,
     differ,
     div,
+    either,
     equal,
     exp,
     floor,
+    is_nan,
+    less,
+    log,
     mul,
     quotient,
     reciprocal,
@@ -88,6 +94,57 @@ def power(lowering: Lowering, node: Node) -> ir.Value:
     if not is_float(dtype):
         raise ir.Unfusable("a power of integers")
     return lowering.op(powered, lowering.value(base, dtype), lowering.value(exponent, dtype), dtype=dtype)
+
+
+def float_power(lowering: Lowering, node: Node) -> ir.Value:
+    base, exponent = (lowering.cast(lowering.value(x, "float64"), "float64") for x in node.args[:2])
+    return lowering.op(powered, base, exponent)
+
+
+def fmod(lowering: Lowering, node: Node) -> ir.Value:
+    """Return what a division towards zero leaves; one of integers ends in an error where the divisor is zero."""
+    dtype = out_dtype(node)
+    if not is_float(dtype):
+        raise ir.Unfusable("integer division")
+    return lowering.op(rest, *(lowering.value(x, dtype) for x in node.args[:2]), dtype=dtype)
+
+
+def nan_to_num(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the value with other numbers for NaN and infinities: by default the greatest that the dtype has."""
+    value, dtype = lowering.value(given(node, 0)), out_dtype(node)
+    if not is_float(dtype):
+        return value
+    most = LARGEST[node.outputs[0].dtype]
+    found = (given(node, i, name) for i, name in enumerate(("nan", "posinf", "neginf"), 1))
+    numbers = [default if x is None else x for x, default in zip(found, (0.0, most, -most), strict=True)]
+
+    def finite(x: Expr, nan: Expr, above: Expr, below: Expr) -> Expr:
+        return where(is_nan(x), nan, where(equal(x, math.inf), above, where(equal(x, -math.inf), below, x)))
+
+    return lowering.op(finite, value, *(lowering.scalar(x, dtype) for x in numbers))
+
+
+def logit(lowering: Lowering, node: Node) -> ir.Value:
+    value, eps = lowering.value(given(node, 0)), given(node, 1, "eps")
+    if eps is not None:
+        low = lowering.scalar(eps, value.dtype)
+        value = lowering.op(lambda x, low: where(x < low, low, where(x > 1 - low, 1 - low, x)), value, low)
+    return lowering.op(lambda x: log(x / (1 - x)), value)
+
+
+def is_close(lowering: Lowering, node: Node) -> ir.Value:
+    a, b = (lowering.value(x) for x in node.args[:2])
+    relative, total = (
+        lowering.scalar(given(node, i, n, d), "float32") for i, n, d in ((2, "rtol", 1e-5), (3, "atol", 1e-8))
+    )
+    nan_too = bool(given(node, 4, "equal_nan", False))
+
+    def near(a: Expr, b: Expr, relative: Expr, total: Expr) -> Expr:
+        gap = absolute(a - b)
+        found = either(equal(a, b), both(gap <= total + absolute(relative * b), less(gap, math.inf)))
+        return either(found, both(is_nan(a), is_nan(b))) if nan_too else found
+
+    return lowering.op(near, a, b, relative, total)
 
 
 def clamp(lowering: Lowering, node: Node) -> ir.Value:

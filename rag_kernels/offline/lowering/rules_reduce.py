@@ -12,23 +12,32 @@ from typing import Any
 from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.expressions import (
     Expr,
     absolute,
     div,
+    either,
     equal,
     exp,
     hit_place,
+    is_nan,
     log,
     maximum,
     minimum,
+    mul,
+    power,
     sqrt,
     square,
+    sub,
     where,
 )
 from rag_kernels.offline.ir.expressions import truth as truth_of
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
+
+TOP = 8
+"""Extremes that one pass each finds; for more of them sorting is faster."""
 
 
 def axes(value: ir.Value, dim: Any) -> list[int]:
@@ -68,6 +77,25 @@ def reduction(kind: str) -> Rule:
     return rule
 
 
+def product(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the product along a dimension, or of all elements."""
+    value = lowering.cast(lowering.value(given(node, 0)), out_dtype(node))
+    by_dim = node.op.endswith(".dim_int")
+    keep = by_dim and bool(given(node, 2, "keepdim", False))
+    return lowering.reduce("prod", value, axes(value, given(node, 1, "dim") if by_dim else None), keep=keep)
+
+
+def count_nonzero(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.op(lambda x: Expr(truth_of(x)), lowering.value(given(node, 0)), dtype="int64")
+    return lowering.reduce("sum", value, axes(value, given(node, 1, "dim")), keep=False)
+
+
+def least_and_most(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    value = lowering.value(given(node, 0))
+    dims, keep = axes(value, given(node, 1, "dim")), bool(given(node, 2, "keepdim", False))
+    return tuple(lowering.reduce(kind, value, dims, keep=keep) for kind in ("min", "max"))
+
+
 def truth(kind: str) -> Rule:
     """Return the rule of `any` or `all`."""
 
@@ -80,15 +108,18 @@ def truth(kind: str) -> Rule:
     return rule
 
 
+def place_along(value: ir.Value, dim: int) -> ir.Index:
+    """Return an element's index along a dimension."""
+    group, behind = value.dims[dim], len(value.dims) - dim % len(value.dims) - 1
+    if len(ir.leaves(group)) > 1:
+        raise ir.Unfusable("an index over merged dimensions")
+    return ir.Index((group, *[()] * behind), "int64", ir.Form(tuple((a, 1) for a in group)))
+
+
 def extreme_index(lowering: Lowering, value: ir.Value, kind: str, dim: int, keep: bool) -> tuple[ir.Value, ir.Value]:
     """Return the extreme and the first index at which it stands (NaN wins, as in PyTorch)."""
     best = lowering.reduce(kind, value, [dim], keep=True)
-    group = value.dims[dim]
-    if len(ir.leaves(group)) > 1:
-        raise ir.Unfusable("an index over merged dimensions")
-    place = ir.Index(
-        (group, *[()] * (len(value.dims) - dim % len(value.dims) - 1)), "int64", ir.Form(tuple((a, 1) for a in group))
-    )
+    place = place_along(value, dim)
     hit = lowering.op(hit_place, value, best, place)
     where = lowering.reduce("min", hit, [dim], keep=keep, dtype="int64")
     return lowering.reduce(kind, value, [dim], keep=keep), where
@@ -122,45 +153,88 @@ def arg_extreme(kind: str) -> Rule:
     return rule
 
 
-def variance(root: bool) -> Rule:
-    """Return the rule of `var`, or of `std` with `root`.
+def moments(lowering: Lowering, node: Node) -> tuple[ir.Value, ir.Value]:
+    """Return variance and mean, computed from the sum of squares about the mean."""
+    value = lowering.value(given(node, 0))
+    by_dim = node.op.endswith((".dim", ".correction"))
+    dims = axes(value, given(node, 1, "dim") if by_dim else None)
+    if node.op.endswith(".correction"):
+        correction = given(node, 9, "correction", 1)
+    else:
+        correction = given(node, 2 if by_dim else 1, "unbiased", True)
+    correction = 1 if correction is None else float(correction)
+    mean = mean_of(lowering, value, dims, True)
+    keep = bool(given(node, 3, "keepdim", False))
+    total = lowering.reduce("sum", centred_square(lowering, value, mean), dims, keep=keep)
+    size = lowering.size(count_of(value, dims), value.dtype)
+    out = lowering.op(lambda total, size: total / (size - correction), total, size)
+    return out, mean if keep else without(lowering, mean, dims)
 
-    It is computed from the sum of squares about the mean.
-    """
 
-    def rule(lowering: Lowering, node: Node) -> ir.Value:
-        value = lowering.value(given(node, 0))
-        by_dim = node.op.endswith((".dim", ".correction"))
-        dims = axes(value, given(node, 1, "dim") if by_dim else None)
-        if node.op.endswith(".correction"):
-            correction = given(node, 9, "correction", 1)
-        else:
-            correction = given(node, 2 if by_dim else 1, "unbiased", True)
-        correction = 1 if correction is None else float(correction)
-        mean = mean_of(lowering, value, dims, True)
-        keep = bool(given(node, 3, "keepdim", False))
-        total = lowering.reduce("sum", centred_square(lowering, value, mean), dims, keep=keep)
-        size = lowering.size(count_of(value, dims), value.dtype)
-        out = lowering.op(lambda total, size: total / (size - correction), total, size)
-        return lowering.op(sqrt, out) if root else out
+def without(lowering: Lowering, value: ir.Value, dims: list[int]) -> ir.Value:
+    """Return the value without these dimensions, which are of size one."""
+    return lowering.with_dims(value, tuple(group for i, group in enumerate(value.dims) if i not in dims))
+
+
+def variance(*, root: bool = False, mean: bool = False) -> Rule:
+    """Return the rule of `var`, or of `std` with `root`, or of one of them with the mean."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value | tuple[ir.Value, ...]:
+        var, average = moments(lowering, node)
+        found = lowering.op(sqrt, var) if root else var
+        return (found, average) if mean else found
 
     return rule
 
 
-def vector_norm(lowering: Lowering, node: Node) -> ir.Value:
-    value = lowering.value(given(node, 0))
-    ord_ = given(node, 1, "p" if "linalg" not in node.op else "ord", 2)
-    dims = axes(value, given(node, 2, "dim"))
-    keep = bool(given(node, 3, "keepdim", False))
-    ord_ = 2 if ord_ is None else ord_
-    if ord_ == 2:
+def norm_of(lowering: Lowering, value: ir.Value, dims: list[int], order: Any, keep: bool) -> ir.Value:
+    """Return the vector norm of an order over these dimensions."""
+    if order == 2:
         return lowering.op(sqrt, lowering.reduce("sum", lowering.op(square, value), dims, keep=keep))
     size = lowering.op(absolute, value)
-    if ord_ == 1:
+    if order == 1:
         return lowering.reduce("sum", size, dims, keep=keep)
-    if ord_ in (math.inf, -math.inf):
-        return lowering.reduce("max" if ord_ > 0 else "min", size, dims, keep=keep)
-    raise ir.Unfusable(f"norm of order {ord_}")
+    if order in (math.inf, -math.inf):
+        return lowering.reduce("max" if order > 0 else "min", size, dims, keep=keep)
+    if not isinstance(order, int | float) or order == 0:
+        raise ir.Unfusable(f"norm of order {order}")
+    exponent = lowering.scalar(order, value.dtype)
+    total = lowering.reduce("sum", lowering.op(power, size, exponent), dims, keep=keep)
+    return lowering.op(lambda total, order: power(total, 1 / order), total, exponent)
+
+
+def vector_norm(lowering: Lowering, node: Node) -> ir.Value:
+    value = lowering.value(given(node, 0))
+    order = given(node, 1, "p" if "linalg" not in node.op else "ord", 2)
+    dims, keep = axes(value, given(node, 2, "dim")), bool(given(node, 3, "keepdim", False))
+    return norm_of(lowering, value, dims, 2 if order is None else order, keep)
+
+
+def distance(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the norm of the difference of two tensors."""
+    gap = lowering.op(sub, lowering.value(given(node, 0)), lowering.value(given(node, 1)))
+    return norm_of(lowering, gap, axes(gap, None), given(node, 2, "p", 2), False)
+
+
+def pairwise_distance(lowering: Lowering, node: Node) -> ir.Value:
+    a, b = lowering.value(given(node, 0)), lowering.value(given(node, 1))
+    eps = lowering.scalar(given(node, 3, "eps", 1e-6), a.dtype)
+    gap = lowering.op(lambda a, b, eps: a - b + eps, a, b, eps)
+    return norm_of(lowering, gap, [len(gap.dims) - 1], given(node, 2, "p", 2), bool(given(node, 4, "keepdim", False)))
+
+
+def cosine_similarity(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the sum of the product of both, each over its norm, which is at least `eps`."""
+    a, b = lowering.align([lowering.value(given(node, 0)), lowering.value(given(node, 1))])
+    dim, eps = given(node, 2, "dim", 1), lowering.scalar(given(node, 3, "eps", 1e-8), a.dtype)
+    rank = max(len(a.dims), len(b.dims))
+    products = [lowering.op(mul, x, y) for x, y in ((a, b), (a, a), (b, b))]
+    total, *squares = (lowering.reduce("sum", x, [dim % rank], keep=False) for x in products)
+
+    def quotient(total: Expr, a: Expr, b: Expr, eps: Expr) -> Expr:
+        return total / (maximum(sqrt(a), eps) * maximum(sqrt(b), eps))
+
+    return lowering.op(quotient, total, *squares, eps)
 
 
 def softmax_parts(lowering: Lowering, value: ir.Value, dim: int) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -196,21 +270,59 @@ def logsumexp(lowering: Lowering, node: Node) -> ir.Value:
     top = lowering.op(lambda top: where(equal(absolute(top), math.inf), 0, top), top)
     total = lowering.reduce("sum", lowering.op(lambda x, top: exp(x - top), value, top), dims, keep=True)
     out = lowering.op(lambda total, top: log(total) + top, total, top)
-    return out if keep else lowering.with_dims(out, tuple(g for i, g in enumerate(out.dims) if i not in dims))
+    return out if keep else without(lowering, out, dims)
+
+
+def scanned(lowering: Lowering, kind: str, value: ir.Value, dim: int) -> ir.Value:
+    """Return the inclusive scan of a value along a dimension."""
+    group = ir.leaves(value.dims[dim])
+    if not group:
+        return value
+    if len(group) > 1:
+        raise ir.Unfusable("a scan over merged dimensions")
+    return lowering.tracked(ir.Scan(value.dims, value.dtype, kind, value, group[0]))
 
 
 def cumulative(kind: str) -> Rule:
     """Return the rule of a running sum or product."""
 
     def rule(lowering: Lowering, node: Node) -> ir.Value:
-        value = lowering.value(given(node, 0))
-        dtype = out_dtype(node)
-        value = lowering.cast(value, dtype)
-        group = ir.leaves(value.dims[given(node, 1)])
-        if not group:
-            return value
-        if len(group) > 1:
-            raise ir.Unfusable("a scan over merged dimensions")
-        return lowering.tracked(ir.Scan(value.dims, dtype, kind, value, group[0]))
+        value = lowering.cast(lowering.value(given(node, 0)), out_dtype(node))
+        return scanned(lowering, kind, value, given(node, 1)) if value.dims else value
 
     return rule
+
+
+def running_extreme(kind: str) -> Rule:
+    """Return the rule of `cummax` or `cummin`: the extreme so far, and the last index at which it was met."""
+
+    def rule(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
+        value, dim = lowering.value(given(node, 0)), given(node, 1, "dim")
+        best = scanned(lowering, kind, value, dim)
+        place = place_along(value, dim)
+        met = lowering.op(lambda x, best, i: where(either(equal(x, best), is_nan(x)), i, 0), value, best, place)
+        return best, scanned(lowering, "max", met, dim)
+
+    return rule
+
+
+def top(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    """Return the k largest or smallest along a dimension, with their indices: one extreme after another.
+
+    Each pass leaves out the indices that were found, so that this is for a k of few.
+    """
+    value, k = lowering.value(given(node, 0)), given(node, 1)
+    if not isinstance(k, int) or k > TOP or not is_float(value.dtype):
+        raise ir.Unfusable(f"more than {TOP} extremes, or of integers")
+    dim = given(node, 2, "dim", -1) % len(value.dims)
+    kind = "max" if given(node, 3, "largest", True) else "min"
+    place = place_along(value, dim)
+    values: list[ir.Value] = []
+    places: list[ir.Value] = []
+    left = value
+    worst = lowering.scalar(-math.inf if kind == "max" else math.inf, value.dtype)
+    for _ in range(k):
+        best, at = extreme_index(lowering, left, kind, dim, True)
+        values, places = [*values, best], [*places, at]
+        left = lowering.op(lambda x, i, at, worst: where(equal(i, at), worst, x), left, place, at, worst)
+    return lowering.side_by_side(node, 0, values, dim), lowering.side_by_side(node, 1, places, dim)
