@@ -13,6 +13,8 @@ import pytest
 import torch
 from factories import attempt
 from judging import THOROUGH, verdict
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.problem import load_module, problem_from_source
@@ -110,6 +112,40 @@ def test_it_has_a_typed_schema_and_refuses_what_was_not_verified(best: ModuleTyp
             op(wrong, weight)
     with pytest.raises(NotImplementedError, match="SparseCPU"):
         op(x.to_sparse(), weight)
+
+
+class Seen(TorchDispatchMode):
+    """Notes the operators that are called below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_modes_of_torch_see_it_whichever_way_it_was_registered(
+    best: ModuleType, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a torch keeps the parts elsewhere, by which it is registered without `custom_op`'s wrappers."""
+    if not direct:
+        monkeypatch.delattr(torch._C, "_after_autograd_keyset")
+    kernel = copy.deepcopy(best.COMPILED)
+    op, (x, weight) = kernel.op, drawn()
+    monkeypatch.undo()
+    for context in (torch.no_grad(), torch.inference_mode(), torch.enable_grad()):
+        with context, Seen() as seen:
+            torch.testing.assert_close(op(x, weight), expected(x, weight))
+        assert f"rag_kernels::{kernel.name}" in seen.names
+    imaginary = torch.complex(x, x).conj().imag
+    assert imaginary.is_neg()
+    torch.testing.assert_close(op(imaginary, weight), expected(-x, weight))
+    with FakeTensorMode() as mode:
+        assert op(mode.from_tensor(x), mode.from_tensor(weight))[0].shape == x.shape
+    assert torch.library.opcheck(op, drawn(graded=True)) and torch.autograd.gradcheck(op, drawn(graded=True))
 
 
 class Counted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rag_kernels.export.served import Served, Sizes, placed
+from rag_kernels.export.served import ALIGNED_BYTES, Served, Sizes, placed
 
 if TYPE_CHECKING:
     import torch
@@ -35,16 +35,51 @@ class Launch:
         self.name, self.served, self.functional, self.backend = name, served, functional, served.backend
         self.constants, self.function, self.any_alignment = tuple(constants), function, any_alignment
         self.dtypes: list[torch.dtype] = [getattr(torch, output.dtype) for output in served.outputs]
+        self.loaded: dict[int | None, Callable[..., Any]] = {}  # by device
+        self.like = self._like()
+        self.empty, self.empty_like, self.dense = torch.empty, torch.empty_like, torch.contiguous_format
+
+    def _like(self) -> int | None:
+        """Return which argument has the type and the sizes of the one output: it is quicker made like a tensor."""
+        if len(self.served.outputs) != 1:
+            return None
+        [output] = self.served.outputs
+        made = output.dtype, tuple(output.shape), tuple(output.free)
+        arguments = self.served.arguments
+        alike = (i for i in self.served.tensors if (arguments[i].dtype, *map(tuple, arguments[i][2::2])) == made)
+        return next(alike, None)
 
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
         """Return the outputs, of these sizes, for arguments that are served."""
-        import torch
+        tensors = self.served.tensors
+        device = values[tensors[0]].device if tensors else None
+        index = None if device is None else device.index
+        if device is not None and index is not None and device.type == "cuda":
+            import torch
 
-        device = values[self.served.tensors[0]].device if self.served.tensors else torch.device(self.backend)
-        if device.type == "cuda" and device.index not in (None, torch.cuda.current_device()):
-            with torch.cuda.device(device):
-                return self.run(values, sizes)
-        values = [placed(v, self.any_alignment) if isinstance(v, torch.Tensor) else v for v in values]
-        results = [torch.empty(shape, dtype=d, device=device) for shape, d in zip(sizes, self.dtypes, strict=True)]
-        self.function()(*values, *self.constants, *results)
+            if index != torch.cuda.current_device():
+                with torch.cuda.device(device):
+                    return self.run(values, sizes)
+        function = self.loaded.get(index) or self._load(index)
+        given = self._placed(values, tensors)
+        if self.like is not None:
+            result = self.empty_like(given[self.like], memory_format=self.dense)
+            function(*given, *self.constants, result)
+            return result
+        device = device or self.backend
+        results = [self.empty(shape, dtype=d, device=device) for shape, d in zip(sizes, self.dtypes, strict=True)]
+        function(*given, *self.constants, *results)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _load(self, index: int | None) -> Callable[..., Any]:
+        function = self.loaded[index] = self.function()
+        return function
+
+    def _placed(self, values: Sequence[Any], tensors: Sequence[int]) -> Sequence[Any]:
+        """Return the same values where all tensors lie as a kernel wants them."""
+        aligned = not self.any_alignment
+        for i in tensors:
+            v = values[i]
+            if not v.is_contiguous() or v.is_neg() or v.is_conj() or (aligned and v.data_ptr() % ALIGNED_BYTES):
+                return [placed(v, self.any_alignment) if j in tensors else v for j, v in enumerate(values)]
+        return values

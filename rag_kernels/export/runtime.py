@@ -58,8 +58,6 @@ class CompiledForward:
 
         `agreed` is asked about the outputs' sizes when a call is the first with its sizes.
         """
-        import torch
-
         served = self.served
         reason = served.mode()
         if reason.text:
@@ -70,7 +68,7 @@ class CompiledForward:
         if isinstance(values, Reason):
             return None, values
         sizes, reason = served.outputs_of(values, agreed)
-        if not reason.text and torch.is_grad_enabled():
+        if not reason.text and served.torch.is_grad_enabled():
             reason = served.graded(values)
         return (None, reason) if reason.text else (self.run(values, sizes), NONE)
 

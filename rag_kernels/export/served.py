@@ -71,6 +71,7 @@ class Served:
         self.related = len(self.free) > 1  # perhaps: how several free sizes hang together was not told
         self.kinds = (torch.Tensor, torch.nn.Parameter)
         self.known: dict[tuple[Any, ...], tuple[Sizes, ...] | Reason] = {}
+        self.torch, self.modes, self.forward_ad = torch, torch._C, torch.autograd.forward_ad
 
     def values(self, module: Any, leaves: Sequence[Any]) -> list[Any] | Reason:
         """Return the arguments of a call in the kernel's order."""
@@ -99,12 +100,16 @@ class Served:
 
     def form(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return what decides whether a call is served: types, sizes, places; and the values of numbers."""
-        tensors = values if not self.scalars else [values[i] for i in self.tensors]
+        form: list[Any] = []
         try:
-            form = tuple([x for v in tensors for x in (type(v), v.shape, v.dtype, v.device, v.layout)])
+            for i in self.tensors:
+                v = values[i]
+                form += (type(v), v.shape, v.dtype, v.device, v.layout)
         except AttributeError:
-            form = tuple(type(v) for v in values)
-        return form if not self.scalars else (*form, *((type(values[i]), values[i]) for i in self.scalars))
+            form = [type(v) for v in values]
+        for i in self.scalars:
+            form += (type(values[i]), values[i])
+        return tuple(form)
 
     def outputs_of(self, values: Sequence[Any], agreed: Callable[[tuple[Sizes, ...]], Reason]) -> tuple[Any, Reason]:
         """Return the sizes of the outputs, or the reason why the call is not served.
@@ -200,15 +205,14 @@ class Served:
 
     def mode(self) -> Reason:
         """Return which mode of torch is on in which the kernel was not verified."""
-        import torch
-
-        if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(self.backend):
+        modes = self.modes
+        if modes._is_any_autocast_enabled() and self.torch.is_autocast_enabled(self.backend):
             return Reason("autocast", "autocast is on, and it was verified without.")
-        if torch._C._get_tracing_state() is not None:
+        if modes._get_tracing_state() is not None:
             return Reason("trace", "torch.jit.trace cannot record it; use torch.export.")
-        if torch._C._are_functorch_transforms_active():
+        if modes._are_functorch_transforms_active():
             return Reason("torch.func", "a transform of torch.func is on, and it was verified without.")
-        if torch.autograd.forward_ad._current_level >= 0:
+        if self.forward_ad._current_level >= 0:
             return Reason("forward gradients", "forward-mode gradients are wanted, and it has none.")
         return NONE
 

@@ -86,14 +86,51 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
     name = f"{namespace}::{kernel.name}"
     # An operator without a tensor has no device to be chosen by.
     device = kernel.backend if tensors else None
-    op = custom_op(name, forward, mutates_args=(), device_types=device, schema=f"({given}) -> {result}")
+    op = custom_op(name, forward, mutates_args=(), device_types=(), schema=f"({given}) -> {result}")
     op.register_fake(fake)
     schema = f"(Tensor[] grads_{', ' * bool(given)}{given}) -> Tensor[]"
     gradient_op = custom_op(f"{name}_backward", gradients, mutates_args=(), device_types=device, schema=schema)
     gradient_op.register_fake(fake_gradients)
     op.register_autograd(backward, setup_context=setup)
+    if device is None or not _directly(op, forward, device):
+        op.register_kernel(device)(forward)
     served.related = served.related and not independent(served, kernel.functional)
     return op
+
+
+def _directly(op: Any, forward: Callable[..., Any], device: str) -> bool:
+    """Register the kernel without the wrappers of `custom_op`, which cost more than its launch.
+
+    Returns False where this torch keeps the parts elsewhere. Where no gradient is wanted, and nothing stands between
+    autograd and the device (no tracing, no fake or lazily negated tensor), the dispatcher is asked once instead of twice.
+    """
+    import torch
+
+    try:
+        from torch._library.autograd import make_autograd_impl
+
+        library, overload = op._lib, op._opoverload
+        general, after = make_autograd_impl(overload, op), torch._C._after_autograd_keyset
+        keys = torch._C.DispatchKey
+        own = getattr(keys, device.upper())
+        idle = torch._C.DispatchKeySet(keys.ADInplaceOrView) | torch._C.DispatchKeySet(keys.BackendSelect)
+        asked, graded = torch._C.is_grad_enabled, torch._C._any_requires_grad
+    except (ImportError, AttributeError):
+        return False
+    plain: dict[int, bool] = {}
+
+    def autograd(keyset: Any, *values: Any) -> Any:
+        told = keyset.raw_repr()
+        bare = plain.get(told)
+        if bare is None:
+            bare = plain[told] = ((keyset & after) - idle).highestPriorityTypeId() == own
+        if bare and not (asked() and graded(*values)):
+            return forward(*values)
+        return general(keyset, *values)
+
+    library.impl(overload._opname, forward, device.upper())
+    library.impl(overload._opname, autograd, f"Autograd{device.upper()}", with_keyset=True)
+    return True
 
 
 def independent(served: Served, functional: str) -> bool:

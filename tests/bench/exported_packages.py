@@ -2,10 +2,12 @@
 
     python tests/bench/exported_packages.py write ARCHIVE FOLDER KERNEL...   # anywhere
     python tests/bench/exported_packages.py check FOLDER [--jobs N]         # where the kernels' device is
+    python tests/bench/exported_packages.py page FOLDER/rows.jsonl > docs/measured/exports.md
 
-`check` prints for every kernel and format whether its numbers are those of the problem's own module, and its time over
-that of the bare kernel on the same clock (medians of calls with cold caches, in turn). A peer that is not installed is
-said. SOL_EXECBENCH, KERNELBENCH and GPU_MODE name folders with those projects' sources.
+`check` builds all at once and lets each peer's evaluator judge its package; then it prints for every kernel and format
+whether its numbers are those of the problem's own module, and its time over that of the bare kernel on the same clock
+(medians of calls with cold caches, in turn). A peer that is not installed is said. SOL_EXECBENCH, KERNELBENCH and
+GPU_MODE name folders with those projects' sources.
 """
 
 from __future__ import annotations
@@ -211,18 +213,19 @@ place = Path({str(place / "made")!r})
 read = lambda kind, name: kind(**json.loads((place / name).read_text()))
 packager = ProblemPackager(read(Definition, "definition.json"), [read(Workload, "workload.jsonl")],
                            read(Solution, "solution.json"), BenchmarkConfig(), place.parent / "driven", True)
-for command in (packager.compile()[0], packager.execute()):
-    done = subprocess.run([sys.executable, *command[1:]], cwd=place.parent / "driven", capture_output=True, text=True)
+for step in (lambda: packager.compile()[0], packager.execute):
+    command = [sys.executable, *step()[1:]]
+    done = subprocess.run(command, cwd=place.parent / "driven", capture_output=True, text=True)
     print(done.stderr[-1500:], file=sys.stderr)
 [trace] = packager.convert_stdout_to_traces(done.stdout)
-print("RESULT", trace.evaluation.status.value, trace.evaluation.performance)
+print("RESULT", trace.evaluation.status.value, trace.evaluation.log[-200:])
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["SOL_EXECBENCH"], os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=100
     )
     told = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    return told[0] if told else f"its driver: {' '.join(done.stderr.split())[:600]}"
+    return f"driver: {told[0].split()[1]}" if told else f"its driver: {' '.join(done.stderr.split())[-600:]}"
 
 
 def by_gpu_mode(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
@@ -287,10 +290,9 @@ def by_kernelbench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
 
     torch.backends.cudnn.allow_tf32 = False  # else its reference is the one that is not exact to its tolerance
     reference = (case.place / "standalone" / "made.py").read_text().partition("# ---- the runtime")[0]
-    result = eval_kernel_against_ref(
-        reference, (place / "made.py").read_text(), num_correct_trials=2, num_perf_trials=20, measure_performance=True
-    )
-    return call, f"evaluator: correct={result.correctness} {result.runtime} {str(result.metadata)[-200:]}"
+    result = eval_kernel_against_ref(reference, (place / "made.py").read_text(), num_correct_trials=2)
+    told = "" if result.correctness else f" {str(result.metadata)[-200:]}"
+    return call, f"evaluator: correct={result.correctness}{told}"
 
 
 def tensors(result: Any) -> list[Any]:
@@ -335,8 +337,8 @@ def medians_us(calls: dict[str, Callable[[], Any]], device: str) -> dict[str, fl
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def check(place: Path, forms: Sequence[str], *, timed: bool) -> None:
-    """Load one kernel in these formats; compare, and time."""
+def check(place: Path, forms: Sequence[str], *, timed: bool) -> list[dict[str, Any]]:
+    """Load one kernel in these formats and compare; time them, or keep what their evaluators say."""
     import torch
 
     os.environ.setdefault("FIB_CACHE_PATH", str(place / "fib"))
@@ -350,31 +352,37 @@ def check(place: Path, forms: Sequence[str], *, timed: bool) -> None:
         for form in forms:
             refused = place / form / "refused"
             if refused.exists():
-                told[form] = f"refused: {refused.read_text()}"
+                told[form] = f"refused: {refused.read_text().strip()}"
                 continue
             try:
-                began = time.perf_counter()
                 calls[form], said = call_of(form, case)
+                if not timed:
+                    (place / form / "said").write_text(said)
                 wrong = close(calls[form](), wanted)
-                told[form] = f"{wrong or 'right'}; {said}; loaded in {time.perf_counter() - began:.1f} s"
+                kept = place / form / "said"
+                told[form] = f"{wrong or 'right'}; {kept.read_text() if kept.exists() else said}".removesuffix("; ")
             except Exception as error:  # whatever a peer raises
                 calls.pop(form, None)
                 told[form] = f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}"
         times = medians_us(calls, case.device) if timed else {}
-    print(f"{case.told['name']} {place.name} on {device}; the judge's time: {case.told['judged_us']:.1f} us")
-    bare = times.get("bare kernel", 0.0)
-    for name in ["bare kernel", *forms]:
-        share = f"{times[name]:9.1f} us {times[name] / bare:6.3f}" if name in times else " " * 19
-        print(f"  {name:17} {share}  {told.get(name, '')}", flush=True)
+    kernel = {"problem": case.told["name"], "kernel": place.name, "device": device, "judged_us": case.told["judged_us"]}
+    return [
+        kernel | {"form": name, "us": times.get(name), "bare_us": times.get("bare kernel"), "told": told.get(name, "")}
+        for name in ["bare kernel", *forms]
+    ]
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row as text."""
+    share = f"{row['us']:9.1f} us {row['us'] / row['bare_us']:6.3f}" if row["us"] else " " * 19
+    return f"  {row['form']:17} {share}  {row['told']}"
 
 
 def check_all(folder: Path, jobs: int, forms: Sequence[str]) -> None:
-    """Build everything at once, then time one kernel after another."""
+    """Build everything at once and ask the peers' evaluators, then time one kernel after another."""
     places = sorted(p.parent for p in folder.glob("*/call.json"))
     command = [sys.executable, __file__, "one"]
     quick = {**os.environ, "MAX_JOBS": "2"}
-    for name in ("SOL_EXECBENCH", "GPU_MODE", "KERNELBENCH"):
-        quick.pop(name, None)
 
     def build(one: tuple[Path, str]) -> None:
         done = subprocess.run(
@@ -387,11 +395,57 @@ def check_all(folder: Path, jobs: int, forms: Sequence[str]) -> None:
         (one[0] / one[1] / "build.log").write_text(done.stdout + done.stderr)
 
     began = time.perf_counter()
+    slow_first = sorted(forms, key=lambda form: form not in ("sol-execbench", "gpu-mode", "kernelbench"))
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(build, [(place, form) for place in places for form in forms]))
+        list(pool.map(build, [(place, form) for form in slow_first for place in places]))
     print(f"built in {time.perf_counter() - began:.0f} s", flush=True)
+    alone = {k: v for k, v in os.environ.items() if k not in ("SOL_EXECBENCH", "GPU_MODE", "KERNELBENCH")}
     for place in places:
-        subprocess.run([*command, str(place), "--forms", *forms], check=False)
+        subprocess.run([*command, str(place), "--forms", *forms], env=alone, check=False)
+
+
+PAGE = """# Exported packages on a GPU
+
+{kernels} CUDA kernels of the starter archive in every format of `rag-kernels export`, each taken by its peer's loader
+(Hugging Face's `get_local_kernel`, flashinfer-bench's `apply`, SOL-ExecBench's driver, GPU MODE's `eval.py`,
+KernelBench's `eval_kernel_against_ref`, pip for the wheel), on {device}. The numbers are those of the problem's own
+module in {right} of {all} packages. A package's time stands over that of the bare kernel, on one clock in turn (medians
+of {calls} calls with cold caches): between {least:.3f} and {most:.3f}.
+
+Made by `python tests/bench/exported_packages.py`; its first lines say how.
+
+| kernel | judge's time | bare kernel | {heads} |
+|---|---:|---:|{rules}|
+{rows}
+
+{said}
+"""
+
+
+def page(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the measured rows as a page."""
+    kernels = list(dict.fromkeys(row["kernel"] for row in rows))
+    cells = {(row["kernel"], row["form"]): row for row in rows}
+    made = [row for row in rows if row["form"] != "bare kernel"]
+    timed = [row["us"] / row["bare_us"] for row in made if row["us"]]
+    lines = []
+    for kernel in kernels:
+        bare = cells[kernel, "bare kernel"]
+        shares = [cells[kernel, form] for form in FORMS]
+        told = [f"{row['us'] / row['bare_us']:.3f}" if row["us"] else "none" for row in shares]
+        lines.append(f"| {bare['problem']} | {bare['judged_us']:.1f} us | {bare['us']:.1f} us | {' | '.join(told)} |")
+    said: dict[tuple[str, str], list[str]] = {}
+    for row in made:
+        _, _, verdict = row["told"].partition("; ")
+        if verdict or not row["told"].startswith("right"):
+            said.setdefault((row["form"], row["told"]), []).append(row["problem"])
+    told_by = [f"- `{form}`: {told} ({', '.join(names)})" for (form, told), names in said.items()]
+    return PAGE.format(
+        kernels={3: "Three", 4: "Four", 5: "Five"}.get(len(kernels), str(len(kernels))),
+        device=f"an {rows[0]['device']}", right=sum(row["told"].startswith("right") for row in made), all=len(made),
+        calls=CALLS, least=min(timed), most=max(timed), heads=" | ".join(FORMS), rules="|".join(["---:"] * len(FORMS)),
+        rows="\n".join(lines), said="\n".join(told_by),
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -412,13 +466,21 @@ def main() -> None:
         one.add_argument("--forms", nargs="+"),
         one.add_argument("--untimed", action="store_true"),
     )
+    commands.add_parser("page").add_argument("rows", type=Path)
     asked = parser.parse_args()
     if asked.command == "write":
         write(asked.archive, asked.folder, asked.kernels)
     elif asked.command == "check":
         check_all(asked.folder.resolve(), asked.jobs, asked.forms)
+    elif asked.command == "page":
+        print(page([json.loads(row) for row in asked.rows.read_text().splitlines()]), end="")
     else:
-        check(asked.place.resolve(), asked.forms, timed=not asked.untimed)
+        rows = check(asked.place.resolve(), asked.forms, timed=not asked.untimed)
+        print("{problem} {kernel} on {device}; the judge's time: {judged_us:.1f} us".format(**rows[0]))
+        print("\n".join(map(line, rows)), flush=True)
+        if not asked.untimed:
+            with (asked.place.resolve().parent / "rows.jsonl").open("a") as file:
+                file.writelines(f"{json.dumps(row)}\n" for row in rows)
 
 
 if __name__ == "__main__":
