@@ -102,7 +102,7 @@ def _directly(op: Any, forward: Callable[..., Any], device: str) -> bool:
     """Register the kernel without the wrappers of `custom_op`, which cost more than its launch.
 
     Returns False where this torch keeps the parts elsewhere. Where no gradient is wanted, and nothing stands between
-    autograd and the device (no tracing, no fake or lazily negated tensor), the dispatcher is asked once instead of twice.
+    autograd and the device (no tracing, no fake or lazily negated tensor), the dispatcher is asked once, not twice.
     """
     import torch
 
