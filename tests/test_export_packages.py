@@ -30,6 +30,12 @@ def tanh() -> Attempt:
     return attempt(p=p, candidate=candidate(p), verdict=passed())
 
 
+@pytest.fixture(scope="module")
+def hf(tanh: Attempt, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("kernels")
+    return write_hf_kernels(tanh, tmp_path_factory.mktemp("packages") / "hf")
+
+
 CALLS = """
 import torch
 x = torch.randn(64, 1024)
@@ -60,17 +66,53 @@ def test_a_torch_op_package_runs_its_own_tests_without_us(tanh: Attempt, tmp_pat
     assert not any(str(Path.home()) in f.read_text(errors="ignore") for f in written.rglob("*") if f.is_file())
 
 
-def test_hugging_faces_loader_takes_it(tanh: Attempt, tmp_path: Path) -> None:
-    pytest.importorskip("kernels")
-    written = write_hf_kernels(tanh, tmp_path / "hf")
+def test_hugging_faces_loader_takes_it(hf: Path) -> None:
     load = "from pathlib import Path; from kernels import get_local_kernel\n"
-    load += f"k = get_local_kernel(Path({str(written)!r}))\n"
+    load += f"k = get_local_kernel(Path({str(hf)!r}))\n"
     told = alone(f"{load}call = k.scaled_tanh\nassert k.__all__ == ['scaled_tanh']\n{CALLS}")
     assert "verified as float32[64, 1024]" in told
-    build = tomllib.loads((written / "build.toml").read_text())
-    assert build["general"]["edition"] == 5 and all(
-        (written / s).is_file() for s in build["kernel"]["scaled_tanh"]["src"]
-    )
+    build = tomllib.loads((hf / "build.toml").read_text())
+    assert build["general"]["edition"] == 5 and all((hf / s).is_file() for s in build["kernel"]["scaled_tanh"]["src"])
+
+
+KERNELIZED = """
+import copy, torch, warnings
+from torch import nn
+from kernels import LocalLayerRepository, Mode, kernelize, register_kernel_mapping, use_kernel_forward_from_hub
+
+@use_kernel_forward_from_hub("Scaled")
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return torch.tanh(x) * self.factor
+
+repository = LocalLayerRepository(Path(FOLDER), layer_name="ScaledTanh")
+register_kernel_mapping({"Scaled": {"cpu": repository}})
+model = nn.Sequential(nn.Linear(1024, 1024), Scaled(2.0), Scaled(3.0))
+twin, x = copy.deepcopy(model), torch.randn(64, 1024)
+model = kernelize(model.eval(), mode=Mode.INFERENCE, device="cpu")
+calls = []
+call = model[1].forward.__func__.__globals__["_call"]
+used = call.operator
+call.operator = lambda *given: calls.append(1) or used(*given)
+with torch.no_grad(), warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for factor, taken in [(2.0, 1), (0.5, 1), (2.0, 2)]:
+        model[1].factor = twin[1].factor = factor
+        torch.testing.assert_close(model(x), twin(x))
+        assert len(calls) == taken, "modules of other constants run their own forward"
+    torch.testing.assert_close(model(x[:3]), twin(x[:3]))
+    assert len(calls) == 2
+print([str(w.message) for w in told])
+"""
+
+
+def test_kernelize_puts_it_into_a_model_where_the_module_is_the_verified_one(hf: Path) -> None:
+    told = alone(f"from pathlib import Path\nFOLDER = {str(hf)!r}\n{KERNELIZED}")
+    assert "factor is 3.0, and was verified as 2.0" in told and "input 0 is float32[3, 1024]" in told
 
 
 def test_what_cannot_be_a_package_says_why(tmp_path: Path) -> None:

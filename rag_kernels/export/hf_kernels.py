@@ -6,6 +6,7 @@ was built here, under `build/`. What the Hub asks of builds only kernel-builder 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -15,9 +16,10 @@ from pathlib import Path
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.build.compile import toolchain
 from rag_kernels.eval.errors import MachineError
+from rag_kernels.export import held, layer
 from rag_kernels.export.card import Licence
 from rag_kernels.export.portable import headers, machine, portable_library
-from rag_kernels.export.torch_op_package import LIBRARY, content_of, name_of
+from rag_kernels.export.torch_op_package import LIBRARY, carried, content_of, name_of
 
 VERSION = 1
 UNKNOWN = "Unknown"  # a licence nobody named
@@ -38,6 +40,27 @@ depends = []
 src = [{sources}]
 include = ["{module}_{backend}"]
 """
+LAYERS = '''\
+"""The problem's module as a layer for `kernelize`: a module of other constants keeps its own forward."""
+
+from torch import nn
+
+from . import SERVED, _operator, _problem
+from ._layer import LayerCall
+
+_call = LayerCall(_operator, SERVED, lambda: _problem.Model(*_problem.get_init_inputs()))
+
+
+class {name}(nn.Module):
+    has_backward = True
+    can_torch_compile = False
+
+    def forward({signature}):
+        return _call({given})
+
+
+__all__ = [{name!r}]
+'''
 OPS = """\
 from pathlib import Path
 
@@ -55,6 +78,9 @@ def write_hf_kernels(attempt: Attempt, out: Path, licence: Licence | None = None
     suffix = ".cpp" if backend == "cpu" else ".cu"
     spoken = (licence(attempt.candidate.id) if licence else "") or UNKNOWN
     texts = {name: text for name, text in content.items() if name.endswith(".py")}
+    layers = _layers(attempt)
+    if layers:
+        texts |= {**layers, "__init__.py": f"{texts['__init__.py']}\nfrom . import layers  # noqa: E402\n"}  # type: ignore[str-bytes-safe]
     _write(out / "tvm-ffi-ext" / module, texts)
     sources = {f"kernel{suffix}": attempt.candidate.source, **headers(attempt.candidate.source)}
     _write(out / f"{module}_{backend}", {**sources})
@@ -67,6 +93,39 @@ def write_hf_kernels(attempt: Attempt, out: Path, licence: Licence | None = None
     _write(place, variant)
     (place / "metadata.json").write_text(_metadata(attempt, module, spoken, place))
     return out
+
+
+def _layers(attempt: Attempt) -> dict[str, str | bytes]:
+    """Return the files of the layer; none where the forward's signature is not one that others could have."""
+    source = attempt.problem.problem.source
+    found = _forward(ast.parse(source))
+    if found is None or found.args.vararg or found.args.kwarg or found.args.kwonlyargs:
+        return {}
+    arguments = [*found.args.posonlyargs, *found.args.args]
+    for argument in arguments:
+        argument.annotation = None  # may name what is not imported there
+    if not all(isinstance(default, ast.Constant) for default in found.args.defaults):
+        return {}
+    first, *others = [argument.arg for argument in arguments]
+    given = f"{first}, ({''.join(f'{name}, ' for name in others).rstrip(' ')})"
+    return {
+        "layers.py": LAYERS.format(name=layer_name(attempt), signature=ast.unparse(found.args), given=given),
+        "_problem.py": source,
+        **{f"_{Path(str(m.__file__)).name}": carried(Path(str(m.__file__))) for m in (layer, held)},
+    }
+
+
+def layer_name(attempt: Attempt) -> str:
+    """Return the layer's name: the problem's in capitals, `RmsNorm`."""
+    return "".join(word[:1].upper() + word[1:] for word in name_of(attempt).split("_"))
+
+
+def _forward(tree: ast.Module) -> ast.FunctionDef | None:
+    """Return the forward of the class `Model`, where that itself has one."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "Model":
+            return next((f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "forward"), None)
+    return None
 
 
 def _write(place: Path, files: dict[str, str | bytes]) -> None:

@@ -160,7 +160,7 @@ def content_of(attempt: Attempt, form: str, imports: str, licence: Licence | Non
     )
     return {
         "__init__.py": init,
-        **{f"_{Path(str(m.__file__)).name}": _carried(Path(str(m.__file__))) for m in (launch, served, torch_operator)},
+        **{f"_{Path(str(m.__file__)).name}": carried(Path(str(m.__file__))) for m in (launch, served, torch_operator)},
         f"kernel{suffix}": candidate.source,
         **headers(candidate.source),
         "card.json": card_json(told),
@@ -189,6 +189,6 @@ def _check(attempt: Attempt) -> None:
         )
 
 
-def _carried(file: Path) -> str:
+def carried(file: Path) -> str:
     """Return a file of ours as a package carries it: its imports of ours are of its neighbours."""
     return re.sub(r"from rag_kernels\.export\.(\w+) import", r"from ._\1 import", file.read_text())

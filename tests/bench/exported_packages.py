@@ -2,7 +2,8 @@
 
     python tests/bench/exported_packages.py write ARCHIVE FOLDER KERNEL...   # anywhere
     python tests/bench/exported_packages.py check FOLDER [--jobs N]         # where the kernels' device is
-    python tests/bench/exported_packages.py page FOLDER/rows.jsonl > docs/measured/exports.md
+    python tests/bench/exported_call.py > call.txt                          # there too
+    python tests/bench/exported_packages.py page FOLDER/rows.jsonl call.txt > docs/measured/exports.md
 
 `check` builds all at once and lets each peer's evaluator judge its package; then it prints for every kernel and format
 whether its numbers are those of the problem's own module, and its time over that of the bare kernel on the same clock
@@ -419,11 +420,18 @@ Made by `python tests/bench/exported_packages.py`; its first lines say how.
 {rows}
 
 {said}
+
+The judge's times are those of the archive, by its own clock on the day of the verdict.
+
+What a call costs on that machine's processor, where only the way to a CPU kernel counts (`tanh(x) * 2` of 8 by 16
+floats), and how much it is beside the module's own:
+
+    {call}
 """
 
 
-def page(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the measured rows as a page."""
+def page(rows: Sequence[dict[str, Any]], call: str) -> str:
+    """Return the measured rows as a page, with what a call costs."""
     kernels = list(dict.fromkeys(row["kernel"] for row in rows))
     cells = {(row["kernel"], row["form"]): row for row in rows}
     made = [row for row in rows if row["form"] != "bare kernel"]
@@ -444,7 +452,7 @@ def page(rows: Sequence[dict[str, Any]]) -> str:
         kernels={3: "Three", 4: "Four", 5: "Five"}.get(len(kernels), str(len(kernels))),
         device=f"an {rows[0]['device']}", right=sum(row["told"].startswith("right") for row in made), all=len(made),
         calls=CALLS, least=min(timed), most=max(timed), heads=" | ".join(FORMS), rules="|".join(["---:"] * len(FORMS)),
-        rows="\n".join(lines), said="\n".join(told_by),
+        rows="\n".join(lines), said="\n".join(told_by), call=call.strip().replace("\n", "\n    "),
     )  # fmt: skip
 
 
@@ -466,14 +474,16 @@ def main() -> None:
         one.add_argument("--forms", nargs="+"),
         one.add_argument("--untimed", action="store_true"),
     )
-    commands.add_parser("page").add_argument("rows", type=Path)
+    paged = commands.add_parser("page")
+    paged.add_argument("rows", type=Path), paged.add_argument("call", type=Path)
     asked = parser.parse_args()
     if asked.command == "write":
         write(asked.archive, asked.folder, asked.kernels)
     elif asked.command == "check":
         check_all(asked.folder.resolve(), asked.jobs, asked.forms)
     elif asked.command == "page":
-        print(page([json.loads(row) for row in asked.rows.read_text().splitlines()]), end="")
+        rows = [json.loads(row) for row in asked.rows.read_text().splitlines()]
+        print(page(rows, asked.call.read_text()), end="")
     else:
         rows = check(asked.place.resolve(), asked.forms, timed=not asked.untimed)
         print("{problem} {kernel} on {device}; the judge's time: {judged_us:.1f} us".format(**rows[0]))

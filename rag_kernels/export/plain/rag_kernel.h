@@ -15,36 +15,7 @@
 
 namespace rk {
 
-struct Error { const char* kind; const char* message; };
-#define RK_CHECK(condition, message) do { if (!(condition)) throw rk::Error{"ValueError", message}; } while (0)
-
-// Half-precision storage for C++ sources. An element converts to float by itself; a float that is assigned rounds.
-template <class To, class From> inline To bits_as(From v) { To out; __builtin_memcpy(&out, &v, sizeof out); return out; }
-struct bf16 {
-  uint16_t bits;
-  operator float() const { return bits_as<float>(uint32_t(bits) << 16); }
-  bf16& operator=(float v) {
-    const uint32_t u = bits_as<uint32_t>(v), rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-    bits = uint16_t((u & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
-    return *this;
-  }
-};
-struct f16 {
-  uint16_t bits;
-  operator float() const {
-    const uint32_t rest = uint32_t(bits & 0x7fff) << 13;
-    const uint32_t finite = bits_as<uint32_t>(bits_as<float>(rest) * 0x1p112f);
-    return bits_as<float>((uint32_t(bits & 0x8000) << 16) | (rest >= 0x0f800000 ? rest | 0x7f800000 : finite));
-  }
-  f16& operator=(float v) {
-    const uint32_t u = bits_as<uint32_t>(v), a = u & 0x7fffffff;
-    const uint32_t normal = (a + 0xfff + ((a >> 13) & 1) - 0x38000000) >> 13;
-    const uint32_t tiny = bits_as<uint32_t>(bits_as<float>(a) + 0.5f) - 0x3f000000;
-    const uint32_t rest = a > 0x7f800000 ? 0x7e00 : a >= 0x477ff000 ? 0x7c00 : a < 0x38800000 ? tiny : normal;
-    bits = uint16_t(((u >> 16) & 0x8000) | rest);
-    return *this;
-  }
-};
+@CHECKS_AND_HALVES@
 
 struct Device { int device_type, device_id; };
 
@@ -98,8 +69,5 @@ template <class... A> inline const char* call(void (*f)(A...), const Value* args
   }
 
 #ifdef __CUDACC__
-#define RK_LAUNCH(KERNEL, GRID, BLOCK, SHARED, TENSOR, ...) do {                                                   \
-    if ((SHARED) > 48 * 1024) cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, int(SHARED)); \
-    KERNEL<<<GRID, BLOCK, SHARED, (cudaStream_t)rk::stream(TENSOR)>>>(__VA_ARGS__);                                \
-  } while (0)
+@LAUNCH@
 #endif

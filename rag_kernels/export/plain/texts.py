@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from rag_kernels.eval import places
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
@@ -30,6 +31,10 @@ QUEUE = """\
 // The default queue, in place of a pointer to it.
 struct Queue { Queue(void* = nullptr) {} template <class T> operator T*() const { return nullptr; } };
 """
+SHARED = {  # parts of the judge's header, by where they begin and what follows them
+    "CHECKS_AND_HALVES": ("struct Error {", "template <class T> struct DType;"),
+    "LAUNCH": ("#define RK_LAUNCH(KERNEL", "#elif defined(RK_SPLIT)"),
+}
 CPU_FLAGS = ("-O3", "-std=c++17", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 CUDA_FLAGS = ("-O3", "-std=c++17")
 VALUE = r"(?:[^,;()<>]|<[^<>]*>|\((?:[^()]|\([^()]*\))*\))*"
@@ -41,7 +46,7 @@ TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 def kernel_text(candidate: Candidate, *, default_queue: bool = False) -> str:
     """Return the header and the kernel as one text."""
     source = kernels_text(candidate.source) if candidate.tier == "composed" else candidate.source
-    text = f"{_value()}\n{(HERE / 'rag_kernel.h').read_text()}\n{without_our_header(source)}"
+    text = f"{_value()}\n{_contract()}\n{without_our_header(source)}"
     text = text.replace("#pragma once\n", "")
     return on_default_queue(text) if default_queue else text
 
@@ -89,6 +94,14 @@ def on_default_queue(text: str) -> str:
                 f"GPU MODE takes no file with the letters '{LETTERS}', and line {number} of the kernel needs them: "
                 f"{line.strip()[:80]}"
             )
+    return text
+
+
+def _contract() -> str:
+    """Return the contract's header for values: what does not ask who calls is the judge's own text."""
+    text, judges = (HERE / "rag_kernel.h").read_text(), (places.INCLUDE / "rag_kernel.h").read_text()
+    for name, (begin, end) in SHARED.items():
+        text = text.replace(f"@{name}@", judges[judges.index(begin) : judges.index(end)].rstrip())
     return text
 
 
