@@ -25,6 +25,7 @@ from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.cuda.vectorized import KEPT_BYTES
 from rag_kernels.offline.foreign_kernel import MARK, Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import lowered_with_attention
+from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import Planner, Region, Split
@@ -74,9 +75,9 @@ def write(
     if backend == "cuda":
         lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")
     if owes_half(fp):
-        lowered = with_reciprocals(lowered).checked(checker, "The rewriting to reciprocals")
+        lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")
     steps = Planner(split_of(parameters), specs).run(lowered)
-    steps = used(steps, lowered.results)
+    steps = [shared(s) if isinstance(s, Region) else s for s in used(steps, lowered.results)]
     regions = [s for s in steps if isinstance(s, Region)]
     for region_ in regions:
         region_.check(checker)

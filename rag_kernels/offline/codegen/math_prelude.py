@@ -237,6 +237,15 @@ CUDA["rk_exp_near"] = (
     "__device__ inline double rk_exp_near(double x) { return exp(x); }\n",
     (),
 )
+CUDA["rk_exp_below"] = (
+    "// e^(x - top) by the exponent unit, to some last bits, for results of sixteen bits; below 2^-126 it is zero.\n"
+    "__device__ inline float rk_exp_below(float x, float top) {\n"
+    "  float y = fmaf(x, 1.44269504f, top * -1.44269504f);\n"
+    '  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(y));\n'
+    "  return y;\n"
+    "}\n",
+    (),
+)
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",

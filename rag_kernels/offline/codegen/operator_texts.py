@@ -58,6 +58,7 @@ C: dict[Operator, Text] = {
     Operator.TRUNC: _call("rk_trunc"),
     Operator.SQRT: _call("rk_sqrt"),
     Operator.EXP: _call("rk_exp"),
+    Operator.EXP_BELOW: Text("rk_exp_below({0}, {1})"),
     Operator.EXP2: _call("rk_exp2"),
     Operator.EXPM1: _call("rk_expm1"),
     Operator.LOG: _call("rk_log"),
@@ -102,6 +103,7 @@ C: dict[Operator, Text] = {
     Operator.PAIR_SUM: Text("{0}.sum"),
     Operator.PLACED: Text("Place{{{0}, {1}}}"),
     Operator.PLACE_INDEX: _call("place_of"),
+    Operator.PLACE_VALUE: Text("{0}.value"),
 }
 """Every operator that is printed."""
 

@@ -314,7 +314,7 @@ inline bool aligned(std::initializer_list<const void*> pointers) {
 // more for long ones.
 inline dim3 quad_block(int64_t quads, int64_t rows) {
   if (quads <= 256) {
-    unsigned lanes = quads <= 4 ? 4 : quads <= 8 ? 8 : quads <= 16 ? 16 : 32;
+    unsigned lanes = quads <= 8 ? 4 : quads <= 16 ? 8 : quads <= 32 ? 16 : 32;
     while (rows % (32 / lanes)) lanes *= 2;
     return dim3(lanes, THREADS / lanes);
   }

@@ -38,6 +38,7 @@ MAX_ROW_ELEMENTS = 66 * 1024 * MAX_ROW_SLOTS * 4  # two rows at a time, so that 
 class MultiBlockRegion(VectorizedRegion):
     """Prints a kernel whose teams of blocks take whole rows; `ITEMS` vectors of a row are a thread's own."""
 
+    gathers: bool = False
     held: tuple[str, ...] = ()  # what the ring holds
     stored: str = "float"  # C type of the ring's elements
     strided: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere

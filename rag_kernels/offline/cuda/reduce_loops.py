@@ -89,6 +89,7 @@ class ReduceLoops(RegionPrinter):
         them stores a result.
         """
         scope = Scope()
+        self.begin(scope)
         for level in range(1, self.top + 1):
             self.reduce_pass(level, kind, active, scope)
         inner_stores = self.inner_stores()
@@ -106,6 +107,9 @@ class ReduceLoops(RegionPrinter):
             (line,) = self.store(buffer, scope)
             scope.lines.append(line if first == "true" else f"if ({first}) {line}")
         return scope.lines
+
+    def begin(self, scope: Scope) -> None:
+        """Compute what all passes need."""
 
     def open_inner(self, scope: Scope) -> Scope:
         """Return the scope of what runs for every element of a pass."""
@@ -156,7 +160,8 @@ class ReduceLoops(RegionPrinter):
 
         What it needs goes to the block, declarations to the scope.
         """
-        return STEP[value.kind].format(a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block))
+        form = "{a} = fmaxf({a}, {v});" if value.kind == "fastmax" and acc_type == "float" else STEP[value.kind]
+        return form.format(a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block))
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
         """Return statements that join the partial results of a team's threads.

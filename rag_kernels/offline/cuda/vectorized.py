@@ -42,6 +42,8 @@ class VectorizedRegion(CudaRegion):
     targets: dict[str, str] = field(default_factory=dict)  # buffer -> name
     partials: list[str] = field(default_factory=list)  # sums that take four floats before they become double
     uses: dict[str, int] = field(default_factory=dict)  # how many passes use a load
+    gathers: bool = True  # whether rows at computed places may be taken so
+    gathered: dict[ir.Load, str] = field(default_factory=dict)  # loads at computed places, which hold for a whole row
 
     @property
     def quad(self) -> Loop:
@@ -78,10 +80,16 @@ class VectorizedRegion(CudaRegion):
         if rows and self.width > 1 and nest.is_dense(access, nest.reduced):
             within = f"{self.width} * k"
         constant = [text_of(access.constant)] if access.constant else []
+        if not rows and not constant and not access.values and nest.is_dense(access, [*nest.outer, self.axis]):
+            self.addresses[name] = f"{pointer} + {self.width} * t"
+            return name
         start = " + ".join([pointer, *nest.terms(access, nest.outer), *constant])
         self.starts[name] = start, re.sub(rf"\b{self.axis.var}\b", place, within)
         self.addresses[name] = " + ".join(self.starts[name])
         inner = [self.nest.names[leaf] for leaf in self.axis.leaves]
+        for _, step in access.values:
+            if not all(set(inner) <= set(names) for names in step):
+                self.strides.setdefault(text_of(step))
         for loop in others(self.axis, self.nest):
             step = access.steps.get(loop.leaves[-1], {})
             if not all(set(inner) <= set(names) for names in step):  # else it is a multiple of the axis
@@ -99,7 +107,15 @@ class VectorizedRegion(CudaRegion):
         """Return the scope inside the loop over a quad's elements, where loads are its components."""
         inner = Scope(scope)
         inner.known |= {text: self.element_in(name) for text, name in self.loads.items()}
+        inner.known |= {load: self.element_in(name) for load, name in self.gathered.items()}
         return inner
+
+    def begin(self, scope: Scope) -> None:
+        """Compute the places of gathered rows, which the addresses of their vectors name."""
+        for load, name in self.gathered.items():
+            places = self.nest.accesses[load].values
+            steps = [f"{self.printer.emit(index, scope)} * ({text_of(stride)})" for index, stride in places]
+            self.addresses[name] = " + ".join([self.addresses[name], *steps])
 
     def element_in(self, name: str) -> str:
         """Return element `u` of a vector as C, in the type in which arithmetic runs."""
@@ -124,7 +140,9 @@ class VectorizedRegion(CudaRegion):
         With `before`, which every thread of the block runs, the rest is for threads that have a quad.
         """
         text = "\n".join([*(before or []), *lines])
-        used = [n for n in dict.fromkeys(self.loads.values()) if re.search(rf"\b{n}\.x", text)]
+        used = [
+            n for n in dict.fromkeys([*self.loads.values(), *self.gathered.values()]) if re.search(rf"\b{n}\.x", text)
+        ]
         made = [n for n in self.targets.values() if re.search(rf"\b{n}\.x", text)]
         for name in used:
             self.uses[name] = self.uses.get(name, 0) + 1
@@ -162,9 +180,11 @@ class VectorizedRegion(CudaRegion):
 
     def point(self) -> list[str]:
         loops = [*self.nest.outer, self.quad]
-        scope = self.open_inner(Scope())
+        task = Scope()
+        self.begin(task)
+        scope = self.open_inner(task)
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
-        lines = self.quad_lines([*scope.lines, *stores])
+        lines = [*task.lines, *self.quad_lines([*scope.lines, *stores])]
         head = [
             "const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;",
             f"if (t >= {self.total(loops)}) return;",
@@ -273,9 +293,10 @@ class VectorizedRegion(CudaRegion):
     def items(self) -> int:
         """Return how many quads each thread keeps, for rows as long as this problem's; 0 for longer ones."""
         quads, p = self.reduced_count() // self.width, self.parameters
-        threads = 32 if quads <= 256 else p.threads if quads <= KEPT * p.threads else MOST_THREADS
+        lanes = 4 if quads <= 8 else 8 if quads <= 16 else 16 if quads <= 32 else 32  # as `quad_block` has them
+        threads = lanes if quads <= 256 else p.threads if quads <= KEPT * p.threads else MOST_THREADS
         items = -(-quads // threads)
-        return items if items <= (2 * KEPT if threads == 32 else KEPT) else 0
+        return items if items <= (2 * KEPT if threads <= 32 else KEPT) else 0
 
 
 def vectorized_region(
@@ -327,17 +348,30 @@ def find_quads(found: VectorizedRegion) -> bool:
     for v in ir.walk(*nest.region.stores.values()):
         plain = isinstance(v, ir.Load) and v.storage in ITEMSIZE.keys() - {"bool"}
         if isinstance(v, ir.Load) and plain and neighbours(nest.accesses[v], axis, nest, width):
+            if nest.accesses[v].values and not found.gathers:
+                continue
+            if nest.accesses[v].values:
+                found.gathered[v] = found.name_of(v.buffer, nest.accesses[v])
+                continue
             text = f"{found.printer.pointers[v.buffer]}[{nest.offset(nest.accesses[v])}]"
             if text not in found.loads:
                 found.loads[text] = found.name_of(v.buffer, nest.accesses[v])
-    return bool(found.loads or found.targets)
+    return bool(found.loads or found.targets or found.gathered)
 
 
 def neighbours(access: Access, axis: Loop, nest: Nest, width: int) -> bool:
     """Return whether elements along the axis lie side by side, each quad at a multiple of its size."""
-    if not is_step(access, axis) or access.values or any(mono or n % width for mono, n in access.constant.items()):
+    if not is_step(access, axis) or any(mono or n % width for mono, n in access.constant.items()):
+        return False
+    if access.values and not all(is_of_row(index, nest) and stride for index, stride in access.values):
         return False
     return all(access.stride(loop.leaves[-1]) % width == 0 for loop in others(axis, nest))
+
+
+def is_of_row(index: ir.Value, nest: Nest) -> bool:
+    """Return whether a computed place is the same along a whole row, or along a point's lane."""
+    inner = {leaf for loop in (*nest.reduced, *([nest.lane] if nest.lane else [])) for leaf in loop.leaves}
+    return not ir.tree_atoms(index) & inner and not any(isinstance(v, ir.Reduce | ir.Scan) for v in ir.walk(index))
 
 
 def others(axis: Loop, nest: Nest) -> list[Loop]:

@@ -38,11 +38,15 @@ class _OnePass:
     kept: int  # bytes of the longest row that a kernel keeps
     counts: dict[Row, ir.Group] = field(default_factory=dict)  # rows with a variance, and what a mean divides by
     tops: set[Row] = field(default_factory=set)  # rows with a softmax's sum
+    placed: dict[tuple[Row, str], ir.Value] = field(default_factory=dict)  # rows whose extreme has an index -> that
     doubles: dict[Row, ir.Value] = field(default_factory=dict)  # what is summed in float64
     made: dict[tuple[Row, str], ir.Reduce] = field(default_factory=dict)
 
     def collect(self, values: Iterable[ir.Value]) -> None:
         for v in ir.walk(*values):
+            hit = place_of_extreme(v.arg) if isinstance(v, ir.Reduce) and v.kind == "min" else None
+            if hit and isinstance(v, ir.Reduce) and (kind := self.kind_of_place(v, *hit[:2])):
+                self.placed[(hit[0], row_of(v)[1]), kind] = hit[2]
             if not isinstance(v, ir.Reduce) or v.kind != "sum" or v.guards:
                 continue
             row = self.inner(v)
@@ -82,6 +86,9 @@ class _OnePass:
             return ir.Op(value.dims, value.dtype, Operator.PAIR_TOP, (self.pair(value, value.arg),))
         if value.kind == "min" and (hit := place_of_extreme(value.arg)):
             return self.place(value, *hit)
+        if index := self.placed.get((row, value.kind)):  # part of the pair that its index is part of
+            found = self.pair_of_place(value, value.kind, row[0], index)
+            return ir.Op(value.dims, value.dtype, Operator.PLACE_VALUE, (found,))
         below = self.inner(value) if value.kind == "sum" else None
         about, power = squared_difference(value.arg), exponential_below(value.arg)
         if below in self.tops and power:
@@ -106,13 +113,24 @@ class _OnePass:
             self.made[key] = ir.Reduce(value.dims, "float64", "sum", term, value.over)
         return self.made[key]
 
+    def kind_of_place(self, value: ir.Reduce, x: ir.Value, best: ir.Value) -> str:
+        """Return `max` or `min` where the index is one of an extreme of its own row, or the empty string."""
+        whole = isinstance(best, ir.Reduce) and best.arg is x and x.dtype == "float32" and not value.guards
+        return best.kind if whole and isinstance(best, ir.Reduce) and not best.guards else ""
+
     def place(self, value: ir.Reduce, x: ir.Value, best: ir.Value, index: ir.Value) -> ir.Value | None:
         """Return the index of an extreme as part of a running pair, or None where it is another's."""
-        if not isinstance(best, ir.Reduce) or best.arg is not x or x.dtype != "float32" or value.guards:
-            return None
-        both = ir.Op(x.dims, PLACE, Operator.PLACED, (rewrite(x, self), index))
-        found = ir.Reduce(value.dims, PLACE, f"{best.kind}place", both, value.over)
-        return ir.Op(value.dims, value.dtype, Operator.PLACE_INDEX, (found,))
+        kind = self.kind_of_place(value, x, best)
+        found = self.pair_of_place(value, kind, x, index) if kind else None
+        return ir.Op(value.dims, value.dtype, Operator.PLACE_INDEX, (found,)) if found else None
+
+    def pair_of_place(self, value: ir.Reduce, kind: str, x: ir.Value, index: ir.Value) -> ir.Value:
+        """Return an extreme with its index."""
+        key = ((x, frozenset(ir.leaves(value.over))), f"{kind}place")
+        if key not in self.made:
+            both = ir.Op(x.dims, PLACE, Operator.PLACED, (rewrite(x, self), index))
+            self.made[key] = ir.Reduce(value.dims, PLACE, f"{kind}place", both, value.over)
+        return self.made[key]
 
     def pair(self, value: ir.Reduce, x: ir.Value) -> ir.Value:
         key = ((x, frozenset(ir.leaves(value.over))), PAIR)

@@ -1,8 +1,8 @@
-"""Divisions by what many elements have in common, as products with its reciprocal, where sixteen bits are owed.
+"""Divisions by what many elements have in common, and exponentials below it, where sixteen bits are owed.
 
 Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which `x / total` of a row is `x * (1 / total)`
 and the reciprocal is taken once a row. That rounds twice, in float32: far below the last bit of a sixteen-bit result,
-so it is done only where all results have sixteen bits.
+so it is done only where all results have sixteen bits. On a GPU `exp(x - maximum)` is one operator, too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.offline.fusion.regions import rewrite
+from rag_kernels.offline.fusion.regions import rebuilt
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, is_float
 from rag_kernels.offline.ir.expressions import Expr, reciprocal
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import operands
+from rag_kernels.offline.ir.patterns import exponential_below, operands
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
 
@@ -25,17 +25,36 @@ def owes_half(fp: FunctionalProblem) -> bool:
     return bool(floats) and all(dtype in HALF for dtype in floats)
 
 
-def with_reciprocals(lowered: Lowered) -> Lowered:
-    """Return the steps with divisions by row values replaced."""
-    steps = (replace(s, value=rewrite(s.value, _product)) if isinstance(s, Stored) else s for s in lowered.steps)
+def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:
+    """Return the steps with divisions by row values replaced, and on a GPU exponentials below one."""
+    made: dict[ir.Value, ir.Value] = {}
+
+    def visit(value: ir.Value) -> ir.Value:
+        if value not in made:
+            again = rebuilt(value, visit)
+            made[value] = _product(again) or (_below(again) if on_gpu else None) or again
+        return made[value]
+
+    steps = (replace(s, value=visit(s.value)) if isinstance(s, Stored) else s for s in lowered.steps)
     return replace(lowered, steps=tuple(steps))
 
 
 def _product(value: ir.Value) -> ir.Value | None:
+    """Return x / r as x * (1 / r)."""
     found = operands(value, Operator.DIV)
-    if found is None or value.dtype != "float32":
+    if found is None or value.dtype != "float32" or not _is_of_row(found[1], found[0]):
         return None
-    x, by = (rewrite(argument, _product) for argument in found)
-    if isinstance(by, ir.Const | ir.Size) or not ir.tree_atoms(by) < ir.tree_atoms(x):
+    return ir.Op(value.dims, "float32", Operator.MUL, (found[0], reciprocal(Expr(found[1])).value))
+
+
+def _below(value: ir.Value) -> ir.Value | None:
+    """Return exp(x - r) as one operator, for which a GPU multiplies and adds once."""
+    found = exponential_below(value)
+    if found is None or value.dtype != "float32" or not _is_of_row(found[1], found[0]):
         return None
-    return ir.Op(value.dims, "float32", Operator.MUL, (x, reciprocal(Expr(by)).value))
+    return ir.Op(value.dims, "float32", Operator.EXP_BELOW, found)
+
+
+def _is_of_row(value: ir.Value, of: ir.Value) -> bool:
+    """Return whether many elements of another value have this one in common."""
+    return not isinstance(value, ir.Const | ir.Size) and ir.tree_atoms(value) < ir.tree_atoms(of)

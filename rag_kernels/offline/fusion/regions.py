@@ -154,9 +154,13 @@ class Planner:
 
     def cut(self, value: ir.Value, main: Key | None) -> ir.Value | None:
         """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
-        if not isinstance(value, ir.Reduce | ir.Scan) or key_of(value) == main:
+        if not isinstance(value, ir.Reduce | ir.Scan):
             return None
-        return self.load_of(value)
+        if key_of(value) != main:
+            return self.load_of(value)
+        if isinstance(value, ir.Reduce) and not value.guards and is_of_rows(value.arg):
+            return replace(value, arg=self.load_of(value.arg))
+        return None
 
     def load_of(self, value: ir.Value) -> ir.Value:
         """Return a load of a value, which is stored now if it was not."""
@@ -299,6 +303,12 @@ def share_loops(one: Region, other: Region) -> bool:
     loops = {*ir.leaves(row.outer), *ir.leaves(row.reduced)}
     alike = not point.reduced and bool(row.reduced) and set(ir.leaves(point.outer)) == loops
     return alike and not products(row) and not any(a.window for a in row.reduced)
+
+
+def is_of_rows(value: ir.Value) -> bool:
+    """Return whether a value is one for each row of the reductions in it: these can store it, as what they come to."""
+    keys = {key_of(v) for v in reductions(value) if isinstance(v, ir.Reduce)}
+    return not isinstance(strip(value), ir.Reduce) and len(keys) == 1 and ir.tree_atoms(value) == next(iter(keys))[0]
 
 
 def is_column(value: ir.Reduce) -> bool:

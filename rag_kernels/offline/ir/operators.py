@@ -62,6 +62,7 @@ class Operator(Enum):
     TRUNC = auto()
     SQRT = auto()
     EXP = auto()
+    EXP_BELOW = auto()  # exp(x - y), where some last bits do not count
     EXP2 = auto()
     EXPM1 = auto()
     LOG = auto()
@@ -106,6 +107,7 @@ class Operator(Enum):
     PAIR_SUM = auto()  # its sum
     PLACED = auto()  # an element with its index
     PLACE_INDEX = auto()  # the index of an extreme
+    PLACE_VALUE = auto()  # the extreme itself
     ATTENTION = auto()  # names what a text of its own reads: queries, keys, values and the score; no printer has it
 
     @property
@@ -143,6 +145,7 @@ _TRAITS = {
     Operator.TRUNC: _CHEAP,
     Operator.SQRT: _CHEAP,
     Operator.EXP: _COSTLY,
+    Operator.EXP_BELOW: Traits(2, Types.FRACTIONS, costly=True),
     Operator.EXP2: _COSTLY,
     Operator.EXPM1: _COSTLY,
     Operator.LOG: _COSTLY,
@@ -187,6 +190,7 @@ _TRAITS = {
     Operator.PAIR_SUM: Traits(1, Types.OF_PAIR),
     Operator.PLACED: Traits(2, Types.OF_PAIR),
     Operator.PLACE_INDEX: Traits(1, Types.OF_PAIR),
+    Operator.PLACE_VALUE: Traits(1, Types.OF_PAIR),
     Operator.ATTENTION: Traits(4, Types.ANY),
 }
 
@@ -195,6 +199,7 @@ _OF_PAIRS = {
     Operator.PAIR_SUM: ((PAIR,), "float64"),
     Operator.PLACED: (("float32", "int64"), PLACE),
     Operator.PLACE_INDEX: ((PLACE,), "int64"),
+    Operator.PLACE_VALUE: ((PLACE,), "float32"),
 }
 
 

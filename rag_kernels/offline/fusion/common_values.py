@@ -1,0 +1,74 @@
+"""Values that are alike become one, so that a kernel computes each once.
+
+Comes in: a region. Goes out: the region with values of the same operator over the same values shared, whichever rule
+or pass made them: the maximum of a softmax and the maximum that a loss stores, or the same reciprocal twice. Only a
+stored value keeps its own list of dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+from rag_kernels.offline.fusion.regions import AttentionRegion, Region, rebuilt
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import strip
+
+
+def shared(region: Region) -> Region:
+    """Return the region in which no two values are alike."""
+    if isinstance(region, AttentionRegion):
+        return region
+    found = _Shared()
+    return replace(region, stores={buffer: found.root(value) for buffer, value in region.stores.items()})
+
+
+@dataclass(slots=True)
+class _Shared:
+    """The first value of each kind, and what each visited value became."""
+
+    first: dict[Hashable, ir.Value] = field(default_factory=dict)
+    made: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def root(self, value: ir.Value) -> ir.Value:
+        """Return a stored value: the shared one, with the dimensions along which it is stored."""
+        found = self.visit(value)
+        alike = [ir.leaves(group) for group in found.dims] == [ir.leaves(group) for group in value.dims]
+        return found if alike else ir.Op(value.dims, value.dtype, Operator.SAME, (found,))
+
+    def visit(self, value: ir.Value) -> ir.Value:
+        if value not in self.made:
+            again = rebuilt(value, self.visit)
+            self.made[value] = self.first.setdefault(_key(again), again)
+        return self.made[value]
+
+
+def _key(value: ir.Value) -> Hashable:
+    """Return what two values have in common that are the same number at every step of the loops."""
+    match value:
+        case ir.Const():
+            return "const", value.dtype, value.name or repr(value.number)
+        case ir.Size():
+            return "size", value.dtype, ir.leaves(value.group)
+        case ir.Op(operator=Operator.SAME):
+            return value
+        case ir.Op():
+            return "op", value.operator, value.dtype, tuple(map(strip, value.args))
+        case ir.Index(limit=limit):
+            return "index", value.dtype, _form(value.form), limit and ir.leaves(limit), value.every
+        case ir.Load():
+            stored = tuple(map(ir.leaves, value.stored))
+            return "load", value.buffer, stored, tuple(_form(i) if isinstance(i, ir.Form) else i for i in value.index)
+        case ir.Reduce():
+            over = frozenset(ir.leaves(value.over))
+            return "reduce", value.kind, value.dtype, strip(value.arg), over, value.guards
+        case ir.Scan():
+            return "scan", value.kind, value.dtype, strip(value.arg), value.over.leaves()
+        case _:
+            return value
+
+
+def _form(form: ir.Form) -> Hashable:
+    terms = frozenset((atom.leaves(), factor) for atom, factor in form.terms)
+    return terms, form.offset, tuple((ir.leaves(group), factor) for group, factor in form.sizes)
