@@ -34,6 +34,40 @@ CASES = {
         "column_reduce",
         Case("return x / x.abs().sum(0), x.amax(0) + y", "torch.randn(130, 40)", "torch.randn(40)"),
     ),
+    "columns of many": (
+        "[u] = column_reduce(",
+        Case(
+            "return (x.float() * y).sum((0, 1)).to(x.dtype), x.amin((0, 1)), (x > 0).float().mean(0), "
+            "x.square().sum(0) + y",
+            "torch.randn(3, 71, 44)",
+            "torch.randn(44)",
+        ),
+    ),
+    "sigmoids": (
+        "__fdividef(",
+        Case(
+            "return F.silu(x) * y, torch.sigmoid(x * 4), F.normalize(x.sigmoid(), dim=-1)",
+            "torch.randn(6, 40) * 9",
+            "torch.randn(40)",
+        ),
+    ),
+    "an embedding alone": (
+        "e_weight_v1 = *reinterpret_cast<",
+        Case(
+            "return self.e(y) * x",
+            "torch.randn(32)",
+            "torch.randint(0, 50, (3, 7))",
+            init="self.e = nn.Embedding(50, 32)",
+        ),
+    ),
+    "losses of long rows": (
+        "loss",
+        Case(
+            "return F.cross_entropy(x, y), F.cross_entropy(x * 2, y, label_smoothing=0.1)",
+            "torch.randn(70, 264)",
+            "torch.randint(0, 264, (70,))",
+        ),
+    ),
     "scans": ("_q[u]", Case("return x.cumsum(-1), (x * y).cumsum(-1) * 2", "torch.randn(4, 640)", "torch.randn(640)")),
     "points": (
         "Pack<{}, 8>",
@@ -89,7 +123,7 @@ CASES = {
         ),
     ),
     "embedding and norm": (
-        "e_weight_p[",
+        "e_weight_v1_kept[ITEMS",
         Case(
             "return F.rms_norm(self.e(y), (32,)) + x",
             "torch.randn(32)",

@@ -46,6 +46,7 @@ C: dict[Operator, Text] = {
     Operator.SUB: Text("{0} - {1}", SUM),
     Operator.MUL: Text("{0} * {1}", PRODUCT),
     Operator.DIV: Text("{0} / {1}", PRODUCT),
+    Operator.DIV_NEAR: Text("__fdividef({0}, {1})"),
     Operator.QUOTIENT: Text("{0} / {1}", PRODUCT),
     Operator.REST: Text("rk_fmod({0}, {1})"),
     Operator.NEG: Text("-{0}", UNARY),

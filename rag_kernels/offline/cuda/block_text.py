@@ -205,6 +205,22 @@ template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
 """,
     ),
     Piece(
+        "extreme",
+        """\
+// The greater or the lesser; a NaN wins.
+template <bool MAX> __device__ float extreme(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float c;
+  if (MAX) asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  else asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+#else
+  return b == b ? ((MAX ? b > a : b < a) ? b : a) : b;
+#endif
+}
+""",
+    ),
+    Piece(
         "column_reduce",
         """\
 // Combine over threadIdx.y: one column of shared memory for each threadIdx.x. All threads get it.

@@ -21,7 +21,8 @@ from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_t
 from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
-from rag_kernels.offline.cuda.vectorized import VectorizedRegion, vectorized_region
+from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
+from rag_kernels.offline.cuda.wide_columns import WideColumns
 from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.ir.parameters import c_name
 
@@ -124,6 +125,9 @@ def wide_region(
     region: Region, function: Function, sizes: Sizes, parameters: CudaParameters
 ) -> VectorizedRegion | ShortLanes | None:
     """Return the kernel of a region that takes neighbouring elements together, if there is one."""
+    columns = WideColumns.of(region, function, sizes, parameters)
+    if columns.nest.schedule == "column":
+        return columns if parameters.vector > 1 and columns.serves() and find_quads(columns) else None
     vectorized = vectorized_region(region, function, sizes, parameters)
     return vectorized or short_lanes_region(region, function, sizes, parameters)
 

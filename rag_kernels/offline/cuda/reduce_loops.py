@@ -36,6 +36,12 @@ FUNCTORS = {
     "maxplace": "MaxPlace",
     "minplace": "MinPlace",
 }
+STEP_OF_FLOATS = {
+    "fastmax": "{a} = fmaxf({a}, {v});",
+    "max": "{a} = extreme<true>({a}, {v});",
+    "min": "{a} = extreme<false>({a}, {v});",
+}
+"""Those that a GPU has an instruction for."""
 SCANNED = 4  # neighbours that a thread takes of a row that is scanned
 STRIPED = f"{32 * SCANNED} * (threadIdx.x / 32) + 32 * u + threadIdx.x % 32"  # those that a warp's lanes store together
 EXCHANGED_BYTES = 8  # of an element: shared memory of a block does for so many scans
@@ -160,8 +166,10 @@ class ReduceLoops(RegionPrinter):
 
         What it needs goes to the block, declarations to the scope.
         """
-        form = "{a} = fmaxf({a}, {v});" if value.kind == "fastmax" and acc_type == "float" else STEP[value.kind]
-        return form.format(a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block))
+        form = STEP_OF_FLOATS.get(value.kind) if acc_type == "float" else None
+        return (form or STEP[value.kind]).format(
+            a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block)
+        )
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
         """Return statements that join the partial results of a team's threads.

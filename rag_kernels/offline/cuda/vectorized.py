@@ -76,11 +76,16 @@ class VectorizedRegion(CudaRegion):
         self.types[name] = f"Pack<{stored_type(self.printer.storage[buffer], 'cuda')}, {self.width}>"
         nest, place = self.nest, self.element.removesuffix(" + u")
         rows = nest.schedule == "row"
-        within = " + ".join(nest.terms(access, nest.reduced if rows else [self.axis]))
+        within = " + ".join(nest.terms(access, nest.reduced if rows else [*nest.reduced, self.axis]))
         if rows and self.width > 1 and nest.is_dense(access, nest.reduced):
             within = f"{self.width} * k"
         constant = [text_of(access.constant)] if access.constant else []
-        if not rows and not constant and not access.values and nest.is_dense(access, [*nest.outer, self.axis]):
+        if (
+            nest.schedule == "point"
+            and not constant
+            and not access.values
+            and nest.is_dense(access, [*nest.outer, self.axis])
+        ):
             self.addresses[name] = f"{pointer} + {self.width} * t"
             return name
         start = " + ".join([pointer, *nest.terms(access, nest.outer), *constant])
@@ -306,6 +311,8 @@ def vectorized_region(
     if parameters.vector == 1:
         return None
     found = VectorizedRegion.of(region, function, sizes, parameters)
+    if found.nest.schedule == "column":
+        return None
     found.width = width_of(found)
     return found if find_quads(found) else None
 
@@ -315,19 +322,24 @@ def width_of(found: VectorizedRegion) -> int:
     if found.has_scan():
         return SCANNED
     axis = axis_of(found.nest)
-    accesses = [*found.nest.stores.values(), *found.nest.accesses.values()]
-    names = [*found.nest.stores, *(v.buffer for v in found.nest.accesses)]
-    steps = zip(names, accesses, strict=True)
-    sizes = [ITEMSIZE.get(found.printer.storage[b], 4) for b, a in steps if axis and is_step(a, axis)]
-    width = min(MOST_WIDTH, 16 // min((size for size in sizes if size > 1), default=4))
+    width = min(MOST_WIDTH, 16 // narrowest(found, axis)) if axis else SCANNED
     while axis and width > 4 and axis.count % width:
         width //= 2
     return width
 
 
+def narrowest(found: VectorizedRegion, axis: Loop) -> int:
+    """Return the bytes of the narrowest elements that lie along the axis, truth values and their like left out."""
+    accesses = [*found.nest.stores.values(), *found.nest.accesses.values()]
+    names = [*found.nest.stores, *(v.buffer for v in found.nest.accesses)]
+    steps = zip(names, accesses, strict=True)
+    sizes = [ITEMSIZE.get(found.printer.storage[b], 4) for b, a in steps if is_step(a, axis)]
+    return min((size for size in sizes if size > 1), default=4)
+
+
 def axis_of(nest: Nest) -> Loop | None:
     """Return the loop along which vectors may lie."""
-    return nest.lane if nest.schedule == "point" else nest.reduced[-1] if nest.schedule == "row" else None
+    return nest.reduced[-1] if nest.schedule == "row" else nest.lane
 
 
 def is_step(access: Access, axis: Loop) -> bool:

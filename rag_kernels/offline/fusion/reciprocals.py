@@ -15,7 +15,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, is_float
 from rag_kernels.offline.ir.expressions import Expr, reciprocal
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import exponential_below, operands
+from rag_kernels.offline.ir.patterns import exponential_below, operands, strip
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
 
@@ -26,13 +26,13 @@ def owes_half(fp: FunctionalProblem) -> bool:
 
 
 def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:
-    """Return the steps with divisions by row values replaced, and on a GPU exponentials below one."""
+    """Return the steps with divisions by row values replaced, and on a GPU exponentials and sigmoids."""
     made: dict[ir.Value, ir.Value] = {}
 
     def visit(value: ir.Value) -> ir.Value:
         if value not in made:
             again = rebuilt(value, visit)
-            made[value] = _product(again) or (_below(again) if on_gpu else None) or again
+            made[value] = _product(again) or (_below(again) or _sigmoid(again) if on_gpu else None) or again
         return made[value]
 
     steps = (replace(s, value=visit(s.value)) if isinstance(s, Stored) else s for s in lowered.steps)
@@ -53,6 +53,16 @@ def _below(value: ir.Value) -> ir.Value | None:
     if found is None or value.dtype != "float32" or not _is_of_row(found[1], found[0]):
         return None
     return ir.Op(value.dims, "float32", Operator.EXP_BELOW, found)
+
+
+def _sigmoid(value: ir.Value) -> ir.Value | None:
+    """Return x / (1 + exp(y)) with the GPU's short division: the divisor is one at least."""
+    found = operands(value, Operator.DIV)
+    sums = operands(strip(found[1]), Operator.ADD) if found and value.dtype == "float32" else None
+    if found is None or sums is None or not isinstance(sums[0], ir.Const) or sums[0].number != 1 or sums[0].name:
+        return None
+    grows = isinstance(sums[1], ir.Op) and sums[1].operator in {Operator.EXP, Operator.EXP_BELOW}
+    return ir.Op(value.dims, "float32", Operator.DIV_NEAR, found) if grows else None
 
 
 def _is_of_row(value: ir.Value, of: ir.Value) -> bool:

@@ -50,6 +50,7 @@ class Operator(Enum):
     SUB = auto()
     MUL = auto()
     DIV = auto()
+    DIV_NEAR = auto()  # by one or more, where some last bits do not count
     NEG = auto()
     ABS = auto()
     MAXIMUM = auto()  # a NaN among the operands wins
@@ -133,6 +134,7 @@ _TRAITS = {
     Operator.SUB: _TWO,
     Operator.MUL: _SUM,
     Operator.DIV: Traits(2, Types.FRACTIONS),
+    Operator.DIV_NEAR: Traits(2, Types.FRACTIONS),
     Operator.NEG: _ONE,
     Operator.ABS: _ONE,
     Operator.MAXIMUM: _SUM,

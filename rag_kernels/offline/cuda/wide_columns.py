@@ -1,0 +1,77 @@
+"""CUDA for sums over columns of narrow elements: a thread takes several neighbouring columns with each load.
+
+Comes in: a column region that reduces once and stores what the columns come to, of elements of one or two bytes. Goes
+out: a second kernel for it, beside the one in which a thread loads one such element at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rag_kernels.offline.codegen.c_types import CTYPES
+from rag_kernels.offline.codegen.reduction_levels import accumulator, indent, start_of
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.reduce_loops import FUNCTORS, count_of
+from rag_kernels.offline.cuda.vectorized import VectorizedRegion, narrowest
+from rag_kernels.offline.ir import values as ir
+
+LOADED_BYTES = 8  # of a row at once, by each thread
+FULL = 264  # blocks that keep a device busy
+
+
+@dataclass(slots=True)
+class WideColumns(VectorizedRegion):
+    """Prints a kernel whose threads have `width` columns each; every reduction has an array of so many."""
+
+    def serves(self) -> bool:
+        """Return whether the region is one pass over columns, and settle how many a thread takes."""
+        lane = self.nest.lane
+        once = self.top == 1 and not self.solo() and not self.inner_stores() and not self.has_scan()
+        if lane is None or not once:
+            return False
+        rows = count_of(self.nest.outer)
+        widths = [w for w in (8, 4, 2) if w * narrowest(self, lane) <= LOADED_BYTES and lane.count % w == 0]
+        full = [w for w in widths if rows * (lane.count // (32 * w)) >= FULL]
+        self.width = (full or widths[-1:] or [1])[0]
+        return self.width > 1 and narrowest(self, lane) < 4
+
+    def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
+        return f"{name}[u]"
+
+    def column(self) -> list[str]:
+        quad = self.quad
+        head = [
+            f"const uint32_t tiles = uint32_t(({quad.size} + blockDim.x - 1) / blockDim.x);",
+            "const int64_t wanted = int64_t(blockIdx.x % tiles) * blockDim.x + threadIdx.x;",
+            f"const bool active = wanted < {quad.size};",
+            f"const int64_t {quad.var} = active ? wanted : 0;  // idle threads take part in the barriers only",
+            *self.indices(self.nest.outer, "(blockIdx.x / tiles)"),
+        ]
+        scope, inner, tail = Scope(), self.open_inner(Scope()), Scope()
+        joined = []
+        for value in self.reductions(1):
+            name, ctype, wide = self.printer.name("acc"), CTYPES[value.dtype], accumulator(value)
+            kind = wide if self.reduced_count() > 16384 or wide != "double" else ctype
+            start = f"{kind}({start_of(value.kind, value.dtype)})"
+            scope.lines += [f"{kind} {name}[{self.width}];", *self.every(f"{name}[u] = {start};")]
+            guard = " && ".join(self.printer.emit(g, inner) for g in value.guards)
+            block = Scope(inner)
+            line = self.step(value, name, kind, scope, block)
+            inner.lines += [f"if ({guard}) {{", *indent([*block.lines, line]), "}"] if guard else [*block.lines, line]
+            joined += self.every(f"{name}[u] = column_reduce({name}[u], {FUNCTORS[value.kind]}(), {start});")
+            tail.known[value] = f"{ctype}({name}[u])"
+        inside = [*self.indices(self.nest.reduced, "k"), *self.quad_lines(inner.lines)]
+        loop = self.walk(f"(active ? {self.total(self.nest.reduced)} : 0)", "y", inside)
+        last = self.open_inner(tail)
+        stores = [line for buffer in self.stores for line in self.store(buffer, last)]
+        end = ["if (active && threadIdx.y == 0) {", *indent(self.quad_lines([*last.lines, *stores])), "}"]
+        return [*head, *self.loaded([*scope.lines, *loop, *joined, *end], set())]
+
+    def every(self, line: str) -> list[str]:
+        """Return a statement for each of a thread's columns."""
+        return ["#pragma unroll", f"for (int u = 0; u < {self.width}; ++u) {line}"]
+
+    def launch(self, name: str, arguments: list[str]) -> list[str]:
+        grid = f"blocks(({self.total(self.nest.outer)}) * (({self.quad.size} + 31) / 32))"
+        check = f"small({self.total(self.nest.reduced)});  // of a column"
+        return [check, f"{name}<<<{grid}, dim3(32, TEAM), 0, stream>>>({', '.join(arguments)});"]
