@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -50,11 +50,17 @@ class File:
         return Path(self.name).suffix in SUFFIXES.values()
 
 
-def of_kernel(archive: DuckArchive, kernel: ArchivedKernel, known: FunctionalProblem | None) -> list[File]:
-    """Return the kernel in every format that it can be written in.
+def of_kernel(
+    archive: DuckArchive,
+    kernel: ArchivedKernel,
+    known: FunctionalProblem | None,
+    licence: Callable[[str], str] | None = None,
+) -> list[File]:
+    """Return the kernel in every format that it can be written in; `licence` tells that of a kernel that led to it.
 
     One that was withdrawn, or that nothing is measured of, has its source alone.
     """
+    licence = licence or cache(partial(licence_of, archive))
     short = values.short(kernel.id)
     source = f"{short}{form_of(kernel.candidate).suffix}"
     files = [File("kernel", "Its source as it was judged.", source, kernel.source.encode)]
@@ -69,7 +75,7 @@ def of_kernel(archive: DuckArchive, kernel: ArchivedKernel, known: FunctionalPro
         # A wheel is installed by its name, which only its own writer knows; folders are zipped anyway.
         suffix = package.suffix if package.suffix in SUFFIXES.values() else ZIP
         name = f"{short}_{form.replace('-', '_')}{suffix}"
-        write = partial(_content, made, form, partial(licence_of, archive), zipped=suffix == ZIP)
+        write = partial(_content, made, form, licence, zipped=suffix == ZIP)
         files.append(File(form, f"{package.told[:1].upper()}{package.told[1:]}.", name, write, form))
     return files
 

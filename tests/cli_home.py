@@ -64,8 +64,9 @@ class Done:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
+    """A home with an archive of its own, and the cache that all tests share."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAG_KERNELS_", "OPENAI_", "XDG_"))}
-    places = {"HOME": str(home), "RAG_KERNELS_CACHE": str(home / "cache"), "RAG_KERNELS_DEVICE": "cpu"}
+    places = {"HOME": str(home), "RAG_KERNELS_CACHE": os.environ["RAG_KERNELS_CACHE"], "RAG_KERNELS_DEVICE": "cpu"}
     return {**kept, **places, **more}
 
 

@@ -11,22 +11,24 @@ from cli_home import RELU
 
 
 @pytest.fixture(scope="session", autouse=True)
-def headers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One folder of precompiled headers, seconds of g++ each, for the judges of all tests and processes."""
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One cache for the commands and judges of all tests and processes, as a user has one.
+
+    What takes long is made once: precompiled headers (also for judges with a cache of their own), baselines, builds.
+    """
     here = tmp_path_factory.getbasetemp()
-    folder = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "headers"
-    folder.mkdir(exist_ok=True)
+    folder = (here.parent if "PYTEST_XDIST_WORKER" in os.environ else here) / "cache"
+    (folder / "headers").mkdir(parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rag_kernels.eval.build.compile.header_folder", lambda cache: folder)
+        patch.setattr("rag_kernels.eval.build.compile.header_folder", lambda cache: folder / "headers")
+        patch.setenv("RAG_KERNELS_CACHE", str(folder))
         yield folder
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, headers: Path) -> Path:
-    """A user's home, shared by this file so that builds and baselines are cached as they are for users."""
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's home, shared by this file."""
     folder = tmp_path_factory.mktemp("home")
-    (folder / "cache").mkdir()
-    (folder / "cache" / "headers").symlink_to(headers)
     (folder / "relu.py").write_text(RELU.problem.source)
     return folder
 

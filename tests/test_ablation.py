@@ -135,20 +135,22 @@ def test_how_like_a_winner_is_to_what_was_shown_is_told_and_copies_are_counted(b
 def test_a_program_as_the_model_is_measured_with_its_tokens(tmp_path: Path) -> None:
     """One writes a right kernel at once, one a wrong one, one no code, one breaks: an ablation counts or says it."""
     (tmp_path / "relu.py").write_text(RELU.problem.source)
-    asked = ("--effort", "1", "--drafts", "1", "--retrieval", "off,hybrid", "--json")
+    asked = ("--effort", "1", "--drafts", "1", "--examples", "1", "--json")
     found: dict[str, list[dict[str, Any]]] = {}
     for name, sources in {"right": (RIGHT,), "wrong": (WRONG,), "none": ("",)}.items():
-        command = ("ablate", "relu.py", "--model", model(tmp_path / name, *sources), *asked)
+        arms = "off,hybrid" if name == "right" else "off"
+        command = ("ablate", "relu.py", "--model", model(tmp_path / name, *sources), *asked, "--retrieval", arms)
         place = ("--archive", tmp_path / "archive", "--results", tmp_path / name)
         found[name] = run_command(tmp_path, *command, *place, program=QUICK_PROGRAM).rows
     for name, solved in {"right": True, "wrong": False, "none": False}.items():
-        *trials, off, hybrid = found[name]
+        trials = [row for row in found[name] if row["type"] == "trial"]
         assert {(t["solved"], t["first"], t["failure"]) for t in trials} == {(solved, solved, "")}
-        assert 0 < off["tokens"] < hybrid["tokens"] and hybrid["shown"] + (name == "none") > 0 == off["shown"]
-    broken = run_command(
-        tmp_path, "ablate", "relu.py", "--model", "cmd:sh -c 'exit 3'", *asked, "--results", tmp_path / "broken"
-    )
-    assert [row["failure"].count("ended with code 3") for row in broken.rows] == [1, 1]
+        assert found[name][-1]["tokens"] > 0
+    *_, off, hybrid = found["right"]
+    assert 0 < off["tokens"] < hybrid["tokens"] and hybrid["shown"] > 0 == off["shown"]
+    asked = (*asked, "--retrieval", "off", "--results", tmp_path / "broken")
+    broken = run_command(tmp_path, "ablate", "relu.py", "--model", "cmd:sh -c 'exit 3'", *asked)
+    assert [row["failure"].count("ended with code 3") for row in broken.rows] == [1]
 
 
 def test_what_is_finished_is_not_run_again_and_another_setting_is(bench: Bench) -> None:

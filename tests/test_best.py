@@ -81,12 +81,12 @@ def test_what_cannot_be_traced_is_a_sentence() -> None:
 
 
 @pytest.fixture(scope="module")
-def best(tmp_path_factory: pytest.TempPathFactory) -> Best:
+def best() -> Best:
     seen: list[Attempt] = []
-    module, cache = Norm(256), str(tmp_path_factory.mktemp("cache"))
+    module = Norm(256)
     found = rag_kernels.optimize(
         module, [torch.randn(2048, 256)], device="cpu", effort=1, rounds=1, drafts=1, archive=":memory:",
-        retrieval="off", cache=cache, progress=seen.append,
+        retrieval="off", progress=seen.append,
     )  # fmt: skip
     assert tuple(seen) == found.attempts
     return found

@@ -53,7 +53,7 @@ def test_a_model_is_told_what_to_beat_before_its_first_draft(generated: Done, ho
     assert re.search(r"Measured: eager \d+ us, torch\.compile \d+ us\. Beat the faster one\.", ideas.prompt)
 
 
-def test_generate_ends_with_the_promised_object(generated: Done, home: Path) -> None:
+def test_generate_ends_with_the_promised_object(generated: Done, cache: Path) -> None:
     assert generated.code == 0, generated.err
     *attempts, result = generated.rows
     promised = {
@@ -77,7 +77,7 @@ def test_generate_ends_with_the_promised_object(generated: Done, home: Path) -> 
     assert result["confirmed"] is True and result["attempts"] == 2 and result["out"] == "best.py"
     assert result["speedup_eager"] > 0 and 0 < (result["floor_fraction"] or 1) <= 1
     assert result["speedup_compile"] > 0, "torch.compile was measured live, in the fresh process of the confirmation"
-    kept = home / "cache" / "inductor" / "precompiled_headers"
+    kept = cache / "inductor" / "precompiled_headers"
     assert list(kept.glob("*.gch")), "the next process does not wait for it"
     assert sorted(a["verdict"] for a in attempts) == ["passed", "passed", "wrong"]
     assert all(a["type"] == "attempt" and a["run_id"] == result["run_id"] for a in attempts)

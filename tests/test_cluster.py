@@ -61,11 +61,6 @@ def ray() -> Iterator[Any]:
     assert left == []
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(scope="class")
 def judge(ray: Any, cache: Path) -> Iterator[ClusterJudge]:
     with open_cluster("ray", backend="cpu", limits=QUICK, cache=str(cache), cpus=1, most=2) as judge:
@@ -105,7 +100,6 @@ class TestTwoJudges:
 
 def test_generate_on_a_cluster(ray: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "Limits", lambda **given: replace(QUICK, **given))
-    monkeypatch.setenv("RAG_KERNELS_CACHE", str(cache))
     file = tmp_path / "relu.py"
     file.write_text(RELU.problem.source)
     arguments = ["generate", str(file), "--device", "cpu", "--cluster", "ray", "--rounds", "1", "--retrieval", "off"]

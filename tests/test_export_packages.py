@@ -170,10 +170,7 @@ def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_p
         check_package(tmp_path / "none.py")
 
 
-def test_verify_judges_a_package_again(
-    tanh: Attempt, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAG_KERNELS_CACHE", str(home / "cache"))
+def test_verify_judges_a_package_again(tanh: Attempt, tmp_path: Path) -> None:
     written = write_package(tanh, "gpu-mode", tmp_path / "made.py")
     done = CliRunner().invoke(app, ["verify", str(written), "--no-confirm"])
     assert done.exit_code == 0 and "It passes here" in done.stdout, done.output

@@ -26,9 +26,8 @@ def save_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_the_examples_run(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: Path) -> None:
+def test_the_examples_run(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path / "cache"))
     rules, formats = dict(RULES), dict(FORMATS)
     names: dict[str, object] = {"__name__": "extending"}
     blocks = list(BLOCK.finditer(SECTIONS[section]))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import make_notebook
-import pytest
 
 
-def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAG_KERNELS_CACHE", str(tmp_path))
+def test_the_notebook_runs() -> None:
     page = json.loads(make_notebook.NOTEBOOK.read_text())
     kept = [cell["outputs"] for cell in page["cells"] if cell["cell_type"] == "code"]
     found = make_notebook.run(page["cells"])

@@ -47,9 +47,12 @@ def test_an_ablation_takes_replies_from_files(tmp_path: Path) -> None:
 
     Thread(target=answer, daemon=True).start()
     model = f"cmd:{sys.executable} {BRIDGE} {folder} --wait 300"
-    options = ("--effort", "1", "--rounds", "1", "--drafts", "1", "--retrieval", "off,hybrid+cards", "--json")
+    options = ("--effort", "1", "--rounds", "1", "--drafts", "1", "--examples", "0", "--json")
+    arms = ("--retrieval", "off,hybrid+cards")
     places = ("--archive", tmp_path / "archive", "--results", tmp_path / "results")
-    rows = run_command(tmp_path, "ablate", "relu.py", "--model", model, *options, *places, program=QUICK_PROGRAM).rows
+    rows = run_command(
+        tmp_path, "ablate", "relu.py", "--model", model, *options, *arms, *places, program=QUICK_PROGRAM
+    ).rows
     over.set()
     one, other, *arms = rows
     assert (one["solved"], other["solved"], [arm["problems"] for arm in arms]) == (True, True, [1, 1])

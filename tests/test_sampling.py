@@ -247,15 +247,8 @@ def test_a_file_of_verdicts_is_told_from_others(tmp_path: Path) -> None:
 def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "relu.py").write_text(cli_home.RELU.problem.source)
     sources = (cli_home.RIGHT, cli_home.WRONG, cli_home.SLOW)
-    asked = (
-        "--model",
-        cli_home.model(tmp_path / "m", *sources),
-        "--samples",
-        "2",
-        "--archive",
-        tmp_path / "a",
-        "--json",
-    )
+    named = cli_home.model(tmp_path / "m", *sources)
+    asked = ("--model", named, "--samples", "2", "--retrieval", "off", "--archive", tmp_path / "a", "--json")
     judged = ("--archive", tmp_path / "b", "--no-confirm", "--json")
 
     def rows(*command: str | Path, kind: str) -> list[dict[str, Any]]:

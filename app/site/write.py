@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -25,6 +26,7 @@ from rag_kernels.archive import browse, queries
 from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.records import ArchiveError
 from rag_kernels.eval.errors import ProblemError, RagKernelsError
+from rag_kernels.export.packages import licence_of
 from rag_kernels.retrieval.starter import starter_ids
 from rag_kernels.version import __version__
 
@@ -86,6 +88,7 @@ class Site:
         self.problems = problems.reset_index(drop=True)
         self.kernel_ids, self.problem_ids = list(self.kernels["id"]), list(self.problems["id"])
         self.about = f"Written by rag-kernels {__version__} on {datetime.now(UTC):%d %B %Y}."
+        self.licence = cache(partial(licence_of, archive))  # which many kernels' cards name
         for name in ("kernel", "problem", "files"):
             (root / name).mkdir()
 
@@ -149,7 +152,7 @@ class Site:
             )
         made = browse.origin(self.archive, kernel_id)
         functional = browse.functional(self.archive, kernel.problem_id)
-        known = exports.of_kernel(self.archive, kernel, functional)
+        known = exports.of_kernel(self.archive, kernel, functional, self.licence)
         files = [file for file in known if file.is_text and self._file(file)]
         evaluations = queries.evaluations(self.archive, kernel_id)
         facts = pages.KernelFacts(
