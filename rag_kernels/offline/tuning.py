@@ -17,6 +17,7 @@ from rag_kernels.offline.cuda.function import CudaParameters
 
 Parameters = CpuParameters | CudaParameters
 END = "// tuning parameters"
+HOPPER = "sm_90"
 ROOMY = ("sm_90", "sm_100", "sm_103")  # 227 KiB of shared memory a block, for rows that blocks share
 
 # What to try for each parameter, best guess first, and the schedules that feel it ("" is any).
@@ -32,7 +33,7 @@ CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("attention", "attention", (0,)),
 )
 CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
-    ("attention", "attention", (2, 1, 0)),
+    ("attention", "attention", (1, 2, 0)),
     ("in_turn", "attention", (0,)),
     ("sharing", "row", (0, 512)),
     ("threads", "", (512, 128, 1024)),
@@ -51,7 +52,8 @@ def starting_parameters(backend: Backend, arch: str = "") -> Parameters:
     """Return the parameters to begin with, for a device of this architecture where it is known."""
     if backend == "cpu":
         return CpuParameters()
-    return CudaParameters() if not arch or arch in ROOMY else CudaParameters(sharing=0)
+    start = CudaParameters() if not arch or arch in ROOMY else CudaParameters(sharing=0)
+    return start if not arch or arch == HOPPER else replace(start, attention=min(start.attention, 1))
 
 
 def parameters_in(source: str, backend: Backend) -> Parameters | None:

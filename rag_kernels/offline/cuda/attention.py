@@ -157,7 +157,9 @@ class CudaAttention:
         if self.tuned.attention < 2 or not second.serves():
             return kernels, ["{", *indent(launch), "}"]
         text, other, serves = second.text(name, declared, given)
-        return [*kernels, *text], [f"if ({serves}) {{", *indent(other), "} else {", *indent(launch), "}"]
+        found = f"static const bool built = tma_built((const void*){name}_hopper);"
+        both = [found, f"if ({serves}) {{", *indent(other), "} else {", *indent(launch), "}"]
+        return [*kernels, *text], ["{", *indent(both), "}"]
 
     @property
     def shape(self) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rag_kernels.offline.cuda.attention import CudaAttention
 
 ROOM = 227 << 10  # bytes of shared memory of a block
-SPARE = 1024 + 512  # for alignment and barriers
+SPARE = 1024 + 512  # for alignment, and for barriers
 
 FIXED = """
 namespace attend {
@@ -47,7 +47,8 @@ BODY = """\
   constexpr int Q_BYTES = ROWS * CHUNKS * 128, KV_BYTES = KEYS * CHUNKS * 128;
   extern __shared__ float shared[];
   const uint32_t q0 = (tma_address(shared) + 1023) & ~1023u, k0 = q0 + QUERIES * Q_BYTES, v0 = k0 + STAGES * KV_BYTES;
-  const uint32_t k_full = v0 + STAGES * KV_BYTES, k_empty = k_full + 8 * STAGES, v_full = k_empty + 8 * STAGES;
+  __shared__ __align__(8) uint64_t bars[4 * STAGES + 2 * QUERIES];
+  const uint32_t k_full = tma_address(bars), k_empty = k_full + 8 * STAGES, v_full = k_empty + 8 * STAGES;
   const uint32_t v_empty = v_full + 8 * STAGES, q_full = v_empty + 8 * STAGES, q_empty = q_full + 8 * QUERIES;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
   if (threadIdx.x == 0) {
@@ -261,7 +262,7 @@ class HopperAttention:
         queries, pair = 64 * self.groups * chunks * 128, 2 * self.keys * chunks * 128
         self.queries = 2 if ROOM - SPARE - 2 * queries >= 2 * pair else 1
         self.stages = min(4, (ROOM - SPARE - self.queries * queries) // pair)
-        self.shared = self.queries * queries + self.stages * pair + SPARE
+        self.shared = self.queries * queries + self.stages * pair + 1024
         self.outer = (*self.nest.batch, *self.nest.rows[1:])
 
     def serves(self) -> bool:
@@ -365,4 +366,4 @@ class HopperAttention:
             f"    map_q, map_k, map_v, map_out, {given}, heads, together);",
         ]
         positive = f"{nest.scale()} > 0 && " if plain else ""
-        return kernel, launch, f"tma_exists() && {positive}{rows} >= 64 && {can}"
+        return kernel, launch, f"built && {positive}{rows} >= 64 && {can}"

@@ -44,7 +44,7 @@ class CudaParameters:
     shape: int = 0  # of a tile on Hopper: rows * 1000 + columns, or 0 for what fits
     clusters: int = 0  # blocks that share what they load there, or 0 for what fits
     turns: int = 0  # 2 where two groups take tiles in turn, 1 where both share one, or 0 for what fits
-    attention: int = 1  # attention as one operator of ours: 1 by mma.sync, 2 by wgmma where that serves, 0 not at all
+    attention: int = 2  # attention as one operator of ours: 1 by mma.sync, 2 by wgmma where that serves, 0 not at all
     keys: int = 0  # of a tile of attention by wgmma, or 0 for what fits
     in_turn: int = 1  # whether its warpgroups take turns at multiplying, where there are two
     sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
