@@ -103,6 +103,7 @@ class Brief:
     learnt: Learnt = Learnt()
     baselines: BaselineTimes | None = field(default=None, metadata=LATER)  # timed before there was any kernel
     cards: tuple[Card, ...] = field(default=(), metadata=LATER)  # techniques that may help
+    precision: str = field(default="strict", metadata=LATER)  # the lowest that products may be computed in
 
 
 @dataclass(frozen=True, slots=True)

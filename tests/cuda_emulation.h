@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <stdexcept>
 #include <vector>
 
 #define __global__
@@ -231,7 +232,25 @@ inline int cudaFuncGetAttributes(cudaFuncAttributes* found, const void*) { retur
 template <class F> int cudaFuncSetAttribute(F, int, int) { return cudaSuccess; }
 inline int cudaFreeAsync(void* p, cudaStream_t) { std::free(p); return cudaSuccess; }
 
-template <class F> void emulate(dim3 grid, dim3 block, F kernel) {
+// A kernel that writes beyond the dynamic shared memory that its launch asks for ends in an exception.
+struct SharedFence {
+  static constexpr size_t wide = 16 << 10;
+  size_t bytes;
+  unsigned blocks;
+  size_t end() const { return std::min(bytes + wide, sizeof shared_of[0]); }
+  SharedFence(size_t asked, unsigned blocks_) : bytes(asked), blocks(std::min(blocks_, 8u)) {
+    for (unsigned b = 0; b < blocks; ++b)
+      for (size_t i = bytes; i < end(); ++i) ((unsigned char*)shared_of[b])[i] = 0xa5;
+  }
+  void check() const {
+    for (unsigned b = 0; b < blocks; ++b)
+      for (size_t i = bytes; i < end(); ++i)
+        if (((unsigned char*)shared_of[b])[i] != 0xa5) throw std::runtime_error("a kernel wrote beyond its shared memory");
+  }
+};
+
+template <class F> void emulate(dim3 grid, dim3 block, size_t dynamic, F kernel) {
+  const SharedFence fence(dynamic, 1);
   const unsigned threads = block.x * block.y * block.z;
   Barriers shared(threads);
   blockDim = block, gridDim = grid;
@@ -246,6 +265,7 @@ template <class F> void emulate(dim3 grid, dim3 block, F kernel) {
     }
   };
   run(team);
+  fence.check();
 }
 
 // A launch of blocks that meet: all of them at once. Those of a cluster have a barrier, and memory side by side.
@@ -270,6 +290,7 @@ template <class F> int cudaOccupancyMaxActiveClusters(int* n, F, const cudaLaunc
   return *n = 8 / config->gridDim.x, cudaSuccess;
 }
 template <class... P, class... A> int cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...), A... args) {
+  const SharedFence fence(config->dynamicSmemBytes, config->gridDim.x);
   std::deque<Barriers> shared;
   blockDim = config->blockDim, gridDim = config->gridDim;
   cluster_blocks = config->attrs->id == cudaLaunchAttributeClusterDimension ? config->attrs->val.clusterDim.x : gridDim.x;
@@ -282,5 +303,6 @@ template <class... P, class... A> int cudaLaunchKernelEx(const cudaLaunchConfig_
   }
   body = [&] { kernel(P(args)...); };
   run(all);
+  fence.check();
   return cudaSuccess;
 }

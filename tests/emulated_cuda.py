@@ -25,10 +25,10 @@ def build_emulated(source: str, folder: Path) -> Any:
     text, library = folder / "k.cpp", folder / "k.so"
     source = source.replace(INSTRUCTIONS, "")
     source = source.replace('asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(y));', "y = std::exp2(y);")
-    launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), \w+, stream>>>\((.*?)\);"
+    launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), (\w+), stream>>>\((.*?)\);"
     source = re.sub(r"#include <cuda_(runtime|bf16|fp16)\.h>", "", source)
     source = source.replace("extern __shared__ float shared[];", "auto& shared = shared_of[resident_block()];")
-    source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), [&] { \1(\4); });", source)
+    source = re.sub(launch, r"emulate(dim3(\2), dim3(\3), \4, [&] { \1(\5); });", source)
     held = "static __align__(16) float4 held_of[8][1 << 14]; auto& held = held_of[resident_block()];"
     source = source.replace("extern __shared__ float4 held[];", held)
     shared = r"__shared__ (?:__align__\(\d+\) )?(\w+) (\w+)((?:\[[^\]]*\])*);"
@@ -37,6 +37,11 @@ def build_emulated(source: str, folder: Path) -> Any:
         f"template <int L, int R, class... A> void wgmma_64x{n}_{kind}(float (&sums)[{int(n) // 2}], A... arguments) {{"
         f" wgmma<{ELEMENTS[kind]}, L, R>(sums, arguments...); }}\n"
         for n, kind in sorted(set(re.findall(r"wgmma_64x(\d+)_([a-z0-9]+)<", source)))
+    )
+    products += "".join(
+        f"template <int R, class... A> void wgmma_64x{n}_{kind}_registers(float (&sums)[{int(n) // 2}], A&&... arguments) {{"
+        f" wgmma_registers<{ELEMENTS[kind]}, R>(sums, arguments...); }}\n"
+        for n, kind in sorted(set(re.findall(r"wgmma_64x(\d+)_([a-z0-9]+)_registers<", source)))
     )
     source = f"{products}#line 1\n{source}"
     product = r"asm\(\"mma\.sync\.aligned\.m16n8k\d+\.row\.col\.f32\.(\w+)\..*?\);"

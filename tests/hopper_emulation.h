@@ -54,13 +54,14 @@ inline void tma_cluster_sync() { cluster_barrier(); }
 inline uint32_t tma_cluster_rank() { return blockIdx.x % cluster_blocks; }
 inline void tma_publish() {}
 
-struct CUtensorMap { const char* from; int bytes, rank; int64_t sizes[5], strides[5]; int box[5]; };
+struct CUtensorMap { const char* from; int bytes, rank; int64_t sizes[5], strides[5]; int box[5]; bool rounds; };
 enum CUtensorMapDataType {
-  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+  CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
 };
-template <int RANK> CUtensorMap tma_map(CUtensorMapDataType, int bytes, const void* p, const int64_t (&sizes)[RANK],
+template <int RANK> CUtensorMap tma_map(CUtensorMapDataType type, int bytes, const void* p, const int64_t (&sizes)[RANK],
                                         const int64_t (&strides)[RANK], const int (&box)[RANK]) {
-  CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {}};
+  CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {}, type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
   for (int d = 0; d < RANK; ++d) map.sizes[d] = sizes[d], map.strides[d] = strides[d], map.box[d] = box[d];
   if (box[0] * bytes > 128 || strides[0] != 1) std::abort();  // what the driver would refuse
   for (int d = 0; d < RANK; ++d)
@@ -83,6 +84,7 @@ inline void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const 
       char* const place = swizzled(to + line * 128 + e * map.bytes, block);
       if (inside) std::memcpy(place, map.from + offset * map.bytes, map.bytes);
       else std::memset(place, 0, map.bytes);
+      if (inside && map.rounds) *(uint32_t*)place = (*(uint32_t*)place + 0x1000u) & 0xffffe000u;
     }
 }
 template <class... C> void tma_load_all(const CUtensorMap* map, uint32_t to, uint32_t bar, uint32_t mask, C... places) {
@@ -130,6 +132,23 @@ template <class T, int LANES_LEFT, int LANES_RIGHT, int N> void wgmma(float (&su
     for (int k = 0; k < terms; ++k)
       sums[i] += left[i / 2 % 2][k] * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
   }
+}
+inline uint32_t tma_word(uint32_t at) { return *(uint32_t*)in_shared_memory(at, resident_block()); }
+// The left factor in registers, of TF32: a0 is in row g and term q, a1 eight rows and a2 four terms further on.
+template <class T, int LANES_RIGHT, int N> void wgmma_registers(float (&sums)[N], const uint32_t (&a)[4], uint64_t b, int more) {
+  static uint32_t all_a[8][1024][4];
+  auto& of_block = all_a[resident_block()];
+  const unsigned me = threadIdx.x, warp = me / 32 * 32, g = me % 32 / 4;
+  for (int i = 0; i < 4; ++i) of_block[me][i] = a[i];
+  wgmma_group_sync(0);
+  for (int i = 0; i < N; ++i) {
+    if (!more) sums[i] = 0;
+    for (unsigned k = 0; k < 8; ++k) {
+      const uint32_t left = of_block[warp + g * 4 + k % 4][i / 2 % 2 + k / 4 * 2] & 0xffffe000u;
+      sums[i] += __uint_as_float(left) * factor_at<T, LANES_RIGHT>(b, i / 4 * 8 + me % 4 * 2 + i % 2, k);
+    }
+  }
+  wgmma_group_sync(0);
 }
 
 // mma.sync m16n8k16 on numbers of sixteen bits, two in a register.

@@ -19,7 +19,7 @@ from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, halved, worst_ratio
 from support.product_cases import CASES as PRODUCTS
 
-from rag_kernels.offline.compose import first_plans, write
+from rag_kernels.offline.compose import Plan, first_plans, write
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.gemm_wgmma import SHAPES, time_of
 from rag_kernels.offline.tuning import neighbours, parameters_in
@@ -66,6 +66,14 @@ HOPPER = {
 }
 
 
+def for_hopper(plan: Plan) -> Plan:
+    """The plan with a source that fails where the copy engine cannot serve."""
+    must = r'RK_CHECK(\1, "this product is for Hopper"); if (\1) {'
+    source, count = re.subn(r"if \((built && .*)\) \{", must, plan.candidate.source)
+    assert count
+    return dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=source))
+
+
 @pytest.mark.parametrize("name", HOPPER)
 def test_hopper_products(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
@@ -73,10 +81,7 @@ def test_hopper_products(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     fp = functional(name.replace(" ", "_"), halved(case, dtype))
     plan = write(fp, parameters)
     assert plan is not None and plan.candidate.tier == "kernel" and "tma_load" in plan.candidate.source
-    must = r'RK_CHECK(\1, "this product is for Hopper"); if (\1) {'
-    source, count = re.subn(r"if \((built && .*)\) \{", must, plan.candidate.source)
-    assert count
-    plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=source))
+    plan = for_hopper(plan)
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 
@@ -128,6 +133,64 @@ def test_factors_that_are_computed_are_rounded_as_tensors_are(tmp_path: Path, mo
     plan = write(fp, CudaParameters(products=2))
     assert plan is not None and plan.regions == 3 and "tma_load" in plan.candidate.source
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+def test_sums_find_room_where_a_product_has_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 128 rows: the sums of a block take more shared memory than the buffers of one pass."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case(
+        "return self.c(x).sigmoid()",
+        "torch.randn(2, 72, 7, 9)",
+        "torch.randn(1)",
+        init="self.c = nn.Conv2d(72, 136, 1)",
+    )
+    fp = functional("pointwise", halved(case, "float16"))
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None and plan.candidate.tier == "kernel"
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+# Layouts of fp32 factors: terms side by side; lanes of the right factor, of the left one; batches, edges, tails.
+TF32 = {
+    "rows and columns": (
+        Case(TAIL, "torch.randn(200, 144)", "torch.randn(200, 272)", init="self.l = nn.Linear(144, 272); self.s = 0.5"),
+        CudaParameters(products=2, tensor=2, shape=128128, clusters=2, turns=2),
+    ),
+    "right lies by lanes": (
+        Case(
+            "return (x @ y).relu() + self.b",
+            "torch.randn(150, 100)",
+            "torch.randn(100, 328)",
+            init="self.b = nn.Parameter(torch.randn(328))",
+        ),
+        CudaParameters(products=2, tensor=2, shape=128256, clusters=2, turns=1),
+    ),
+    "left lies by lanes": (
+        Case("return x.t() @ y.t() + 1", "torch.randn(72, 160)", "torch.randn(136, 72)"),
+        CudaParameters(products=2, tensor=2, shape=256128, turns=1),
+    ),
+    "batches": (
+        Case(
+            "return torch.bmm(x, y) * self.c", "torch.randn(3, 40, 72)", "torch.randn(3, 72, 56)", init="self.c = 0.5"
+        ),
+        CudaParameters(products=2, tensor=2, shape=64064),
+    ),
+    "a depth in parts": (
+        Case("return (x @ y).relu()", "torch.randn(24, 1096)", "torch.randn(1096, 72)"),
+        CudaParameters(products=2, tensor=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TF32)
+def test_hopper_products_of_tf32(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case, parameters = TF32[name]
+    fp = functional(name.replace(" ", "_"), case)
+    plan = write(fp, parameters)
+    assert plan is not None and plan.candidate.tier == "kernel" and "tma_load" in plan.candidate.source
+    plan = for_hopper(plan)
+    assert 2**8 < worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < 2**12
 
 
 def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,7 @@ class Sampler:
             asked=journal.asked,
             learnt=learnt,
             cards=tuple(self.techniques(functional, attempts)),
+            precision=self.options.precision,
         )
 
     def _cut_short(self, problem: Problem, count: int) -> Run | None:

@@ -99,7 +99,8 @@ def split_of(parameters: Parameters) -> Split:
     """Return when reductions of few long rows are split, for the backend of these parameters."""
     if isinstance(parameters, CpuParameters):
         return Split(8)
-    return Split(1024, columns=1 << 16, tiles=264, whole=MAX_ROW_ELEMENTS if parameters.sharing else 0)
+    tiles = 264 if parameters.tensor < 2 else 0  # kernels on tensor cores alone split a depth themselves
+    return Split(1024, columns=1 << 16, tiles=tiles, whole=MAX_ROW_ELEMENTS if parameters.sharing else 0)
 
 
 def choices(start: Parameters) -> list[Parameters]:
@@ -110,7 +111,8 @@ def choices(start: Parameters) -> list[Parameters]:
     since which is faster depends on sizes. The last variant has attention as the graph spells it.
     """
     if isinstance(start, CudaParameters):
-        pairs = ((2, 1), (0, 1), (1, 1), (2, 0))
+        cores = start.tensor  # 1 or 2: as exact as fp32, or TF32 where that is allowed
+        pairs = ((2, cores), (0, cores), (1, cores), (2, 0))
         made = [replace(start, products=products, tensor=tensor) for products, tensor in pairs]
         return [*made, replace(start, products=1, attention=0)]
     return [*(replace(start, products=products) for products in (1, 2, 0)), replace(start, products=1, attention=0)]

@@ -48,12 +48,16 @@ CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 )
 
 
-def starting_parameters(backend: Backend, arch: str = "") -> Parameters:
-    """Return the parameters to begin with, for a device of this architecture where it is known."""
+def starting_parameters(backend: Backend, arch: str = "", precision: str = "strict") -> Parameters:
+    """Return the parameters to begin with, for a device of this architecture where it is known.
+
+    `precision` is the lowest that products may be computed in: below `strict` those of fp32 take one pass of TF32.
+    """
     if backend == "cpu":
         return CpuParameters()
     start = CudaParameters() if not arch or arch in ROOMY else CudaParameters(sharing=0)
-    return start if not arch or arch == HOPPER else replace(start, attention=min(start.attention, 1))
+    start = start if precision == "strict" else replace(start, tensor=2)
+    return start if not arch or arch == HOPPER else replace(start, attention=1)
 
 
 def parameters_in(source: str, backend: Backend) -> Parameters | None:

@@ -44,7 +44,7 @@ class OfflineWriter:
     def _ideas(self, brief: Brief) -> Iterator[Draft]:
         reused = list(_reused(brief))
         yield from (draft for proven, draft in reused if proven)
-        start = starting_parameters(brief.device.backend, brief.device.arch)
+        start = starting_parameters(brief.device.backend, brief.device.arch, brief.precision)
         fp, done = simplified(brief.problem)
         plain = Variant(fp, note=_rewritten(*done))
         planted, rewritten = list(_transplanted(brief, plain)), list(_rewrites(plain))
@@ -150,7 +150,7 @@ def _tuned(brief: Brief, variants: Sequence[Variant], fused: Sequence[Draft]) ->
     if base is None:  # a foreign kernel leads: its parameters are unknown, so tune our own
         ours = {draft.candidate.id for draft in fused}
         own = _best([a for a in brief.attempts if a.candidate.id in ours])
-        best, base = (own or best), starting_parameters(backend, brief.device.arch)
+        best, base = (own or best), starting_parameters(backend, brief.device.arch, brief.precision)
         base = (own and parameters_in(own.candidate.source, backend)) or base
     written = [(variant, variant.write(base)) for variant in variants]
     same = [(variant, plan) for variant, plan in written if plan and plan.candidate.id == best.candidate.id]

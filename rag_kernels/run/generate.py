@@ -69,6 +69,7 @@ def generate(
     hint: str = "",
     confirm: bool = True,
     techniques: Techniques = no_techniques,
+    precision: str = "strict",
 ) -> Generator[Attempt, None, str]:
     """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent; return why it
     ended.
@@ -102,7 +103,8 @@ def generate(
         shown = exemplars.shown
         cards = tuple(techniques(functional, attempts))
         device = judge.device
-        return Brief(run.id, functional, device, shown, attempts, hint, number, count, asked, learnt, times, cards)
+        known = (attempts, hint, number, count, asked, learnt, times, cards, precision)
+        return Brief(run.id, functional, device, shown, *known)
 
     flow = DraftFlow(
         writer,

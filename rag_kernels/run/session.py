@@ -85,6 +85,7 @@ class Session:
             ledger=ledger,
             width=options.width,
             hint=options.hint,
+            precision=options.precision,
         )
 
     def evaluate(self, problem: Problem, candidate: Candidate, *, confirm: bool) -> Iterator[Attempt]:

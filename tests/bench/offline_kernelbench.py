@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
     parser.add_argument("--pairs", type=int, default=30, help="timed pairs, interleaved")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no problem after this many")
+    parser.add_argument("--precision", choices=("strict", "tf32", "any"), default="strict", help="for both sides")
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=Path("offline_kernelbench.jsonl"))
     parser.add_argument("--table", nargs="+", type=Path, help="print the tables of these files")
@@ -81,6 +82,7 @@ def run(asked: argparse.Namespace) -> None:
         wanted = [x for x in wanted if any(x[1].stem.startswith(o) for o in asked.only)]
     started = time.monotonic()
     limits = Limits(
+        precision=asked.precision,
         measure_compile=not asked.no_compile,
         without=frozenset(asked.without),
         timing=TimingRule(pairs=asked.pairs, max_pairs=2 * asked.pairs, few_pairs=min(7, asked.pairs)),
@@ -122,7 +124,7 @@ def read_ahead(
 
 def one(judge: LocalJudge, prepared: Future[FunctionalProblem], asked: argparse.Namespace) -> Row:
     started = time.monotonic()
-    row: Row = {"gpu": judge.device.name, "torch": judge.environment.torch}
+    row: Row = {"gpu": judge.device.name, "torch": judge.environment.torch, "allowed": asked.precision}
     try:
         fp = prepared.result()
         row |= {"notice": fp.notice, "operators": sorted({n.op for n in fp.nodes if n.op != "getitem"})}
@@ -151,7 +153,9 @@ def search(judge: LocalJudge, fp: FunctionalProblem, asked: argparse.Namespace) 
             >= asked.enough
         ):
             break
-        brief = Brief("bench", fp, judge.device, (), tuple(attempts), "", number, asked.width)
+        brief = Brief(
+            "bench", fp, judge.device, (), tuple(attempts), "", number, asked.width, precision=asked.precision
+        )
         drafts = {d.candidate: d for d in writer.propose(brief)}
         for candidate, judged in judge.judge(fp, list(drafts)):
             attempts.append(attempt(fp, drafts[candidate], judged, len(attempts) + 1, number))

@@ -1,8 +1,8 @@
-"""Matrix products of sixteen bits by the offline writer beside the library: sizes of many kinds, in one run.
+"""Matrix products of sixteen bits, and of TF32, by the offline writer beside the library: sizes of many kinds, in one run.
 
-    python tests/bench/sixteen_bit_products.py [--rounds 21] [--out FILE.json]
+    python tests/bench/sixteen_bit_products.py [--rounds 21] [--dtypes bfloat16 tf32] [--out FILE.json]
 
-Needs a GPU. For each product the writer's CUDA is built by the judge's compiler with the tile that it would choose for
+Needs a GPU. TF32 is fp32 with TF32 allowed on both sides. For each product the writer's CUDA is built by the judge's compiler with the tile that it would choose for
 these sizes, checked against float64, and timed in turns with eager PyTorch by CUDA events: other data in the L2 cache
 before each call, the host ahead, and a pause, so that the power limit meets both alike. Ratios are medians of pairs.
 """
@@ -49,6 +49,7 @@ SIZES = (
     *(("x @ w.T", 128, 28672, 8192), ("x @ w.T", 256, 4096, 4096), ("x @ y", 16384, 512, 2048)),
     *(("bias, GELU", 8192, 4096, 4096), ("bias, GELU", 4096, 4096, 1024), ("bias, residual", 8192, 4096, 4096)),
 )
+STORED = {"tf32": "float32"}
 MODEL = """import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -76,15 +77,18 @@ def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[Functio
     """The problem at small sizes, and the text with the tile that the writer chooses at the real ones."""
     init, arguments, body = FORMS[form]
     small = {"m": 64, "n": 72, "k": 80}
-    inputs = ", ".join(f"torch.randn({_shape(text, small)}).to(torch.{dtype})" for text in arguments.values())
+    kind = STORED.get(dtype, dtype)
+    inputs = ", ".join(f"torch.randn({_shape(text, small)}).to(torch.{kind})" for text in arguments.values())
     text = MODEL.format(init=init, names=", ".join(arguments), body=body, inputs=inputs)
     fp = functionalize_here({"problem": Problem("product", text), "threads": 4})
     assert isinstance(fp, FunctionalProblem), fp
     m, n, k = sizes
-    best = min(SHAPES, key=lambda shape: time_of(shape, m, n, 1, k))
+    tf32 = dtype == "tf32"
+    turned = tf32 and form == "x @ y"
+    best = min(SHAPES, key=lambda shape: time_of(shape, *((n, m) if turned else (m, n)), 1, 2 * k if tf32 else k))
     turns = 2 if best.alternate else 1
     shape = best.rows * 1000 + best.columns
-    plan = write(fp, CudaParameters(products=2, shape=shape, clusters=best.cluster, turns=turns))
+    plan = write(fp, CudaParameters(products=2, tensor=1 + tf32, shape=shape, clusters=best.cluster, turns=turns))
     assert plan is not None and plan.candidate.tier == "kernel"
     return fp, plan
 
@@ -114,7 +118,8 @@ def race(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[flo
 
 def measure(form: str, dtype: str, sizes: dict[str, int], fp: FunctionalProblem, library: Any, rounds: int) -> Any:
     """One row: both times, the ratio, TFLOP/s and the error over eager's."""
-    kind = getattr(torch, dtype)
+    kind = getattr(torch, STORED.get(dtype, dtype))
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     _, arguments, body = FORMS[form]
     made = {n: torch.randn(*(sizes[x] for x in t.split(", ")), device="cuda").to(kind) for n, t in arguments.items()}
     scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}

@@ -88,8 +88,9 @@ class TensorKernel(Kernel):
 
     @property
     def tile_bytes(self) -> int:
-        """Return the bytes of both buffers, without tables."""
-        return 8 * self.halves * LINE * (self.tile.rows + self.tile.columns) + 1024
+        """Return the bytes of both buffers, or of the sums that take their place, without tables."""
+        buffers = 8 * self.halves * LINE * (self.tile.rows + self.tile.columns)
+        return max(buffers, 4 * self.tile.rows * (self.tile.columns + 8)) + 1024
 
     @property
     def times(self) -> str:

@@ -1,8 +1,10 @@
-"""Contractions of sixteen-bit numbers on Hopper: tiles come by the copy engine (TMA), wgmma multiplies them.
+"""Contractions of sixteen-bit numbers, and of fp32 as TF32, on Hopper: tiles come by TMA, wgmma multiplies them.
 
-Comes in: a Contraction whose factors are tensors that the copy engine can read: lanes, terms, and batches. Goes out:
-the kernel and its launch, as in `gemm.py`, with the condition on sizes and addresses under which it may run; the kernel
+Comes in: a Contraction whose factors are tensors that the copy engine (TMA) can read: lanes, terms, and batches; those of
+fp32 are rounded to TF32 on their way. Goes out: the kernel and its launch, as in `gemm.py`, with the condition on sizes and addresses under which it may run; the kernel
 of `gemm_tensor_core.py` serves all other calls. One warpgroup loads tiles into a ring in shared memory, two multiply.
+wgmma takes TF32 with terms side by side alone, but for its left factor from registers: the factor with lanes side by side
+is its left one then, if need be with rows and columns exchanged.
 Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among blocks, and the last
 of a tile adds the parts up in their order.
 """
@@ -98,8 +100,6 @@ def matrix_of(contraction: Contraction, side: Side) -> Matrix | None:
         return None
     found = [("lane", side.lanes, lane), ("term", contraction.depth, term)]
     found.sort(key=lambda item: item[2] != {(): 1})
-    if ITEMSIZE[load.storage] != 2 and found[0][0] == "lane":
-        return None
     sizes = [contraction.extents(loops) for _, loops, _ in found] + [contraction.extent(b) for b in batches]
     steps = [step for _, _, step in found] + [access.steps[b.leaves[-1]] for b in batches]
     by = [name for name, _, _ in found] + [b.var for b in batches]
@@ -113,10 +113,12 @@ SHAPES = (
 )
 
 
-def shape_for(contraction: Contraction) -> Shape:
+def shape_for(contraction: Contraction, itemsize: int = 2, *, turned: bool = False) -> Shape:
     """Return how to cut a product of these sizes: the shape that should take least time on an H100's processors."""
     c = contraction
     rows, columns, batches, depth = map(c.count, (c.rows, c.columns, c.batches, c.depth))
+    rows, columns = (columns, rows) if turned else (rows, columns)
+    depth = depth * itemsize // 2  # a term of fp32 takes the time of two of sixteen bits
     return min(SHAPES, key=lambda shape: time_of(shape, rows, columns, batches, depth))
 
 
@@ -150,6 +152,7 @@ class WgmmaKernel(Kernel):
     left: Matrix | None = None
     right: Matrix | None = None
     shape: Shape = Shape(128, 128)
+    turned: bool = False  # the left factor of wgmma is the right one of the contraction
 
     def __post_init__(self) -> None:
         """Do nothing: the shape takes the place of a tile."""
@@ -162,6 +165,22 @@ class WgmmaKernel(Kernel):
     def depth(self) -> int:
         """Return the terms of one step: a line."""
         return LINE // self.itemsize
+
+    @property
+    def slab(self) -> int:
+        """Return how many lanes lie side by side in a line."""
+        return LINE // self.itemsize
+
+    @property
+    def by_registers(self) -> bool:
+        """Return whether the left factor goes through registers."""
+        return self.numbers == "tf32" and self.left is not None and self.left.lanes_inside
+
+    @property
+    def lanes(self) -> tuple[list[Loop], list[Loop]]:
+        """Return the loops of the lanes of wgmma's factors."""
+        c = self.contraction
+        return (c.columns, c.rows) if self.turned else (c.rows, c.columns)
 
     @property
     def stage(self) -> int:
@@ -194,10 +213,17 @@ class WgmmaKernel(Kernel):
 
     def body(self) -> list[str]:
         c, kind = self.contraction, self.kind
+        of_left, of_right = map(c.extents, self.lanes)
         assert self.left and self.right
         lanes = f"{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}"
-        consumer = text.CONSUMER.replace("MULTIPLY", f"wgmma_64x{self.shape.columns}_{self.numbers}<{lanes}>")
-        strips = text.STRIPS.replace("TAIL", "\n".join(indent(indent(indent(self.tail())))))
+        multiply = f"wgmma_64x{self.shape.columns}_{self.numbers}"
+        step, last = text.FROM_SHARED, "  release(before);\n"
+        if self.by_registers:
+            step, last, lanes, multiply = text.FROM_REGISTERS, "", "0", f"{multiply}_registers"
+        consumer = text.CONSUMER.replace("STEP", step).replace("  LAST\n", last)
+        consumer = consumer.replace("MULTIPLY", f"{multiply}<{lanes}>")
+        tail = "\n".join(indent(indent(indent(self.tail()))))
+        strips = (text.STRIPS_TURNED if self.turned else text.STRIPS).replace("TAIL", tail)
         producer = text.PRODUCER.replace(
             "BATCHES", "\n".join(indent(indent(indent(c.unflatten(c.batches, "z", kind)))))
         )
@@ -215,7 +241,7 @@ class WgmmaKernel(Kernel):
             self.constants(),
             f"constexpr bool ALTERNATE = {str(self.shape.alternate).lower()};",
             f"const int rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
-            f"const int batches = {c.extents(c.batches)};",
+            f"const int batches = {c.extents(c.batches)}, of_left = {of_left}, of_right = {of_right};",
             *text.BEGIN.replace("KIND", kind).splitlines(),
             *producer.splitlines(),
             *indent([line.replace("KIND", kind) for line in inside]),
@@ -242,9 +268,9 @@ class WgmmaKernel(Kernel):
         return [*left, *right]
 
     def boxes(self, matrix: Matrix, name: str, start: str, lanes: int, offset: str) -> list[str]:
-        """Return the loads of so many lanes of a factor; lanes that lie side by side come in slabs of 64."""
+        """Return the loads of so many lanes of a factor; lanes that lie side by side come in slabs of a line."""
         mask = f"{(1 << self.shape.cluster) - 1}, " if name == "right" and self.shape.cluster > 1 else ""
-        slabs = range(0, lanes, 64) if matrix.lanes_inside else [0]
+        slabs = range(0, lanes, self.slab) if matrix.lanes_inside else [0]
         out = []
         for slab in slabs:
             where = {"lane": f"{start} + {slab}" if slab else start, "term": "k * DEPTH"}
@@ -377,11 +403,11 @@ class WgmmaKernel(Kernel):
     def map(self, matrix: Matrix, name: str, lanes: int, pointers: dict[str, str]) -> str:
         """Return the statement that describes a factor to the copy engine."""
         rank = len(matrix.by)
-        box = {"lane": 64 if matrix.lanes_inside else lanes, "term": self.depth}
+        box = {"lane": self.slab if matrix.lanes_inside else lanes, "term": self.depth}
         sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
         steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps)
         boxes = ", ".join(str(box.get(by, 1)) for by in matrix.by)
-        kind = TENSOR_MAP_TYPES[matrix.load.storage]
+        kind = TENSOR_MAP_TYPES[self.numbers]
         place = self.start(matrix, pointers)
         return (
             f"const CUtensorMap {name}_map = tma_map<{rank}>({kind}, {self.itemsize}, {place}, {{{sizes}}}, "
@@ -400,6 +426,7 @@ class WgmmaKernel(Kernel):
     ) -> list[str]:
         """Return the statements that launch the kernel, with memory for the parts of a split depth."""
         c, s = self.contraction, self.shape
+        of_left, of_right = map(c.extents, self.lanes)
         assert self.left and self.right
         each = s.blocks * s.columns // 2 * 128
         groups = 1 if s.alternate else 2
@@ -408,8 +435,8 @@ class WgmmaKernel(Kernel):
             self.map(self.left, "left", s.rows, pointers),
             self.map(self.right, "right", s.columns // s.cluster, pointers),
             *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
-            f"const int64_t across = tiles({c.extents(c.rows)}, {s.rows * s.cluster});",
-            f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({c.extents(c.columns)}, {s.columns});",
+            f"const int64_t across = tiles({of_left}, {s.rows * s.cluster});",
+            f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {s.columns});",
             f"static const int64_t places = tma_places({name}, {s.cluster}, {self.shared_bytes});",
             f"const int parts = tma_parts(all, tiles({c.extents(c.depth)}, {self.depth}), places);",
             f"const int64_t slots = all * {s.cluster * groups};",
@@ -426,21 +453,27 @@ class WgmmaKernel(Kernel):
 
 
 def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKernel | None:
-    """Return the kernel for a contraction of numbers of sixteen bits that the copy engine can feed, or None.
+    """Return the kernel for a contraction in one pass that the copy engine can feed, or None.
 
     `wanted` has the shape of tiles, blocks of a cluster and whether groups take turns, as tuning parameters say them.
     """
     c, numbers = kernel.contraction, kernel.numbers
     left, right = matrix_of(c, c.left), matrix_of(c, c.right)
-    if numbers not in HALF or left is None or right is None:
+    if not numbers or left is None or right is None:
         return None
-    return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape_of(c, wanted))
+    turned = False
+    if numbers == "tf32":
+        turned = right.lanes_inside
+        left, right = (right, left) if turned else (left, right)
+        if right.lanes_inside or {left.load.storage, right.load.storage} != {"float32"}:
+            return None
+    shape = shape_of(wanted, shape_for(c, 2 if numbers in HALF else 4, turned=turned))
+    return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned)
 
 
-def shape_of(contraction: Contraction, wanted: tuple[int, int, int]) -> Shape:
-    """Return how to cut a product, as far as tuning parameters do not say it."""
+def shape_of(wanted: tuple[int, int, int], found: Shape) -> Shape:
+    """Return how to cut a product: what was found, as far as tuning parameters do not say it."""
     size, cluster, turns = wanted
-    found = shape_for(contraction)
     if size:
         rows, columns = divmod(size, 1000)
         found = Shape(rows, columns, alternate=rows * columns <= 128 * 128)

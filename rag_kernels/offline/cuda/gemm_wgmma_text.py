@@ -22,7 +22,7 @@ if (threadIdx.x == 0) {
 }
 if (CLUSTER > 1) tma_cluster_sync();
 else __syncthreads();
-const uint32_t across = (rows + ROWS * CLUSTER - 1) / (ROWS * CLUSTER), along = (columns + COLUMNS - 1) / COLUMNS;
+const uint32_t across = (of_left + ROWS * CLUSTER - 1) / (ROWS * CLUSTER), along = (of_right + COLUMNS - 1) / COLUMNS;
 const uint32_t each = across * along, all = each * uint32_t(batches) * parts;
 const int steps = (depth + DEPTH - 1) / DEPTH, chunk = (steps + parts - 1) / parts;
 uint32_t tile = 0;
@@ -84,6 +84,18 @@ for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
     mbarrier_wait(full + 8 * s, round & 1);
     const uint32_t left = base + s * STAGE + (ALTERNATE ? 0 : mine * BLOCKS * 8192);
     const uint32_t right = base + s * STAGE + LEFT_BYTES;
+STEP
+    before = s;
+    if (++s == STAGES) s = 0, ++round;
+  }
+  if (ALTERNATE && threadIdx.x % 128 == 0) mbarrier_arrive(turns + 8 * (1 - mine));
+  wgmma_wait<0>();
+  LAST
+#pragma unroll
+  for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);"""
+
+# A step's products, of which those of the step before may still run.
+FROM_SHARED = """\
 #pragma unroll
     for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);
     wgmma_fence();
@@ -99,15 +111,33 @@ for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
     if (k) {
       wgmma_wait<1>();
       release(before);
-    }
-    before = s;
-    if (++s == STAGES) s = 0, ++round;
-  }
-  if (ALTERNATE && threadIdx.x % 128 == 0) mbarrier_arrive(turns + 8 * (1 - mine));
-  wgmma_wait<0>();
-  release(before);
+    }"""
+
+# The same with a left factor whose lanes lie side by side, in slabs of 32 lanes and 32 terms: while one group loads what
+# it needs, the other one multiplies.
+FROM_REGISTERS = """\
+    uint32_t of_thread[BLOCKS][4][4];
 #pragma unroll
-  for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);"""
+    for (int h = 0; h < BLOCKS; ++h)
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          const int lane_of = threadIdx.x % 128 / 32 * 16 + lane / 4 + u % 2 * 8, term = q * 8 + lane % 4 + u / 2 * 4;
+          const uint32_t line = left + h * 8192 + lane_of / 32 * 4096 + term * 128;
+          of_thread[h][q][u] = tma_word(line + ((lane_of % 32 / 4 ^ term % 8) * 16 + lane_of % 4 * 4));
+        }
+#pragma unroll
+    for (int h = 0; h < BLOCKS; ++h) wgmma_hold(sums[h]);
+    wgmma_fence();
+#pragma unroll
+    for (int q = 0; q < 4; ++q)
+#pragma unroll
+      for (int h = 0; h < BLOCKS; ++h)
+        MULTIPLY(sums[h], of_thread[h][q], wgmma_descriptor(right + q * RIGHT_STEP, RIGHT_LEADING, 1024), k | q);
+    wgmma_commit();
+    wgmma_wait<0>();
+    release(s);"""
 
 RELEASE = """\
 const auto release = [&](int s) {  // the stage, to every block that fills it
@@ -163,6 +193,37 @@ for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
     if (row < rows && column < columns) {
       float sum[8];
       const float* const at = staged + e / (STRIP / 8) * SKEW + e % (STRIP / 8) * 8;
+      *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
+      *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+TAIL
+    }
+  }
+}"""
+
+# The same where rows and columns are exchanged: a warp has sixteen columns of the result.
+STRIPS_TURNED = """\
+#pragma unroll 1
+for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < BLOCKS * COLUMNS / STRIP; ++i)
+    if (i == strip)
+#pragma unroll
+      for (int u = 0; u < STRIP / 2; u += 2) {
+        const float* const from = &sums[i / (COLUMNS / STRIP)][i % (COLUMNS / STRIP) * (STRIP / 2) + u];
+        float* const to = staged + (u / 4 * 8 + lane % 4 * 2) * 20 + u / 2 % 2 * 8 + lane / 4;
+        to[0] = from[0], to[20] = from[1];
+      }
+  __syncwarp();
+  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (COLUMNS / STRIP);
+  const int top = column0 + strip % (COLUMNS / STRIP) * STRIP;
+  const int from = row0 + block * 64 + threadIdx.x % 128 / 32 * 16;
+#pragma unroll 1
+  for (int e = lane; e < 2 * STRIP; e += 32) {
+    const KIND row = top + e / 2, column = from + e % 2 * 8;
+    if (row < rows && column < columns) {
+      float sum[8];
+      const float* const at = staged + e / 2 * 20 + e % 2 * 8;
       *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
       *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
 TAIL

@@ -14,6 +14,7 @@ TENSOR_MAP_TYPES = {
     "bfloat16": "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
     "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
     "float32": "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
+    "tf32": "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32",  # of fp32, which the copy engine rounds to nearest on its way
 }
 
 DEVICE = """
@@ -35,6 +36,11 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t bar, int round) {
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                  : "=r"(done) : "r"(bar), "r"(round) : "memory");
   } while (!done);
+}
+__device__ __forceinline__ uint32_t tma_word(uint32_t at) {
+  uint32_t word;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(at) : "memory");
+  return word;
 }
 // One arrival, and so many bytes that copies will bring.
 __device__ __forceinline__ void mbarrier_expect(uint32_t bar, int bytes) {
