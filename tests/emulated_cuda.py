@@ -39,8 +39,8 @@ def build_emulated(source: str, folder: Path) -> Any:
         for n, kind in sorted(set(re.findall(r"wgmma_64x(\d+)_([a-z0-9]+)<", source)))
     )
     products += "".join(
-        f"template <int R, class... A> void wgmma_64x{n}_{kind}_registers(float (&sums)[{int(n) // 2}], A&&... arguments) {{"
-        f" wgmma_registers<{ELEMENTS[kind]}, R>(sums, arguments...); }}\n"
+        f"template <int R, class... A> void wgmma_64x{n}_{kind}_registers(float (&sums)[{int(n) // 2}], "
+        f"A&&... arguments) {{ wgmma_registers<{ELEMENTS[kind]}, R>(sums, arguments...); }}\n"
         for n, kind in sorted(set(re.findall(r"wgmma_64x(\d+)_([a-z0-9]+)_registers<", source)))
     )
     source = f"{products}#line 1\n{source}"

@@ -191,6 +191,7 @@ def summary(attempts: Sequence[Attempt]) -> Row:
     row: Row = {
         "candidates": len(attempts),
         "codes": [" ".join(sorted(codes(a.judged.verdict))) for a in attempts],
+        "refused": [repr(v)[:600] for v in (a.judged.verdict for a in attempts) if not isinstance(v, Passed)],
         "stage_s": [{k: round(v, 2) for k, v in a.judged.stage_s.items()} for a in attempts],
     }
     if not passed:

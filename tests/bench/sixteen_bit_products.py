@@ -1,10 +1,11 @@
-"""Matrix products of sixteen bits, and of TF32, by the offline writer beside the library: sizes of many kinds, in one run.
+"""Matrix products of sixteen bits, and of TF32, by the offline writer beside the library: sizes of many kinds.
 
     python tests/bench/sixteen_bit_products.py [--rounds 21] [--dtypes bfloat16 tf32] [--out FILE.json]
 
-Needs a GPU. TF32 is fp32 with TF32 allowed on both sides. For each product the writer's CUDA is built by the judge's compiler with the tile that it would choose for
-these sizes, checked against float64, and timed in turns with eager PyTorch by CUDA events: other data in the L2 cache
-before each call, the host ahead, and a pause, so that the power limit meets both alike. Ratios are medians of pairs.
+Needs a GPU. TF32 is fp32 with TF32 allowed on both sides. For each product the writer's CUDA is built by the judge's
+compiler with the tile that it would choose for these sizes, checked against float64, and timed in turns with eager
+PyTorch by CUDA events: other data in the L2 cache before each call, the host ahead, and a pause, so that the power
+limit meets both alike. Ratios are medians of pairs.
 """
 
 from __future__ import annotations

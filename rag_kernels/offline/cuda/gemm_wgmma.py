@@ -1,12 +1,12 @@
 """Contractions of sixteen-bit numbers, and of fp32 as TF32, on Hopper: tiles come by TMA, wgmma multiplies them.
 
-Comes in: a Contraction whose factors are tensors that the copy engine (TMA) can read: lanes, terms, and batches; those of
-fp32 are rounded to TF32 on their way. Goes out: the kernel and its launch, as in `gemm.py`, with the condition on sizes and addresses under which it may run; the kernel
-of `gemm_tensor_core.py` serves all other calls. One warpgroup loads tiles into a ring in shared memory, two multiply.
-wgmma takes TF32 with terms side by side alone, but for its left factor from registers: the factor with lanes side by side
-is its left one then, if need be with rows and columns exchanged.
-Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among blocks, and the last
-of a tile adds the parts up in their order.
+Comes in: a Contraction whose factors are tensors that the copy engine (TMA) can read: lanes, terms, and batches; those
+of fp32 are rounded to TF32 on their way. Goes out: the kernel and its launch, as in `gemm.py`, with the condition on
+sizes and addresses under which it may run; the kernel of `gemm_tensor_core.py` serves all other calls. One warpgroup
+loads tiles into a ring in shared memory, two multiply. wgmma takes TF32 with terms side by side alone, but for its left
+factor from registers: the factor with lanes side by side is the left one then, if need be with rows and columns
+exchanged. Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among blocks,
+and the last of a tile adds the parts up in their order.
 """
 
 from __future__ import annotations

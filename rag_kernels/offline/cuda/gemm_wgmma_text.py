@@ -113,8 +113,8 @@ FROM_SHARED = """\
       release(before);
     }"""
 
-# The same with a left factor whose lanes lie side by side, in slabs of 32 lanes and 32 terms: while one group loads what
-# it needs, the other one multiplies.
+# The same with a left factor whose lanes lie side by side, in slabs of 32 lanes and 32 terms: while one group loads
+# what it needs, the other one multiplies.
 FROM_REGISTERS = """\
     uint32_t of_thread[BLOCKS][4][4];
 #pragma unroll
