@@ -28,10 +28,10 @@ NON_FINITE = "non-finite"  # NaN and infinity here and there, where the module s
 STRICT, SPLIT, SEVEN_BITS = 2.0**-18, 2.0**-15, 2.0**-10
 
 
-def precision_class(error: float) -> str:
-    """Name the precision that a probe's relative error shows."""
+def precision_class(error: float, products: int = 1) -> str:
+    """Name the precision that a probe's relative error shows, where so many products may have followed one another."""
     if error < STRICT:
         return "strict"
     if error < SPLIT:
         return "split-precision"
-    return "tf32" if error < SEVEN_BITS else "bf16"
+    return "tf32" if error < SEVEN_BITS * max(1, products) else "bf16"

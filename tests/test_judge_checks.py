@@ -187,6 +187,59 @@ def test_a_lower_precision_passes_where_it_is_asked_for(linear: FunctionalProble
     assert "shape-specialised" not in passed.labels
 
 
+CHAIN = (
+    HEAD
+    + """
+class Model(nn.Module):
+    def forward(self, x, y, z):
+        return torch.tanh(x @ y) @ z
+
+def get_inputs():
+    return [torch.randn(48, 512), torch.randn(512, 64), torch.randn(64, 40)]
+
+def get_init_inputs():
+    return []
+"""
+)
+CHAIN_KERNEL = r"""
+#include "rag_kernel.h"
+#include <cmath>
+#include <cstring>
+#include <vector>
+typedef rk::Tensor<const float> In;
+static inline float cast(float v) { CAST; return v; }
+static void times(const float* a, const float* b, float* c, int64_t M, int64_t K, int64_t N) {
+  for (int64_t i = 0; i < M; ++i)
+    for (int64_t j = 0; j < N; ++j) {
+      float s = 0;
+      for (int64_t k = 0; k < K; ++k) s += cast(a[i * K + k]) * cast(b[k * N + j]);
+      c[i * N + j] = s;
+    }
+}
+void chain(In x, In y, In z, rk::Tensor<float> out) {
+  std::vector<float> inner(x.size(0) * y.size(1));
+  times(x.data, y.data, inner.data(), x.size(0), x.size(1), y.size(1));
+  for (float& v : inner) v = std::tanh(v);
+  times(inner.data(), z.data, out.data, x.size(0), y.size(1), z.size(1));
+}
+RK_EXPORT(forward, chain)
+"""
+
+
+def test_tf32_is_no_fault_where_it_is_allowed(tmp_path: Path) -> None:
+    """Neither at other sizes, nor on special values, nor behind another product; less than that is one."""
+    limits = replace(THOROUGH, precision="tf32")
+    with open_judge("cpu", limits=limits, cache_dir=tmp_path, at_other_sizes=at_other_sizes) as lenient:
+        chain = functionalize(problem_from_source("chain", CHAIN), workers=lenient.workers)
+        tf32, less = (
+            verdict(lenient, chain, CHAIN_KERNEL.replace("CAST", ROUND.format(half=half, mask=mask)))
+            for half, mask in (("0x1000", "0x1fffu"), ("0x8000", "0xffffu"))
+        )
+    assert isinstance(tf32, Passed) and tf32.precision == "tf32" and not tf32.claims_speed, tf32
+    assert not [label for label in tf32.labels if label.startswith("fragile") or label == "shape-specialised"], tf32
+    assert not isinstance(less, Passed), less
+
+
 def test_raw_pointers_of_another_layout_are_labelled(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     blind = verdict(judge, softmax, COMPOSED_COPY.replace("GIVEN", "x"), "composed")
     aware = verdict(judge, softmax, COMPOSED_COPY.replace("GIVEN", "x.contiguous()"), "composed")

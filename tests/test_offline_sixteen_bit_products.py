@@ -150,6 +150,81 @@ def test_sums_find_room_where_a_product_has_no_table(tmp_path: Path, monkeypatch
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 
+# Two products of one factor in one kernel: gate and up, alone and behind a split depth, in batches, in TF32.
+PAIRS = {
+    "gated": (
+        halved(
+            Case(
+                "return F.silu(self.g(x)) * self.u(x) + y",
+                "torch.randn(200, 144)",
+                "torch.randn(200, 272)",
+                init="self.g = nn.Linear(144, 272); self.u = nn.Linear(144, 272, bias=False)",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
+    ),
+    "by lanes": (
+        halved(
+            Case("return (x @ y[0]).sigmoid() * (x @ y[1])", "torch.randn(72, 136)", "torch.randn(2, 136, 200)"),
+            "float16",
+        ),
+        CudaParameters(products=2, shape=128128, clusters=1, turns=2),
+    ),
+    "few rows": (
+        halved(
+            Case(
+                "return self.g(x).relu() * self.u(x)",
+                "torch.randn(16, 1096)",
+                "torch.randn(1)",
+                init="self.g = nn.Linear(1096, 72); self.u = nn.Linear(1096, 72)",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "tf32": (
+        Case(
+            "g, u = self.g(x), self.u(x); return torch.tanh(g) * u, g - u",
+            "torch.randn(2, 70, 100)",
+            "torch.randn(1)",
+            init="self.g = nn.Linear(100, 136); self.u = nn.Linear(100, 136)",
+        ),
+        CudaParameters(products=2, tensor=2, clusters=2, shape=128128),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_products_of_one_factor_are_one_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case, parameters = PAIRS[name]
+    fp = functional(name.replace(" ", "_"), case)
+    plan = write(fp, parameters)
+    assert plan is not None and plan.regions == 1 and "second_map" in plan.candidate.source
+    limit = 2**12 if name == "tf32" else RATIO
+    assert worst_ratio(fp, numbers.caller(for_hopper(plan), fp, tmp_path)) < limit
+    other, folder = plan.candidate.source, tmp_path / "other"  # as at sizes that the copy engine cannot read
+    folder.mkdir()
+    other = re.sub(r"if \((built && .*)\) \{", "if (false) {", other)
+    plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=other))
+    assert worst_ratio(fp, numbers.caller(plan, fp, folder)) < limit
+
+
+def test_products_that_share_nothing_have_kernels_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case(
+        "return self.a(x) * self.b(y) + self.b(x)",
+        "torch.randn(72, 80)",
+        "torch.randn(72, 80)",
+        init="self.a = nn.Linear(80, 88); self.b = nn.Linear(80, 88)",
+    )
+    fp = functional("apart", case)
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None and plan.regions == 3 and plan.schedules == ("product",)
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < 4
+
+
 # Layouts of fp32 factors: terms side by side; lanes of the right factor, of the left one; batches, edges, tails.
 TF32 = {
     "rows and columns": (

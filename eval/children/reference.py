@@ -149,6 +149,7 @@ class Reference:
         torch.set_num_threads(message.threads)
         strict_precision()
         self.tf32 = message.tf32
+        self.operands = message.operands
         on_gpu = self.device.type != "cpu"  # there only their forms are of use
         self.content = attach(fds[0], message.content, writable=False, lazily=on_gpu)
         self.submitted = attach(fds[1], message.outputs, writable=False, lazily=on_gpu)
@@ -347,7 +348,7 @@ class Reference:
         """
         answer = self.answers[draw] = self._compute()
         if noisy:
-            answer.noise = self._noise(answer, moved=moved)
+            answer.noise = self._noise(answer, moved=moved, operands=self.operands)
         results = [t for t in [*answer.oracle, *answer.reference] if t.is_floating_point()]
         finite = all(bool(torch.isfinite(t).all()) for t in results)
         pairs = [p for p in zip(answer.reference, answer.oracle, strict=True) if p[0].is_floating_point()]
@@ -361,7 +362,7 @@ class Reference:
         outputs = self._outputs(taken)
         answer = self.answers[draw] if draw is not None else self._compute()
         if noisy and draw is None:
-            answer.noise = self._noise(answer)
+            answer.noise = self._noise(answer, operands=self.operands)
         noise = answer.noise or [None] * len(answer.oracle)
         results = [
             compare(got.to(self.device), reference, oracle, noise=row, limits=limits)
@@ -381,7 +382,7 @@ class Reference:
         both = zip(self._outputs(taken), self.answers[draw].oracle, strict=True)
         pairs = [(got, oracle) for got, oracle in both if got.is_floating_point()]
         error = max((relative_error(g.to(self.device), o) for g, o in pairs), default=0.0)
-        return PrecisionShown(precision_class(error), error)
+        return PrecisionShown(precision_class(error, len(targets(self.fp))), error)
 
     def _compute(self) -> Answer:
         self._restore()
@@ -412,9 +413,10 @@ class Reference:
         storages = {t.untyped_storage().data_ptr() for t in held}
         return [t.clone() if t.untyped_storage().data_ptr() in storages else t for t in results]
 
-    def _noise(self, answer: Answer, *, moved: bool = False) -> list[torch.Tensor | None]:
+    def _noise(self, answer: Answer, *, moved: bool = False, operands: float = 0.0) -> list[torch.Tensor | None]:
         """Return largest error of a few runs with amplified rounding, element by element; None for exact outputs.
 
+        `operands` is the unit roundoff that those of products in fp32 may have, where a lower precision is allowed.
         With inputs that are `moved` by a rounding, too: where a row is constant, or far from zero, PyTorch may be
         exact by luck, and nobody owes more than the answer to inputs that are as good.
         """
@@ -423,7 +425,7 @@ class Reference:
         for _ in range(NOISE_RUNS):
             self._restore()
             leaves = [rounded_anew(v, generator) for v in self.leaves] if moved else self.leaves
-            with RoundingNoise(generator):
+            with RoundingNoise(generator, operands=operands):
                 results = tensors(self.model(*pytree.tree_unflatten(leaves, self.tree)))
             for i, (got, oracle) in enumerate(zip(results, answer.oracle, strict=True)):
                 if got.is_floating_point():

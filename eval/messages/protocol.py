@@ -58,6 +58,7 @@ class OpenReference:
     content: ArenaLayout
     outputs: ArenaLayout
     tf32: bool  # allowed in timed calls
+    operands: float  # unit roundoff that operands of fp32 products may have, 0 where they may have none but fp32's
     seed: int
 
 

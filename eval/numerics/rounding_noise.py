@@ -72,14 +72,24 @@ def _computes(func: Any, args: Any, result: Any) -> bool:
 
 
 class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
-    """Within it, every operator rounds SCALE times worse, at random."""
+    """Within it, every operator rounds SCALE times worse, at random.
 
-    def __init__(self, generator: torch.Generator, scale: float = SCALE) -> None:
-        def noisy(value: torch.Tensor) -> torch.Tensor:
+    With `operands` fp32 operands of products are moved at random, too, so that of the noise as it counts (divided by
+    NOISE_SHARE) that is such a unit roundoff.
+    """
+
+    def __init__(self, generator: torch.Generator, scale: float = SCALE, *, operands: float = 0.0) -> None:
+        def moved(value: torch.Tensor, by: float) -> torch.Tensor:
             drawn = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
-            return value * (1 + (scale * UNIT_ROUNDOFF[value.dtype]) * drawn.to(value.dtype))
+            return value * (1 + by * drawn.to(value.dtype))
 
-        super().__init__(results=noisy, spared=names(lambda op: op.exact))
+        def noisy(value: torch.Tensor) -> torch.Tensor:
+            return moved(value, scale * UNIT_ROUNDOFF[value.dtype])
+
+        def lower(value: torch.Tensor) -> torch.Tensor:
+            return moved(value, NOISE_SHARE * operands) if value.dtype == torch.float32 else value
+
+        super().__init__(operands=lower if operands else None, results=noisy, spared=names(lambda op: op.exact))
 
 
 def rounded_anew(value: Any, generator: torch.Generator) -> Any:

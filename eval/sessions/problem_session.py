@@ -60,6 +60,7 @@ LARGE_BYTES = 6 << 30  # content beyond this is drawn once only
 SPECIAL_BYTES = 24 << 20  # special values are tried where arguments and answers take no more than this
 MAX_OWN_ERROR = 1e-3  # relative; where PyTorch itself is worse than this, nobody can be judged
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+OPERAND_ROUNDOFF = {"strict": 0.0, "tf32": 2.0**-11, "any": 2.0**-8}  # of fp32 products, by the precision allowed
 OWN_UNITS = 4.0  # of rounding, in sixteen bits
 FRESH = 6  # draws that share nothing with others: for one timed call in five
 MOST_DRAWS = 32
@@ -105,6 +106,7 @@ class ProblemSession:
         self.kinds: dict[str, int | None] = {}
         self._fresh: list[int] | None = None
         self._own_kinds: list[str] | None = None
+        self.by_noise = False  # see `compare_by_noise`
         self.admission: Admission | None = None  # by whose limits outputs are compared; see `compare_by`
         self.oracle_kind = "fp64"
         self.core = self.rng.choice(sorted(os.sched_getaffinity(0)))  # from which work is sent to a GPU, on either side
@@ -156,6 +158,7 @@ class ProblemSession:
             content=self.content.describe(),
             outputs=self.submitted.describe(),
             tf32=self.limits.precision != "strict",
+            operands=OPERAND_ROUNDOFF[self.limits.precision],
             seed=self.rng.getrandbits(40),
         )
         fds = [self.content.fd, self.submitted.fd]
@@ -374,11 +377,18 @@ class ProblemSession:
         """Compare outputs from now on by the limits that were calibrated for the problem; None: those of the dtype."""
         self.admission = admission
 
+    def compare_by_noise(self) -> None:
+        """Compare outputs from now on by what rounding as it is allowed does to each draw.
+
+        At other sizes than the problem's a lower precision is farther from fp32, or less far, than its limits say.
+        """
+        self.by_noise = True
+
     def _answer(self, draw: int) -> None:
         """Have the answer for a whole draw computed and remembered."""
         self.write(plain(draw, len(self.specs)))
         limit_s = max(self.limits.open_s, self.call_limit_s)
-        reply = self.ask(ComputeAnswer(draw, noisy=False), Answered, deadline_s=limit_s)
+        reply = self.ask(ComputeAnswer(draw, noisy=self.by_noise), Answered, deadline_s=limit_s)
         self.answered.add(draw)
         self.oracle_kind = reply.oracle
 
@@ -396,9 +406,9 @@ class ProblemSession:
             self.write(recipe)
         self._submit(outputs)
         a = self.admission
-        ordinary = (
-            not noisy if draw is None else draw not in self.kinds.values()
-        )  # on special ones the noise there sets the limit
+        noisy = noisy or self.by_noise
+        special = noisy if draw is None else self.by_noise or draw in self.kinds.values()
+        ordinary = not special  # else the noise there sets the limit
         limits = a.limits(self.limits.precision) if a and ordinary else None
         limit_s = max(self.limits.open_s, self.call_limit_s)
         return self.ask(CheckOutputs(draw, outputs.number, limits, noisy), Checked, deadline_s=limit_s).results

@@ -169,8 +169,8 @@ class Sessions:
             small = session if takes_special(session.fp) else self._at(session.fp, "small", self.device_lock, opened)
         odd = self._at(session.fp, "odd", self.device_lock, opened) if thorough else None
         for other in (small, odd):
-            if other is not None and self.limits.precision != "strict":
-                other.compare_by(admission)  # how far off a lower precision may be is known at the own sizes
+            if other is not None and other is not session and self.limits.precision != "strict":
+                other.compare_by_noise()
         return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd)
 
     def _at(

@@ -243,19 +243,21 @@ class Checks:
     def probe(self, place: BoundBuffers) -> None:
         """Find the precision class from products that are exact in fp32."""
         draw = None if "exactness probe" in self.without else place.session.special("probe")
+        limits, products = place.session.limits, place.session.fp.features.flops > 0
         if draw is None:
+            self.found.precision = limits.precision if products else "strict"  # nothing shows that it is higher
             return
         self.subject.prepare(place, plain(draw, len(place.session.specs)))
         self.subject.call(place)
         precision, error = place.session.precision(self.subject.outputs(place), draw)
         self.found.checks.append("exactness probe")
-        allowed = ALLOWED.get(place.session.limits.precision)
+        allowed = ALLOWED.get(limits.precision)
         if allowed is not None and precision not in allowed and np.isfinite(error) and error < 0.1:
             raise Stopped(
                 Rejected(
                     "lower_precision",
                     f"Products are computed in {precision}: exact ones come out with a relative error of {error:.1e}. "
-                    "Compute in fp32.",
+                    f"Compute in {'fp32' if limits.precision == 'strict' else 'TF32 or fp32'}.",
                 )
             )
         self.found.precision = precision

@@ -100,7 +100,13 @@ def split_of(parameters: Parameters) -> Split:
     if isinstance(parameters, CpuParameters):
         return Split(8)
     tiles = 264 if parameters.tensor < 2 else 0  # kernels on tensor cores alone split a depth themselves
-    return Split(1024, columns=1 << 16, tiles=tiles, whole=MAX_ROW_ELEMENTS if parameters.sharing else 0)
+    return Split(
+        1024,
+        columns=1 << 16,
+        tiles=tiles,
+        pairs=bool(parameters.tensor),
+        whole=MAX_ROW_ELEMENTS if parameters.sharing else 0,
+    )
 
 
 def choices(start: Parameters) -> list[Parameters]:

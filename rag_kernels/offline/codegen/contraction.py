@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.loop_nest import Loop, Names, Nest, access_of, loop_over, merge, store_access
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.fusion.regions import Region, factors_of, tile_of
+from rag_kernels.offline.fusion.regions import Region, factors_of, shared_factor, tile_of
 from rag_kernels.offline.ir import values as ir
 
 
@@ -53,6 +53,13 @@ class Contraction:
     right: Side
     depth: list[Loop]
     phases: list[Phase]
+    other: ir.Reduce | None = None  # a second sum over the same loops: of the left factor and of `second`
+    second: Side | None = None
+
+    @property
+    def totals(self) -> list[ir.Reduce]:
+        """Return the sums: one or two."""
+        return [self.total, *([self.other] if self.other else [])]
 
     @property
     def rows(self) -> list[Loop]:
@@ -132,23 +139,24 @@ class Contraction:
         return f"// {stores}: {times + ' ' if times else ''}products of {sizes[0]} x {sizes[1]} over {sizes[2]}"
 
 
-def sum_of(region: Region) -> ir.Reduce | None:
-    """Return the one sum of products of a region, or None if it has another reduction or stores inside the sum."""
+def sums_of(region: Region) -> list[ir.Reduce]:
+    """Return the sums of products of a region: one, or two with a factor in common; none where it has anything else."""
     every = list(ir.walk(*region.stores.values()))
     found = [v for v in every if isinstance(v, ir.Reduce)]
     inside = {a for v in region.stores.values() for g in v.dims for a in ir.leaves(g)} & set(region.reduced)
-    if len(found) != 1 or inside or any(isinstance(v, ir.Scan) for v in every):
-        return None
-    return found[0] if tile_of(found[0]) else None
+    if inside or any(isinstance(v, ir.Scan) for v in every) or not all(tile_of(v) for v in found):
+        return []
+    pair = len(found) == 2 and shared_factor([*found], next(iter(region.stores.values())))
+    return found if len(found) == 1 or pair else []
 
 
 def find_contraction(region: Region, names: Names) -> Contraction | None:
     """Return the region as a contraction, or None if it is no product that can run in tiles."""
-    total = sum_of(region)
-    found = factors_of(total) if total else None
-    if total is None or found is None:
+    sums = sums_of(region)
+    found = [factors for factors in map(factors_of, sums) if factors]
+    if not sums or len(found) < len(sums):
         return None
-    left, right = found
+    total, (left, right) = sums[0], found[0]
     outer, reduced = set(region.outer), set(region.reduced)
     on_left = ir.tree_atoms(left) & outer
     on_right = ir.tree_atoms(right) & outer
@@ -162,8 +170,14 @@ def find_contraction(region: Region, names: Names) -> Contraction | None:
     guards_right = [g for g in total.guards if g not in guards_left]
     if any(not atoms_of(g) <= ir.tree_atoms(right) for g in guards_right):
         return None
-    sides = (Side(left, tuple(guards_left), []), Side(right, tuple(guards_right), []))
-    return arranged(region, names, total, sides, (rows, columns, batches, reduced))
+    sides = [Side(left, tuple(guards_left), []), Side(right, tuple(guards_right), [])]
+    if len(sums) == 2:
+        common = shared_factor([*sums], next(iter(region.stores.values())))
+        assert common
+        if left is not found[0][common[0]]:
+            return None
+        sides.append(Side(found[1][1 - common[1]], (), []))
+    return arranged(region, names, sums, sides, (rows, columns, batches, reduced))
 
 
 def atoms_of(guard: ir.Index) -> set[ir.Atom]:
@@ -181,7 +195,7 @@ def innermost(region: Region) -> ir.Atom | None:
 
 
 def arranged(
-    region: Region, names: Names, total: ir.Reduce, sides: tuple[Side, Side], loops: tuple[set[ir.Atom], ...]
+    region: Region, names: Names, sums: list[ir.Reduce], sides: list[Side], loops: tuple[set[ir.Atom], ...]
 ) -> Contraction:
     """Return the contraction with loops in the order of memory, merged where every access allows it.
 
@@ -203,13 +217,15 @@ def arranged(
     across = {a: out.stride(a) for a in region.outer}
     along = {a: max((accesses[v].stride(a) for v in side[0]), default=0) for a in region.reduced}
     sides[0].lanes, sides[1].lanes = made(rows, across, "i"), made(columns, across, "j")
-    sides[0].loads, sides[1].loads = side
+    for one, read in zip(sides, side, strict=True):
+        one.lanes, one.loads = one.lanes or sides[1].lanes, read
     outer, depth = made(batches, across, "b"), made(reduced, along, "r")
     nest = Nest(region, "product", [*outer, *sides[0].lanes, *sides[1].lanes], depth, None, names, accesses, stores)
     every_loop = {loop.leaves for loop in [*nest.outer, *depth]}
-    phases = [p for p in map(phase, total.guards) if p and (p.output,) in every_loop]
+    phases = [p for p in map(phase, sums[0].guards) if p and (p.output,) in every_loop]
     phases = [p for p in phases if p.window is None or (p.window,) in every_loop]
-    return Contraction(nest, total, outer, sides[0], sides[1], depth, phases)
+    pair = (sums[1], sides[2]) if len(sums) == 2 else (None, None)
+    return Contraction(nest, sums[0], outer, sides[0], sides[1], depth, phases, *pair)
 
 
 def phase(guard: ir.Index) -> Phase | None:

@@ -67,6 +67,11 @@ class Kernel:
         self.tile = tile_for(self.contraction, self.wanted)
 
     @property
+    def wide(self) -> int:
+        """Return the columns of the result that a block has."""
+        return self.tile.columns
+
+    @property
     def times(self) -> str:
         """Return C text that multiplies the number of tiles to give the grid's size."""
         return ""
@@ -242,9 +247,9 @@ class Kernel:
     def widths(self, pointers: dict[str, str]) -> dict[str, str]:
         """Return by parameter a C condition on sizes and addresses: that accesses of sixteen bytes are aligned."""
         c, found = self.contraction, {}
-        for name, side in (("wide_left", c.left), ("wide_right", c.right)):
-            loop = self.vector_loop(side)
-            if loop:
+        for name, side in (("wide_left", c.left), ("wide_right", c.right), ("wide_second", c.second)):
+            loop = self.vector_loop(side) if side else None
+            if side and loop:
                 (load,) = side.loads
                 found[name] = self.multiples(loop, [c.nest.accesses[load]], [pointers[load.buffer]])
         if self.vector_store():
@@ -324,7 +329,7 @@ class Kernel:
         """Return the statements that launch the kernel, phase by phase."""
         c, tile = self.contraction, self.tile
         total = f"({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {tile.rows})"
-        total += f" * tiles({c.extents(c.columns)}, {tile.columns})"
+        total += f" * tiles({c.extents(c.columns)}, {self.wide})"
         call = ", ".join([*arguments, *widths, *(f"phase{n}" for n in range(len(c.phases)))])
         shape = f"blocks(grid{self.times}), {tile.threads}, {self.dynamic}, stream"
         lines = [f"const int64_t grid = {total};", f"if (grid > 0) {name}<<<{shape}>>>({call});"]

@@ -39,7 +39,8 @@ def serves(contraction: Contraction) -> bool:
 
 def numbers_of(contraction: Contraction, *, tf32: bool) -> str:
     """Return the number format in which tensor cores take both factors in one pass, or "" if they need three."""
-    values = [strip(side.value) for side in (contraction.left, contraction.right)]
+    sides = [side for side in (contraction.left, contraction.right, contraction.second) if side]
+    values = [strip(side.value) for side in sides]
     kinds = {v.storage if isinstance(v, ir.Load) else "" for v in values}
     kind = kinds.pop() if len(kinds) == 1 else ""
     return kind if kind in HALF else "tf32" if tf32 else ""
@@ -103,27 +104,35 @@ class TensorKernel(Kernel):
     def body(self) -> list[str]:
         c, tile, kind = self.contraction, self.tile, self.kind
         left = self.quads(c.left, "left", "row0", tile.rows)
-        right = self.quads(c.right, "right", "column0", tile.columns)
+        right = self.quads(c.right, "right", "column0", self.wide)
+        second = self.quads(c.second, "second", "column0", self.wide) if c.second else ([], [], [])
         lines = [
             f"constexpr int ROWS = {tile.rows}, COLUMNS = {tile.columns}, DEPTH = {self.depth}, T = {THREADS};",
-            f"constexpr int LINE = {LINE}, HALVES = {self.halves};",
+            f"constexpr int LINE = {LINE}, HALVES = {self.halves}, WIDE = {self.wide};  // columns of the result",
             *c.phase_tables(kind),
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
             *BEGIN.replace("KIND", kind).replace("QUAD", self.quad).splitlines(),
             *c.unflatten(c.batches, "z", kind),
+            *([f"{self.quad} next_second[WIDE * DEPTH / 4 / T];"] if c.second else []),
             *left[0],
             *right[0],
+            *second[0],
             f"const auto fetch = [&]({kind} k0) {{",
-            *indent([*left[1], *right[1]]),
+            *indent([*left[1], *right[1], *second[1]]),
             "};",
             "const auto put = [&](int to) {",
-            *indent([*left[2], *right[2], "publish();"]),
+            *indent([*left[2], *right[2], *second[2], "publish();"]),
             "};",
             *(["__syncthreads();  // the steps"] if self.stepped(c.left) or self.stepped(c.right) else []),
             *self.loop(),
             *self.epilogue(),
         ]
         return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
+
+    @property
+    def wide(self) -> int:
+        """Return the columns of the result that a block has: of two products each has half of the tile."""
+        return self.tile.columns // len(self.contraction.totals)
 
     def loop(self) -> list[str]:
         """Return the loop over the depth."""
@@ -142,7 +151,7 @@ class TensorKernel(Kernel):
         """
         c, kind, vectorized = self.contraction, self.kind, self.vector_loop(side) is not None
         stepped = self.stepped(side)
-        deep = vectorized or (self.deep(side) and not (stepped and side.guards))  # a lane's bits are made once
+        deep = self.loads_deep(side)
         limit = "rows" if name == "left" else "columns"
         k, lane = ("at % (DEPTH / 4) * 4", "at / (DEPTH / 4)") if deep else (f"at / {width} * 4", f"at % {width}")
         before = [] if deep else [f"const {kind} {name}_lane = {start} + threadIdx.x % {width};"]
@@ -151,7 +160,8 @@ class TensorKernel(Kernel):
             before += steps_before(self, side, name, limit, deep, self.stepped(self.contraction.left))
             body = steps_each(self, side, name, deep)
         else:
-            before += [] if deep else indices
+            known = name == "second" and not self.loads_deep(c.right)  # which has the same lane
+            before += [] if deep or known else indices
             quad = [*(indices if deep else []), *self.each(side, name, vectorized)]
             body = [f"if (k < depth && lane < {limit}) {{", *indent(quad), "}"]
         loop = ["#pragma unroll", f"for (int e = 0; e < {width * self.depth // 4 // THREADS}; ++e) {{"]
@@ -163,9 +173,18 @@ class TensorKernel(Kernel):
             *indent(body),
             "}",
         ]
-        high, low = f"{name} + to * HALVES * {width} * LINE", f"{name} + (to * 2 + 1) * {width} * LINE"
+        base, lanes, after = name, width, ""
+        if name != "left":
+            base, lanes, after = "right", self.tile.columns, " + WIDE * LINE" if name == "second" else ""
+        high, low = f"{base} + to * HALVES * {lanes} * LINE{after}", f"{base} + (to * 2 + 1) * {lanes} * LINE{after}"
         put = f"put_four({high}, " if self.numbers else f"put_quad({high}, {low}, "
         return before, fetch, [*loop, f"  {put}{lane}, {k}, next_{name}[e]);", "}"]
+
+    def loads_deep(self, side: Side) -> bool:
+        """Return whether neighbouring threads load along the depth; else a thread stays with one lane."""
+        if self.vector_loop(side) is not None:
+            return True
+        return self.deep(side) and not (self.stepped(side) and side.guards)  # a lane's bits are made once
 
     def each(self, side: Side, name: str, vectorized: bool) -> list[str]:
         """Return statements that load a quad, term by term or at once."""
@@ -187,7 +206,7 @@ class TensorKernel(Kernel):
 
     def stepped(self, side: Side) -> bool:
         """Return whether the side has a table of addresses, and room for it; the right side's comes first."""
-        if self.vector_loop(side) is not None or not can_step(self, side):
+        if self.vector_loop(side) is not None or self.contraction.second or not can_step(self, side):
             return False
         tables = 2 if side is self.contraction.left and self.stepped(self.contraction.right) else 1
         return self.tile_bytes + 8 * tables * (self.contraction.count(self.contraction.depth) + self.depth - 1) <= ROOM
@@ -201,17 +220,18 @@ class TensorKernel(Kernel):
         """Return the operators behind the sum, and the stores: each thread stays with one column."""
         c, kind = self.contraction, self.kind
         scope = Scope()
-        scope.known[c.total] = "tile[i * (COLUMNS + 8) + threadIdx.x % COLUMNS]"
+        for total, after in zip(c.totals, ("", " + WIDE"), strict=False):
+            scope.known[total] = f"tile[i * (COLUMNS + 8) + threadIdx.x % WIDE{after}]"
         values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
         places = {b: self.place(b) for b in values}
         stores = [f"{places[b]} = {v};" for b, v in values.items()]
         return [
             *EPILOGUE.splitlines(),
-            f"const {kind} column = column0 + threadIdx.x % COLUMNS;",
+            f"const {kind} column = column0 + threadIdx.x % WIDE;",
             "if (column < columns) {",
             *indent(c.unflatten(c.columns, "column", kind)),
             "#pragma unroll 4",
-            "  for (int i = threadIdx.x / COLUMNS; i < ROWS && row0 + i < rows; i += T / COLUMNS) {",
+            "  for (int i = threadIdx.x / WIDE; i < ROWS && row0 + i < rows; i += T / WIDE) {",
             f"    const {kind} row = row0 + i;",
             *indent(indent([*c.unflatten(c.rows, "row", kind), *scope.lines, *stores])),
             "  }",
@@ -233,7 +253,7 @@ class TensorKernel(Kernel):
         )
         head = [
             f"const int64_t all = ({c.extents(c.batches)}) * tiles({self.largest(c.rows)}, {self.tile.rows})"
-            f" * tiles({self.largest(c.columns)}, {self.tile.columns});",
+            f" * tiles({self.largest(c.columns)}, {self.wide});",
             f"const int parts = parts_of(all, {depth});",
             f"float* partial = parts > 1 ? scratch<float>(all * parts * {64 * THREADS}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(all, stream) : nullptr;",

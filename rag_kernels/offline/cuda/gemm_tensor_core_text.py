@@ -178,13 +178,13 @@ extern __shared__ float shared[];
 float* const left = multiple_of_1024(shared);  // [buffer][half][row][term]; a line has 128 bytes
 float* const right = left + 2 * HALVES * ROWS * LINE;  // [buffer][half][column][term]
 // Blocks run through bands of eight tiles of rows, so that neighbours share what they load.
-const unsigned across = (rows + ROWS - 1) / ROWS, along = (columns + COLUMNS - 1) / COLUMNS;
+const unsigned across = (rows + ROWS - 1) / ROWS, along = (columns + WIDE - 1) / WIDE;
 const unsigned block = blockIdx.x / parts, z_ = block / (across * along), t = block % (across * along);
 const unsigned band = t / (8 * along), in = t % (8 * along), tall = across - band * 8 < 8 ? across - band * 8 : 8;
-const KIND z = z_, row0 = KIND(band * 8 + in % tall) * ROWS, column0 = KIND(in / tall) * COLUMNS;
+const KIND z = z_, row0 = KIND(band * 8 + in % tall) * ROWS, column0 = KIND(in / tall) * WIDE;
 const KIND chunk = ((depth + DEPTH - 1) / DEPTH + parts - 1) / parts * DEPTH, begin = blockIdx.x % parts * chunk;
 const KIND end = begin + chunk < depth ? begin + chunk : depth;
-QUAD next_left[ROWS * DEPTH / 4 / T], next_right[COLUMNS * DEPTH / 4 / T];"""
+QUAD next_left[ROWS * DEPTH / 4 / T], next_right[WIDE * DEPTH / 4 / T];"""
 
 # What comes next is split and put while the tensor cores work, and what comes after it is on its way to registers.
 LOOP = """\

@@ -117,6 +117,7 @@ def shape_for(contraction: Contraction, itemsize: int = 2, *, turned: bool = Fal
     """Return how to cut a product of these sizes: the shape that should take least time on an H100's processors."""
     c = contraction
     rows, columns, batches, depth = map(c.count, (c.rows, c.columns, c.batches, c.depth))
+    columns *= len(c.totals)
     rows, columns = (columns, rows) if turned else (rows, columns)
     depth = depth * itemsize // 2  # a term of fp32 takes the time of two of sixteen bits
     return min(SHAPES, key=lambda shape: time_of(shape, rows, columns, batches, depth))
@@ -153,6 +154,7 @@ class WgmmaKernel(Kernel):
     right: Matrix | None = None
     shape: Shape = Shape(128, 128)
     turned: bool = False  # the left factor of wgmma is the right one of the contraction
+    second: Matrix | None = None  # right factor of another product of the same left one; each has half of a tile
 
     def __post_init__(self) -> None:
         """Do nothing: the shape takes the place of a tile."""
@@ -183,6 +185,17 @@ class WgmmaKernel(Kernel):
         return (c.columns, c.rows) if self.turned else (c.rows, c.columns)
 
     @property
+    def wide(self) -> int:
+        """Return the columns of the result that a tile has."""
+        return self.shape.columns // (2 if self.second else 1)
+
+    @property
+    def maps(self) -> dict[str, Matrix]:
+        """Return the factors by the names of their maps."""
+        assert self.left and self.right
+        return {"left": self.left, "right": self.right} | ({"second": self.second} if self.second else {})
+
+    @property
     def stage(self) -> int:
         """Return the bytes of a stage of the ring."""
         return LINE * (self.shape.rows + self.shape.columns)
@@ -207,6 +220,7 @@ class WgmmaKernel(Kernel):
             f"ROWS = {s.rows}, COLUMNS = {s.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
             f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else 2}",
             f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {STRIP}, SKEW = {STRIP + 8}",
+            f"WIDE = {self.wide}, PART = {STRIP * self.wide // s.columns}",
             *steps.values(),
         ]
         return f"constexpr int {', '.join(values)};"
@@ -224,6 +238,7 @@ class WgmmaKernel(Kernel):
         consumer = consumer.replace("MULTIPLY", f"{multiply}<{lanes}>")
         tail = "\n".join(indent(indent(indent(self.tail()))))
         strips = (text.STRIPS_TURNED if self.turned else text.STRIPS).replace("TAIL", tail)
+        strips = strips.replace("OTHER\n", text.OTHER if self.second else "")
         producer = text.PRODUCER.replace(
             "BATCHES", "\n".join(indent(indent(indent(c.unflatten(c.batches, "z", kind)))))
         )
@@ -261,8 +276,14 @@ class WgmmaKernel(Kernel):
         shared = s.cluster > 1
         left = self.boxes(self.left, "left", "row0", s.rows, "")
         share = s.columns // s.cluster
-        part = f" + rank * {share}" if shared else ""
-        right = self.boxes(self.right, "right", f"column0{part}", share, f" + rank * {share * LINE}" if shared else "")
+        part, offset = (f" + rank * {share}", f" + rank * {share * LINE}") if shared else ("", "")
+        right = self.boxes(self.right, "right", f"column0{part}", share, offset)
+        if self.second and shared:  # each block brings one of the two
+            right = self.boxes(self.right, "right", "column0", share, offset)
+            right = [line.replace("&right_map", "rank ? &second_map : &right_map") for line in right]
+        elif self.second:
+            right = self.boxes(self.right, "right", "column0", self.wide, "")
+            right += self.boxes(self.second, "second", "column0", self.wide, f" + {self.wide * LINE}")
         if shared:
             right = [line.replace("tma_load(", "tma_load_all(") for line in right]
         return [*left, *right]
@@ -270,12 +291,13 @@ class WgmmaKernel(Kernel):
     def boxes(self, matrix: Matrix, name: str, start: str, lanes: int, offset: str) -> list[str]:
         """Return the loads of so many lanes of a factor; lanes that lie side by side come in slabs of a line."""
         mask = f"{(1 << self.shape.cluster) - 1}, " if name == "right" and self.shape.cluster > 1 else ""
+        base = "left" if name == "left" else "right"
         slabs = range(0, lanes, self.slab) if matrix.lanes_inside else [0]
         out = []
         for slab in slabs:
             where = {"lane": f"{start} + {slab}" if slab else start, "term": "k * DEPTH"}
             places = ", ".join(where.get(by, f"int({by})") for by in matrix.by)
-            to = f"{name}{offset}" + (f" + {slab * LINE}" if slab else "")
+            to = f"{base}{offset}" + (f" + {slab * LINE}" if slab else "")
             out.append(f"tma_load(&{name}_map, {to}, bar, {mask}{places});")
         return out
 
@@ -285,14 +307,15 @@ class WgmmaKernel(Kernel):
         """Return the operators behind the sum, and the stores, for eight neighbouring columns of a row."""
         c, kind, stores = self.contraction, self.kind, self.contraction.nest.region.stores
         rows = Scope()
-        for v in ir.walk(*stores.values(), enter=lambda v: v is not c.total):
+        for v in ir.walk(*stores.values(), enter=lambda v: v not in c.totals):
             if self.is_of_row(v):
                 self.printer.emit(v, rows)
         inner = c.columns[-1]
         vectors = self.vectors()
         wide, single = Scope(rows), Scope(rows)
         wide.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
-        wide.known[c.total] = single.known[c.total] = "sum[u]"
+        for total, name in zip(c.totals, ("sum[u]", "other[u]"), strict=False):
+            wide.known[total] = single.known[total] = name
         of_wide = {b: self.printer.emit(v, wide) for b, v in stores.items()}
         of_single = {b: self.printer.emit(v, single) for b, v in stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in stores}
@@ -337,7 +360,7 @@ class WgmmaKernel(Kernel):
 
     def is_of_row(self, value: ir.Value) -> bool:
         """Return whether a value behind the sum is the same for all columns, and takes a load or an operator."""
-        if isinstance(value, ir.Const | ir.Size) or any(v is self.contraction.total for v in ir.walk(value)):
+        if isinstance(value, ir.Const | ir.Size) or any(v in self.contraction.totals for v in ir.walk(value)):
             return False
         columns = {leaf for loop in self.contraction.columns for leaf in loop.leaves}
         return not ir.tree_atoms(value) & columns
@@ -345,7 +368,7 @@ class WgmmaKernel(Kernel):
     def tail_loads(self) -> list[ir.Load]:
         """Return the loads behind the sum."""
         c = self.contraction
-        found = ir.walk(*c.nest.region.stores.values(), enter=lambda v: v is not c.total)
+        found = ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals)
         return [v for v in found if isinstance(v, ir.Load)]
 
     def vectors(self) -> dict[str, tuple[str, str, Access]]:
@@ -388,8 +411,7 @@ class WgmmaKernel(Kernel):
     def condition(self, pointers: dict[str, str]) -> str:
         """Return when the copy engine can read both factors, as C."""
         both = []
-        for matrix in (self.left, self.right):
-            assert matrix
+        for matrix in self.maps.values():
             steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
             sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
             both.append(f"tma_reads({self.start(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})")
@@ -415,7 +437,7 @@ class WgmmaKernel(Kernel):
         )
 
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
-        maps = [f"const __grid_constant__ CUtensorMap {side}_map" for side in ("left", "right")]
+        maps = [f"const __grid_constant__ CUtensorMap {side}_map" for side in self.maps]
         shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
         every = ", ".join([*maps, *parameters, *(f"bool {flag}" for flag in widths), *shared])
         head = f"__global__ void __launch_bounds__(384, 1) {name}({every}) {{"
@@ -430,13 +452,13 @@ class WgmmaKernel(Kernel):
         assert self.left and self.right
         each = s.blocks * s.columns // 2 * 128
         groups = 1 if s.alternate else 2
-        every = ", ".join(["left_map", "right_map", *arguments, *widths, "parts", "partial", "arrived"])
+        every = ", ".join([*(f"{side}_map" for side in self.maps), *arguments, *widths, "parts", "partial", "arrived"])
+        lanes = self.wide if self.second else s.columns // s.cluster
         return [
-            self.map(self.left, "left", s.rows, pointers),
-            self.map(self.right, "right", s.columns // s.cluster, pointers),
+            *(self.map(m, name, s.rows if name == "left" else lanes, pointers) for name, m in self.maps.items()),
             *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
             f"const int64_t across = tiles({of_left}, {s.rows * s.cluster});",
-            f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {s.columns});",
+            f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {self.wide});",
             f"static const int64_t places = tma_places({name}, {s.cluster}, {self.shared_bytes});",
             f"const int parts = tma_parts(all, tiles({c.extents(c.depth)}, {self.depth}), places);",
             f"const int64_t slots = all * {s.cluster * groups};",
@@ -461,14 +483,16 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
     left, right = matrix_of(c, c.left), matrix_of(c, c.right)
     if not numbers or left is None or right is None:
         return None
-    turned = False
+    turned, second = False, matrix_of(c, c.second) if c.second else None
+    if c.second and (second is None or second.by != right.by):
+        return None
     if numbers == "tf32":
         turned = right.lanes_inside
         left, right = (right, left) if turned else (left, right)
-        if right.lanes_inside or {left.load.storage, right.load.storage} != {"float32"}:
+        if right.lanes_inside or (turned and c.second) or {left.load.storage, right.load.storage} != {"float32"}:
             return None
     shape = shape_of(wanted, shape_for(c, 2 if numbers in HALF else 4, turned=turned))
-    return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned)
+    return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned, second)
 
 
 def shape_of(wanted: tuple[int, int, int], found: Shape) -> Shape:

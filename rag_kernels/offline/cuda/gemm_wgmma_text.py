@@ -22,7 +22,7 @@ if (threadIdx.x == 0) {
 }
 if (CLUSTER > 1) tma_cluster_sync();
 else __syncthreads();
-const uint32_t across = (of_left + ROWS * CLUSTER - 1) / (ROWS * CLUSTER), along = (of_right + COLUMNS - 1) / COLUMNS;
+const uint32_t across = (of_left + ROWS * CLUSTER - 1) / (ROWS * CLUSTER), along = (of_right + WIDE - 1) / WIDE;
 const uint32_t each = across * along, all = each * uint32_t(batches) * parts;
 const int steps = (depth + DEPTH - 1) / DEPTH, chunk = (steps + parts - 1) / parts;
 uint32_t tile = 0;
@@ -32,7 +32,7 @@ const auto place = [&](uint32_t item) {
   tile = item / parts, z = tile / each;
   const uint32_t t = tile % each, band = t / (BAND * along), in = t % (BAND * along);
   const uint32_t tall = across - band * BAND < BAND ? across - band * BAND : BAND;
-  row0 = ((band * BAND + in % tall) * CLUSTER + rank) * ROWS, column0 = in / tall * COLUMNS;
+  row0 = ((band * BAND + in % tall) * CLUSTER + rank) * ROWS, column0 = in / tall * WIDE;
   begin = item % parts * chunk, end = begin + chunk < steps ? begin + chunk : steps;
 };
 const uint32_t first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;"""
@@ -172,33 +172,41 @@ if (parts > 1) {  // who comes last of a tile adds the parts up, always in the s
 # Exchanges by shuffles in place of that were much slower (docs/measured/sixteen_bit_products.md).
 STRIPS = """\
 #pragma unroll 1
-for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
+for (int strip = 0; strip < BLOCKS * WIDE / PART; ++strip) {
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < BLOCKS * COLUMNS / STRIP; ++i)
+  for (int i = 0; i < BLOCKS * WIDE / PART; ++i)
     if (i == strip)
 #pragma unroll
       for (int u = 0; u < STRIP / 2; u += 2) {
-        const float* const from = &sums[i / (COLUMNS / STRIP)][i % (COLUMNS / STRIP) * (STRIP / 2) + u];
+        const int from = u / (PART / 2) * (WIDE / 2) + i % (WIDE / PART) * (PART / 2) + u % (PART / 2);
         float* const to = staged + (u / 2 % 2 * 8 + lane / 4) * SKEW + u / 4 * 8 + lane % 4 * 2;
-        *reinterpret_cast<float2*>(to) = make_float2(from[0], from[1]);
+        *reinterpret_cast<float2*>(to) = make_float2(sums[i / (WIDE / PART)][from], sums[i / (WIDE / PART)][from + 1]);
       }
   __syncwarp();
-  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (COLUMNS / STRIP);
+  const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (WIDE / PART);
   const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16;
-  const int from = column0 + strip % (COLUMNS / STRIP) * STRIP;
+  const int from = column0 + strip % (WIDE / PART) * PART;
 #pragma unroll 1
-  for (int e = lane; e < 2 * STRIP; e += 32) {
-    const KIND row = top + e / (STRIP / 8), column = from + e % (STRIP / 8) * 8;
+  for (int e = lane; e < 2 * PART; e += 32) {
+    const KIND row = top + e / (PART / 8), column = from + e % (PART / 8) * 8;
     if (row < rows && column < columns) {
+      const float* const at = staged + e / (PART / 8) * SKEW + e % (PART / 8) * 8;
       float sum[8];
-      const float* const at = staged + e / (STRIP / 8) * SKEW + e % (STRIP / 8) * 8;
       *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
       *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+OTHER
 TAIL
     }
   }
 }"""
+
+# The sums of the second product lie beside those of the first.
+OTHER = """\
+      float other[8];
+      *reinterpret_cast<float4*>(&other[0]) = *reinterpret_cast<const float4*>(at + PART);
+      *reinterpret_cast<float4*>(&other[4]) = *reinterpret_cast<const float4*>(at + PART + 4);
+"""
 
 # The same where rows and columns are exchanged: a warp has sixteen columns of the result.
 STRIPS_TURNED = """\

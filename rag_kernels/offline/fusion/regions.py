@@ -84,6 +84,7 @@ class Split:
     tiles: int = 0  # of a product, at which the device is full; 0 leaves products whole
     edge: int = 64  # rows and columns of such a tile
     depth: int = 2048  # shortest depth that is split
+    pairs: bool = False  # two products of one factor may be one nest
 
 
 @dataclass(slots=True)
@@ -129,9 +130,18 @@ class Planner:
             outer, reduced = key_of(reduction)
             if root <= outer | reduced:
                 main = (outer, reduced)
-        value = rewrite(value, lambda v: self.cut(v, main))
+        alone = self.products_apart(found, main, value)
+        value = rewrite(value, lambda v: self.load_of(v) if v in alone else self.cut(v, main))
         outer, reduced = main or (frozenset(root), frozenset())
         self.add(Region({buffer: value}, ordered(outer), ordered(reduced), {buffer: slot} if slot else {}))
+
+    def products_apart(self, found: list[ir.Value], main: Key | None, value: ir.Value) -> list[ir.Value]:
+        """Return the reductions that are stored first: a product in tiles has a nest of its own, or with another."""
+        same = [v for v in found if key_of(v) == main]
+        tiled = [v for v in same if tile_of(v)]
+        if not tiled or len(same) == 1 or (self.split.pairs and len(same) == 2 and shared_factor(same, value)):
+            return []
+        return [v for v in same if v is not tiled[-1]]
 
     def add(self, region: Region) -> None:
         """Append the region, or let an earlier one of the same loops store its value too: inputs are read once."""
@@ -386,6 +396,53 @@ def is_half(value: ir.Value) -> bool:
     """Return whether a sum's factors are tensors of sixteen bits."""
     found = [strip(factor) for factor in factors_of(value) or ()]
     return bool(found) and all(isinstance(v, ir.Load) and v.storage in HALF for v in found)
+
+
+FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_TERMS = 8, 33, 16  # of products that tensor cores take
+
+
+def shared_factor(sums: list[ir.Value], value: ir.Value) -> tuple[int, int] | None:
+    """Return of which place two products have a factor in common: tensors that are large enough for tensor cores.
+
+    The other factors lie along the innermost loop of `value`, and all are of one dtype.
+    """
+    one, other = ([strip(factor) for factor in factors_of(v) or ()] for v in sums)
+    every = [*one, *other]
+    if (
+        len(every) != 4
+        or any(not isinstance(v, ir.Load) for v in every)
+        or any(isinstance(v, ir.Reduce) and v.guards for v in sums)
+    ):
+        return None
+    dtypes = {v.storage for v in every if isinstance(v, ir.Load)}
+    inner = ir.leaves(a for group in value.dims for a in group)[-1:]
+    outer, reduced = key_of(sums[0])
+    for a, b in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        rows = ir.tree_atoms(one[a]) & outer
+        columns, others = (ir.tree_atoms(v) & outer for v in (one[1 - a], other[1 - b]))
+        large = ir.size_of(rows - columns) >= FEWEST_ROWS and ir.size_of(columns - rows) >= FEWEST_COLUMNS
+        fits = columns == others and set(inner) <= columns - rows and ir.size_of(reduced) >= FEWEST_TERMS
+        if (
+            place_of(one[a]) == place_of(other[b])
+            and large
+            and fits
+            and len(dtypes) == 1
+            and dtypes <= {*HALF, "float32"}
+        ):
+            return a, b
+    return None
+
+
+def place_of(load: ir.Value) -> object:
+    """Return what tells the element that a load reads from others."""
+    assert isinstance(load, ir.Load)
+    forms = [
+        ([(leaf, n) for atom, n in f.terms for leaf in atom.leaves()], f.offset, f.sizes)
+        if isinstance(f, ir.Form)
+        else f
+        for f in load.index
+    ]
+    return load.buffer, load.storage, forms
 
 
 def products(region: Region) -> set[ir.Value]:
