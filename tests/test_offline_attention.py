@@ -11,7 +11,7 @@ import pytest
 import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
-from support.generated_kernels import Case, functional, worst_ratio
+from support.generated_kernels import Case, functional, halved, worst_ratio
 
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import Plan, write
@@ -185,6 +185,14 @@ def test_the_text_for_hopper_is_written_where_it_serves() -> None:
         fp = functional("hopper", Case(body, f"torch.randn({sizes}).half()", "torch.randn(1)"))
         plan = write(fp, CudaParameters(attention=2))
         assert plan is not None and ("_hopper<<<" in plan.candidate.source) == serves
+
+
+def test_a_linear_layer_reads_heads_side_by_side() -> None:
+    """So that the copy engine brings it attention's result; eager would copy it for that."""
+    case = CASES["in a block"]
+    fp = functional("block", halved(case, "bfloat16"))
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None and plan.candidate.source.count("built = tma_built(") == 2
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")

@@ -25,7 +25,7 @@ from rag_kernels.offline.ir.expressions import Expr, add, binary, mul, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands as operands_of
 from rag_kernels.offline.ir.patterns import strip
-from rag_kernels.offline.lowering.lower import Attended, Entry, Lowered, Lowering, Rule, Stored
+from rag_kernels.offline.lowering.lower import Attended, Entry, Library, Lowered, Lowering, Rule, Stored
 from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
@@ -54,7 +54,7 @@ def lowered_with_attention(fp: FunctionalProblem, rules: dict[str, Rule]) -> Low
         lowered = Lowering(fp).run(recogniser.rules())
         left = recogniser.left(lowered)
         if not left:
-            return in_place(lowered)
+            return as_read(in_place(lowered))
         sites = [site for site in sites if site not in left]
     return Lowering(fp).run(rules)
 
@@ -509,6 +509,64 @@ def in_place(lowered: Lowered) -> Lowered:
     for name in placed:
         del lowered.buffers[name]
     return replace(lowered, steps=steps)
+
+
+def as_read(lowered: Lowered) -> Lowered:
+    """Return the steps in which attention writes its result in the order in which all that read it have its loops.
+
+    So heads that a linear layer reads side by side lie side by side.
+    """
+    for attended in [step for step in lowered.steps if isinstance(step, Attended)]:
+        name = attended.buffer
+        others = [v for s in lowered.steps if isinstance(s, Attended) for v in (s.q, s.k, s.v, s.score)]
+        trees = [step.value for step in lowered.steps if isinstance(step, Stored)]
+        reads = [(v, tree) for tree in trees for v in ir.walk(tree) if isinstance(v, ir.Load) and v.buffer == name]
+        elsewhere = any(isinstance(v, ir.Load) and v.buffer == name for tree in others for v in ir.walk(tree))
+        named = {ref for s in lowered.steps if isinstance(s, Library) for ref in library_reads(s)}
+        orders = {order_of(load, tree) for load, tree in reads}
+        order = orders.pop() if len(orders) == 1 else ()
+        if not order or elsewhere or name in {*named, *lowered.results} or order == tuple(range(len(order))):
+            continue
+        lowered.buffers[name] = replace(
+            lowered.buffers[name], shape=tuple(lowered.buffers[name].shape[d] for d in order)
+        )
+
+        def change(v: ir.Value, name: str = name, order: tuple[int, ...] = order) -> ir.Value | None:
+            if not isinstance(v, ir.Load) or v.buffer != name:
+                return None
+            return replace(v, stored=tuple(v.stored[d] for d in order), index=tuple(v.index[d] for d in order))
+
+        steps = [
+            replace(s, value=rewrite(s.value, change))
+            if isinstance(s, Stored)
+            else replace(s, dims=tuple(s.dims[d] for d in order))
+            if s is attended
+            else s
+            for s in lowered.steps
+        ]
+        lowered = replace(lowered, steps=tuple(steps))
+    return lowered
+
+
+def library_reads(step: Library) -> list[str]:
+    """Return the buffers that a library operator reads."""
+    return [*refs(step.node.args), *refs(tuple(value for _, value in step.node.kwargs))]
+
+
+def order_of(load: ir.Load, tree: ir.Value) -> tuple[int, ...]:
+    """Return a load's stored dimensions in the order of the outermost value that has all of their loops, or ().
+
+    The last dimension stays the last.
+    """
+    plain = [form.terms[0] for form in load.index if isinstance(form, ir.Form) and len(form.terms) == 1]
+    if len(plain) < len(load.index) or any(factor != 1 for _, factor in plain):
+        return ()
+    place = {leaf: d for d, (atom, _) in enumerate(plain) for leaf in atom.leaves()}
+    wide = [
+        found for v in ir.walk(tree) if place.keys() <= set(found := ir.leaves(a for group in v.dims for a in group))
+    ]
+    order = tuple(dict.fromkeys(place[leaf] for leaf in wide[-1] if leaf in place)) if wide else ()
+    return order if order and order[-1] == len(plain) - 1 else ()
 
 
 def written_as(attended: Attended, load: ir.Load, dims: tuple[ir.Group, ...]) -> tuple[ir.Group, ...] | None:
