@@ -29,13 +29,21 @@ PARAMETERS = (
     CudaParameters(products=2),
     CudaParameters(products=2, tensor=0),
     CudaParameters(products=2, sharing=0),
+    CudaParameters(products=2, tensor=2),
     CudaParameters(attention=2),
 )
 ATTENTION = {  # in one of which no number is but scale and mask, and in the other an expression of indices
     "attention": Case("return F.scaled_dot_product_attention(x, x, x, is_causal=True) + y", *SIXTEEN),
     "biased attention": Case("return torch.softmax(x @ x.mT + torch.arange(128) * y[:, :, :1, :1], -1) @ x", *SIXTEEN),
 }
-CASES = numbers.CASES | products.CASES | MANY | HALVES | ATTENTION
+PAIR = Case(
+    "return self.g(x).sigmoid() * self.h(x)",
+    "torch.randn(64, 64)",
+    "torch.randn(1)",
+    init="self.g = nn.Linear(64, 64); self.h = nn.Linear(64, 64)",
+)
+PAIRS = {"pair": PAIR, "pair_16": halved(PAIR, "bfloat16")}
+CASES = PAIRS | numbers.CASES | products.CASES | MANY | HALVES | ATTENTION
 TYPE = (
     r"(?:bool|int|unsigned|CUtensorMap|uint64_t|int64_t|uint32_t|float|double|float4|dim3|auto|MaxSum|Place|Team|Cluster|Quotient|"
     r"Pack<\w+, \d>)"

@@ -28,7 +28,7 @@ from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
 from rag_kernels.ingest.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.gemm_wgmma import SHAPES, time_of
+from rag_kernels.offline.cuda.gemm_wgmma import best_shape
 
 # name -> (init, arguments with their shapes, body); m rows, n columns, depth k
 FORMS: dict[str, tuple[str, dict[str, str], str]] = {
@@ -86,7 +86,8 @@ def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[Functio
     m, n, k = sizes
     tf32 = dtype == "tf32"
     turned = tf32 and form == "x @ y"
-    best = min(SHAPES, key=lambda shape: time_of(shape, *((n, m) if turned else (m, n)), 1, 2 * k if tf32 else k))
+    lanes = (n, m) if turned else (m, n)
+    best = best_shape(*lanes, 1, 2 * k if tf32 else k, registers=tf32 and form in ("x @ y", "x.T @ y"))
     turns = 2 if best.alternate else 1
     shape = best.rows * 1000 + best.columns
     plan = write(fp, CudaParameters(products=2, tensor=1 + tf32, shape=shape, clusters=best.cluster, turns=turns))
