@@ -7,7 +7,7 @@ closed here. Knows nothing of terminals and environment variables.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -21,11 +21,11 @@ from rag_kernels.budget import Ledger
 from rag_kernels.cluster.ray_judge import open_cluster
 from rag_kernels.eval.judge import Judge, open_judge
 from rag_kernels.eval.limits import Limits
-from rag_kernels.eval.machine.device import gpu_name, open_device, read_device
+from rag_kernels.eval.machine.device import gpu_name, known_devices, open_device, read_device
 from rag_kernels.eval.machine.hardware import hardware, told_hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import Backend, Device, FunctionalProblem, MachineError, Problem
+from rag_kernels.eval.records import Backend, BaselineTimes, Device, FunctionalProblem, MachineError, Problem
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.fitting import functionalize_as, functionalize_to_fit, room_bytes, room_on
 from rag_kernels.ingest.pipeline import index_attempt
@@ -153,15 +153,19 @@ def open_bench(options: Options, backend: Backend | None = None, *, counters: bo
 
 
 @contextmanager
-def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampler]:
-    """Open what writing candidates takes, without a judge. `target` describes a device that is not here."""
+def open_sampler(
+    options: Options, target: Path | None = None, baselines: Mapping[str, BaselineTimes] | None = None
+) -> Iterator[Sampler]:
+    """Open what writing candidates takes, without a judge. `target` describes a device that is not here; `baselines`
+    are times that were measured there, by the problem's id.
+    """
     archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
     stock(archive, embedder)
     with Workers() as workers:
         device = device_for(options, target, workers)
         room = room_on(device) if target else room_bytes(device.backend)  # of where it is judged
         here = Path(options.cache) if options.cache else default_cache()
-        facts = told_hardware(device, target.parent) if target else ()
+        facts = told_hardware(device, known_devices().get(str(target).lower(), target).parent) if target else ()
         if options.models and target is None:
             facts = hardware(device, workers, here)
         retriever = Retriever(archive, embedder, device_key=device.key)
@@ -173,6 +177,7 @@ def open_sampler(options: Options, target: Path | None = None) -> Iterator[Sampl
             retrieve=Exemplars(retriever, options, device, for_reading=bool(options.models)),
             techniques=TechniqueCards(archive, options, device),
             make_writer=lambda ledger: open_writer(options, archive, ledger, facts=facts, embed=embedder.embed),
+            baselines=baselines or {},
         )
 
 
@@ -182,14 +187,19 @@ def device_for(options: Options, target: Path | None, workers: Workers) -> Devic
     if target is None:
         if backend == "cuda" and gpu_name() is None:
             raise MachineError(
-                "There is no GPU here to describe to the writer: copy devices/ from the cache of the machine "
-                "that judges (~/.cache/rag-kernels there), and name its d_....json with --target."
+                "There is no GPU here to describe to the writer: name one with --target "
+                f"({', '.join(known_devices())}), or copy devices/ from the cache of the machine that judges "
+                "(~/.cache/rag-kernels there), and name its d_....json."
             )
         return open_device(backend, workers, Path(options.cache) if options.cache else default_cache())
+    target = known_devices().get(str(target).lower(), target)
     try:
         device = read_device(target)
     except (OSError, ValueError, TypeError):
-        raise MachineError(f"{target} describes no device: name devices/d_....json of a judge's cache.") from None
+        known = ", ".join(known_devices())
+        raise MachineError(
+            f"{target} describes no device: name {known} or devices/d_....json of a judge's cache."
+        ) from None
     if options.device not in ("auto", device.backend):
         raise MachineError(f"{target} describes a {device.backend} device, but --device says {options.device}.")
     return device

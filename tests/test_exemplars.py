@@ -136,7 +136,7 @@ def test_a_proof_is_seen_at_once_also_where_the_archive_is_looked_at_now_and_the
     judge = ScriptedJudge()
     find = Exemplars(shop.retriever, OPTIONS, judge.device, shop.prover(judge))
     assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [foreign]
-    later = shop.add(problem("exp"))
+    later = shop.add(problem("relu"))
     assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [foreign]
     shop.retriever.look_again()
     assert [s.kernel.id for s in find(problem("sigmoid"), [])] == [foreign, later]
@@ -168,7 +168,7 @@ def test_claims_are_handed_over_with_what_they_were_written_for(shop: Shop) -> N
 
 def test_what_fails_here_makes_room_for_the_next_and_is_not_tried_again(shop: Shop) -> None:
     foreign = shop.add(problem("tanh"), on=ELSEWHERE, speedup=9.0)
-    here = shop.add(problem("exp"))
+    here = shop.add(problem("relu"))
     judge = ScriptedJudge({foreign: wrong()})
     options = replace(OPTIONS, examples=1)
     find = Exemplars(shop.retriever, options, judge.device, shop.prover(judge))

@@ -79,7 +79,9 @@ def test_the_types_of_judging(home: Path) -> None:
         where = ("--archive", ":memory:", "--no-confirm", "--json")
         assert faults(run(home, "eval", "relu.py", file, *where, program=QUICK_PROGRAM), "attempt", "result") == []
     assert faults(run(home, "functionalize", "relu.py", "broken.py", "--json"), "functional") == []
-    assert faults(run(home, "check", "relu.py", "broken.py", "--json"), "admission") == []
+    checked = run(home, "check", "relu.py", "broken.py", "--baselines", "--json")
+    assert faults(checked, "admission") == []
+    assert [row.get("eager_us", 0) > 0 for row in checked.rows] == [True, False]
 
 
 def test_the_types_of_the_machine(home: Path) -> None:

@@ -111,14 +111,23 @@ def test_a_first_round_asks_for_ideas_and_writes_one_branch_each() -> None:
 
 
 def test_the_prompt_holds_the_problem_the_machine_and_the_hint() -> None:
-    llm = scripted("1. one idea", code(0))
+    llm = ScriptedLLM(texts={"implement": [code(0)]})
     LLMWriter(llm, ["m/x"]).propose(brief(width=1, hint="keep rows in registers"))
-    system, user = (json.loads(llm.prompts[1])[i]["content"] for i in (0, 1))
+    system, user = (json.loads(llm.prompts[0])[i]["content"] for i in (0, 1))
     assert "rk::Tensor" in system and "softmax" in system and "KERNELS" in system and "__global__" not in system
     assert "return torch.relu(x) * factor" in user and "keep rows in registers" in user
     assert "rk::Tensor<const float> x,\n            double factor,\n            rk::Tensor<float> out" in user
     assert "| 2 | factor | constant | `double` | 2.0 |" in user and "(64, 1024)" in user
     assert "20.0 GB/s" in user and "26.2 us" in user and "memory bandwidth" in user
+
+
+def test_a_run_of_one_draft_has_its_plan_and_its_code_in_one_reply() -> None:
+    known = (shown("a"), shown("b"), shown("c"))
+    llm = ScriptedLLM(texts={"implement": ["Idea: keep the row in registers\n" + code(0)]})
+    [draft] = LLMWriter(llm, ["m/x"]).propose(brief(width=1, exemplars=known))
+    [prompt] = [user_prompt(p) for p in llm.prompts]
+    assert "begins with `Idea:`" in prompt and all(f"source of {n}" in prompt for n in "abc")
+    assert draft.idea == "keep the row in registers"
 
 
 def test_branches_see_different_exemplars_within_the_budget_and_drafts_say_which() -> None:
@@ -227,7 +236,7 @@ def test_a_refused_key_ends_the_round_with_the_variable_to_set() -> None:
 
 def test_a_spent_budget_ends_the_round_with_what_there_is() -> None:
     ledger = Ledger(Budget(tokens=9000))
-    with FakeOpenAI([Say("1. a\n2. b\n3. c", 100, 30), Say(code(1), 4000, 4000), Say(code(2))]) as server:
+    with FakeOpenAI([Say(code(1), 4100, 4030), Say(code(2))]) as server:
         writer = LLMWriter(LLM(lambda call: None, ledger=ledger, api_base=server.url), ["openai/test"])
         drafts = writer.propose(brief(width=1))
         assert len(drafts) == 1 and ledger.exhausted() is None
@@ -272,4 +281,4 @@ def test_a_program_can_be_the_model(tmp_path: Path) -> None:
     calls: list[LLMCall] = []
     drafts = LLMWriter(LLM(calls.append), [f"cmd:sh {script}"]).propose(brief(width=1))
     assert [d.candidate for d in drafts] == [factories.candidate()] and drafts[0].cost_usd is None
-    assert len(calls) == 2 and all(c.cost_usd is None and c.prompt_tokens > 0 for c in calls)
+    assert len(calls) == 1 and all(c.cost_usd is None and c.prompt_tokens > 0 for c in calls)

@@ -181,7 +181,7 @@ def test_near_copies_do_not_stand_side_by_side_for_a_reader(shelf: Shelf) -> Non
     best = shelf.add(problem("tanh"), speedup=3.0, made=Candidate(text, "kernel", "cpu"))
     renamed = Candidate(text.replace("total", "whole"), "kernel", "cpu")
     copy = shelf.add(problem("tanh", 0.5), speedup=2.0, made=renamed)
-    other = shelf.add(problem("exp"), made=Candidate(cpp("layernorm"), "kernel", "cpu"))
+    other = shelf.add(problem("relu"), made=Candidate(cpp("layernorm"), "kernel", "cpu"))
     asked = problem("sigmoid")
     assert set(shelf.show(asked)) == {best, other}
     assert set(shelf.show(asked, for_reading=False)) == {best, copy, other}
@@ -196,6 +196,26 @@ def test_what_is_hardly_relevant_is_not_shown_to_a_reader() -> None:
     least = LEAST_RELEVANT / MOST / 3
     assert 0 < len(shown) < len(everything) == 24
     assert all(s.exemplar.score >= least for s in shown) and min(s.exemplar.score for s in everything) < least
+
+
+def test_what_has_little_in_common_or_is_known_to_lose_is_not_shown_to_a_reader(shelf: Shelf) -> None:
+    near, slow = shelf.add(problem("tanh"), speedup=2.0), shelf.add(problem("relu"), speedup=0.5)
+    far = shelf.add(linear_problem())
+    asked = problem("sigmoid")
+    assert shelf.show(asked) == [near]
+    assert set(shelf.show(asked, for_reading=False)) == {near, slow, far}
+    assert shelf.show(problem("relu", 7.0))[0] == slow  # the same graph, that may be the only one
+
+
+def test_products_of_the_same_numbers_teach_each_other_where_arithmetic_is_the_ceiling(shelf: Shelf) -> None:
+    """Whatever they are built around; by the words alone a product has nothing for attention."""
+    product = shelf.add(linear_problem())
+    asked = problem("sigmoid")
+    bound = replace(asked, features=replace(asked.features, flops=asked.features.bytes_moved * 1e4))
+    limits = RetrievalLimits()
+    for fp, ridge, expected in ((bound, 0.001, [product]), (bound, 1e9, []), (asked, 0.001, [])):
+        shown = shelf.retriever.exemplars(fp, mode="hybrid", count=3, limits=limits, ridge=ridge)
+        assert [s.kernel.id for s in shown] == expected, (fp.features.flops, ridge)
 
 
 def test_the_token_budget_counts_what_a_source_calls(shelf: Shelf) -> None:
@@ -214,7 +234,7 @@ def test_exemplars_fit_the_token_budget(shelf: Shelf) -> None:
 
 def test_many_copies_of_one_problem_do_not_crowd_out_others(shelf: Shelf) -> None:
     copies = [shelf.add(problem("tanh"), speedup=3.0) for _ in range(12)]
-    other = shelf.add(problem("exp"))
+    other = shelf.add(problem("relu"))
     found = shelf.show(problem("sigmoid"), count=3)
     assert other in found and set(found) & set(copies)
 

@@ -31,6 +31,7 @@ from rag_kernels.long_runs.sampling import (
     judge_side_by_side,
     judge_what_fits,
     mend,
+    read_baselines,
     read_lines,
     read_verdicts,
     write_line,
@@ -201,6 +202,26 @@ def test_the_sizes_that_the_writer_was_told_are_judged(tmp_path: Path, caplog: p
         cramped = replace(session, functionalize_as=partial(functionalize_as, workers=None, max_bytes=1 << 10))
         assert list(judge_what_fits(replace(sampled, run=replace(sampled.run, id="r_2")), cramped)) == []
         assert "judge it where there is more memory" in caplog.text and there.run_status("r_2") == "interrupted"
+
+
+def test_a_bare_name_is_a_target_and_measured_baselines_stand_in_the_first_prompt(tmp_path: Path) -> None:
+    """Neither needs the GPU here: what is known of it came with the package, and times from the machine that judges."""
+    wide = problem_from_source("wide", WIDE)
+    rows = [{"problem_id": wide.id, "eager_us": 200.0, "compile_us": 100.0}, {"problem_id": "p", "eager_us": None}]
+    (tmp_path / "times.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    times = read_baselines(tmp_path / "times.jsonl")
+    assert list(times) == [wide.id]
+    program = tmp_path / "assistant.sh"
+    program.write_text("cat > /dev/null; printf 'Idea: one pass\n```cuda\n// k\n```\n'\n")
+    options = Options(models=(f"cmd:sh {program}",), archive=str(tmp_path / "a"), device="cuda", examples=0)
+    with open_sampler(options, Path("H200"), times) as made:
+        sampled = made.sample(wide, 1, Ledger(Budget(rounds=1)))
+    [call] = sampled.calls
+    for told in ("NVIDIA H200 (sm_90a)", "132 SMs", "eager 200 us, torch.compile 100 us", "4226.4 GB/s"):
+        assert told in call.prompt, told
+    assert sampled.drafts[0].idea == "one pass" and sampled.drafts[0].candidate.backend == "cuda"
+    with pytest.raises(MachineError, match="h200"), open_sampler(options, Path("h900")):
+        pass
 
 
 def test_a_run_goes_on_at_the_sizes_that_it_began_with(tmp_path: Path) -> None:

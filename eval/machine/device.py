@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MEASURE_LIMIT_S = 120.0
 CEILINGS_VERSION = "3"  # of what is measured
+KNOWN = Path(__file__).with_name("known_devices")  # measured by this judge, for writers that are elsewhere
 MEASURED_TIMES = 3  # on as many openings: any of them may meet a busy machine
 TIMES = "times_measured"  # in a device's file
 
@@ -132,6 +133,11 @@ def read_device(file: Path) -> Device:
     """Read a device from its file, also one of before there were ceilings by dtype."""
     known = {field.name for field in fields(Device)}
     return Device(**{name: value for name, value in dict(json.loads(file.read_text())).items() if name in known})
+
+
+def known_devices() -> dict[str, Path]:
+    """Return the files of devices that came with the package, by the names that they go by."""
+    return {file.name.removesuffix(".device.json"): file for file in sorted(KNOWN.glob("*.device.json"))}
 
 
 def _times_measured(file: Path) -> int:

@@ -17,6 +17,9 @@ def check(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="KernelBench files, or folders of them.")],
     device: DeviceChoice = None,
     backward: Backward = False,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Time eager PyTorch and torch.compile, too: what a kernel has to beat.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Examine problems before any token is spent on them.
@@ -28,7 +31,7 @@ def check(
 
     Example: rag-kernels check examples/softmax_scale.py
 
-    Example: rag-kernels check examples/ --device cpu --json
+    Example: rag-kernels check examples/ --device cpu --baselines --json
     """
     from rag_kernels.eval.problem import find_problems
     from rag_kernels.eval.records import ProblemError
@@ -38,7 +41,7 @@ def check(
     if not files:
         raise ProblemError(f"There are no .py files in {', '.join(map(str, paths))}.")
     code = 0
-    for row in admission_rows(files, read_options(device=device), backward=backward):
+    for row in admission_rows(files, read_options(device=device), backward=backward, baselines=baselines):
         code = max(code, BROKEN if not row["ok"] else DEGENERATE if row["degenerate"] else 0)
         if as_json:
             emit("admission", row)
@@ -49,8 +52,13 @@ def check(
     raise typer.Exit(code)
 
 
-def admission_rows(files: list[Path], options: Any, *, backward: bool = False) -> Iterator[dict[str, Any]]:
+def admission_rows(
+    files: list[Path], options: Any, *, backward: bool = False, baselines: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yield a row for each problem, as soon as it is examined; one that cannot be used has `ok` False and a reason."""
+    from contextlib import ExitStack
+
+    from rag_kernels.eval.judge import open_judge
     from rag_kernels.eval.machine.device import open_device
     from rag_kernels.eval.places import default_cache
     from rag_kernels.eval.problem import load_problem
@@ -66,19 +74,25 @@ def admission_rows(files: list[Path], options: Any, *, backward: bool = False) -
     backend = target_backend(options)
     cache = Path(options.cache) if options.cache else default_cache()
     room = room_bytes(backend)
-    with Workers(preload=PRELOAD if backend == "cpu" else ()) as workers:
+    with ExitStack() as opened:
+        workers = opened.enter_context(Workers(preload=PRELOAD if backend == "cpu" else ()))
         place = open_device(backend, workers, cache)
+        judge = opened.enter_context(open_judge(backend, cache_dir=cache)) if baselines else None
         for path in files:
             try:
                 problem = load_backward(path) if backward else load_problem(path)
                 fp = functionalize_to_fit(problem, workers=workers, max_bytes=room)
                 admission = open_admission(admission_file(fp, place, cache=cache), fp, place, workers)
+                times = judge.baseline_times(fp) if judge else None
                 yield {
                     "problem": path.stem,
                     "path": str(path),
                     "ok": True,
                     "reason": "",
                     **admission_row(fp, place, admission),
+                    "problem_id": problem.id,
+                    "eager_us": times.eager_us if times else None,
+                    "compile_us": times.compile_us if times else None,
                 }
             except ProblemError as error:
                 yield {"problem": path.stem, "path": str(path), "ok": False, "reason": str(error)}

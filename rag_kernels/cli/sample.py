@@ -39,7 +39,17 @@ def sample(
     samples: Annotated[int, typer.Option("--samples", min=1, metavar="N", help="Candidates a problem.")] = 8,
     target: Annotated[
         Path | None,
-        typer.Option("--target", metavar="FILE", help="The device that they are for: devices/d_*.json of its cache."),
+        typer.Option(
+            "--target",
+            metavar="NAME|FILE",
+            help="The device that they are for: h200, h100, or devices/d_*.json of its cache.",
+        ),
+    ] = None,
+    baselines: Annotated[
+        Path | None,
+        typer.Option(
+            "--baselines", metavar="FILE", help="What is to be beaten: rows of `check --baselines --json` there."
+        ),
     ] = None,
     *,
     options: Options,
@@ -51,14 +61,14 @@ def sample(
     archive there. The same command goes on with a file that is not complete. With --after the next candidates follow
     from what the judge said of the earlier ones: they repair, improve and recombine them.
 
-    Example: rag-kernels sample problems/ --model openai/gpt-5 --device cuda --target devices/d_7c1e.json --out c.jsonl
+    Example: rag-kernels sample problems/ --model openai/gpt-5 --target h200 --out c.jsonl
 
     Example: rag-kernels sample --after verdicts.jsonl --model openai/gpt-5 --out c2.jsonl
     """
     if bool(paths) == bool(after):
         raise typer.BadParameter("Name problem files, or with --after a file of verdicts, which brings its own.")
-    rows = sampled_after(after, out, samples, options, target) if after else None
-    rows = rows or sampled_rows(problem_files(paths or []), out, samples, options, target)
+    rows = sampled_after(after, out, samples, options, target, baselines) if after else None
+    rows = rows or sampled_rows(problem_files(paths or []), out, samples, options, target, baselines)
     end_politely()
     written = failed = 0
     try:
@@ -79,7 +89,12 @@ def sample(
 
 
 def sampled_rows(
-    files: list[Path], out: Path, samples: int, options: Options, target: Path | None
+    files: list[Path],
+    out: Path,
+    samples: int,
+    options: Options,
+    target: Path | None,
+    baselines: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Sample problem after problem, and tell of each."""
     from rag_kernels.eval.problem import load_problem
@@ -91,11 +106,11 @@ def sampled_rows(
         problem = load_problem(file)
         return problem.id, lambda sampler, ledger: sampler.sample(problem, samples, ledger, batch=batch)
 
-    yield from _rows([(file.stem, partial(begin, file)) for file in files], out, options, target)
+    yield from _rows([(file.stem, partial(begin, file)) for file in files], out, options, target, baselines)
 
 
 def sampled_after(
-    after: Path, out: Path, samples: int, options: Options, target: Path | None
+    after: Path, out: Path, samples: int, options: Options, target: Path | None, baselines: Path | None = None
 ) -> Iterator[dict[str, Any]]:
     """Go on with run after run by their verdicts, and tell of each."""
     from rag_kernels.long_runs.sampling import Verdicts, read_verdicts
@@ -104,22 +119,27 @@ def sampled_after(
         return one.sampled.problem_id, lambda sampler, ledger: sampler.go_on(one, samples, ledger)
 
     runs = read_verdicts(after)
-    yield from _rows([(one.sampled.problem.name, partial(begin, one)) for one in runs], out, options, target)
+    yield from _rows([(one.sampled.problem.name, partial(begin, one)) for one in runs], out, options, target, baselines)
 
 
 def _rows(
-    waiting: Sequence[tuple[str, Callable[[], tuple[str, Ask]]]], out: Path, options: Options, target: Path | None
+    waiting: Sequence[tuple[str, Callable[[], tuple[str, Ask]]]],
+    out: Path,
+    options: Options,
+    target: Path | None,
+    baselines: Path | None,
 ) -> Iterator[dict[str, Any]]:
     """Write a line of the file for each that it lacks; each is a name, and what gives the problem's id and its work."""
     from rag_kernels.budget import BudgetExhaustedError, Ledger
     from rag_kernels.eval.records import ProblemError
-    from rag_kernels.long_runs.sampling import mend, write_line
+    from rag_kernels.long_runs.sampling import mend, read_baselines, write_line
     from rag_kernels.records import Budget, WriterError
     from rag_kernels.wiring import open_sampler
 
     known = {done.problem_id: len(done.drafts) for done in mend(out)}
     ledger = Ledger(Budget(1, options.budget_seconds, options.budget_tokens, options.budget_usd))
-    with open_sampler(options, target) as sampler:
+    times = read_baselines(baselines) if baselines else {}
+    with open_sampler(options, target, times) as sampler:
         for name, begin in waiting:
             row: dict[str, Any] = {"problem": name, "state": "sampled", "candidates": 0, "reason": "", "notice": ""}
             try:

@@ -28,7 +28,10 @@ VERBS: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class NewIdea:
-    """Hold an idea with its share of the call that brought it; implementation `number` of `of`."""
+    """Hold an idea with its share of the call that brought it; implementation `number` of `of`.
+
+    Without a text the idea is the implementation's own, stated in its reply.
+    """
 
     text: str
     call_ids: tuple[str, ...]
@@ -104,7 +107,7 @@ def no_code(replies: Sequence[NoCode]) -> str:
 
 def _idea(task: NewIdea | Rework, text: str) -> str:
     if isinstance(task, NewIdea):
-        return task.text
+        return task.text or llm_reply.stated_idea(text)
     return llm_reply.stated_idea(text) or task.parents[0].idea
 
 

@@ -25,6 +25,7 @@ from rag_kernels.eval.records import (
 from rag_kernels.eval.source_form import form_of
 from rag_kernels.feedback import explain
 from rag_kernels.feedback.bottleneck import bound
+from rag_kernels.ingest.fitting import SCALED
 from rag_kernels.records import Brief, Shown
 from rag_kernels.text.called import called_only
 from rag_kernels.text.tokens import estimate_tokens
@@ -117,7 +118,7 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
         "device": device,
         "target": target_of(device.arch),
         "rates": rates(device),
-        "notice": problem.notice,
+        "notice": problem.notice if problem.notice.startswith(SCALED) else "",
         "megabytes": f"{features.bytes_moved / 1e6:.3g}",
         "mflops": f"{(features.flops + features.pointwise_flops) / 1e6:.3g}",
         "bytes_us": f"{of_bytes:.3g}",
@@ -138,7 +139,8 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
 def rates(device: Device) -> str:
     """Return the device's measured rates of products by dtype, those that are known."""
     known = {name.removesuffix("_gflops"): getattr(device, name) for name in RATES if name.endswith("_gflops")}
-    return ", ".join(f"{rate:.3g} in {name}" for name, rate in known.items() if rate)
+    told = {"fp32": "fp32 (three TF32 products of split numbers count as one of fp32)"} if device.tf32_gflops else {}
+    return ", ".join(f"{rate:.3g} in {told.get(name, name)}" for name, rate in known.items() if rate)
 
 
 def baselines(brief: Brief) -> str:

@@ -106,7 +106,7 @@ class LLMWriter:
         errors: list[WriterError] = []
         ideas: list[NewIdea] = []
         try:
-            ideas = self._new_ideas(brief, len(tasks) - len(reworks)) if len(tasks) > len(reworks) else []
+            ideas = self._ideas_for(brief, len(tasks) - len(reworks), alone=len(tasks) == 1)
         except WriterError as error:
             errors.append(error)
         there += self._start(brief, ideas, brief.asked + len(reworks), outcomes)
@@ -183,11 +183,13 @@ class LLMWriter:
         return replace(brief, learnt=brief.learnt.plus(self._memory.gained(brief).learnt))
 
     def _exemplars(self, brief: Brief, number: int) -> tuple[Shown, ...]:
-        """Return half of the exemplars (at least one), another half for each neighbouring branch."""
+        """Return half of the exemplars (at least one), another half for each neighbouring branch; a draft that is
+        asked for alone sees all.
+        """
         shown = brief.exemplars
         if not shown:
             return ()
-        count = (len(shown) + 1) // 2
+        count = len(shown) if brief.width == 1 else (len(shown) + 1) // 2
         turned = [shown[(number + i) % len(shown)] for i in range(count)]
         return prompt_values.within(turned, self._style.exemplar_tokens)
 
@@ -207,6 +209,12 @@ class LLMWriter:
         )
         self._memory.hear(brief, reply.call_ids, llm_reply.lessons(reply.text) if purpose == "ideas" else "")
         return reply
+
+    def _ideas_for(self, brief: Brief, branches: int, *, alone: bool) -> list[NewIdea]:
+        """Return an idea for each of so many branches. A run of one draft has its plan and its code in one reply."""
+        if branches and alone and not brief.asked:
+            return [NewIdea("", (), 0.0)]
+        return self._new_ideas(brief, branches) if branches else []
 
     def _new_ideas(self, brief: Brief, branches: int) -> list[NewIdea]:
         """Return a new idea for each of so many branches; a model that has fewer has each implemented several times.

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from rag_kernels.archive.records import Attempt, BriefRecord, Claim, Imported, L
 from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import Judge
-from rag_kernels.eval.records import Device, FunctionalProblem, Problem, ProblemError
+from rag_kernels.eval.records import BaselineTimes, Device, FunctionalProblem, Problem, ProblemError
 from rag_kernels.ingest.fitting import SCALED
 from rag_kernels.long_runs.side_by_side import Ended, run_side_by_side
 from rag_kernels.options import Options
@@ -91,6 +91,7 @@ class Sampler:
     retrieve: generate.Retrieve
     make_writer: Callable[[Ledger], Writer]
     techniques: generate.Techniques = generate.no_techniques
+    baselines: Mapping[str, BaselineTimes] = field(default_factory=dict)  # measured where it is judged, by problem id
 
     def sample(self, problem: Problem, count: int, ledger: Ledger, *, batch: str = "") -> Sampled:
         """Write up to `count` candidates; raises WriterError when none came. A killed run keeps what it has."""
@@ -138,6 +139,7 @@ class Sampler:
         number = 1 + max((told.brief.round for told in journal.told), default=0)
         shown = tuple(self.retrieve(functional, attempts))
         learnt = past.gained.learnt
+        told_before = journal.told[0].brief.baselines if journal.told else None
         return Brief(
             run.id,
             functional,
@@ -149,6 +151,7 @@ class Sampler:
             count,
             asked=journal.asked,
             learnt=learnt,
+            baselines=self.baselines.get(str(run_setting(run, "problem_id"))) or told_before,
             cards=tuple(self.techniques(functional, attempts)),
             precision=self.options.precision,
         )
@@ -229,6 +232,21 @@ def write_verdicts(path: Path, sampled: Sampled, attempts: Sequence[Attempt]) ->
 def read_verdicts(path: Path) -> list[Verdicts]:
     """Return what `write_verdicts` wrote; raises ProblemError as `read_lines` does."""
     return _decoded(path, "verdicts", "eval --batch --verdicts")
+
+
+def read_baselines(path: Path) -> dict[str, BaselineTimes]:
+    """Return times by the problem's id, from the rows of `check --baselines --json`.
+
+    Raises ProblemError when the file cannot be read, or holds no such rows.
+    """
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        timed = [row for row in rows if row.get("eager_us")]  # not what could not be used
+        return {row["problem_id"]: BaselineTimes(row["eager_us"], row["compile_us"]) for row in timed}
+    except OSError as error:
+        raise ProblemError(f"The times {path} cannot be read ({error.strerror}); check the path.") from None
+    except (ValueError, KeyError, TypeError):
+        raise ProblemError(f"{path} is not what `rag-kernels check --baselines --json` writes.") from None
 
 
 def mend(path: Path) -> list[Sampled]:

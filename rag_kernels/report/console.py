@@ -272,7 +272,14 @@ def admission_line(row: Row) -> str:
     calibration = row["calibration"]
     gap = f", gap {calibration['gap']:.3g}" if calibration else ""
     remark = f" ({'; '.join(row['notes'])})" if row["notes"] else ""
-    return f"{row['problem']}: admitted{gap}, {row['seconds']:.1f} s{remark}"
+    times = f", {_baselines(row)}" if row["eager_us"] else ""
+    return f"{row['problem']}: admitted{gap}{times}, {row['seconds']:.1f} s{remark}"
+
+
+def _baselines(row: Row) -> str:
+    """Return what a kernel for a problem has to beat."""
+    compiled = f", torch.compile {row['compile_us']:.0f} us" if row["compile_us"] else ""
+    return f"eager {row['eager_us']:.0f} us{compiled}"
 
 
 def print_admission(row: Row) -> None:
@@ -293,6 +300,8 @@ def print_admission(row: Row) -> None:
         f"  {row['bytes_moved'] / 1e6:.3g} MB to move, {row['flops'] / 1e9:.3g} GFLOP in products: "
         f"{row['floor_us'] / 1e3:.3g} ms a call at best"
     )
+    if row["eager_us"]:
+        console.print(f"  To be beaten: {_baselines(row)}")
     if row["sensitivities"]:
         console.print(_sensitivities(row["sensitivities"]))
     if row["null_kernels"]:

@@ -243,6 +243,9 @@ class AdmissionRow(TypedDict):
     null_kernels: NotRequired[list[dict[str, Any]]]
     calibration: NotRequired[dict[str, Any] | None]
     seconds: NotRequired[float]
+    problem_id: NotRequired[str]
+    eager_us: NotRequired[float | None]  # null without --baselines
+    compile_us: NotRequired[float | None]
 
 
 class SampledRow(TypedDict):

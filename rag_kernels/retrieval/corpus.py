@@ -28,6 +28,7 @@ class Facts:
     rank: int  # the highest of its tensor inputs
     dtypes: tuple[str, ...]
     size: float  # log2 of the elements of its largest tensor
+    intensity: float = 0.0  # floating-point operations of its products per byte that must move
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def facts_of(problem: FunctionalProblem) -> Facts:
         rank=max(features.ranks, default=0),
         dtypes=features.dtypes,
         size=size_class([tensor.spec.shape for tensor in problem.tensors]),
+        intensity=features.flops / max(features.bytes_moved, 1.0),
     )
 
 

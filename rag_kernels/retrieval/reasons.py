@@ -79,7 +79,7 @@ def _short(corpus: Corpus, query: Query, row: int, signals: list[Signal], told: 
     for signal in signals:
         if signal.place:
             yield _signal(signal)
-    for name in ("speed-up", "helped", "kind", "rank", "size", "bottleneck", "floor"):
+    for name in ("speed-up", "helped", "kind", "rank", "size", "ceiling", "bottleneck", "floor"):
         if told.get(name):
             yield told[name]
 
@@ -113,6 +113,7 @@ def _told(corpus: Corpus, query: Query, row: int, weights: Mapping[str, float]) 
         told["rank"] = ("same rank and dtype" if same_dtype else "same rank") if same_rank else "another rank"
         told["dtype"] = "same dtype" if same_dtype else "another dtype"
         told["size"] = "similar size" if weights["size"] == 1 else ""
+        told["ceiling"] = "bound by the same ceiling" if weights.get("ceiling") == 1 else ""
     if query.bottleneck is not None:
         reached = float(known.floor_fraction[row])
         told["floor"] = "" if np.isnan(reached) else f"reached {reached:.0%} of its floor"

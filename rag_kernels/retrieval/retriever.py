@@ -17,6 +17,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from rag_kernels.archive.claims import claims_of
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import ArchivedKernel, Exemplar
 from rag_kernels.choices import RetrievalMode
@@ -28,7 +29,7 @@ from rag_kernels.retrieval.corpus import Corpus, describe_row, make_corpus
 from rag_kernels.retrieval.rank_fusion import diversify, fuse, jaccard
 from rag_kernels.retrieval.reasons import Reasons, tell
 from rag_kernels.retrieval.signals import Allowed, Query, Rows, candidates, make_query, names_of
-from rag_kernels.retrieval.weights import MOST, factors
+from rag_kernels.retrieval.weights import LEAST_SPEEDUP, MOST, factors, worth_reading
 from rag_kernels.text.called import called_only
 from rag_kernels.text.likeness import NEAR_COPY, likeness
 from rag_kernels.text.tokens import estimate_tokens
@@ -101,20 +102,23 @@ class Retriever:
         seed: int = 0,
         token_budget: int = 6000,
         for_reading: bool = True,
+        ridge: float | None = None,
     ) -> list[Shown]:
         """Return exemplars for a writer, best first; at most half (rounded up) of one graph as long as there are
         others. What their sources call fits the token budget. `for_reading` leaves out near-copies of better ones,
-        and what is hardly relevant.
+        what has too little in common with the problem, and what is known to lose. `ridge` is from how many operations
+        a byte on arithmetic bounds this problem on the device.
 
         `off` shows none; `random` draws from all that may be shown and is the control of every ablation.
         """
         if mode == "off" or count <= 0:
             return []
-        query, corpus = make_query(fp, self.embedder, bottleneck), self.corpus()
+        query, corpus = make_query(fp, self.embedder, bottleneck, ridge), self.corpus()
         if mode == "random":
             found = self._drawn(corpus, query, limits, Random(f"{seed} {fp.problem.id}"), count)
         else:
-            ranked = self._ranked(corpus, query, limits, mode, most=20 * KEPT, of_graph=max(count, KEPT))
+            most = {"most": 20 * KEPT, "of_graph": max(count, KEPT)}
+            ranked = self._ranked(corpus, query, limits, mode, **most, for_reading=for_reading)
             least = LEAST_RELEVANT / MOST / len(names_of(mode, query)) if for_reading else 0.0
             found = _spread(corpus, query, [row for row in ranked if row.score >= least], count)
         hits = self._affordable(corpus, found[: KEPT + 2 * count], count, token_budget, for_reading=for_reading)
@@ -192,6 +196,7 @@ class Retriever:
         *,
         most: int,
         of_graph: int | None = None,
+        for_reading: bool = False,
     ) -> list[_RankedRow]:
         """Return the best kernels that any signal speaks for; with `of_graph`, at most so many of one graph."""
         open_, allowed = self._open(corpus, query, limits), self._allowed(corpus, limits)
@@ -207,7 +212,8 @@ class Retriever:
         order = np.argsort(-score, kind="stable")
         if of_graph is not None:
             order = order[_among(corpus.graph_key[functional][order]) < of_graph]
-        order = order[score[order] > 0][:most]
+        worth = worth_reading(corpus, query, found) if for_reading else np.ones(len(score), dtype=np.bool_)
+        order = order[(score[order] > 0) & worth[order]][:most]
         return [
             _RankedRow(
                 int(found.rows[at]), float(score[at]), partial(tell, corpus, query, found, shares, weights, int(at))
@@ -227,11 +233,19 @@ class Retriever:
             missing = count - len(chosen)  # each one read costs a look-up in six tables
             for hit in self._hits(corpus, found[:missing]):
                 need = estimate_tokens(called_only(hit.kernel.source))
-                if need <= left and not (for_reading and _copies(hit, chosen)):
+                if need <= left and not (for_reading and (_copies(hit, chosen) or self._claims_to_lose(hit))):
                     chosen.append(hit)
                     left -= need
             found = found[missing:]
         return chosen
+
+    def _claims_to_lose(self, hit: Hit) -> bool:
+        """Return whether the maker of a kernel that nobody judged here says that a baseline is faster."""
+        if hit.kernel.trust != "claimed":
+            return False
+        told = [(c.speedup_eager, c.speedup_compile) for c in claims_of(self.archive, hit.kernel.id)]
+        worst = [min(speed for speed in speeds if speed is not None) for speeds in told if any(speeds)]
+        return bool(worst) and max(worst) < LEAST_SPEEDUP
 
     def _hits(self, corpus: Corpus, found: Sequence[_RankedRow]) -> list[Hit]:
         kernels = self.archive.chosen(corpus.catalogue, [place.row for place in found])

@@ -44,6 +44,7 @@ class Query:
     graph_key: str | None
     bottleneck: Bottleneck | None
     words: str = ""  # as they were asked; empty for a problem
+    ridge: float | None = None  # operations a byte from which on arithmetic bounds this problem on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,12 @@ class Candidates:
     places: dict[str, NDArray[np.int64]]
 
 
-def make_query(asked: str | FunctionalProblem, embedder: Embedder, bottleneck: Bottleneck | None = None) -> Query:
+def make_query(
+    asked: str | FunctionalProblem,
+    embedder: Embedder,
+    bottleneck: Bottleneck | None = None,
+    ridge: float | None = None,
+) -> Query:
     if isinstance(asked, FunctionalProblem):
         text, source = description(asked), asked.source
         graph = graph_words(source, asked.features.operators)
@@ -65,7 +71,7 @@ def make_query(asked: str | FunctionalProblem, embedder: Embedder, bottleneck: B
         text, source, graph, facts, key = query_text(asked), asked, query_graph(asked), None, None
     vector = embedder.embed([text])[0]
     words = asked if isinstance(asked, str) else ""
-    return Query(text, tuple(keywords(text, source)), tuple(graph), vector, facts, key, bottleneck, words)
+    return Query(text, tuple(keywords(text, source)), tuple(graph), vector, facts, key, bottleneck, words, ridge)
 
 
 def names_of(mode: RetrievalMode, query: Query) -> Sequence[str]:

@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rag_kernels.retrieval.corpus import Corpus
-from rag_kernels.retrieval.signals import Query, Rows
+from rag_kernels.retrieval.signals import Candidates, Query, Rows
 
 TRUST = np.array([1.0, 0.92, 0.0, 0.98, 1.0])  # by trust_rank: claimed 1, verified 3, confirmed 4
 VERIFIED = 3  # what is only claimed is worth nothing here until it was measured
 MOST = 1.27  # what the factors of a kernel stay below: only the same graph scores above 1
+
+LEAST_SPEEDUP = 0.9  # over the better baseline: a kernel that is known to lose teaches little
+LIKE_COSINE, LIKE_GRAPH = 0.4, 0.1  # from which on two problems have something in common
 
 Factors = dict[str, NDArray[np.float64]]
 
@@ -37,13 +40,51 @@ def fit(corpus: Corpus, query: Query, rows: Rows) -> Factors:
     if query.facts is None:
         return {}
     facts, functional = query.facts, corpus.catalogue.functional[rows]
-    fits = {
+    fits: dict[str, tuple[NDArray[np.bool_], float]] = {
         "kind": (corpus.family[functional] == facts.family, 0.85),
         "rank": (corpus.rank[functional] == facts.rank, 0.92),
         "dtype": (corpus.dtypes[functional] == " ".join(facts.dtypes), 0.85),
         "size": (np.abs(corpus.size[functional] - facts.size) <= 2, 0.97),
     }
+    if query.ridge is not None and query.bottleneck is None:
+        fits["ceiling"] = (same_ceiling(corpus, query, rows), 0.85)
     return {name: np.where(fitting, 1.0, otherwise) for name, (fitting, otherwise) in fits.items()}
+
+
+def same_ceiling(corpus: Corpus, query: Query, rows: Rows) -> NDArray[np.bool_]:
+    """Return which kernels are for problems that the same ceiling bounds: memory, or arithmetic of products."""
+    assert query.facts is not None and query.ridge is not None
+    bound = corpus.intensity[corpus.catalogue.functional[rows]] > query.ridge
+    same: NDArray[np.bool_] = bound == (query.facts.intensity > query.ridge)
+    return same
+
+
+def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np.bool_]:
+    """Return which kernels a writer may learn from: those of problems that are like the one asked for or built around
+    an operator of its family, or for which products of the same kind of numbers are the ceiling as they are here; and
+    none that is known to lose, but on the same graph.
+    """
+    rows = found.rows
+    functional, speedup = corpus.catalogue.functional[rows], corpus.catalogue.speedup[rows]
+    same_graph = corpus.graph_key[functional] == (query.graph_key or "")
+    wins = np.isnan(speedup) | (speedup >= LEAST_SPEEDUP) | same_graph
+    if not {"dense", "graph"} <= found.scores.keys():
+        return wins
+    like = (found.scores["dense"] >= LIKE_COSINE) | (found.scores["graph"] >= LIKE_GRAPH)
+    like |= same_graph
+    if query.facts is not None:
+        like |= corpus.family[functional] == query.facts.family
+    if query.facts is not None and query.ridge is not None and query.facts.intensity > query.ridge:
+        short = np.array([_is_short(dtypes) for dtypes in corpus.dtypes])[functional]
+        same_kind = short == _is_short(" ".join(query.facts.dtypes))
+        like |= same_ceiling(corpus, query, rows) & same_kind
+    worth: NDArray[np.bool_] = like & wins
+    return worth
+
+
+def _is_short(dtypes: str) -> bool:
+    """Return whether numbers of sixteen bits are among these dtypes."""
+    return "float16" in dtypes
 
 
 def headroom(corpus: Corpus, query: Query, rows: Rows) -> Factors:

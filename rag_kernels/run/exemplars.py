@@ -16,6 +16,7 @@ from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.recheck import due
 from rag_kernels.archive.records import ArchivedKernel, Attempt, Claim
 from rag_kernels.eval.judge import JUDGE_VERSION, Judge
+from rag_kernels.eval.machine.ceilings import product_gflops
 from rag_kernels.eval.records import Device, FunctionalProblem, Passed, Problem
 from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.options import Options
@@ -90,6 +91,7 @@ class Exemplars:
             limits=limits,
             bottleneck=holding_back(attempts, fp, options.precision),
             for_reading=self.for_reading,
+            ridge=product_gflops(fp.features, self.device, options.precision) / self.device.bandwidth_gbs,
             seed=options.seed,
         )
 
