@@ -69,7 +69,7 @@ def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np
     same_graph = corpus.graph_key[functional] == (query.graph_key or "")
     wins = np.isnan(speedup) | (speedup >= LEAST_SPEEDUP) | same_graph
     if not {"dense", "graph"} <= found.scores.keys():
-        return wins
+        return np.asarray(wins, dtype=np.bool_)
     like = (found.scores["dense"] >= LIKE_COSINE) | (found.scores["graph"] >= LIKE_GRAPH)
     like |= same_graph
     if query.facts is not None:
@@ -78,8 +78,7 @@ def worth_reading(corpus: Corpus, query: Query, found: Candidates) -> NDArray[np
         short = np.array([_is_short(dtypes) for dtypes in corpus.dtypes])[functional]
         same_kind = short == _is_short(" ".join(query.facts.dtypes))
         like |= same_ceiling(corpus, query, rows) & same_kind
-    worth: NDArray[np.bool_] = like & wins
-    return worth
+    return np.asarray(like & wins, dtype=np.bool_)
 
 
 def _is_short(dtypes: str) -> bool:
