@@ -15,6 +15,8 @@ from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.records import Candidate
+from rag_kernels.export.card import card
+from rag_kernels.export.evidence import evidence
 
 ANY = KernelFilter()
 
@@ -44,6 +46,11 @@ def test_a_bundle_comes_back_with_everything_and_exports_to_the_same_bytes(tmp_p
     assert target.kernels(ANY) == source.kernels(ANY)
     grandchild = f.candidate(f.problem("tanh"), variant=3).id
     assert target.lineage(grandchild) == source.lineage(grandchild) != []
+    before, after = (card(evidence(archive, grandchild), "module") for archive in (source, target))
+    assert {(e["relation"], e["kernel"]) for e in before["lineage"]} >= {("parent", f.candidate(variant=2).id)}
+    assert {name: value for name, value in after.items() if name != "evidence"} == {
+        name: value for name, value in before.items() if name != "evidence"
+    }, "the card of an export is the same"
     assert len(list(target.missing_embeddings("model"))) == 3  # vectors are made where they are used
     assert verify(target) == []
     bundle.export(target, tmp_path / "two.zip")

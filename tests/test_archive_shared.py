@@ -29,6 +29,8 @@ from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
 from rag_kernels.archive.serve import Server, check
 from rag_kernels.archive.shared import SharedDatabase, constant
 from rag_kernels.archive.store import FileArchive, shared_archive
+from rag_kernels.export.card import card
+from rag_kernels.export.evidence import evidence
 
 if packaged("quack", duckdb.__version__) is None:
     pytest.skip("no package of Quack for this version of DuckDB", allow_module_level=True)
@@ -147,6 +149,9 @@ def test_bundles_go_both_ways(archive: DuckArchive, tmp_path: Path) -> None:
     export(here, tmp_path / "here.zip", ANY)
     assert import_bundle(archive, tmp_path / "here.zip")["kernels"] == 1
     assert import_bundle(archive, tmp_path / "here.zip", trust_bundle=True)["kernels"] == 0
+    [own] = here.kernels(ANY)
+    cards = [card(evidence(place, own.id), "module") | {"evidence": ""} for place in (here, archive)]
+    assert cards[0] == cards[1], "exports from a served archive hold the same evidence"
     export(archive, tmp_path / "all.zip", ANY)
     back = FileArchive(tmp_path / "back")
     import_bundle(back, tmp_path / "all.zip", trust_bundle=True)

@@ -64,7 +64,8 @@ def card(attempt: Attempt, form: str, licence: Licence | None = None) -> dict[st
             "floor_us": times.floor_us,
         }
     sources: list[tuple[str, str]] = [(e.source, e.relation) for e in attempt.parents]
-    sources += [(e.kernel_id, "shown to the writer") for e in attempt.exemplars]
+    named = {source for source, _ in sources}
+    sources += [(e.kernel_id, "retrieved") for e in attempt.exemplars if e.kernel_id not in named]
     row["lineage"] = [{"kernel": k, "relation": r, "licence": licence(k)} for k, r in dict.fromkeys(sources)]
     row["evidence"] = packed(attempt)
     return row
