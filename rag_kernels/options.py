@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, TypedDict, get_args
+from numbers import Integral
+from types import NoneType
+from typing import Any, TypedDict, get_args, get_origin, get_type_hints
 
 from rag_kernels.choices import DeviceChoice, LeaveOut, Precision, ReasoningEffort, RetrievalMode
 from rag_kernels.eval.errors import RagKernelsError
@@ -85,16 +87,21 @@ class Options:
         if isinstance(self.models, str):
             object.__setattr__(self, "models", (self.models,) if self.models else ())
         for name in ("models", "temperatures"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            value = getattr(self, name)
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(value))
         for name, words in CHOICES.items():
             value = getattr(self, name)
             if value not in words and not (name == "reasoning_effort" and value is None):
                 raise OptionError(f"{name}={value!r} is not known: it is one of {', '.join(map(repr, words))}.")
+        for name, hint in get_type_hints(Options).items():
+            if name not in CHOICES and not _is(getattr(self, name), hint):
+                raise OptionError(f"{name}={getattr(self, name)!r} is not {_told(hint)}.")
         if self.effort not in EFFORTS:
             raise OptionError(f"effort={self.effort!r} is out of range: it is from 1 to 9.")
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value >= least):
+            if value is not None and not value >= least:  # NaN is not, either
                 raise OptionError(f"{name}={value!r} is out of range: it is {least} or more.")
         if not all(0 <= temperature <= HOTTEST for temperature in self.temperatures):
             raise OptionError(f"temperatures={self.temperatures!r} are out of range: each is from 0 to 2.")
@@ -130,6 +137,25 @@ LEAST = {
     "budget_usd": 0,
     "judge_cpus": 0,
 }
+
+
+WORDS = {str: "a string", int: "a whole number", float: "a number", bool: "True or False", NoneType: "None"}
+
+
+def _is(value: object, hint: Any) -> bool:
+    """Return whether a value is of a field's type; a bool is no number, and every whole number is a number."""
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is(item, get_args(hint)[0]) for item in value)
+    kinds: tuple[type, ...] = get_args(hint) or (hint,)
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or (isinstance(value, Integral) and float in kinds)
+
+
+def _told(hint: Any) -> str:
+    if get_origin(hint) is tuple:
+        return f"a sequence, each of it {_told(get_args(hint)[0])}"
+    return " or ".join(WORDS[kind] for kind in get_args(hint) or (hint,))
 
 
 def options_of(keywords: Keywords, archive: str = "") -> Options:

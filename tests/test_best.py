@@ -150,6 +150,10 @@ def test_without_a_kernel_the_sentence_says_what_to_do(tmp_path: Path) -> None:
         ({"temperatures": [3.0]}, "are out of range"),
         ({"budget_usd": -1}, "budget_usd=-1 is out of range"),
         ({"retrieval": "best"}, "is one of 'off', 'random'"),
+        ({"seed": "a"}, "seed='a' is not a whole number."),
+        ({"effort": True}, "effort=True is not a whole number."),
+        ({"rounds": 1.5}, "rounds=1.5 is not a whole number or None."),
+        ({"temperatures": "0.7"}, "temperatures='0.7' is not a sequence, each of it a number."),
         ({"efort": 3}, "There is no option 'efort'; did you mean 'effort'?"),
     ],
 )
