@@ -129,7 +129,8 @@ def tree(family: LineageGraph, focus: str, address: Address) -> str:
         return f"<li>{label}{f'<ul>{rest}</ul>' if rest else ''}</li>"
 
     roots = [name for name in nodes if name not in children] or [focus]
-    return f'<ul class="rk-tree">{"".join(item(name, "") for name in roots)}</ul>'
+    told = "Where this kernel comes from and what came of it"
+    return f'<ul class="rk-tree" aria-label="{told}">{"".join(item(name, "") for name in roots)}</ul>'
 
 
 def _node(node: LineageNode | None, name: str, address: Address, *, here: bool, relation: str) -> str:

@@ -1,25 +1,13 @@
-"""Draw the family of a kernel: a Graphviz text with one clickable box a kernel.
+"""Choose what of a large family of kernels can be shown. `fragments.tree` draws it.
 
-Comes in: a kernel's ancestors and descendants. Goes out: DOT, with every label quoted.
+Comes in: a kernel's ancestors and descendants. Goes out: the part that is nearest to it.
 """
 
 from __future__ import annotations
 
-import json
+from rag_kernels.archive.queries import LineageGraph
 
-from rag_kernels.app import show
-from rag_kernels.archive.queries import LineageGraph, LineageNode
-from rag_kernels.archive.records import Relation
-
-STYLES: dict[Relation, str] = {
-    "parent": "solid",
-    "crossover": "bold",
-    "retrieved": "dashed",
-    "transplanted": "dotted",
-    "imported": "dotted",
-}
-NAME_CHARS = 28
-DRAWN = 40  # boxes
+DRAWN = 40  # kernels
 
 
 def nearby(family: LineageGraph, focus: str) -> LineageGraph:
@@ -43,35 +31,3 @@ def nearby(family: LineageGraph, focus: str) -> LineageGraph:
         tuple(node for node in family.nodes if node.id in kept),
         tuple(edge for edge in family.edges if edge.child in kept and edge.source in kept),
     )
-
-
-def graph(family: LineageGraph, focus: str) -> str:
-    """Return DOT for a family; `focus` is the kernel that is drawn in colour."""
-    lines = [
-        "digraph lineage {",
-        '  rankdir=LR; bgcolor="transparent";',
-        '  node [shape=box, style="filled,rounded", fontname="sans-serif", fontsize=11, color="#8C8C8C"];',
-        '  edge [fontname="sans-serif", fontsize=10, color="#8C8C8C", fontcolor="#8C8C8C"];',
-        *(_node(node, node.id == focus) for node in family.nodes),
-        *(
-            f'  {_quoted(e.source)} -> {_quoted(e.child)} [label="{e.relation}", style={STYLES[e.relation]}];'
-            for e in family.edges
-        ),
-        "}",
-    ]
-    return "\n".join(lines)
-
-
-def _node(node: LineageNode, focus: bool) -> str:
-    """Draw a node: a kernel's box leads to its page; a failed candidate or an outside origin has none."""
-    name = show.short(node.id) if node.backend else node.id[:NAME_CHARS]
-    gain = show.times(node.speedup) if node.speedup is not None else "" if node.trust else "failed"
-    text = "\n".join(filter(None, (node.problem_name[:NAME_CHARS], name, gain if node.backend else "")))
-    fill = "#BFE3D5" if focus else "#E6EBF1"
-    link = f', URL={_quoted(f"kernel?id={node.id}")}, target="_top"' if node.trust else ""
-    return f'  {_quoted(node.id)} [label={_quoted(text)}, fillcolor="{fill}", fontcolor="#1B2430"{link}];'
-
-
-def _quoted(text: str) -> str:
-    """Return a DOT string: JSON's escapes for quotes and newlines are DOT's too; a backslash could start an escape."""
-    return json.dumps(text.replace("\\", "/"), ensure_ascii=False)

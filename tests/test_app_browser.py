@@ -102,7 +102,7 @@ def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str
     page.get_by_text("Over torch.compile").wait_for()
     page.get_by_role("tab", name="Lineage").click()
     page.wait_for_url(re.compile("tab=Lineage"))
-    page.locator("svg a").filter(has_text=show.short(PARENT.id)).click(timeout=30_000)
+    page.locator(".rk-tree a").filter(has_text=show.short(PARENT.id)).click(timeout=30_000)
     page.wait_for_url(re.compile(PARENT.id), timeout=30_000)
     page.close()
 

@@ -45,7 +45,7 @@ def test_kernel_page_shows_source_numbers_and_the_command_that_judges_again(expl
         ("Assembly", "compiled here"),
         ("Timings", "50 interleaved pairs"),
         ("Verdict", "Checks that held"),
-        ("Lineage", "An arrow points"),
+        ("Lineage", "stands beneath it"),
         ("How it was made", "Prompt and reply"),
         ("Problem", "What it computes"),
     ],

@@ -102,6 +102,8 @@ def test_every_number_of_a_score_is_explained(shop: Shop) -> None:
     text = hit_text(hit_row(hit), explain=True)
     assert "graph" in text and "x 1.00    also activation" in text and "= relevance x all weights / 1.27" in text
     assert len(hit_text(hit_row(hit)).splitlines()) == 2
+    narrow = hit_text(hit_row(hit), explain=True, width=60)
+    assert max(map(len, narrow.splitlines())) <= 60 and narrow.split() == text.split()
 
 
 def test_a_run_asks_by_function_first_and_is_not_shown_its_own_kernels(shop: Shop) -> None:

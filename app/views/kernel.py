@@ -8,7 +8,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from rag_kernels.app import charts, data, exports, fragments, page, picture, pictures, show, tables
-from rag_kernels.app.lineage import graph, nearby
+from rag_kernels.app.lineage import nearby
 from rag_kernels.archive.queries import Evaluation
 from rag_kernels.archive.records import ArchivedKernel, Attempt
 from rag_kernels.eval.instruments.assembly import assembly, hot_loop
@@ -198,10 +198,10 @@ def lineage(kernel: ArchivedKernel, made: Attempt | None) -> None:
         return
     near = nearby(family, kernel.id)
     if near.edges:
-        st.graphviz_chart(graph(near, kernel.id), alt="Where this kernel comes from and what came of it")
+        picture.draw(fragments.tree(near, kernel.id, fragments.kernel_address), key="family")
         rest = len(family.nodes) - len(near.nodes)
         more = f" {rest:,} more distant relatives are left out." if rest else ""
-        st.caption(f"An arrow points from a source to what was made of it. Click a box to open that kernel.{more}")
+        st.caption(f"What was made of a kernel stands beneath it.{more}")
     direct = {e.source for e in family.edges if e.child == kernel.id} | {
         e.child for e in family.edges if e.source == kernel.id
     }

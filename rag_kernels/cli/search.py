@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,4 +58,5 @@ def search(
         return
     from rag_kernels.report.search_hits import hit_text
 
-    print("\n".join(hit_text(row, explain=explain) for row in rows) or "The archive has nothing like it.")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0  # elsewhere a line is one for grep
+    print("\n".join(hit_text(row, explain=explain, width=width) for row in rows) or "The archive has nothing like it.")

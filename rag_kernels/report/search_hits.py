@@ -5,6 +5,7 @@ Comes in: a row of `report.json_rows.hit_row`. Goes out: lines.
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from rag_kernels.retrieval.weights import MOST
@@ -14,8 +15,21 @@ if TYPE_CHECKING:
     from rag_kernels.report.json_rows import Row
 
 
-def hit_text(row: Row, *, explain: bool = False) -> str:
-    """Return a kernel that was found, and why; explained, with every number that the score is made of."""
+def hit_text(row: Row, *, explain: bool = False, width: int = 0) -> str:
+    """Return a kernel that was found, and why; explained, with every number that the score is made of.
+
+    A `width` breaks the lines that are longer between words, each beneath the text that it goes on.
+    """
+    lines = _lines(row, explain=explain).splitlines()
+    return "\n".join(lines if not width else [part for line in lines for part in _broken(line, width)])
+
+
+def _broken(line: str, width: int) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _lines(row: Row, *, explain: bool) -> str:
     over_eager, over_compile = (
         times(row[key], at_least=row["at_least"]) for key in ("speedup_eager", "speedup_compile")
     )
