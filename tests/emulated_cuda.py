@@ -24,7 +24,7 @@ def build_emulated(source: str, folder: Path) -> Any:
     """CUDA as C++ with the emulation in place of the runtime: a launch becomes a call."""
     text, library = folder / "k.cpp", folder / "k.so"
     source = source.replace(INSTRUCTIONS, "")
-    source = source.replace('asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(y));', "y = std::exp2(y);")
+    source = source.replace('asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));', "y = std::exp2(x);")
     launch = r"(\w+(?:<\d+>)?)<<<(.*?), (\w+|dim3\(.*?\)), (\w+), stream>>>\((.*?)\);"
     source = re.sub(r"#include <cuda_(runtime|bf16|fp16)\.h>", "", source)
     source = source.replace("extern __shared__ float shared[];", "auto& shared = shared_of[resident_block()];")

@@ -231,20 +231,26 @@ CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
         **{f"rk_{name}": name for name in LIBM},
     }.items()
 }
-CUDA["rk_exp_near"] = (
-    "// Within some last bits of float32: for results of sixteen bits.\n"
-    "__device__ inline float rk_exp_near(float x) { return __expf(x); }\n"
-    "__device__ inline double rk_exp_near(double x) { return exp(x); }\n",
-    (),
-)
-CUDA["rk_exp_below"] = (
-    "// e^(x - top) by the exponent unit, to some last bits, for results of sixteen bits; below 2^-126 it is zero.\n"
-    "__device__ inline float rk_exp_below(float x, float top) {\n"
-    "  float y = fmaf(x, 1.44269504f, top * -1.44269504f);\n"
-    '  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(y));\n'
+CUDA["rk_exp2_near"] = (
+    "// 2^x by the exponent unit, to some last bits, for results of sixteen bits; below 2^-126 it is zero.\n"
+    "__device__ inline float rk_exp2_near(float x) {\n"
+    "  float y;\n"
+    '  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));\n'
     "  return y;\n"
     "}\n",
     (),
+)
+CUDA["rk_exp_near"] = (
+    "__device__ inline float rk_exp_near(float x) { return rk_exp2_near(x * 1.44269504f); }\n"
+    "__device__ inline double rk_exp_near(double x) { return exp(x); }\n",
+    ("rk_exp2_near",),
+)
+CUDA["rk_exp_below"] = (
+    "// e^(x - top)\n"
+    "__device__ inline float rk_exp_below(float x, float top) {\n"
+    "  return rk_exp2_near(fmaf(x, 1.44269504f, top * -1.44269504f));\n"
+    "}\n",
+    ("rk_exp2_near",),
 )
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"

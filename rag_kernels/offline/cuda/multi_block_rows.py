@@ -225,9 +225,10 @@ class MultiBlockRegion(VectorizedRegion):
         users = [o for o in after if any(self.element_of(child) == same for child in ir.children(o))]
         differences = [o for o in users if o is not v]
         powers = [o for o in after if (found := exponential_below(o)) and is_maximum_of(found[1], v)]
-        inside = {o.args[0] for o in powers if isinstance(o, ir.Op)}
+        whole = {o for o in powers if isinstance(o, ir.Op) and o.operator is Operator.EXP_BELOW}
+        inside = {o.args[0] for o in powers if isinstance(o, ir.Op) and o not in whole}
         others = [o for o in after if o not in powers and not inside.isdisjoint(ir.children(o))]
-        return powers if set(differences) == inside and not others else []
+        return powers if set(differences) == inside | whole and not others else []
 
     def element_of(self, value: ir.Value) -> str | None:
         """Return the C name that a load which a thread keeps has inside a pass, or None."""
@@ -285,8 +286,8 @@ class MultiBlockRegion(VectorizedRegion):
         scope.lines.append(f"float {name}_f = 0;")
         self.published[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
         text, power = self.printer.emit(value.arg, block), self.printer.name("power")
-        exp = "rk_exp_near" if self.printer.near else "expf"
-        block.lines.append(f"const float {power} = {exp}({text} - {top}_finite);")
+        exp = "rk_exp_below({}, {})" if self.printer.near else "expf({} - {})"
+        block.lines.append(f"const float {power} = {exp.format(text, f'{top}_finite')};")
         if self.powers(value):
             place = self.printer.name("powers")
             self.targets[f"in {place}"], self.addresses[place] = place, f"&@{text.split('.')[0]}@"

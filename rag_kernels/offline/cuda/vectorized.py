@@ -187,6 +187,7 @@ class VectorizedRegion(CudaRegion):
         loops = [*self.nest.outer, self.quad]
         task = Scope()
         self.begin(task)
+        self.settle_lane(task)
         scope = self.open_inner(task)
         stores = [line for buffer in self.stores for line in self.store(buffer, scope)]
         lines = [*task.lines, *self.quad_lines([*scope.lines, *stores])]
@@ -195,6 +196,24 @@ class VectorizedRegion(CudaRegion):
             f"if (t >= {self.total(loops)}) return;",
         ]
         return [*head, *self.indices(loops, "t"), *self.loaded(lines, set())]
+
+    def settle_lane(self, task: Scope) -> None:
+        """Compute the values that a vector's elements have in common: nvcc does not where a function may branch."""
+        assert self.axis
+        lane, seen = set(self.axis.leaves), set[ir.Value]()
+
+        def visit(value: ir.Value) -> None:
+            if value in seen or isinstance(value, ir.Const | ir.Size):
+                return
+            seen.add(value)
+            if not ir.tree_atoms(value) & lane:
+                self.printer.emit(value, task)
+                return
+            for child in ir.children(value):
+                visit(child)
+
+        for value in self.values:
+            visit(value)
 
     # Rows -----------------------------------------------------------------------------------------------------
 

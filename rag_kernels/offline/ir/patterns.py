@@ -45,6 +45,8 @@ def squared_difference(value: ir.Value) -> Two | None:
 
 def exponential_below(value: ir.Value) -> Two | None:
     """Return x and m of exp(x - m)."""
+    if both := operands(value, Operator.EXP_BELOW):
+        return both[0], both[1]
     inside = operands(value, Operator.EXP)
     found = operands(inside[0], Operator.SUB) if inside else None
     return (found[0], found[1]) if found else None
