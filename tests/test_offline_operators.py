@@ -22,6 +22,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE, promoted
 from rag_kernels.offline.ir.expressions import Expr, apply, where
 from rag_kernels.offline.ir.operators import Operator, Types, type_fault
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed
 
 SMALL = CudaParameters(threads=64, long_threads=128, team=4, sharing=0)
@@ -103,13 +104,12 @@ def broken() -> dict[str, tuple[ir.Value, str]]:
         "operands": (ir.Op(x.dims, "float32", Operator.SQRT, (x, x)), "1 operands"),
         "a lost loop": (ir.Op(x.dims[:1], "float32", Operator.SAME, (x,)), "loops of 6"),
         "a loop twice": (ir.Op((x.dims[0], x.dims[0]), "float32", Operator.SAME, (x,)), "serves two dimensions"),
-        "reduced and left": (ir.Reduce(x.dims, "float32", "sum", x, over), "or left"),
-        "another reduction": (ir.Reduce(x.dims[:1], "float32", "mode", x, over), "no such kind"),
-        "a reduction of truth": (ir.Reduce(x.dims[:1], "bool", "any", x, over), "it reduces float32"),
+        "reduced and left": (ir.Reduce(x.dims, "float32", Kind.SUM, x, over), "or left"),
+        "a reduction of truth": (ir.Reduce(x.dims[:1], "bool", Kind.ANY, x, over), "it reduces float32"),
         "widened": (ir.Load(x.dims, "float64", "x", x.stored, x.index, "float32"), "widened"),
         "another buffer": (ir.load("y", (4,), "float32"), "nothing stores"),
         "another size": (ir.load("x", (4, 7), "float32"), "28 elements"),
-        "a running sum of integers": (ir.Scan(n.dims, "float32", "sum", n, n.dims[1][0]), "it scans int64"),
+        "a running sum of integers": (ir.Scan(n.dims, "float32", Kind.SUM, n, n.dims[1][0]), "it scans int64"),
     }
 
 
@@ -132,7 +132,7 @@ def test_a_source_has_the_pieces_that_it_uses_and_what_they_use() -> None:
 def test_a_nest_has_the_loops_of_what_it_stores() -> None:
     x = loops(4, 6)
     (row,), (column,) = x.dims
-    total = ir.Reduce((), "float32", "sum", x, (row, column))
+    total = ir.Reduce((), "float32", Kind.SUM, x, (row, column))
     buffers = {"x": TensorSpec((4, 6), "float32")}
     Region({"out": total}, (), (row, column)).check(Checker(buffers))
     Region({"out": x}, (row, column), ()).check(Checker(buffers))

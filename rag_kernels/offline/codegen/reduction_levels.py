@@ -14,41 +14,7 @@ from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.loop_nest import Loop, Nest
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import is_float
-
-START = {
-    "sum": "0",
-    "prod": "1",
-    "max": "-INFINITY",
-    "fastmax": "-INFINITY",
-    "min": "INFINITY",
-    "any": "0",
-    "all": "1",
-    "maxsum": "MaxSum{-INFINITY, 0}",
-    "maxplace": "Place{-INFINITY, INT64_MAX}",
-    "minplace": "Place{INFINITY, INT64_MAX}",
-}
-STEP = {
-    "maxsum": "{a} = merge({a}, {v});",
-    "maxplace": "take<true>({a}, {v});",
-    "minplace": "take<false>({a}, {v});",
-    "sum": "{a} += {v};",
-    "prod": "{a} *= {v};",
-    "any": "{a} |= {v};",
-    "all": "{a} &= {v};",
-    "fastmax": "{a} = {v} > {a} ? {v} : {a};",
-    "max": "{a} = {v} == {v} ? ({v} > {a} ? {v} : {a}) : {v};",
-    "min": "{a} = {v} == {v} ? ({v} < {a} ? {v} : {a}) : {v};",
-}
-
-
-def start_of(kind: str, dtype: str) -> str:
-    """Return the neutral element of a reduction, as C."""
-    if kind in {"max", "fastmax", "min"} and not is_float(dtype):
-        least = "0" if dtype in {"bool", "uint8"} else f"{dtype.upper()}_MIN"
-        most = "1" if dtype == "bool" else f"{dtype.upper()}_MAX"
-        return most if kind == "min" else least
-    return START[kind]
+from rag_kernels.offline.ir.reductions import Kind
 
 
 def accumulator(value: ir.Reduce | ir.Scan) -> str:
@@ -56,9 +22,9 @@ def accumulator(value: ir.Reduce | ir.Scan) -> str:
 
     Sums and products of floats run in double, truth values in int.
     """
-    if value.kind in {"any", "all"}:
+    if value.kind in {Kind.ANY, Kind.ALL}:
         return "int"
-    in_double = value.dtype == "float32" and value.kind in {"sum", "prod"}
+    in_double = value.dtype == "float32" and value.kind in {Kind.SUM, Kind.PROD}
     return "double" if in_double else CTYPES[value.dtype]
 
 

@@ -14,21 +14,20 @@ from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names, build_nest
 from rag_kernels.offline.codegen.reduction_levels import (
-    START,
-    STEP,
     RegionPrinter,
     accumulator,
     around,
     indent,
     levels,
-    start_of,
 )
+from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cpp import attention as attention_cpp
 from rag_kernels.offline.cpp import contraction as contract_cpp
 from rag_kernels.offline.fusion.regions import AttentionRegion, Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
+from rag_kernels.offline.ir.reductions import Kind
 
 HEAD = """#pragma GCC optimize("no-trapping-math")  // comparisons vectorise; values stay exact
 #ifdef __AVX512F__
@@ -58,7 +57,6 @@ class CpuParameters:
     attention: int = 1  # whether attention is one operator of ours
 
 
-OMP = {"sum": "+", "prod": "*", "max": "max", "fastmax": "max", "min": "min", "any": "|", "all": "&"}
 COLUMN_BLOCK = 64  # rows summed in float before they join the double
 KEEP_LIMIT = 1 << 16  # longest row whose values are kept, in elements
 
@@ -207,14 +205,15 @@ class CpuRegion(RegionPrinter):
         part = ctype if acc_type == "double" else acc_type
         before.append(f"{part} {name}_part = {start};")
         text = self.printer.emit(value.arg, inner)
-        step = {"max": STEP["fastmax"], "min": "{a} = {v} < {a} ? {v} : {a};"}.get(value.kind, STEP[value.kind])
+        kind = C[value.kind]
+        step = kind.step_in_blocks or kind.step
         guard = " && ".join(self.printer.emit(g, inner) for g in value.guards)
         line = step.format(a=f"{name}_part", v=text)
         inner.lines.append(f"if ({guard}) {{ {line} }}" if guard else line)
         after.append(step.format(a=f"{name}_all", v=f"{name}_part"))
-        clauses.append(f"reduction({OMP[value.kind]} : {name}_part)")
+        clauses.append(f"reduction({kind.openmp} : {name}_part)")
         result = f"{ctype}({name}_all)"
-        if value.kind in {"max", "min"} and value.dtype.startswith("float"):
+        if value.kind in {Kind.MAX, Kind.MIN} and value.dtype.startswith("float"):
             scope.lines.append(f"int {name}_nan = 0;")
             inner.lines.append(f"{name}_nan |= {text} != {text};")
             clauses.append(f"reduction(| : {name}_nan)")
@@ -259,8 +258,8 @@ class CpuRegion(RegionPrinter):
         found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
         for v in found:
             name = self.printer.name("s")
-            scope.lines.append(f"{accumulator(v)} {name} = {START[v.kind]};")
-            inner.lines.append(STEP[v.kind].format(a=name, v=self.printer.emit(v.arg, inner)))
+            scope.lines.append(f"{accumulator(v)} {name} = {start_of(v.kind, v.dtype)};")
+            inner.lines.append(C[v.kind].step.format(a=name, v=self.printer.emit(v.arg, inner)))
             inner.known[v] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
         return found
 
@@ -350,8 +349,8 @@ class CpuRegion(RegionPrinter):
             task.known[v] = f"{ctype}({cell})" if long else cell
             if long:
                 total, cell = cell, self.array(ctype, f"{name}_part", "", task)
-                parts.append((cell, start_of(v.kind, v.dtype), STEP[v.kind].format(a=total, v=cell)))
-            inner.lines.append(STEP[v.kind].format(a=cell, v=self.printer.emit(v.arg, inner)))
+                parts.append((cell, start_of(v.kind, v.dtype), C[v.kind].step.format(a=total, v=cell)))
+            inner.lines.append(C[v.kind].step.format(a=cell, v=self.printer.emit(v.arg, inner)))
         task.lines += self.column_pass_loop(self.guarded(inner.lines, guards), parts)
 
     def guarded(self, body: list[str], guards: tuple[ir.Index, ...]) -> list[str]:
@@ -408,6 +407,6 @@ class CpuRegion(RegionPrinter):
         """Add running totals of columns: an array of accumulators, and the step inside the loop."""
         found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
         for v in found:
-            cell = self.array(accumulator(v), self.printer.name("s"), START[v.kind], task)
-            inner.lines.append(STEP[v.kind].format(a=cell, v=self.printer.emit(v.arg, inner)))
+            cell = self.array(accumulator(v), self.printer.name("s"), start_of(v.kind, v.dtype), task)
+            inner.lines.append(C[v.kind].step.format(a=cell, v=self.printer.emit(v.arg, inner)))
             inner.known[v] = self.printer.assign(v, f"{CTYPES[v.dtype]}({cell})", inner)

@@ -22,8 +22,9 @@ from rag_kernels.offline.cuda.vectorized import KEPT_BYTES, VectorizedRegion, fi
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
-from rag_kernels.offline.ir.operators import PAIR, Operator
+from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import exponential_below, in_double, operands, squared_in_double
+from rag_kernels.offline.ir.reductions import Kind
 
 SIXTEEN = (("float", 4), ("__nv_bfloat16", 2), ("__half", 2))  # C types of what the ring holds, and their bytes
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
@@ -190,7 +191,7 @@ class MultiBlockRegion(VectorizedRegion):
 
         Sums alone gain nothing by teams (0.988 ms for 0.985 on an H200, group norm).
         """
-        return self.top + bool(self.inner_stores()) > 1 or any(v.kind == PAIR for v in self.reductions(1))
+        return self.top + bool(self.inner_stores()) > 1 or any(v.kind is Kind.MAXSUM for v in self.reductions(1))
 
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
         """Add a pass.
@@ -198,7 +199,7 @@ class MultiBlockRegion(VectorizedRegion):
         First each thread learns the maximum or mean of its own elements, so that it can sum them in fp32.
         """
         for v in self.reductions(level):
-            if v.kind == PAIR:
+            if v.kind is Kind.MAXSUM:
                 top = self.reduce_own(v.arg, "top", "-INFINITY", "{a} = fmaxf({a}, {v});", scope)
                 scope.lines.append(f"{top} = row_reduce({top}, Max(), -INFINITY);")
                 scope.lines.append(f"const float {top}_finite = {top} == -INFINITY ? 0.0f : {top};")
@@ -218,7 +219,7 @@ class MultiBlockRegion(VectorizedRegion):
 
         They may where nothing else is done with x after its sum.
         """
-        if v.kind != PAIR or self.element_of(v.arg) is None or self.top > 1 or self.stored != "float":
+        if v.kind is not Kind.MAXSUM or self.element_of(v.arg) is None or self.top > 1 or self.stored != "float":
             return []
         after = list(ir.walk(*self.values, enter=lambda v: not isinstance(v, ir.Reduce)))
         same = self.element_of(v.arg)
@@ -262,19 +263,19 @@ class MultiBlockRegion(VectorizedRegion):
         Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits are
         lost, and of exponentials below a maximum of its own.
         """
-        if value.kind == PAIR:
+        if value.kind is Kind.MAXSUM:
             return self.step_of_pair(value, name, scope, block)
         plain, of_square = in_double(value.arg), squared_in_double(value.arg)
         x = plain or of_square
         about = scope.find((x, "about")) if x else None
-        if about and x and value.kind == "sum":
+        if about and x and value.kind is Kind.SUM:
             own, text = "double(elements)", self.printer.emit(x, block)
             if plain:
                 self.finish.append(f"{name} = {about}_sum + {own} * {about};")
                 return f"{about}_sum += {text} - {about};"
             self.finish.append(f"{name} = {about}_squares + {about} * (2.0 * {about}_sum + {own} * {about});")
             return f"{about}_squares += ({text} - {about}) * ({text} - {about});"
-        if acc_type == "double" and value.kind == "sum" and value.dtype == "float32":
+        if acc_type == "double" and value.kind is Kind.SUM and value.dtype == "float32":
             scope.lines.append(f"float {name}_f = 0;")
             self.finish.append(f"{name} = {name}_f;")
             return f"{name}_f += {self.printer.emit(value.arg, block)};"

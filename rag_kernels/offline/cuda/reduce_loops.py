@@ -12,36 +12,17 @@ from dataclasses import dataclass, field
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import (
-    START,
-    STEP,
     RegionPrinter,
     accumulator,
     around,
     indent,
-    start_of,
 )
+from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda import thread_loops
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.reductions import Kind
 
-FUNCTORS = {
-    "sum": "Sum",
-    "prod": "Prod",
-    "max": "Max",
-    "fastmax": "Max",
-    "min": "Min",
-    "any": "Any",
-    "all": "All",
-    "maxsum": "Merge",
-    "maxplace": "MaxPlace",
-    "minplace": "MinPlace",
-}
-STEP_OF_FLOATS = {
-    "fastmax": "{a} = fmaxf({a}, {v});",
-    "max": "{a} = extreme<true>({a}, {v});",
-    "min": "{a} = extreme<false>({a}, {v});",
-}
-"""Those that a GPU has an instruction for."""
 SCANNED = 4  # neighbours that a thread takes of a row that is scanned
 STRIPED = f"{32 * SCANNED} * (threadIdx.x / 32) + 32 * u + threadIdx.x % 32"  # those that a warp's lanes store together
 EXCHANGED_BYTES = 8  # of an element: shared memory of a block does for so many scans
@@ -135,7 +116,7 @@ class ReduceLoops(RegionPrinter):
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
         """Add the pass that completes every reduction of this level."""
         found = self.reductions(level)
-        self.placing = any(v.kind in {"maxplace", "minplace"} for v in found)
+        self.placing = any(v.kind in {Kind.MAXPLACE, Kind.MINPLACE} for v in found)
         roots = [v.arg for v in found] + [g for v in found for g in v.guards]
         self.settle(roots, scope)
         inner = self.open_inner(scope)
@@ -156,7 +137,7 @@ class ReduceLoops(RegionPrinter):
             if not guard:
                 tail.known |= block.known
             if kind == "row" or not self.solo():
-                joined.append((name, f"{FUNCTORS[v.kind]}()", f"{acc_type}({start})"))
+                joined.append((name, f"{C[v.kind].functor}()", f"{acc_type}({start})"))
             scope.known[v] = name if acc_type == ctype else f"{ctype}({name})"
         scope.lines += self.pass_loop(inner.lines, tail.lines, kind, active, scanning)
         scope.lines += self.join(joined, kind) if joined else []
@@ -166,10 +147,9 @@ class ReduceLoops(RegionPrinter):
 
         What it needs goes to the block, declarations to the scope.
         """
-        form = STEP_OF_FLOATS.get(value.kind) if acc_type == "float" else None
-        return (form or STEP[value.kind]).format(
-            a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block)
-        )
+        text = C[value.kind]
+        form = text.step_of_floats if acc_type == "float" else ""
+        return (form or text.step).format(a=self.added_to(name, value, acc_type), v=self.printer.emit(value.arg, block))
 
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
         """Return statements that join the partial results of a team's threads.
@@ -187,14 +167,14 @@ class ReduceLoops(RegionPrinter):
         found = [v for v in ir.walk(*roots, enter=lambda v: not isinstance(v, ir.Reduce)) if isinstance(v, ir.Scan)]
         for v in found:
             name, acc_type = self.printer.name("s"), accumulator(v)
-            scope.lines.append(f"{acc_type} {name} = {START[v.kind]};")
+            scope.lines.append(f"{acc_type} {name} = {start_of(v.kind, v.dtype)};")
             block = Scope(inner)
             text = self.printer.emit(v.arg, block)
             if kind == "column":
-                inner.lines += [*block.lines, STEP[v.kind].format(a=name, v=text)]
+                inner.lines += [*block.lines, C[v.kind].step.format(a=name, v=text)]
                 inner.known[v] = self.printer.assign(v, f"{CTYPES[v.dtype]}({name})", inner)
                 continue
-            functor, start = f"{FUNCTORS[v.kind]}()", f"{acc_type}({START[v.kind]})"
+            functor, start = f"{C[v.kind].functor}()", f"{acc_type}({start_of(v.kind, v.dtype)})"
             step = f"{name}_last = {functor}({name}_last, {acc_type}({text}));"
             self.before += [
                 f"{acc_type} {name}_q[{SCANNED}] = {{}}, {name}_last = {start}, {name}_total;",

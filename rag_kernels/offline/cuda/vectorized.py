@@ -21,6 +21,7 @@ from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.reductions import Kind
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
@@ -128,7 +129,7 @@ class VectorizedRegion(CudaRegion):
         return f"float({name}.x[u])" if half else f"{name}.x[u]"
 
     def added_to(self, name: str, value: ir.Reduce, acc_type: str) -> str:
-        if acc_type != "double" or value.kind != "sum" or value.dtype != "float32":
+        if acc_type != "double" or value.kind is not Kind.SUM or value.dtype != "float32":
             return name
         self.partials.append(name)
         return f"{name}_f"

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.c_types import CTYPES
-from rag_kernels.offline.codegen.reduction_levels import accumulator, indent, start_of
+from rag_kernels.offline.codegen.reduction_levels import accumulator, indent
+from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Scope
-from rag_kernels.offline.cuda.reduce_loops import FUNCTORS, count_of
+from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, narrowest
 from rag_kernels.offline.ir import values as ir
 
@@ -58,7 +59,7 @@ class WideColumns(VectorizedRegion):
             block = Scope(inner)
             line = self.step(value, name, kind, scope, block)
             inner.lines += [f"if ({guard}) {{", *indent([*block.lines, line]), "}"] if guard else [*block.lines, line]
-            joined += self.every(f"{name}[u] = column_reduce({name}[u], {FUNCTORS[value.kind]}(), {start});")
+            joined += self.every(f"{name}[u] = column_reduce({name}[u], {C[value.kind].functor}(), {start});")
             tail.known[value] = f"{ctype}({name}[u])"
         inside = [*self.indices(self.nest.reduced, "k"), *self.quad_lines(inner.lines)]
         loop = self.walk(f"(active ? {self.total(self.nest.reduced)} : 0)", "y", inside)

@@ -25,6 +25,7 @@ from rag_kernels.offline.ir.expressions import Expr, add, binary, mul, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands as operands_of
 from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Attended, Entry, Library, Lowered, Lowering, Rule, Stored
 from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
 
@@ -168,7 +169,7 @@ class _Recogniser:
         with_own_loops(lowering, operands)
         value = as_values(lowering, operands, make)
         sums = [v for v in ir.walk(value) if isinstance(v, ir.Reduce)]
-        if len(sums) != 1 or sums[0].kind != "sum":
+        if len(sums) != 1 or sums[0].kind is not Kind.SUM:
             raise ir.Unfusable("no single product")
         pair = operands_of(strip(sums[0].arg), Operator.MUL)
         if pair is None:
@@ -213,7 +214,7 @@ class _Recogniser:
         with_own_loops(lowering, [ref for ref in operands if weights.buffer not in reads_of(lowering.value(ref))])
         value = as_values(lowering, operands, make)
         total = strip(value)
-        is_sum = isinstance(total, ir.Reduce) and total.kind == "sum"
+        is_sum = isinstance(total, ir.Reduce) and total.kind is Kind.SUM
         pair = operands_of(strip(total.arg), Operator.MUL) if isinstance(total, ir.Reduce) and is_sum else None
         if not isinstance(total, ir.Reduce) or pair is None:
             raise ir.Unfusable("no product with the weights")

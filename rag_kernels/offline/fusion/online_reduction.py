@@ -17,6 +17,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import Expr, cast_value, square, where
 from rag_kernels.offline.ir.operators import PAIR, PLACE, Operator
 from rag_kernels.offline.ir.patterns import exponential_below, mean, place_of_extreme, squared_difference
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
 Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loops
@@ -38,16 +39,16 @@ class _OnePass:
     kept: int  # bytes of the longest row that a kernel keeps
     counts: dict[Row, ir.Group] = field(default_factory=dict)  # rows with a variance, and what a mean divides by
     tops: set[Row] = field(default_factory=set)  # rows with a softmax's sum
-    placed: dict[tuple[Row, str], ir.Value] = field(default_factory=dict)  # rows whose extreme has an index -> that
+    placed: dict[tuple[Row, Kind], ir.Value] = field(default_factory=dict)  # rows whose extreme has an index -> that
     doubles: dict[Row, ir.Value] = field(default_factory=dict)  # what is summed in float64
     made: dict[tuple[Row, str], ir.Reduce] = field(default_factory=dict)
 
     def collect(self, values: Iterable[ir.Value]) -> None:
         for v in ir.walk(*values):
-            hit = place_of_extreme(v.arg) if isinstance(v, ir.Reduce) and v.kind == "min" else None
+            hit = place_of_extreme(v.arg) if isinstance(v, ir.Reduce) and v.kind is Kind.MIN else None
             if hit and isinstance(v, ir.Reduce) and (kind := self.kind_of_place(v, *hit[:2])):
                 self.placed[(hit[0], row_of(v)[1]), kind] = hit[2]
-            if not isinstance(v, ir.Reduce) or v.kind != "sum" or v.guards:
+            if not isinstance(v, ir.Reduce) or v.kind is not Kind.SUM or v.guards:
                 continue
             row = self.inner(v)
             if row is None or bytes_of(v) <= self.kept:
@@ -66,12 +67,12 @@ class _OnePass:
         about, power = squared_difference(value.arg), exponential_below(value.arg)
         divided = mean(about[1]) if about else None
         if about and divided:
-            first, below, kind = about[0], divided[0], "sum"
+            first, below, kind = about[0], divided[0], Kind.SUM
         elif power and power[0].dtype == "float32":
-            first, below, kind = *power, "fastmax"
+            first, below, kind = *power, Kind.FASTMAX
         else:
             return None
-        if isinstance(below, ir.Reduce) and below.kind == kind and below.arg is first and not below.guards:
+        if isinstance(below, ir.Reduce) and below.kind is kind and below.arg is first and not below.guards:
             row = row_of(below)
             return row if row[1] == row_of(value)[1] else None
         return None
@@ -80,16 +81,16 @@ class _OnePass:
         if not isinstance(value, ir.Reduce) or value.guards:
             return None
         row = row_of(value)
-        if value.kind == "sum" and row in self.counts:
+        if value.kind is Kind.SUM and row in self.counts:
             return cast_value(self.total(value, value.arg), value.dtype)
-        if value.kind == "fastmax" and row in self.tops:
+        if value.kind is Kind.FASTMAX and row in self.tops:
             return ir.Op(value.dims, value.dtype, Operator.PAIR_TOP, (self.pair(value, value.arg),))
-        if value.kind == "min" and (hit := place_of_extreme(value.arg)):
+        if value.kind is Kind.MIN and (hit := place_of_extreme(value.arg)):
             return self.place(value, *hit)
         if index := self.placed.get((row, value.kind)):  # part of the pair that its index is part of
             found = self.pair_of_place(value, value.kind, row[0], index)
             return ir.Op(value.dims, value.dtype, Operator.PLACE_VALUE, (found,))
-        below = self.inner(value) if value.kind == "sum" else None
+        below = self.inner(value) if value.kind is Kind.SUM else None
         about, power = squared_difference(value.arg), exponential_below(value.arg)
         if below in self.tops and power:
             powers = ir.Op(value.dims, "float64", Operator.PAIR_SUM, (self.pair(value, power[0]),))
@@ -110,13 +111,13 @@ class _OnePass:
         if key not in self.made:
             term = self.doubles[row]
             term = square(Expr(term)).value if squares else term
-            self.made[key] = ir.Reduce(value.dims, "float64", "sum", term, value.over)
+            self.made[key] = ir.Reduce(value.dims, "float64", Kind.SUM, term, value.over)
         return self.made[key]
 
-    def kind_of_place(self, value: ir.Reduce, x: ir.Value, best: ir.Value) -> str:
-        """Return `max` or `min` where the index is one of an extreme of its own row, or the empty string."""
+    def kind_of_place(self, value: ir.Reduce, x: ir.Value, best: ir.Value) -> Kind | None:
+        """Return of which extreme of its own row the index is, or None where it is another's."""
         whole = isinstance(best, ir.Reduce) and best.arg is x and x.dtype == "float32" and not value.guards
-        return best.kind if whole and isinstance(best, ir.Reduce) and not best.guards else ""
+        return best.kind if whole and isinstance(best, ir.Reduce) and not best.guards else None
 
     def place(self, value: ir.Reduce, x: ir.Value, best: ir.Value, index: ir.Value) -> ir.Value | None:
         """Return the index of an extreme as part of a running pair, or None where it is another's."""
@@ -124,18 +125,18 @@ class _OnePass:
         found = self.pair_of_place(value, kind, x, index) if kind else None
         return ir.Op(value.dims, value.dtype, Operator.PLACE_INDEX, (found,)) if found else None
 
-    def pair_of_place(self, value: ir.Reduce, kind: str, x: ir.Value, index: ir.Value) -> ir.Value:
+    def pair_of_place(self, value: ir.Reduce, kind: Kind, x: ir.Value, index: ir.Value) -> ir.Value:
         """Return an extreme with its index."""
         key = ((x, frozenset(ir.leaves(value.over))), f"{kind}place")
         if key not in self.made:
             both = ir.Op(x.dims, PLACE, Operator.PLACED, (rewrite(x, self), index))
-            self.made[key] = ir.Reduce(value.dims, PLACE, f"{kind}place", both, value.over)
+            self.made[key] = ir.Reduce(value.dims, PLACE, Kind(f"{kind}place"), both, value.over)
         return self.made[key]
 
     def pair(self, value: ir.Reduce, x: ir.Value) -> ir.Value:
         key = ((x, frozenset(ir.leaves(value.over))), PAIR)
         if key not in self.made:
-            self.made[key] = ir.Reduce(value.dims, PAIR, PAIR, rewrite(x, self), value.over)
+            self.made[key] = ir.Reduce(value.dims, PAIR, Kind.MAXSUM, rewrite(x, self), value.over)
         return self.made[key]
 
 

@@ -16,6 +16,7 @@ from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import add, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands, strip
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
 from rag_kernels.offline.lowering.lower import Attended, Library, Lowered, Stored
 
@@ -215,7 +216,7 @@ class Planner:
         """
         leaf = value.over.leaves()
         rows, length = ir.size_of(key_of(value)[0]), value.over.size
-        floats = value.kind == "sum" and value.dtype == "float32" and len(leaf) == 1
+        floats = value.kind is Kind.SUM and value.dtype == "float32" and len(leaf) == 1
         if not floats or 8 * rows >= self.split.rows or length < self.split.length:
             return None
         if value not in self.scans:
@@ -230,8 +231,8 @@ class Planner:
             return value
         outer, inner = leaf.leaves()
         without = tuple(tuple(a for a in ir.leaves(group) if a is not inner) for group in value.dims)
-        total = self.load_of(ir.Reduce(without, "float64", "sum", cast_value(arg, "float64"), (inner,)))
-        through = ir.Scan(without, "float64", "sum", total, outer)
+        total = self.load_of(ir.Reduce(without, "float64", Kind.SUM, cast_value(arg, "float64"), (inner,)))
+        through = ir.Scan(without, "float64", Kind.SUM, total, outer)
         before = self.load_of(ir.Op(without, "float64", Operator.SUB, (through, total)))
         within = ir.Scan(value.dims, value.dtype, value.kind, arg, inner)
         return cast_value(add(within, before).value, value.dtype)
@@ -370,7 +371,7 @@ LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any 
 
 def factors_of(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     """Return the two factors whose product a reduction sums, or None if it sums something else."""
-    if not isinstance(value, ir.Reduce) or value.kind != "sum" or value.dtype != "float32":
+    if not isinstance(value, ir.Reduce) or value.kind is not Kind.SUM or value.dtype != "float32":
         return None
     found = operands(strip(value.arg), Operator.MUL)
     return (found[0], found[1]) if found else None

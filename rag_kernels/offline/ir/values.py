@@ -17,6 +17,7 @@ from math import prod
 from rag_kernels.eval.errors import Internal
 from rag_kernels.offline.ir.dtypes import arithmetic
 from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.reductions import Kind
 
 _serial = count()
 
@@ -170,7 +171,7 @@ class Reduce(Value):
     Positions at which one of the guards is false do not take part.
     """
 
-    kind: str  # sum, prod, max, min, fastmax, any, all
+    kind: Kind
     arg: Value
     over: Group
     guards: tuple[Index, ...] = ()
@@ -180,7 +181,7 @@ class Reduce(Value):
 class Scan(Value):
     """An inclusive scan by `kind` along the loop `over`."""
 
-    kind: str  # sum, prod
+    kind: Kind  # sum, prod, max, min
     arg: Value
     over: Atom
 

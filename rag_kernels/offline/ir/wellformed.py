@@ -14,10 +14,7 @@ from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import INTEGERS, arithmetic
-from rag_kernels.offline.ir.operators import PAIR, PLACE, type_fault
-
-_NUMBERS = frozenset({"sum", "prod", "max", "min", "fastmax"})  # kinds that reduce any dtype to itself
-_OTHERS = {"any": "bool", "all": "bool", PAIR: PAIR, "maxplace": PLACE, "minplace": PLACE}  # and those of one dtype
+from rag_kernels.offline.ir.operators import type_fault
 
 
 class IllFormed(Internal):
@@ -100,10 +97,8 @@ def _load_fault(value: ir.Load, buffers: Mapping[str, TensorSpec]) -> str:
 
 
 def _reduce_fault(value: ir.Reduce) -> str:
-    if value.kind not in _OTHERS and value.kind not in _NUMBERS:
-        return "no such kind of reduction"
-    pairs = value.kind == PAIR and value.arg.dtype == "float32"  # numbers, or pairs of parts
-    if value.dtype != _OTHERS.get(value.kind, value.dtype) or not (value.arg.dtype == value.dtype or pairs):
+    gives = value.kind.dtype or value.arg.dtype
+    if value.dtype != gives or not value.kind.takes(value.arg.dtype):
         return f"it reduces {value.arg.dtype}"
     over = ir.leaves(value.over)
     if len(set(over)) < len(over) or set(over) & {leaf for group in value.dims for leaf in ir.leaves(group)}:

@@ -20,6 +20,7 @@ from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import Expr, Pointwise, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import Number, numbers
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker
 
 
@@ -383,7 +384,7 @@ class Lowering:
         out = tuple(g for i, g in enumerate(left) if keep or i not in chosen)
         if not over:
             return ir.Op(out, dtype or value.dtype, Operator.CAST if dtype else Operator.SAME, (value,))
-        return self.tracked(ir.Reduce(out, dtype or value.dtype, kind, value, over))
+        return self.tracked(ir.Reduce(out, dtype or value.dtype, Kind(kind), value, over))
 
     def size(self, group: ir.Group, dtype: str) -> ir.Value:
         """Return the number of elements of a group as a value."""

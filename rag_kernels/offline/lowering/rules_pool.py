@@ -14,6 +14,7 @@ from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import div, maximum, minimum, sub
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_reduce import mean_of
 
@@ -69,7 +70,7 @@ def max_pool(rank: int) -> Rule:
         dilations = per_dimension(given(node, 4, "dilation", 1), rank, 1)
         value = lowering.value(given(node, 0))
         window, over, guards = windows(lowering, value, sizes, strides, pads, dilations, node.outputs[0].shape)
-        return lowering.tracked(ir.Reduce(window.dims, value.dtype, "max", window, over, guards))
+        return lowering.tracked(ir.Reduce(window.dims, value.dtype, Kind.MAX, window, over, guards))
 
     return rule
 
@@ -87,7 +88,7 @@ def avg_pool(rank: int) -> Rule:
         window, over, guards = windows(lowering, value, sizes, strides, pads, [1] * rank, shape)
         total = window
         if over:
-            total = lowering.tracked(ir.Reduce(window.dims, value.dtype, "sum", window, over, guards))
+            total = lowering.tracked(ir.Reduce(window.dims, value.dtype, Kind.SUM, window, over, guards))
         if divisor is not None or (not ceil and (padded or not any(pads))):
             return lowering.op(lambda total: total / (divisor or math.prod(sizes)), total)
         for i, window_ in enumerate(zip(sizes, strides, pads, strict=True)):

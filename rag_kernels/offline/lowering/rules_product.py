@@ -17,6 +17,7 @@ from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import add, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
@@ -249,7 +250,7 @@ def windowed(
     over = (*terms.dims[-1], *taps)
     total: ir.Value = ir.Op(terms.dims[:-1], "float32", Operator.SAME, (terms,))
     if over:
-        total = ir.Reduce(terms.dims[:-1], "float32", "sum", terms, over, tuple(guards))
+        total = ir.Reduce(terms.dims[:-1], "float32", Kind.SUM, terms, over, tuple(guards))
     return lowering.view(lowering.tracked(total), shape)
 
 

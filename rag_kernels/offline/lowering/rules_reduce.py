@@ -33,6 +33,7 @@ from rag_kernels.offline.ir.expressions import (
     where,
 )
 from rag_kernels.offline.ir.expressions import truth as truth_of
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 
@@ -280,7 +281,7 @@ def scanned(lowering: Lowering, kind: str, value: ir.Value, dim: int) -> ir.Valu
         return value
     if len(group) > 1:
         raise ir.Unfusable("a scan over merged dimensions")
-    return lowering.tracked(ir.Scan(value.dims, value.dtype, kind, value, group[0]))
+    return lowering.tracked(ir.Scan(value.dims, value.dtype, Kind(kind), value, group[0]))
 
 
 def cumulative(kind: str) -> Rule:
