@@ -43,13 +43,20 @@ WALK = (  # pages that the reader goes through while the archive grows, and what
     ("kernels?q=tanh&by=words", "kernels."),
     ("kernels?q=fused+tanh", "kernels."),
     (f"kernel?id={KERNEL}", "Over torch.compile"),
-    (f"kernel?id={KERNEL}&tab=Lineage", "An arrow points"),
+    (f"kernel?id={KERNEL}&tab=Lineage", "stands beneath it"),
     ("problems", "problems."),
     (f"problem?id={MADE.problem.id}", "What it computes"),
     ("runs", "runs."),
     ("run?id=growing", "Attempts"),
     ("leaderboard", "Who is ahead"),
     ("retrieval", "Did it pay?"),
+)
+
+
+LOADS = (
+    ("the first page", "", "Latest kernels"),
+    ("a kernel's page", f"kernel?id={KERNEL}", "Over torch.compile"),
+    ("its lineage", f"kernel?id={KERNEL}&tab=Lineage", "stands beneath it"),
 )
 
 
@@ -65,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernels", type=int, default=30_000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=6.0, help="of the trial with a growing archive")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of the trial with a growing archive; 0: none")
     parser.add_argument("--rate", type=float, default=10.0, help="attempts a second that the job writes")
     parser.add_argument("--grown-from", type=int, default=1000, help="kernels at the start of the trial")
     parser.add_argument("--keep", type=Path, help="a folder for the archive, used again when it is there")
@@ -74,13 +81,18 @@ def main() -> None:
         source = options.keep or Path(scratch) / "filled"
         if not source.exists():
             fill(FileArchive(source), options.kernels)
-        growing = Path(scratch) / "growing"
-        fill(FileArchive(growing), options.grown_from)
         with served(source) as url, chromium() as browser:
+            for name, path, text in LOADS:
+                requests, megabytes = first_load(browser, f"{url}/{path}", text)
+                print(f"First load of {name}: {megabytes:.1f} MB over the wire, {requests} requests.\n", flush=True)
             print("| what | goal | median | slowest |\n|---|---|---|---|")
             for name, goal, seconds in answers(browser, url, options.repeats):
                 print(f"| {name} | {goal} | {statistics.median(seconds):.2f} s | {max(seconds):.2f} s |", flush=True)
             print(f"| memory of the server | 600 MB | {resident_mb(url):.0f} MB | |\n", flush=True)
+        if not options.minutes:
+            return
+        growing = Path(scratch) / "growing"
+        fill(FileArchive(growing), options.grown_from)
         with served(growing) as url, chromium() as browser:
             trial(browser, url, growing, 60 * options.minutes, options.rate)
 
@@ -127,6 +139,18 @@ def answers(browser: Any, url: str, repeats: int) -> Iterator[tuple[str, str, li
         [timed(lambda: go(page, address, "Over torch.compile")) for _ in range(repeats)],
     )
     page.close()
+
+
+def first_load(browser: Any, url: str, text: str) -> tuple[int, float]:
+    """Return how many requests, and MB as they were sent, a page takes where nothing is in the browser's cache."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page, sizes = context.new_page(), []
+    session = context.new_cdp_session(page)
+    session.on("Network.loadingFinished", lambda done: sizes.append(done["encodedDataLength"]))
+    session.send("Network.enable")
+    settle(page, url, text)
+    context.close()
+    return len(sizes), sum(sizes) / 1e6
 
 
 def open_filter(page: Any) -> Any:
