@@ -97,7 +97,8 @@ inline void __syncwarp() { wait_for_warp(); }
 inline void __syncthreads() { barriers->all.wait(); }
 inline void __threadfence() {}
 inline void __nanosleep(unsigned) { let_others(); }
-inline int atomicAdd(int* p, int v) { return (*p += v) - v; }
+template <class T> T atomicAdd(T* p, T v) { const T old = *p; return *p += v, old; }
+template <class T> T atomicCAS(T* p, T expected, T v) { const T old = *p; return *p = old == expected ? v : old, old; }
 inline int __syncthreads_or(int v) {
   static int any;
   if (in_block() == 0) any = 0;

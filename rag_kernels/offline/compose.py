@@ -186,7 +186,8 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     bodies = "\n".join(cuda.function_text(f, parameters, known) for f in functions)
     head = headers(dtype for f in functions for dtype in f.dtypes()) + cuda.HEAD
     return (
-        f"// {idea}\n{head}\n{math_prelude.used(math_prelude.CUDA, bodies)}{cuda.constants(parameters)}"
+        f"// {idea}\n{head}\n{math_prelude.used(math_prelude.CUDA, bodies + cuda.called(bodies))}"
+        f"{cuda.constants(parameters)}"
         f"{cuda.fixed_text(parameters, bodies)}\n{bodies}"
     )
 

@@ -116,6 +116,8 @@ class Sizes:
             for leaf in ir.leaves(group):
                 if leaf.fixed or leaf in short:
                     self.declare(leaf, str(leaf.size))
+        for leaf in {leaf: None for pair in internal for group in pair for leaf in ir.leaves(group) if leaf.fixed}:
+            self.declare(leaf, str(leaf.size))
         pending = list(dict.fromkeys((t, ir.leaves(g)) for t, g in external))
         while pending:
             pending = self.settle(pending, internal)
@@ -129,6 +131,8 @@ class Sizes:
             self.checks += [f"{text} == {ir.size_of(group)}" for text, group in dict.fromkeys(external)]
         for leaf in rest:
             self.declare(leaf, str(leaf.size))
+        bounded = sorted((leaf for leaf in self.known if leaf.most), key=lambda leaf: leaf.serial)
+        self.checks += [f"{self.names[leaf]} > 0 && {self.names[leaf]} <= {leaf.most}" for leaf in bounded]
 
     def equations(self, function: Function) -> tuple[list[tuple[str, ir.Group]], list[tuple[ir.Group, ir.Group]]]:
         """Return sizes of parameters with their loops, and scratch buffers' loops with those that read them."""

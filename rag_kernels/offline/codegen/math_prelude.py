@@ -8,6 +8,12 @@ LIBM = "acos acosh asin asinh atan atanh ceil cos cosh erfc floor log10 log2 nea
 LIBM_OF_TWO = ("fmod", "atan2", "pow", "hypot")
 
 CPP: dict[str, tuple[str, tuple[str, ...]]] = {
+    "rk_logaddexp": (
+        "template <class T> inline T rk_logaddexp(T a, T b) {\n"
+        "  const T high = a < b || b != b ? b : a, low = a < b || b != b ? a : b;\n"
+        "  return high - high == 0 && low == low ? high + std::log1p(std::exp(low - high)) : high;\n}\n",
+        (),
+    ),
     "rk_abs": (
         "inline float rk_abs(float x) { return __builtin_fabsf(x); }\n"
         "inline double rk_abs(double x) { return __builtin_fabs(x); }\n"
@@ -265,6 +271,12 @@ CUDA |= {
     )
     for name in LIBM_OF_TWO
 }
+CUDA["rk_logaddexp"] = (
+    "template <class T> __device__ inline T rk_logaddexp(T a, T b) {\n"
+    "  const T high = a < b || b != b ? b : a, low = a < b || b != b ? a : b;\n"
+    "  return high - high == 0 && low == low ? high + log1p(exp(low - high)) : high;\n}\n",
+    (),
+)
 
 
 def used(table: dict[str, tuple[str, tuple[str, ...]]], body: str) -> str:

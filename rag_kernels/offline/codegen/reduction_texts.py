@@ -46,6 +46,7 @@ C = {
     Kind.FASTMAX: Text("-INFINITY", "{a} = {v} > {a} ? {v} : {a};", "Max", "max", "{a} = fmaxf({a}, {v});"),
     Kind.ANY: Text("0", "{a} |= {v};", "Any", "|"),
     Kind.ALL: Text("1", "{a} &= {v};", "All", "&"),
+    Kind.LOGSUM: Text("-INFINITY", "{a} = rk_logaddexp({a}, {v});", "LogSum"),
     Kind.MAXSUM: Text("MaxSum{-INFINITY, 0}", "{a} = merge({a}, {v});", "Merge"),
     Kind.MAXPLACE: Text("Place{-INFINITY, INT64_MAX}", "take<true>({a}, {v});", "MaxPlace"),
     Kind.MINPLACE: Text("Place{INFINITY, INT64_MAX}", "take<false>({a}, {v});", "MinPlace"),

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from rag_kernels.offline.codegen.c_types import CTYPES
-from rag_kernels.offline.codegen.loop_nest import Nest
+from rag_kernels.offline.codegen.loop_nest import Access, Nest
 from rag_kernels.offline.codegen.loop_nest import text_of as polynomial
 from rag_kernels.offline.codegen.operator_texts import UNARY, Text, text_of
 from rag_kernels.offline.ir import values as ir
@@ -156,7 +156,10 @@ class Printer:
 
     def place(self, value: ir.Load, scope: Scope) -> str:
         """Return the element offset of a load as C."""
-        access = self.nest.accesses[value]
+        return self.at(self.nest.accesses[value], scope)
+
+    def at(self, access: Access, scope: Scope) -> str:
+        """Return an element offset as C, its computed indices too."""
         terms = [self.nest.offset(access)] if self.nest.offset(access) else []
         for index, stride in access.values:
             step = polynomial(stride)

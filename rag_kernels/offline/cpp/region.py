@@ -24,7 +24,9 @@ from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cpp import attention as attention_cpp
 from rag_kernels.offline.cpp import contraction as contract_cpp
-from rag_kernels.offline.fusion.regions import AttentionRegion, Region
+from rag_kernels.offline.cpp import order as order_cpp
+from rag_kernels.offline.cpp import scatter as scatter_cpp
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.reductions import Kind
@@ -72,7 +74,9 @@ def constants(p: CpuParameters) -> str:
 def parts_used(bodies: str) -> str:
     """Return the fixed text that these functions call."""
     attention = attention_cpp.HEAD if "attend::run<" in bodies else ""
-    return (contract_cpp.HEAD if " product(" in bodies else "") + attention
+    threads = "#include <omp.h>\n" if "omp_get_thread_num()" in bodies else ""
+    order = order_cpp.HEAD if "order::run<" in bodies else ""
+    return threads + (contract_cpp.HEAD if " product(" in bodies else "") + attention + order
 
 
 def function_text(function: Function, parameters: CpuParameters) -> str:
@@ -95,9 +99,15 @@ def function_text(function: Function, parameters: CpuParameters) -> str:
 def region_text(region: Region, function: Function, names: Names, parameters: CpuParameters) -> list[str]:
     """Return the statements of one region: in tiles if it is a product, else by its schedule."""
     pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in function.specs}
-    if isinstance(region, AttentionRegion):
-        return attention_cpp.region_text(region, function, names, pointers)
-    contraction, storage = find_contraction(region, names), function.storage()
+    storage = function.storage()
+    match region:
+        case AttentionRegion():
+            return attention_cpp.region_text(region, function, names, pointers)
+        case ScatterRegion():
+            return scatter_cpp.region_text(region, names, pointers, storage)
+        case OrderRegion():
+            return order_cpp.region_text(region, names, pointers, storage)
+    contraction = find_contraction(region, names)
     if contraction:
         return contract_cpp.region_text(contraction, Printer(contraction.nest, pointers, storage))
     nest = build_nest(region, names)

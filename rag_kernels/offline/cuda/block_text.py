@@ -51,9 +51,46 @@ struct Max { template <class T> __device__ T operator()(T a, T b) const { return
 """,
     ),
     Piece(
+        "LogSum",
+        """\
+struct LogSum { template <class T> __device__ T operator()(T a, T b) const { return rk_logaddexp(a, b); } };
+""",
+    ),
+    Piece(
         "Min",
         """\
 struct Min { template <class T> __device__ T operator()(T a, T b) const { return (b < a || b != b) ? b : a; } };
+""",
+    ),
+    Piece(
+        "join_sum",
+        """\
+// Adds to an element that other threads add to.
+template <class T> __device__ void join_sum(T* at, T v) { atomicAdd(at, v); }
+__device__ inline void join_sum(int64_t* at, int64_t v) { atomicAdd((unsigned long long*)at, (unsigned long long)v); }
+""",
+    ),
+    Piece(
+        "join_by",
+        """\
+// Joins an element by F, while others do.
+template <size_t BYTES> struct Word { typedef unsigned type; };
+template <> struct Word<8> { typedef unsigned long long type; };
+template <class F, class T> __device__ void join_by(T* at, T v) {
+  typedef typename Word<sizeof(T)>::type Bits;
+  Bits* const word = (Bits*)at;
+  Bits found = *word, before;
+  do {
+    T now;
+    memcpy(&now, &found, sizeof(T));
+    now = F()(now, v);
+    Bits next;
+    memcpy(&next, &now, sizeof(T));
+    before = found;
+    if (next == before) return;
+    found = atomicCAS(word, before, next);
+  } while (found != before);
+}
 """,
     ),
     Piece(

@@ -19,11 +19,14 @@ from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
 from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
+from rag_kernels.offline.cuda.order import HEAD as ORDER
+from rag_kernels.offline.cuda.order import order_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.wide_columns import WideColumns
-from rag_kernels.offline.fusion.regions import AttentionRegion, Region
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
 from rag_kernels.offline.ir.parameters import c_name
 
 __all__ = ["HEAD", "CudaParameters", "constants", "fixed_text", "function_text"]
@@ -47,6 +50,11 @@ def fixed_text(p: CudaParameters, bodies: str) -> str:
     return (most if "ROW_THREADS" in bodies else "") + pieces + parts
 
 
+def called(bodies: str) -> str:
+    """Return calls of mathematical functions in the fixed pieces that these functions use."""
+    return "rk_logaddexp(" if "LogSum" in bodies else ""
+
+
 def parts_used(bodies: str) -> str:
     """Return the fixed text that these functions need for products and for rows shared by blocks."""
     tensor = ""
@@ -63,6 +71,7 @@ def parts_used(bodies: str) -> str:
     teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
     attention = INSTRUCTIONS + ATTENTION if "attend::" in bodies else ""
     attention += HOPPER_ATTENTION if "_hopper(" in bodies else ""
+    attention += ORDER if "order::" in bodies else ""
     return (gemm_text.HEAD if " tiles(" in bodies else "") + tensor + teams + attention
 
 
@@ -88,6 +97,15 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     for number, region in enumerate(function.regions):
         if isinstance(region, AttentionRegion):
             text, launch = attention_text(f"{function.name}_{number}", region, function, sizes, parameters)
+            texts.extend([*text, ""])
+            launches += launch
+            continue
+        if isinstance(region, ScatterRegion | OrderRegion):
+            name = f"{function.name}_{number}"
+            if isinstance(region, ScatterRegion):
+                text, launch = scatter_text(name, region, function, sizes, parameters)
+            else:
+                text, launch = order_text(name, region, function, sizes, parameters)
             texts.extend([*text, ""])
             launches += launch
             continue

@@ -26,7 +26,7 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands as operands_of
 from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
-from rag_kernels.offline.lowering.lower import Attended, Entry, Library, Lowered, Lowering, Rule, Stored
+from rag_kernels.offline.lowering.lower import Attended, Entry, Library, Lowered, Lowering, Rule, Stored, values_of
 from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
 
 SOFTMAX = frozenset({"softmax", "_softmax"})
@@ -153,7 +153,8 @@ class _Recogniser:
     def left(self, lowered: Lowered) -> set[Site]:
         """Return the sites that were not recognised, or whose product something else needs."""
         inner = {load.buffer: site for site, o in self.open.items() for load in (o.scores, o.weights) if load}
-        found = {name for s in lowered.steps if isinstance(s, Stored) for name in reads_of(s.value)}
+        read = (s for s in lowered.steps if not isinstance(s, Attended))
+        found = {name for s in read for value in values_of(s) for name in reads_of(value)}
         for site, made in self.done.items():
             found |= reads_of(made.score, made.q, made.k, made.v) - {self.open[site].scores.buffer}
         return (set(self.sites.values()) - self.done.keys()) | {inner[name] for name in found if name in inner}
@@ -487,8 +488,8 @@ def settled_score(lowering: Lowering, score: ir.Value, scores: ir.Load) -> ir.Va
 def in_place(lowered: Lowered) -> Lowered:
     """Return the steps in which attention writes where a copy of it, in another order of dimensions, would lie."""
     made = {step.buffer: step for step in lowered.steps if isinstance(step, Attended)}
-    trees = [step.value for step in lowered.steps if isinstance(step, Stored)]
-    trees += [v for step in made.values() for v in (step.q, step.k, step.v, step.score)]
+    trees = [value for step in lowered.steps for value in values_of(step)]
+    trees += [step.score for step in made.values()]
     readers = Counter(v.buffer for tree in trees for v in ir.walk(tree) if isinstance(v, ir.Load))
     placed: dict[str, Attended] = {}
     copies: set[Stored] = set()
@@ -519,7 +520,8 @@ def as_read(lowered: Lowered) -> Lowered:
     """
     for attended in [step for step in lowered.steps if isinstance(step, Attended)]:
         name = attended.buffer
-        others = [v for s in lowered.steps if isinstance(s, Attended) for v in (s.q, s.k, s.v, s.score)]
+        others = [v for s in lowered.steps if not isinstance(s, Stored) for v in values_of(s)]
+        others += [s.score for s in lowered.steps if isinstance(s, Attended)]
         trees = [step.value for step in lowered.steps if isinstance(step, Stored)]
         reads = [(v, tree) for tree in trees for v in ir.walk(tree) if isinstance(v, ir.Load) and v.buffer == name]
         elsewhere = any(isinstance(v, ir.Load) and v.buffer == name for tree in others for v in ir.walk(tree))

@@ -10,17 +10,23 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from rag_kernels.offline.fusion.regions import AttentionRegion, Region, rebuilt
+from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion, rebuilt
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.lowering.lower import with_values
 
 
 def shared(region: Region) -> Region:
     """Return the region in which no two values are alike."""
-    if isinstance(region, AttentionRegion):
-        return region
     found = _Shared()
+    match region:
+        case AttentionRegion():
+            return region
+        case ScatterRegion(scattered=step):
+            return ScatterRegion.of(with_values(step, found.root))
+        case OrderRegion(ordered=step):
+            return OrderRegion.of(with_values(step, found.root))
     return replace(region, stores={buffer: found.root(value) for buffer, value in region.stores.items()})
 
 

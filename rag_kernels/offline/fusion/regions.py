@@ -18,7 +18,16 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
-from rag_kernels.offline.lowering.lower import Attended, Library, Lowered, Stored
+from rag_kernels.offline.lowering.lower import (
+    Attended,
+    Library,
+    Lowered,
+    Ordered,
+    Scattered,
+    Stored,
+    values_of,
+    with_values,
+)
 
 SCANNED_PART = 4096  # elements of a part of a long scan at least
 
@@ -55,7 +64,58 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AttentionRegion(Region):
+class OwnText(Region):
+    """A region that is written by a text of its own; its loops stand in `outer` to be given sizes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScatterRegion(OwnText):
+    """Elements that join a buffer at computed places. It stores a value that names all that is read."""
+
+    scattered: Scattered = field(kw_only=True)
+
+    def check(self, checker: Checker) -> None:
+        """Raise IllFormed when an element or a place is not well-formed."""
+        checker.check(values_of(self.scattered), "The planner")
+
+    def dims(self, buffer: str) -> tuple[ir.Group, ...]:
+        """Return one group of atoms for each dimension of the buffer, of which no loop need run through any."""
+        return self.scattered.dims
+
+    @classmethod
+    def of(cls, step: Scattered) -> ScatterRegion:
+        """Return the region of a scatter, whose values are pointwise."""
+        read = ir.Op(step.value.dims, step.value.dtype, Operator.READ, values_of(step))
+        return cls({step.buffer: read}, loops_of(step.value), (), scattered=step)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderRegion(OwnText):
+    """Lanes of a value in order, and where their elements stood."""
+
+    ordered: Ordered = field(kw_only=True)
+
+    def check(self, checker: Checker) -> None:
+        """Raise IllFormed when the value is not well-formed."""
+        checker.check(values_of(self.ordered), "The planner")
+
+    @classmethod
+    def of(cls, step: Ordered) -> OrderRegion:
+        """Return the region of a sort, whose value is pointwise."""
+        dtypes = {step.elements: step.value.dtype, step.places: "int64"}
+        stores: dict[str, ir.Value] = {
+            buffer: ir.Op(step.stored, dtype, Operator.READ, (step.value,)) for buffer, dtype in dtypes.items()
+        }
+        return cls(stores, tuple(dict.fromkeys((*loops_of(step.value), *ir.leaves(step.taken)))), (), ordered=step)
+
+
+def loops_of(value: ir.Value) -> tuple[ir.Atom, ...]:
+    """Return the loops along which a value lies, outermost first."""
+    return tuple(leaf for group in value.dims for leaf in ir.leaves(group))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionRegion(OwnText):
     """Attention, which is written by texts of its own; its loops stand in `outer` to be given sizes."""
 
     attended: Attended = field(kw_only=True)
@@ -110,9 +170,16 @@ class Planner:
                 self.regions.append(step)
             elif isinstance(step, Attended):
                 self.regions.append(AttentionRegion.of(step))
+            elif isinstance(step, Scattered | Ordered):
+                self.regions.append(self.own_text(step))
             else:
                 self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
         return [r if isinstance(r, Library) else settled(r) for r in self.regions]
+
+    def own_text(self, step: Scattered | Ordered) -> Region:
+        """Return the region of a step with a text of its own, after the regions of reductions that it reads."""
+        read = with_values(step, lambda value: rewrite(rewrite(value, self.halve), lambda v: self.cut(v, None)))
+        return OrderRegion.of(read) if isinstance(read, Ordered) else ScatterRegion.of(read)
 
     def find_whole(self, value: ir.Value) -> None:
         """Record the reductions of a stored value along whose loops it is stored: splitting them reads rows twice."""
@@ -149,7 +216,7 @@ class Planner:
         reads = reads_of(region)
         for place in range(len(self.regions) - 1, -1, -1):
             other = self.regions[place]
-            if isinstance(other, Library | AttentionRegion):
+            if isinstance(other, Library | OwnText):
                 break
             near = inlined(region, other)
             reads_it = bool(reads_of(near) & other.stores.keys())

@@ -15,7 +15,7 @@ from math import prod
 from rag_kernels.offline.fusion.regions import rebuilt
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.patterns import strip
-from rag_kernels.offline.lowering.lower import Library, Lowered, Step, Stored
+from rag_kernels.offline.lowering.lower import Lowered, Step, Stored, made_by, with_values
 
 
 def without_rematerialization(lowered: Lowered) -> Lowered:
@@ -29,8 +29,8 @@ def without_rematerialization(lowered: Lowered) -> Lowered:
             if step.slot is None and _is_whole(step.value) and _is_costly(step.value):
                 reader.stored[strip(step.value)] = step
         else:
-            steps.append(step)
-            reader.places[step.node.name if isinstance(step, Library) else step.buffer] = place
+            steps.append(with_values(step, reader.read))
+            reader.places |= dict.fromkeys(made_by(step), place)
     return replace(lowered, steps=tuple(steps))
 
 

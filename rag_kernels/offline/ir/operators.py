@@ -110,6 +110,7 @@ class Operator(Enum):
     PLACE_INDEX = auto()  # the index of an extreme
     PLACE_VALUE = auto()  # the extreme itself
     ATTENTION = auto()  # names what a text of its own reads: queries, keys, values and the score; no printer has it
+    READ = auto()  # names what another text of its own reads
 
     @property
     def traits(self) -> Traits:
@@ -194,6 +195,7 @@ _TRAITS = {
     Operator.PLACE_INDEX: Traits(1, Types.OF_PAIR),
     Operator.PLACE_VALUE: Traits(1, Types.OF_PAIR),
     Operator.ATTENTION: Traits(4, Types.ANY),
+    Operator.READ: Traits(0, Types.ANY),
 }
 
 _OF_PAIRS = {
@@ -208,7 +210,7 @@ _OF_PAIRS = {
 def type_fault(operator: Operator, operands: Sequence[str], result: str) -> str:
     """Return why these dtypes are none of the operator's, or the empty string where they are."""
     traits, told = operator.traits, f"{operator.name} of {', '.join(operands)} as {result}"
-    if len(operands) != traits.arity:
+    if len(operands) != traits.arity and operator is not Operator.READ:
         return f"{told}: it takes {traits.arity} operands"
     match traits.types:
         case Types.ALIKE:

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     FASTMAX = "fastmax"  # where a NaN may be passed over
     ANY = "any"
     ALL = "all"
+    LOGSUM = "logsum"  # the logarithm of the sum of exponentials
     MAXSUM = PAIR  # the maximum, and the sum of exponentials below it
     MAXPLACE = "maxplace"  # an extreme with the first index at which it stands
     MINPLACE = "minplace"

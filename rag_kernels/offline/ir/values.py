@@ -33,6 +33,7 @@ class Atom:
     size: int
     fixed: bool = False  # a number of the problem (heads, groups), not a size that varies with the input
     window: bool = False  # runs inside a pooling window
+    most: int = 0  # steps that a kernel serves, at least one; 0: any number
     alias: Atom | None = None
     parts: tuple[Atom, Atom] | None = None
     whole: Atom | None = None  # of which this is a part
@@ -401,3 +402,4 @@ class Loops:
         self.users.setdefault(a, []).extend(users)
         b.alias = a
         a.fixed = a.fixed or b.fixed
+        a.most = min(a.most or b.most, b.most or a.most)

@@ -86,8 +86,10 @@ def placed(value: ir.Value, leaf: ir.Atom, place: ir.Value, dims: tuple[ir.Group
     def changed(v: ir.Value) -> ir.Value:
         if leaf not in ir.tree_atoms(v) and not any(leaf in ir.leaves(group) for group in v.dims):
             return v
+        own = {a for group in v.dims for a in ir.leaves(group)}
+        new = tuple(a for a in inner if a not in own)
         around = tuple(
-            tuple(a for mine in ir.leaves(group) for a in (inner if mine is leaf else (mine,))) for group in v.dims
+            tuple(a for mine in ir.leaves(group) for a in (new if mine is leaf else (mine,))) for group in v.dims
         )
         match v:
             case ir.Load():
@@ -105,14 +107,26 @@ def placed(value: ir.Value, leaf: ir.Atom, place: ir.Value, dims: tuple[ir.Group
         hit = [(atom, factor) for atom, factor in form.terms if leaf in atom.leaves()]
         if not hit:
             return form
-        if len(hit) > 1 or len(hit[0][0].leaves()) > 1:
-            raise ir.Unfusable("a split dimension is indexed again")
-        factor = hit[0][1]
+        if len(hit) > 1:
+            raise ir.Unfusable("a dimension that is indexed by two terms is indexed again")
+        whole, factor = hit[0]
         rest = ir.Form(tuple(term for term in form.terms if leaf not in term[0].leaves()), form.offset, form.sizes)
-        scaled = Expr(place) if factor == 1 else Expr(place) * factor
+        found = among(whole.leaves())
+        scaled = found if factor == 1 else found * factor
         if rest == ir.Form(()):
             return scaled.value
         return (scaled + Expr(ir.Index((), "int64", rest))).value
+
+    def among(leaves: tuple[ir.Atom, ...]) -> Expr:
+        """Return the index of an atom that was split in these, with one of them replaced."""
+        total: Expr | None = None
+        for number, mine in enumerate(leaves):
+            term = Expr(place if mine is leaf else ir.Index((), "int64", ir.Form(((mine, 1),))))
+            if number + 1 < len(leaves):
+                term = term * ir.Size((), "int64", leaves[number + 1 :])
+            total = term if total is None else total + term
+        assert total is not None
+        return total
 
     out = changed(value)
     if out is value:

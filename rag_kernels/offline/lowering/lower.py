@@ -7,8 +7,9 @@ Knows nothing of C++.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref, Scalar, ScalarArgument, TensorSpec
@@ -64,7 +65,82 @@ class Attended:
     empty: float  # what a row is for which no key is left: NaN in the formula, 0 in the library's operator
 
 
-Step = Stored | Library | Attended
+@dataclass(frozen=True, slots=True, eq=False)
+class Scattered:
+    """Elements that join what an earlier step stored in a buffer, at computed places of it.
+
+    There is one index for each group of `dims`; an element of which one lies outside is left out. The loops are those
+    of `value`; where several elements have one place, the last one stays, on a GPU any.
+    """
+
+    buffer: str
+    dims: tuple[ir.Group, ...]
+    places: tuple[ir.Form | ir.Value, ...]
+    value: ir.Value
+    kind: Kind | None  # how elements join; None: they take the place of what stands there
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ordered:
+    """A value sorted along the loops `over`: the first elements of each lane, and where they stood in it.
+
+    Equal elements keep their order; NaN is greater than every number. `taken` are the loops over what is kept.
+    """
+
+    elements: str  # buffer, and below that of indices
+    places: str
+    dims: tuple[ir.Group, ...]  # of the value and, with `taken` in place of `over`, of both buffers
+    value: ir.Value
+    over: ir.Group
+    taken: ir.Group
+    descending: bool
+
+    @property
+    def stored(self) -> tuple[ir.Group, ...]:
+        """Return the dimensions of both buffers."""
+        return tuple(self.taken if group == self.over else group for group in self.dims)
+
+
+Step = Stored | Library | Attended | Scattered | Ordered
+
+
+def made_by(step: Step) -> tuple[str, ...]:
+    """Return the buffers that a step makes."""
+    match step:
+        case Library():
+            return (step.node.name,)
+        case Ordered():
+            return (step.elements, step.places)
+        case _:
+            return (step.buffer,)
+
+
+S = TypeVar("S", bound=Step)
+
+
+def with_values(step: S, change: Callable[[ir.Value], ir.Value]) -> S:
+    """Return the step with the values that it computes replaced; attention and library calls compute none."""
+    match step:
+        case Stored() | Ordered():
+            return replace(step, value=change(step.value))
+        case Scattered():
+            places = tuple(change(p) if isinstance(p, ir.Value) else p for p in step.places)
+            return replace(step, value=change(step.value), places=places)
+        case _:
+            return step
+
+
+def values_of(step: Step) -> tuple[ir.Value, ...]:
+    """Return the values that a step computes or reads."""
+    match step:
+        case Stored() | Ordered():
+            return (step.value,)
+        case Scattered():
+            return (step.value, *(p for p in step.places if isinstance(p, ir.Value)))
+        case Attended():
+            return (step.q, step.k, step.v)
+        case _:
+            return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +155,7 @@ class Lowered:
 
     def checked(self, checker: Checker, stage: str) -> Lowered:
         """Return the steps themselves; raises IllFormed when this stage made a value that is not well-formed."""
-        roots = [step.value for step in self.steps if isinstance(step, Stored)]
-        roots += [load for step in self.steps if isinstance(step, Attended) for load in (step.q, step.k, step.v)]
-        checker.check(roots, stage)
+        checker.check([value for step in self.steps for value in values_of(step)], stage)
         return self
 
 
@@ -115,7 +189,7 @@ class Lowering:
     storage: dict[ir.Value, str] = field(default_factory=dict)  # value -> dtype of the graph, where it is another
     growing: dict[str, Node] = field(default_factory=dict)  # the longest concatenation that begins as this one
     slots: dict[str, tuple[ir.Atom, int]] = field(default_factory=dict)  # its dimension, and how many are in place
-    sides: set[str] = field(default_factory=set)  # buffers that were written slot by slot for one of several outputs
+    made: set[ir.Value] = field(default_factory=set)  # loads of whole buffers that a step of its own writes
 
     def run(self, rules: dict[str, Rule]) -> Lowered:
         """Return the problem's steps; operators without a rule stay with the library.
@@ -161,6 +235,8 @@ class Lowering:
                         self.storage[value] = spec.dtype
                 if isinstance(found, ir.Load) and found.buffer == node.name:  # written slot by slot
                     return Entry(buffer=node.name)
+                if made := self.already_made(values[0], node.outputs[0].dtype) if len(values) == 1 else None:
+                    return made
                 return Entry(values, dtype=node.outputs[0].dtype, view=node if self.is_view(node, name) else None)
         if not operator(name).view:
             self.stopped.append(f"{name} ({reason})" if name in rules else name)
@@ -197,13 +273,16 @@ class Lowering:
         assert isinstance(source, Ref) and isinstance(index, int)
         entry = self.env[source.name]
         if entry.values:
-            value = entry.values[index]
-            if isinstance(value, ir.Load) and value.buffer in self.sides:  # written slot by slot
-                return Entry(buffer=value.buffer)
-            return Entry((value,), dtype=node.outputs[0].dtype)
+            value, dtype = entry.values[index], node.outputs[0].dtype
+            return self.already_made(value, dtype) or Entry((value,), dtype=dtype)
         self.steps.append(Library(node))
         self.specs[node.name] = node.outputs[0]
         return Entry(buffer=node.name)
+
+    def already_made(self, value: ir.Value, dtype: str) -> Entry | None:
+        """Return the buffer that holds a value in a dtype because a step of its own writes it, or None."""
+        made = isinstance(value, ir.Load) and value in self.made and value.storage == dtype
+        return Entry(buffer=value.buffer) if made and isinstance(value, ir.Load) else None
 
     def buffer(self, name: str) -> str:
         """Return the buffer that holds a graph name, stored now if it was not."""
@@ -250,16 +329,6 @@ class Lowering:
                 atom.fixed = True
             whole.stored = (*whole.dims[:dim], (total,), *whole.dims[dim + 1 :])
         return whole
-
-    def side_by_side(self, node: Node, output: int, values: list[ir.Value], dim: int) -> ir.Load:
-        """Return one of a node's several outputs, whose values are each written to a slot along a dimension."""
-        name, spec = f"{node.name}_out{output}", node.outputs[output]
-        total = ir.Atom(spec.shape[dim], fixed=True)
-        for start, value in enumerate(values):
-            self.steps.append(Stored(name, value, spec, ir.Slot(dim, start, total)))
-        self.specs[name] = spec
-        self.sides.add(name)
-        return ir.load(name, spec.shape, spec.dtype)
 
     def store_arguments(self, node: Node) -> None:
         """Detach the arguments from their loops: computed ones are stored, stored ones get new loops."""
@@ -375,6 +444,46 @@ class Lowering:
         """Record the value with the loops that it uses, and return it."""
         self.loops.track(value)
         return value
+
+    def scattered(
+        self, base: ir.Value, places: Sequence[ir.Form | ir.Value], value: ir.Value, kind: Kind | None, dtype: str = ""
+    ) -> ir.Load:
+        """Return `base` in which elements of `value` took or joined those at `places`, one index for each dimension.
+
+        `base` is stored anew, in `dtype` if one is named.
+        """
+        name = f"scattered{len(self.steps)}"
+        while name in self.specs or name in self.env:
+            name += "_"
+        spec = TensorSpec(base.shape, dtype or base.dtype)
+        self.specs[name] = spec
+        self.steps.append(Stored(name, base, spec))
+        self.steps.append(Scattered(name, base.dims, tuple(places), value, kind))
+        made = ir.load(name, spec.shape, spec.dtype)
+        self.made.add(made)
+        return made
+
+    def ordered(
+        self, value: ir.Value, dim: int, count: int | None, *, descending: bool, storage: str = ""
+    ) -> tuple[ir.Load, ir.Load]:
+        """Return the first `count` elements of a value in order along a dimension, or all, and their indices.
+
+        Elements are stored in the dtype `storage` if one is named.
+        """
+        storage = storage or value.dtype
+        dim %= max(1, len(value.dims))
+        over = value.dims[dim] if value.dims else ()
+        taken = over if count is None else (ir.Atom(count, fixed=True),)
+        names = [f"{what}{len(self.steps)}" for what in ("ordered", "order")]
+        while any(name in self.specs or name in self.env for name in names):
+            names = [name + "_" for name in names]
+        stored = (*value.dims[:dim], taken, *value.dims[dim + 1 :]) if value.dims else ()
+        shape = tuple(map(ir.size_of, stored))
+        self.specs |= {names[0]: TensorSpec(shape, storage), names[1]: TensorSpec(shape, "int64")}
+        self.steps.append(Ordered(names[0], names[1], value.dims, value, over, taken, descending))
+        found = ir.load(names[0], shape, storage), ir.load(names[1], shape, "int64")
+        self.made.update(found)
+        return found
 
     def reduce(self, kind: str, value: ir.Value, dims: Iterable[int], *, keep: bool, dtype: str = "") -> ir.Value:
         """Return the reduction of a value over some dimensions, which `keep` leaves with size one."""

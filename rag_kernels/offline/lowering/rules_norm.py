@@ -14,6 +14,7 @@ from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.expressions import (
     Expr,
+    absolute,
     add,
     both,
     mul,
@@ -22,6 +23,7 @@ from rag_kernels.offline.ir.expressions import (
     square,
     where,
 )
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowering
 from rag_kernels.offline.lowering.rules_reduce import centred_square, mean_of
 
@@ -137,6 +139,30 @@ def gather_along(lowering: Lowering, source: ir.Value, dim: int, index: ir.Value
 def gather(lowering: Lowering, node: Node) -> ir.Value:
     source = lowering.value(given(node, 0))
     return gather_along(lowering, source, given(node, 1) % len(source.dims), lowering.value(given(node, 2)))
+
+
+def take_along(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the elements at indices along a dimension; the other dimensions of both are stretched to each other."""
+    source, index, dim = lowering.value(given(node, 0)), lowering.value(given(node, 1)), given(node, 2, "dim")
+    if dim is None:
+        source = lowering.reload(lowering.view(source, (math.prod(source.shape),)))
+        index, dim = lowering.reload(lowering.view(index, (math.prod(index.shape),))), 0
+    dim %= len(source.dims)
+    if any(a != b for i, (a, b) in enumerate(zip(source.shape, index.shape, strict=True)) if i != dim):
+        raise ir.Unfusable("indices that are stretched")
+    size = lowering.size(source.dims[dim], index.dtype)
+    return gather_along(lowering, source, dim, lowering.op(lambda i, n: where(i < 0, i + n, i), index, size))
+
+
+def renorm(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the tensor with parts along a dimension made smaller whose norm is greater than a number."""
+    value, p, dim, most = lowering.value(given(node, 0)), given(node, 1), given(node, 2), given(node, 3)
+    if p not in {1, 2}:
+        raise ir.Unfusable(f"a norm of order {p}")
+    dims = [d for d in range(len(value.dims)) if d != dim % len(value.dims)]
+    size = lowering.reduce(Kind.SUM, lowering.op(square if p == 2 else absolute, value), dims, keep=True)
+    size = lowering.op(sqrt, size) if p == 2 else size
+    return lowering.op(lambda x, n: x * where(n > most, most / (n + 1e-7), 1.0), value, size)
 
 
 def embedding(lowering: Lowering, node: Node) -> ir.Value:

@@ -31,10 +31,12 @@ from rag_kernels.offline.ir.expressions import (
     sub,
     where,
 )
+from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import apart, at, iota, length, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_norm import LOWEST
+from rag_kernels.offline.lowering.rules_order import sorted_place
 from rag_kernels.offline.lowering.rules_shape import slice_value
 
 # Padding and rolling ------------------------------------------------------------------------------------------------
@@ -136,12 +138,31 @@ def repeat_interleave(lowering: Lowering, node: Node) -> ir.Value:
     """Return the value with each element several times in a row."""
     value, times, dim = lowering.value(given(node, 0)), given(node, 1, "repeats"), given(node, 2, "dim")
     if not isinstance(times, int):
-        raise ir.Unfusable("counts that are a tensor")
+        return repeat_by_counts(lowering, node)
     if dim is None:
         value, dim = lowering.view(value, (math.prod(value.shape),)), 0
     dim %= len(value.dims)
     dims = (*value.dims[:dim], (*value.dims[dim], *loop(times, fixed=True)), *value.dims[dim + 1 :])
     return lowering.with_dims(value, dims)
+
+
+def repeat_by_counts(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the value with each element as often as a tensor says, for an output of known length."""
+    value, counts, dim = lowering.value(given(node, 0)), lowering.value(given(node, 1)), given(node, 2, "dim")
+    if dim is None:
+        value, dim = lowering.reload(lowering.view(value, (math.prod(value.shape),))), 0
+    dim %= max(1, len(value.dims))
+    if len(counts.dims) != 1 or not counts.dims[0] or counts.dtype not in {"int64", "int32"}:
+        raise ir.Unfusable("counts of another form")
+    counts = lowering.reload(counts)
+    [leaf] = ir.leaves(counts.dims[0])
+    ends = lowering.reload(lowering.tracked(ir.Scan(counts.dims, counts.dtype, Kind.SUM, counts, leaf)))
+    group = loop(node.outputs[0].shape[dim])
+    trailing = len(value.dims) - 1 - dim
+    here = lowering.cast(iota(lowering, group, trailing), counts.dtype)
+    place = sorted_place(lowering, ends, here, right=True)
+    place = lowering.op(last_at_most, lowering.cast(place, "int64"), length(lowering, value, dim))
+    return at(lowering, value, dim, place, group)
 
 
 # Resizing -----------------------------------------------------------------------------------------------------------
@@ -291,6 +312,13 @@ def index(lowering: Lowering, node: Node) -> ir.Value:
 def index_select(lowering: Lowering, node: Node) -> ir.Value:
     source = lowering.value(given(node, 0))
     return indexed(lowering, source, [given(node, 1) % len(source.dims)], [lowering.value(given(node, 2))])
+
+
+def take(lowering: Lowering, node: Node) -> ir.Value:
+    """Return elements at indices that count through the whole tensor."""
+    source = lowering.value(given(node, 0))
+    flat = lowering.reload(lowering.view(source, (math.prod(source.shape),)))
+    return indexed(lowering, flat, [0], [lowering.value(given(node, 1))])
 
 
 def indexed(lowering: Lowering, source: ir.Value, chosen: Sequence[int], places: Sequence[ir.Value]) -> ir.Value:

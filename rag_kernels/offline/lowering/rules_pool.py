@@ -13,7 +13,7 @@ from typing import Any
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.expressions import div, maximum, minimum, sub
+from rag_kernels.offline.ir.expressions import div, hit_place, maximum, minimum, sub
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_reduce import mean_of
@@ -71,6 +71,34 @@ def max_pool(rank: int) -> Rule:
         value = lowering.value(given(node, 0))
         window, over, guards = windows(lowering, value, sizes, strides, pads, dilations, node.outputs[0].shape)
         return lowering.tracked(ir.Reduce(window.dims, value.dtype, Kind.MAX, window, over, guards))
+
+    return rule
+
+
+def max_pool_with_indices(rank: int) -> Rule:
+    """Return the rule of max pooling with where in an image each maximum stands first."""
+
+    def rule(lowering: Lowering, node: Node) -> tuple[ir.Value, ir.Value]:
+        sizes = per_dimension(given(node, 1), rank, None)
+        strides = per_dimension(given(node, 2, "stride"), rank, tuple(sizes))
+        pads = per_dimension(given(node, 3, "padding", 0), rank, 0)
+        dilations = per_dimension(given(node, 4, "dilation", 1), rank, 1)
+        value = lowering.value(given(node, 0))
+        if any(len(ir.leaves(group)) > 1 for group in value.dims):
+            value = lowering.reload(value)
+        lengths = value.dims[-rank:]
+        window, over, guards = windows(lowering, value, sizes, strides, pads, dilations, node.outputs[0].shape)
+        best = lowering.tracked(ir.Reduce(window.dims, value.dtype, Kind.MAX, window, over, guards))
+        taps = iter(over)
+        place: ir.Value = ir.Const((), "int64", 0)
+        for i, group in enumerate(lengths):
+            tap = (next(taps),) if sizes[i] > 1 else ()
+            terms = tuple((a, strides[i]) for a in window.dims[len(window.dims) - rank + i])
+            form = ir.Form((*terms, *((a, dilations[i]) for a in tap)), -pads[i])
+            here = ir.Index((), "int64", form)
+            place = lowering.op(lambda at, n, here: at * n + here, place, lowering.size(group, "int64"), here)
+        hit = lowering.op(hit_place, window, best, place)
+        return best, lowering.tracked(ir.Reduce(window.dims, "int64", Kind.MIN, hit, over, guards))
 
     return rule
 

@@ -12,7 +12,6 @@ from typing import Any
 from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import is_float
 from rag_kernels.offline.ir.expressions import (
     Expr,
     absolute,
@@ -36,9 +35,6 @@ from rag_kernels.offline.ir.expressions import truth as truth_of
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
-
-TOP = 8
-"""Extremes that one pass each finds; for more of them sorting is faster."""
 
 
 def axes(value: ir.Value, dim: Any) -> list[int]:
@@ -307,23 +303,12 @@ def running_extreme(kind: str) -> Rule:
     return rule
 
 
-def top(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
-    """Return the k largest or smallest along a dimension, with their indices: one extreme after another.
-
-    Each pass leaves out the indices that were found, so that this is for a k of few.
-    """
-    value, k = lowering.value(given(node, 0)), given(node, 1)
-    if not isinstance(k, int) or k > TOP or not is_float(value.dtype):
-        raise ir.Unfusable(f"more than {TOP} extremes, or of integers")
-    dim = given(node, 2, "dim", -1) % len(value.dims)
-    kind = "max" if given(node, 3, "largest", True) else "min"
-    place = place_along(value, dim)
-    values: list[ir.Value] = []
-    places: list[ir.Value] = []
-    left = value
-    worst = lowering.scalar(-math.inf if kind == "max" else math.inf, value.dtype)
-    for _ in range(k):
-        best, at = extreme_index(lowering, left, kind, dim, True)
-        values, places = [*values, best], [*places, at]
-        left = lowering.op(lambda x, i, at, worst: where(equal(i, at), worst, x), left, place, at, worst)
-    return lowering.side_by_side(node, 0, values, dim), lowering.side_by_side(node, 1, places, dim)
+def trace(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the sum of the diagonal."""
+    value: ir.Value = lowering.reload(lowering.value(given(node, 0)))
+    group: ir.Group = () if min(value.shape) == 1 else (ir.Atom(min(value.shape)),)
+    form = ir.Form(tuple((a, 1) for a in group))
+    value = lowering.reindex(value, 0, lambda: (form, ()))
+    value = lowering.reindex(value, 1, lambda: (form, group))
+    total = lowering.reduce(Kind.SUM, value, (1,), keep=False)
+    return lowering.cast(lowering.with_dims(total, ()), out_dtype(node))

@@ -1,0 +1,53 @@
+"""What texts of their own have in common: scatters and sorts, whose loops are no nest that a schedule knows.
+
+Comes in: a region of an `OwnText`. Goes out: a `Nest` with one loop for each leaf, by which values are printed, and the
+C of indices. Knows nothing of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rag_kernels.offline.codegen.loop_nest import Loop, Names, Nest, access_of
+from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.fusion.regions import OrderRegion, ScatterRegion
+from rag_kernels.offline.ir import values as ir
+
+
+def nest_of(region: ScatterRegion | OrderRegion, loops: Sequence[ir.Atom], names: Names) -> Nest:
+    """Return the loops of the region's values, outermost first, with the addresses of what it reads and writes."""
+    loads = [v for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Load)]
+    accesses = {v: access_of(v.stored, v.index, names) for v in loads}
+    stores = {}
+    for buffer in region.stores:
+        dims = region.dims(buffer)
+        stores[buffer] = access_of(dims, tuple(ir.Form(tuple((a, 1) for a in group)) for group in dims), names)
+    if isinstance(region, ScatterRegion):
+        stores = {region.scattered.buffer: access_of(region.scattered.dims, region.scattered.places, names)}
+    outer = [Loop((leaf,), f"i{k}", names[leaf], leaf.size) for k, leaf in enumerate(loops)]
+    return Nest(region, "point", outer, [], None, names, accesses, stores)
+
+
+def index_of(nest: Nest, group: ir.Group) -> str:
+    """Return the index along a group of loops as C."""
+    return nest.position(ir.Form(tuple((a, 1) for a in group)))
+
+
+def apart(nest: Nest, whole: str, leaves: Sequence[ir.Atom]) -> list[str]:
+    """Return declarations of the indices of some loops, of which `whole` runs through all together."""
+    lines = []
+    for i, leaf in enumerate(leaves):
+        inner = nest.names.product(tuple(leaves[i + 1 :]))
+        text = f"{whole} / ({inner})" if i + 1 < len(leaves) else whole
+        lines.append(f"const int64_t {nest.var(leaf)} = {text}{f' % {nest.names[leaf]}' if i else ''};")
+    return lines
+
+
+def inside(printer: Printer, region: ScatterRegion, scope: Scope, free: frozenset[ir.Atom]) -> list[str]:
+    """Return C conditions that an element's places lie in the buffer, those that need none of the `free` loops."""
+    found = []
+    for place, group in zip(region.scattered.places, region.scattered.dims, strict=True):
+        if isinstance(place, ir.Value) and not ir.tree_atoms(place) & free:
+            size = printer.nest.names.product(group)
+            found.append(f"uint64_t({printer.emit(place, scope)}) < uint64_t({size})")
+    return found

@@ -1,0 +1,162 @@
+"""Sorts in C++: keys that order as their elements do, with the index of each, in a radix sort of each lane.
+
+Comes in: an OrderRegion. Goes out: its statements. NaN is the greatest key and -0 is 0, as in PyTorch; equal keys keep
+their order. Where few are wanted of many, what cannot be among them is dropped first. One long lane is sorted in parts
+by all threads, which are merged.
+"""
+
+from __future__ import annotations
+
+from rag_kernels.offline.codegen.c_types import CTYPES
+from rag_kernels.offline.codegen.loop_nest import Names
+from rag_kernels.offline.codegen.order_keys import KEYS, pair_of
+from rag_kernels.offline.codegen.own_text import apart, nest_of
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.fusion.regions import OrderRegion
+from rag_kernels.offline.ir import values as ir
+
+HEAD = (
+    "#include <cstring>\n#include <omp.h>\n\n#define RK_INLINE inline\n"
+    + KEYS
+    + """inline uint64_t key_of(uint64_t p) { return p >> 32; }
+inline uint64_t key_of(const Wide& p) { return p.key; }
+
+// Sorts `n` elements that stand in the order of their places; `other` has as much room.
+template <class P> void sort(P* at, P* other, int64_t n) {
+  constexpr int BITS = sizeof(P) == 8 ? 32 : 64;
+  if (n <= 96) {
+    for (int64_t i = 1; i < n; ++i) {
+      const P mine = at[i];
+      int64_t j = i;
+      for (; j > 0 && mine < at[j - 1]; --j) at[j] = at[j - 1];
+      at[j] = mine;
+    }
+    return;
+  }
+  if (n < 768) return std::sort(at, at + n);
+  constexpr int DIGIT = 8, PASSES = BITS / DIGIT, MANY = 1 << DIGIT;
+  std::unique_ptr<uint32_t[]> counts(new uint32_t[PASSES * MANY]());
+  for (int64_t i = 0; i < n; ++i)
+    for (int p = 0; p < PASSES; ++p) ++counts[p * MANY + (key_of(at[i]) >> (p * DIGIT) & (MANY - 1))];
+  P *from = at, *to = other;
+  for (int p = 0; p < PASSES; ++p) {
+    uint32_t* const count = counts.get() + p * MANY;
+    if (count[key_of(from[0]) >> (p * DIGIT) & (MANY - 1)] == n) continue;  // all have this digit
+    uint32_t sum = 0;
+    for (int d = 0; d < MANY; ++d) {
+      const uint32_t mine = count[d];
+      count[d] = sum;
+      sum += mine;
+    }
+    for (int64_t i = 0; i < n; ++i) to[count[key_of(from[i]) >> (p * DIGIT) & (MANY - 1)]++] = from[i];
+    std::swap(from, to);
+  }
+  if (from != at) std::copy(from, from + n, at);
+}
+
+// The `wanted` first elements of `n`, in order, at the front of `kept`, which has room for `n`.
+template <class P, class Key> void first_of(int64_t n, int64_t wanted, P* kept, P* other, Key key) {
+  const int64_t room = std::max<int64_t>(4 * wanted, 1024);
+  if (n <= room) {
+    for (int64_t i = 0; i < n; ++i) kept[i] = placed(key(i), uint32_t(i));
+    return sort(kept, other, n);
+  }
+  int64_t count = 0;
+  auto most = ~decltype(key(0))(0);
+  const auto shrink = [&] {
+    std::nth_element(kept, kept + wanted - 1, kept + count);
+    count = wanted;
+    most = decltype(most)(key_of(kept[wanted - 1]));
+  };
+  for (int64_t start = 0; start < n; start += 256) {  // an equal key that comes later stands behind
+    const int64_t stop = std::min<int64_t>(start + 256, n);
+    for (int64_t i = start; i < stop; ++i) {
+      const auto mine = key(i);
+      kept[count] = placed(mine, uint32_t(i));
+      count += mine < most || count < wanted;
+    }
+    if (count + 256 > room) shrink();
+  }
+  if (count > wanted) shrink();
+  std::sort(kept, kept + wanted);
+}
+
+// All elements of one lane, in parts, by all threads.
+template <class P, class Key> void sort_at_once(int64_t n, P* at, P* other, Key key) {
+  const int64_t parts = omp_get_max_threads();
+  const auto begin = [&](int64_t part) { return n * std::min(part, parts) / parts; };
+#pragma omp parallel for schedule(static, 1)
+  for (int64_t part = 0; part < parts; ++part) {
+    for (int64_t i = begin(part); i < begin(part + 1); ++i) at[i] = placed(key(i), uint32_t(i));
+    sort(at + begin(part), other + begin(part), begin(part + 1) - begin(part));
+  }
+  P *from = at, *to = other;
+  for (int64_t width = 1; width < parts; width *= 2) {
+#pragma omp parallel for schedule(static, 1)
+    for (int64_t part = 0; part < parts; part += 2 * width)
+      std::merge(from + begin(part), from + begin(part + width), from + begin(part + width),
+                 from + begin(part + 2 * width), to + begin(part));
+    std::swap(from, to);
+  }
+  if (from != at) std::copy(from, from + n, at);
+}
+
+template <class P, class Key, class Put>
+void run(int64_t lanes, int64_t n, int64_t wanted, Key key, Put put) {
+  RK_CHECK(n < (int64_t(1) << 32), "this kernel sorts fewer than 2^32 elements of a lane");
+  RK_CHECK(wanted <= n, "this kernel is asked for more elements than a lane has");
+  if (lanes < 1 || wanted < 1) return;
+  if (lanes < omp_get_max_threads() && n >= 32768 && 4 * wanted > n) {
+    std::unique_ptr<P[]> at(new P[n]), other(new P[n]);
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      sort_at_once(n, at.get(), other.get(), [&](int64_t i) { return key(lane, i); });
+#pragma omp parallel for
+      for (int64_t i = 0; i < wanted; ++i) put(lane, i, place_of(at[i]));
+    }
+    return;
+  }
+#pragma omp parallel if (lanes * n >= 4096)
+  {
+    std::unique_ptr<P[]> at(new P[n]), other(new P[n]);
+#pragma omp for schedule(static)
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      first_of(n, wanted, at.get(), other.get(), [&](int64_t i) { return key(lane, i); });
+      for (int64_t i = 0; i < wanted; ++i) put(lane, i, place_of(at[i]));
+    }
+  }
+}
+}  // namespace order
+"""
+)
+
+
+def region_text(region: OrderRegion, names: Names, pointers: dict[str, str], storage: dict[str, str]) -> list[str]:
+    """Return the statements of a sort."""
+    ordered = region.ordered
+    lanes = [leaf for group in ordered.dims if group != ordered.over for leaf in ir.leaves(group)]
+    over, taken = ir.leaves(ordered.over), ir.leaves(ordered.taken)
+    nest = nest_of(region, [*lanes, *over, *(leaf for leaf in taken if leaf not in over)], names)
+    printer = Printer(nest, pointers, storage)
+    scope = Scope()
+    element = printer.emit(ordered.value, scope)
+    ctype = CTYPES[ordered.value.dtype]
+    down = str(ordered.descending).lower()
+    offset = nest.offset(nest.stores[ordered.places]) or "0"
+    return [
+        f"// {ordered.elements}: {names.product(tuple(lanes))} lanes of {names.product(ordered.over)} in order",
+        "{",
+        f"  const auto element = [&](int64_t lane, int64_t j) -> {ctype} {{",
+        *indent(indent([*apart(nest, "lane", lanes), *apart(nest, "j", over), *scope.lines, f"return {element};"])),
+        "  };",
+        f"  const auto key = [&](int64_t lane, int64_t j) {{ return order::key<{down}>(element(lane, j)); }};",
+        "  const auto put = [&](int64_t lane, int64_t j, int64_t from) {",
+        *indent(indent([*apart(nest, "lane", lanes), *apart(nest, "j", taken)])),
+        f"    const int64_t at = {offset};",
+        f"    {pointers[ordered.elements]}[at] = element(lane, from);",
+        f"    {pointers[ordered.places]}[at] = from;",
+        "  };",
+        f"  order::run<{pair_of(ordered.value.dtype)}>({names.product(tuple(lanes))}, "
+        f"{names.product(ordered.over)}, {names.product(ordered.taken)}, key, put);",
+        "}",
+    ]

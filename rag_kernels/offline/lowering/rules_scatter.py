@@ -1,0 +1,352 @@
+"""Rules of operators that write where an index says: scatters, sums by index, histograms, segments.
+
+Comes in: a graph node and the `Lowering` that builds values. Goes out: the node's value, or `ir.Unfusable` with the
+reason. All are one step (`lower.Scattered`): a base, places, values, and how those join that have one place. What lies
+outside of the base, for which PyTorch raises an error or ends the CUDA context, is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rag_kernels.eval.aten import base_name
+from rag_kernels.eval.records import Node, Ref
+from rag_kernels.offline.graph.nodes import given
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import RANGE, is_float
+from rag_kernels.offline.ir.expressions import both, cast, equal, floor, greater, mul, where
+from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.lowering.computed import apart, iota, loop
+from rag_kernels.offline.lowering.lower import Lowering, Rule
+from rag_kernels.offline.lowering.rules_order import sorted_place
+from rag_kernels.offline.lowering.rules_place import indexed, stretched
+
+KINDS = {"sum": Kind.SUM, "add": Kind.SUM, "mean": Kind.SUM, "prod": Kind.PROD, "multiply": Kind.PROD}
+KINDS |= {"amax": Kind.MAX, "max": Kind.MAX, "amin": Kind.MIN, "min": Kind.MIN}
+JOINED_AS = {"int16": "int32", "int8": "int32", "uint8": "int32"}  # narrow integers wrap when they are cast back
+
+
+def joined(
+    lowering: Lowering, base: ir.Value, places: Sequence[ir.Form | ir.Value], value: ir.Value, kind: Kind | None
+) -> ir.Value:
+    """Return `base` with elements of `value` joined at their places, in the dtype of `base`."""
+    dtype = base.dtype
+    if kind and dtype == "bool":
+        raise ir.Unfusable("truth values that join")
+    wide = dtype if kind is None else JOINED_AS.get(dtype, dtype)
+    value = lowering.with_dims(lowering.cast(value, wide), value.dims)
+    return lowering.cast(lowering.scattered(lowering.cast(base, wide), places, value, kind), dtype)
+
+
+def reduced_by(
+    lowering: Lowering,
+    base: ir.Value,
+    places: Sequence[ir.Form | ir.Value],
+    value: ir.Value,
+    how: str,
+    *,
+    include_self: bool = True,
+) -> ir.Value:
+    """Return `base` with values joined `how`; without `include_self` only where no value comes does it keep its own."""
+    kind = KINDS[how]
+    value = lowering.cast(value, base.dtype)
+    one = lowering.with_dims(ir.Const((), "float32", 1), value.dims)
+    if not include_self or how == "mean":
+        none = lowering.with_dims(ir.Const((), "float32", int(include_self)), base.dims)
+        count: ir.Value = lowering.scattered(none, places, one, Kind.SUM)
+    if not include_self:
+        neutral = start_of(kind, base.dtype)
+        base = lowering.op(lambda n, x: where(n > 0, neutral, x), count, base, dtype=base.dtype)
+    out = joined(lowering, base, places, value, kind)
+    if how == "mean":
+        if not is_float(out.dtype):
+            raise ir.Unfusable("a mean of integers")
+        out = lowering.op(lambda total, n: total / cast(where(n > 0, n, 1), total.dtype), out, count)
+    return out
+
+
+def start_of(kind: Kind, dtype: str) -> float | int:
+    """Return what joins with nothing to itself."""
+    if kind in {Kind.SUM, Kind.PROD}:
+        return int(kind is Kind.PROD)
+    if is_float(dtype):
+        return -math.inf if kind is Kind.MAX else math.inf
+    if dtype == "uint8":
+        return 0 if kind is Kind.MAX else 255
+    most = (1 << RANGE[dtype]) - 1
+    return -most - 1 if kind is Kind.MAX else most
+
+
+def index_of(lowering: Lowering, argument: Any) -> ir.Value:
+    """Return a tensor of indices, each dimension one loop."""
+    index = lowering.value(argument)
+    if index.dtype not in {"int64", "int32"}:
+        raise ir.Unfusable(f"indices of {index.dtype}")
+    if any(len(ir.leaves(group)) > 1 for group in index.dims):
+        index = lowering.reload(index)
+    return index
+
+
+def along(group: ir.Group) -> ir.Form:
+    """Return the index that runs through a dimension."""
+    if len(group) > 1:
+        raise ir.Unfusable("an index whose loops were merged")
+    return ir.Form(tuple((atom, 1) for atom in group))
+
+
+def wrapped(lowering: Lowering, index: ir.Value, base: ir.Value, dim: int) -> ir.Value:
+    """Return indices into a dimension as int64, those below zero counted from its end."""
+    size = lowering.size(base.dims[dim], "int64")
+    return lowering.op(lambda i, n: where(i < 0, i + n, i), lowering.cast(index, "int64"), size)
+
+
+# Scatters along a dimension -----------------------------------------------------------------------------------------
+
+
+def source_at(lowering: Lowering, source: ir.Value, index: ir.Value) -> ir.Value:
+    """Return the elements of `source` for those of the index, which may be shorter."""
+    if not source.dims or source.shape == index.shape:
+        return source
+    load = apart(lowering, source)
+    picks = tuple(along(group) for group in index.dims)
+    return lowering.tracked(ir.Load(index.dims, load.dtype, load.buffer, load.stored, picks, load.storage))
+
+
+def scatter(lowering: Lowering, node: Node) -> ir.Value:
+    """Return scatter, scatter_add and scatter_reduce: one place along `dim` for each element of the index."""
+    name = base_name(node.op)
+    base, dim, index = lowering.value(given(node, 0)), given(node, 1), index_of(lowering, given(node, 2))
+    if not base.dims:
+        raise ir.Unfusable("a scatter of a single number")
+    dim %= len(base.dims)
+    source = source_at(lowering, lowering.value(given(node, 3, "value"), base.dtype), index)
+    how = given(node, 4, "reduce") or ("sum" if name == "scatter_add" else "set")
+    index, value = on_loops(lowering, index, source)
+    places: list[ir.Form | ir.Value] = [along(group) for group in index.dims]
+    places[dim] = lowering.cast(index, "int64")
+    if how == "set":
+        return joined(lowering, base, places, lowering.cast(value, base.dtype), None)
+    return reduced_by(lowering, base, places, value, how, include_self=given(node, 5, "include_self", True))
+
+
+def on_loops(lowering: Lowering, index: ir.Value, source: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return the index and the source on the same loops, which are the index's."""
+    if not source.dims:
+        return index, lowering.with_dims(source, index.dims)
+    index, source = lowering.align([index, source])
+    if any(len(ir.leaves(group)) > 1 for group in index.dims):
+        raise ir.Unfusable("indices whose loops were split")
+    return index, lowering.with_dims(source, index.dims)
+
+
+# Rows by index ------------------------------------------------------------------------------------------------------
+
+
+def index_rows(how: str) -> Rule:
+    """Return the rule of index_add, index_copy, index_fill or index_reduce: parts along `dim` go where they belong."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        base, dim, index = lowering.value(given(node, 0)), given(node, 1), index_of(lowering, given(node, 2))
+        if not base.dims or len(index.dims) > 1:
+            raise ir.Unfusable("a single number")
+        dim %= len(base.dims)
+        source = lowering.value(given(node, 3, "value"), base.dtype)
+        if source.dims and any(len(ir.leaves(group)) > 1 for group in source.dims):
+            source = lowering.reload(source)
+        if not source.dims:  # a number for each element of these parts
+            load = apart(lowering, base)
+            rows = index.dims[0] if index.dims else ()
+            source = lowering.with_dims(source, (*load.dims[:dim], rows, *load.dims[dim + 1 :]))
+        column = lowering.with_dims(index, (*(index.dims or ((),)), *[()] * (len(base.dims) - 1 - dim)))
+        column, source = lowering.align([column, source])
+        alpha = given(node, 4, "alpha", 1) if how == "sum" else 1
+        if alpha != 1:
+            source = lowering.op(mul, source, lowering.scalar(alpha, source.dtype))
+        places: list[ir.Form | ir.Value] = [along(group) for group in source.dims]
+        places[dim] = wrapped(lowering, column, base, dim)
+        kind = given(node, 4, "reduce") if how == "reduce" else how
+        if kind == "set":
+            return joined(lowering, base, places, lowering.cast(source, base.dtype), None)
+        return reduced_by(lowering, base, places, source, kind, include_self=given(node, 5, "include_self", True))
+
+    return rule
+
+
+def index_put(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the first tensor with values put, or added, where index tensors say."""
+    base, names = lowering.value(given(node, 0)), tuple(given(node, 1))
+    added = bool(given(node, 3, "accumulate", False))
+    value = lowering.cast(lowering.value(given(node, 2), base.dtype), base.dtype)
+    indices = [None if name is None else lowering.value(name) for name in names]
+    if any(i is not None and i.dtype == "bool" for i in indices):
+        return put_by_mask(lowering, base, indices, value, added=added)
+    names = (*names, *[None] * (len(base.dims) - len(names)))
+    chosen = [d for d, name in enumerate(names) if name is not None]
+    places = lowering.align([index_of(lowering, names[d]) for d in chosen])
+    rank = max(len(p.dims) for p in places)
+    between = tuple(next((p.dims[i] for p in places if len(p.dims) >= -i and p.dims[i]), ()) for i in range(-rank, 0))
+    if any(len(ir.leaves(group)) > 1 for group in between):
+        raise ir.Unfusable("indices whose loops were split")
+    kept = {d: loop(base.shape[d]) for d in range(len(base.dims)) if d not in chosen}
+    start = chosen[0] if chosen == list(range(chosen[0], chosen[0] + len(chosen))) else 0
+    rest = list(kept.values())
+    dims = (*rest[:start], *between, *rest[start:])
+    trailing = len(dims) - start - rank
+    value = stretched(lowering, value, tuple(map(ir.size_of, dims)))
+    frame = lowering.with_dims(ir.Const((), "bool", True), dims)
+    frame, value = lowering.align([frame, value])
+    value = lowering.with_dims(value, dims)
+    found: list[ir.Form | ir.Value] = [along(kept[d]) if d in kept else ir.Form(()) for d in range(len(base.dims))]
+    for d, place in zip(chosen, places, strict=True):
+        here = lowering.with_dims(place, (*place.dims, *[()] * trailing)) if trailing else place
+        found[d] = wrapped(lowering, here, base, d)
+    return joined(lowering, base, found, value, Kind.SUM if added else None)
+
+
+def put_by_mask(
+    lowering: Lowering, base: ir.Value, indices: Sequence[ir.Value | None], value: ir.Value, *, added: bool
+) -> ir.Value:
+    """Return the first tensor with one number put, or added, where a mask holds."""
+    [mask] = [i for i in indices if i is not None] if sum(i is not None for i in indices) == 1 else [None]
+    if mask is None or indices[0] is None or math.prod(value.shape) != 1:
+        raise ir.Unfusable("several numbers where a mask holds")
+    value = lowering.with_dims(value, ())
+    mask = lowering.with_dims(mask, (*mask.dims, *[()] * (len(base.dims) - len(mask.dims))))
+    return lowering.op(lambda m, v, x: where(m, x + v if added else v, x), mask, value, base)
+
+
+def embedding_backward(lowering: Lowering, node: Node) -> ir.Value:
+    """Return the gradient of an embedding's table: sums of rows that share an index."""
+    gradient, index = lowering.value(given(node, 0)), index_of(lowering, given(node, 1))
+    if given(node, 4, "scale_grad_by_freq", False):
+        raise ir.Unfusable("gradients scaled by frequency")
+    padding = given(node, 3, "padding_idx", -1)
+    base = lowering.with_dims(ir.Const((), gradient.dtype, 0), ir.tensor_dims(node.outputs[0].shape))
+    rows = lowering.with_dims(index, (*index.dims, ()))
+    rows, gradient = lowering.align([rows, gradient])
+    place = lowering.cast(rows, "int64")
+    if padding >= 0:
+        place = lowering.op(lambda i: where(equal(i, padding), -1, i), place)
+    return joined(lowering, base, (place, along(gradient.dims[-1])), gradient, Kind.SUM)
+
+
+# Histograms and segments --------------------------------------------------------------------------------------------
+
+
+def histogram(lowering: Lowering, node: Node) -> ir.Value:
+    """Return histc: how many elements lie in each of `bins` equal parts between two numbers, or the extremes."""
+    value, bins = lowering.value(given(node, 0)), given(node, 1, "bins", 100)
+    low, high = given(node, 2, "min", 0), given(node, 3, "max", 0)
+    if not isinstance(bins, int) or isinstance(low, Ref) or isinstance(high, Ref) or not is_float(value.dtype):
+        raise ir.Unfusable("bounds that are no numbers")
+    if low == high:
+        every = list(range(len(value.dims)))
+        least, most = (lowering.reduce(kind, value, every, keep=False) for kind in (Kind.MIN, Kind.MAX))
+        bounds = [lowering.op(lambda a, b: where(equal(a, b), a - 1, a), least, most)]
+        bounds.append(lowering.op(lambda a, b: where(equal(a, b), b + 1, b), least, most))
+        bounds = [lowering.reload(bound) for bound in bounds]
+    else:
+        bounds = [ir.Const((), value.dtype, low), ir.Const((), value.dtype, high)]
+
+    def part(x: Any, a: Any, b: Any) -> Any:
+        at = cast(floor((x - a) * bins / (b - a)), "int64")
+        return where(both(x >= a, x <= b), where(at >= bins, bins - 1, at), -1)
+
+    place = lowering.op(part, value, *bounds)
+    one = lowering.with_dims(ir.Const((), value.dtype, 1), value.dims)
+    base = lowering.with_dims(ir.Const((), value.dtype, 0), loop_of(bins))
+    return joined(lowering, base, (place,), one, Kind.SUM)
+
+
+def loop_of(size: int) -> tuple[ir.Group, ...]:
+    return (loop(size, fixed=True),)
+
+
+def segment_reduce(lowering: Lowering, node: Node) -> ir.Value:
+    """Return reductions of the rows between offsets, or of so many rows as lengths say; of none the neutral element."""
+    value, how = lowering.value(given(node, 0)), given(node, 1, "reduce")
+    lengths, offsets = given(node, 2, "lengths"), given(node, 4, "offsets")
+    initial = given(node, 7, "initial")
+    if given(node, 5, "axis", 0) != 0 or how not in KINDS or not value.dims or initial is not None:
+        raise ir.Unfusable("segments of another form")
+    bounds = lowering.value(offsets if offsets is not None else lengths)
+    if len(bounds.dims) != 1:
+        raise ir.Unfusable("segments of several dimensions")
+    if offsets is None:
+        bounds = lowering.reload(bounds)
+        if bounds.dims[0]:
+            bounds = ir.Scan(bounds.dims, bounds.dtype, Kind.SUM, bounds, ir.leaves(bounds.dims[0])[0])
+    bounds = lowering.reload(lowering.tracked(bounds))
+    if any(len(ir.leaves(group)) > 1 for group in value.dims):
+        value = lowering.reload(value)
+    here = iota(lowering, value.dims[0], len(value.dims) - 1)
+    segment = sorted_place(lowering, bounds, lowering.cast(here, bounds.dtype), right=True)
+    if offsets is not None:
+        segment = lowering.op(lambda i: i - 1, segment)
+    base = lowering.with_dims(
+        ir.Const((), value.dtype, start_of(KINDS[how], value.dtype)), ir.tensor_dims(node.outputs[0].shape)
+    )
+    places: list[ir.Form | ir.Value] = [segment, *(along(group) for group in value.dims[1:])]
+    out = reduced_by(lowering, base, places, value, how, include_self=how != "mean")
+    if how == "mean":  # of no row it is 0 / 0
+        one = lowering.with_dims(ir.Const((), "float32", 1), value.dims)
+        none = lowering.with_dims(ir.Const((), "float32", 0), base.dims)
+        count = lowering.scattered(none, places, one, Kind.SUM)
+        out = lowering.op(lambda n, x: where(greater(n, 0), x, math.nan), count, out)
+    return out
+
+
+def spread(
+    lowering: Lowering, value: ir.Value, index: ir.Value, shape: tuple[int, ...], rank: int, kind: Kind | None
+) -> ir.Value:
+    """Return zeros of a shape with elements at indices that count through the last `rank` dimensions together."""
+    groups = [loop(size) for size in shape]
+    base = lowering.with_dims(
+        ir.Const((), value.dtype, 0), (*groups[:-rank], tuple(a for group in groups[-rank:] for a in group))
+    )
+    index, value = on_loops(lowering, index, value)
+    outer = len(shape) - rank
+    places: list[ir.Form | ir.Value] = [along(group) for group in index.dims[:outer]]
+    places.append(lowering.cast(index, "int64"))
+    return lowering.view(joined(lowering, base, places, value, kind), shape)
+
+
+def max_pool_backward(rank: int) -> Rule:
+    """Return the rule of the gradient of max pooling: each output's goes to where its maximum stood."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        gradient, index = lowering.value(given(node, 0)), index_of(lowering, given(node, 7))
+        return spread(lowering, gradient, index, node.outputs[0].shape, rank, Kind.SUM)
+
+    return rule
+
+
+def max_unpool(rank: int) -> Rule:
+    """Return the rule of the partial inverse of max pooling."""
+
+    def rule(lowering: Lowering, node: Node) -> ir.Value:
+        value, index = lowering.value(given(node, 0)), index_of(lowering, given(node, 1))
+        return spread(lowering, value, index, node.outputs[0].shape, rank, None)
+
+    return rule
+
+
+def embedding_bag(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
+    """Return sums, means or maxima of rows of a table, by bags that offsets begin."""
+    table, index, offsets = (lowering.value(given(node, i)) for i in range(3))
+    how = ("sum", "mean", "max")[given(node, 4, "mode", 0)]
+    unusual = given(node, 6, "per_sample_weights") is not None or given(node, 8, "padding_idx", -1) not in {-1, None}
+    if unusual or given(node, 3, "scale_grad_by_freq", False) or given(node, 7, "include_last_offset", False):
+        raise ir.Unfusable("bags of another form")
+    if how == "max" or offsets.dtype != "int64":
+        raise ir.Unfusable("bags of another form")
+    index = lowering.reload(index) if not isinstance(index, ir.Load) else apart(lowering, index)
+    rows = indexed(lowering, table, [0], [index])
+    here = iota(lowering, index.dims[0], 1)
+    bag = sorted_place(lowering, lowering.reload(offsets), here, right=True)
+    place = lowering.op(lambda i: i - 1, bag)
+    base = lowering.with_dims(ir.Const((), table.dtype, 0), ir.tensor_dims(node.outputs[0].shape))
+    places = (place, along(rows.dims[1]))
+    return (reduced_by(lowering, base, places, rows, how, include_self=how != "mean"),)

@@ -1,0 +1,115 @@
+"""Sorts, scatters, places in sorted rows and images read at points, in both languages, compared with PyTorch.
+
+Equal elements, NaN and infinities among what is sorted; places that several elements share; sizes other than those that
+a kernel was written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import Case, functional, worst_ratio
+
+from rag_kernels.eval.records import FunctionalProblem
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
+
+LANGUAGES = {"cpp": CpuParameters(), "cuda": CudaParameters(threads=64, long_threads=128, team=4, sharing=0)}
+Made = Callable[[str, Case], tuple[FunctionalProblem, Callable[..., list[torch.Tensor]]]]
+
+# One kernel has many operators, since it is built once for all of them.
+CASES = {
+    "orders": Case(
+        "s = torch.sort(x + 0, dim=1, stable=True); d = torch.sort(x, 0, True); t = (x * 2).topk(3);"
+        "k = x.kthvalue(5, 1); return *s, *d, *t, *k, x.argsort(dim=1, stable=True), *x.median(1), x.quantile(0.3, 1),"
+        "torch.sort(y, -1)[0], *y.cummax(0), *x.cummin(1)",
+        "torch.randn(9, 133)",
+        "torch.randint(-3, 3, (7, 20))",
+    ),
+    "scatters": Case(
+        "z = x.new_zeros(9, 11); r = y[:, 0]; w = x + 0;"
+        "return z.scatter_add(1, y, x), z.scatter(1, y[:, :1], x[:, :1] * 2), (x * 2).scatter(0, y[:3], 1.5),"
+        "z.scatter_reduce(1, y, x, 'amax', include_self=False), z.scatter_reduce(1, y, x, 'mean'),"
+        "(z + 1).scatter_reduce(1, y, x, 'prod'), x.new_zeros(11, 40).index_add(0, r, x, alpha=2),"
+        "w.index_put((r[:2] % 9,), x[:2], accumulate=True), torch.histc(x, 7, -2, 2), w.index_fill(1, r[:2], 3.0),"
+        "torch.ops.aten.embedding_dense_backward(x, r, 11, -1, False), z.long().scatter_add(1, y, y)",
+        "torch.randn(9, 40)",
+        "torch.randint(0, 9, (9, 40))",
+    ),
+    "places": Case(
+        "q = x.flatten(); c = torch.arange(4) * 3; n = q[:18].view(9, 2);"
+        "return torch.searchsorted(y, x), torch.searchsorted(y[0], q, right=True), torch.bucketize(q, y[1]),"
+        "torch.segment_reduce(n, 'sum', offsets=c), F.grid_sample(x.view(1, 1, 4, 5), x.view(1, 5, 2, 2)),"
+        "F.fold(F.unfold(x.view(1, 1, 4, 5), 3, padding=1, stride=2), (4, 5), 3, padding=1, stride=2),"
+        "x.logcumsumexp(1), torch.cdist(n, n[:4])",
+        "torch.randn(2, 10)",
+        "torch.randn(2, 30).sort(-1)[0]",
+    ),
+}
+
+
+@pytest.fixture(params=LANGUAGES)
+def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Return what writes a case's kernel in this language, and builds it."""
+    if request.param == "cuda":
+        monkeypatch.setattr(numbers, "build", build_emulated)
+
+    def build(name: str, case: Case) -> tuple[FunctionalProblem, Callable[..., list[torch.Tensor]]]:
+        fp = functional(name, case)
+        plan = write(fp, LANGUAGES[request.param])
+        assert plan is not None and not plan.library
+        return fp, numbers.caller(plan, fp, tmp_path)
+
+    return build
+
+
+def compared(fp: FunctionalProblem, call: Callable[..., list[torch.Tensor]], x: torch.Tensor, y: torch.Tensor) -> None:
+    """Compare a kernel's results with the module's for these inputs, NaN with NaN."""
+    scope: dict = {}
+    exec(fp.problem.source, scope)
+    wanted = scope["Model"]()(x, y)
+    outputs = [torch.full_like(w, 99) for w in wanted]
+    call_into(call, (x, y), outputs, fp)
+    for number, (ours, theirs) in enumerate(zip(outputs, wanted, strict=True)):
+        torch.testing.assert_close(
+            ours, theirs, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda m, n=number: f"{n}: {m}"
+        )
+
+
+def call_into(call: Callable[..., list[torch.Tensor]], inputs: tuple, outputs: list[torch.Tensor], fp: object) -> None:
+    """Call a kernel with outputs of other sizes than the problem's."""
+    names = call.__closure__
+    assert names is not None
+    module = next(c.cell_contents for c in names if hasattr(c.cell_contents, "forward"))
+    module.forward(*inputs, *(v for _, v in fp.abi_constants), *outputs)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_in_both_languages(name: str, made: Made) -> None:
+    fp, call = made(name, CASES[name])
+    assert worst_ratio(fp, call) <= numbers.RATIO
+    if name == "orders":
+        for x, y in special_orders():
+            compared(fp, call, x, y)
+    if name == "scatters":
+        x = torch.randn(9, 40)
+        x[0, :3] = torch.tensor([float("nan"), float("inf"), -0.0])
+        compared(fp, call, x, torch.randint(0, 9, (9, 40)))
+
+
+def special_orders() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return what is hard to sort: every element distinct, so that indices are comparable, but for what is stable."""
+    nan, inf = float("nan"), float("inf")
+    long = torch.randperm(9 * 1500).float().view(9, 1500) - 2000  # more than is sorted by insertion
+    special = torch.randperm(9 * 40).float().view(9, 40)
+    special[:, 3], special[:, 20] = inf, -inf
+    with_nan = special.clone()
+    with_nan[4, 7] = nan
+    y = torch.randint(-3, 3, (7, 20))
+    return [(long, y), (special, y * (1 << 40)), (with_nan, y)]
