@@ -2,8 +2,8 @@
 
     python tests/bench/llm_ablation/llm_ablation.py prompts ROOT --archive ARCHIVE [--baselines ROWS.jsonl]
     python tests/bench/llm_ablation/llm_ablation.py pack ROOT --archive ARCHIVE --out BATCHES
-    rag-kernels eval --batch BATCHES/NAME.jsonl --json ... > ROWS    (where the GPU is)
-    python tests/bench/llm_ablation/llm_ablation.py table ROOT BATCHES ROWS ... > llm_ablation.md
+    rag-kernels eval --batch BATCHES/NAME.jsonl --no-confirm --verdicts NAME.jsonl    (where the GPU is)
+    python tests/bench/llm_ablation/llm_ablation.py table NAME.jsonl ... [--keep ALL.jsonl.gz]
 
 Each of the problems beside this file is drafted once in each way of retrieval (an arm), by the code of `rag-kernels
 sample`, with the family of the problem left out of the archive. `prompts` writes ROOT/ARM/NN_prompt.md as they would be
@@ -14,24 +14,34 @@ writer does and writes a batch for each problem. Numbers are of the problems in 
 from __future__ import annotations
 
 import argparse
+import gzip
 import re
 import shlex
 import shutil
+import statistics
 import sys
-from dataclasses import replace
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.problem import load_problem
-from rag_kernels.eval.records import FunctionalProblem, Problem
-from rag_kernels.long_runs.sampling import Sampled, read_baselines, write_line
+from rag_kernels.eval.records import FunctionalProblem, Passed, Problem, verdict_name
+from rag_kernels.experiments.bootstrap import Interval, ratio_interval, share_interval
+from rag_kernels.long_runs.sampling import Sampled, Verdicts, read_baselines, read_verdicts, write_line
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, WriterError
+from rag_kernels.run.session import run_setting
 from rag_kernels.wiring import open_sampler
 
 HERE = Path(__file__).resolve().parent
 ARMS = ("off", "random", "hybrid", "hybrid+cards")
+BARRING = ("suspicious", "degenerate problem")  # labels that keep a kernel off the leaderboard
+SIDES = ("prompt", "reply")
+STORE = re.compile(r"cmd:[^\" ]*python[^\" ]* \S*reply_folder\.py \S*?/\.store/")  # where it was on the host
+ARCHIVE = re.compile(r"[^\"\s]*/\.archive/")
 PROBLEM = re.compile(r"^# The problem: (\S+)$", re.MULTILINE)
 
 
@@ -46,9 +56,9 @@ class Forms:
         self._file = file
         self.known: dict[str, FunctionalProblem] = codec.loads(file.read_text()) if file.is_file() else {}
 
-    def form(self, problem: Problem, make: object) -> FunctionalProblem:
+    def form(self, problem: Problem, make: Callable[[Problem], FunctionalProblem]) -> FunctionalProblem:
         if problem.id not in self.known:
-            self.known[problem.id] = make(problem)  # type: ignore[operator]
+            self.known[problem.id] = make(problem)
             self._file.write_text(codec.dumps(self.known))
         return self.known[problem.id]
 
@@ -109,6 +119,94 @@ def pack(asked: argparse.Namespace) -> None:
                 write_line(asked.out / f"{number:02d}_{file.stem}.jsonl", one)
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Hold what came of one draft: its speed-up over the better baseline, none where it was not right, and tokens."""
+
+    speedup: float | None
+    us: float | None
+    said: str
+    prompt_tokens: int
+    reply_tokens: int
+
+
+def table(asked: argparse.Namespace) -> None:
+    found: dict[str, dict[str, Outcome]] = {}
+    texts = [gzip.decompress(f.read_bytes()).decode() if f.suffix == ".gz" else f.read_text() for f in asked.verdicts]
+    told = ARCHIVE.sub("", STORE.sub("cmd:reply_folder.py ", "".join(texts)))
+    if asked.keep:
+        asked.keep.write_bytes(gzip.compress(told.encode(), mtime=0))
+    with tempfile.TemporaryDirectory() as folder:
+        together = Path(folder) / "verdicts.jsonl"
+        together.write_text(told)
+        verdicts = read_verdicts(together)
+    for one in verdicts:
+        arm = str(run_setting(one.sampled.run, "batch")).removeprefix("b_")
+        found.setdefault(arm, {})[one.sampled.problem.name] = outcome(one)
+    arms = [arm for arm in asked.arms if arm in found]
+    names = sorted({name for by_problem in found.values() for name in by_problem})
+    print("\n".join([*summary(arms, found), "", *each(arms, names, found)]))
+
+
+def outcome(told: Verdicts) -> Outcome:
+    calls = told.sampled.calls
+    tokens = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
+    if not told.attempts:
+        return Outcome(None, None, "no code", *tokens)
+    judged = told.attempts[-1].judged
+    if isinstance(judged.verdict, Passed) and not any(label.startswith(BARRING) for label in judged.verdict.labels):
+        return Outcome(judged.verdict.measurement.speedup, judged.verdict.measurement.candidate_us, "", *tokens)
+    return Outcome(None, None, verdict_name(judged.verdict), *tokens)
+
+
+def summary(arms: Sequence[str], found: Mapping[str, Mapping[str, Outcome]]) -> list[str]:
+    """Return a row for each arm. A draft that is wrong, or slower than PyTorch, leaves PyTorch: a speed-up of 1."""
+    lines = [
+        "| arm | problems | right at first reply | faster than PyTorch | speed-up, 1 where PyTorch stays | over `off` "
+        "| over `random` | speed-up of what is right | over `off`, where both are right | tokens of a prompt "
+        "| of a reply |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for arm in arms:
+        own = found[arm]
+        cells = [arm, str(len(own))]
+        for shares in ([one.speedup is not None for one in own.values()], [kept(one) > 1 for one in own.values()]):
+            share = share_interval([float(value) for value in shares])
+            cells.append(f"{sum(shares)} ({share.low:.0%} to {share.high:.0%})")
+        values = {name: [kept(one)] for name, one in own.items()}
+        cells.append(told(ratio_interval(values, None)))
+        for control in ("off", "random"):
+            below = {name: [kept(one)] for name, one in found.get(control, {}).items()}
+            cells.append(told(ratio_interval(values, below)) if below and control != arm else "")
+        right = {name: [one.speedup] for name, one in own.items() if one.speedup is not None}
+        below = {name: [one.speedup] for name, one in found.get("off", {}).items() if one.speedup is not None}
+        cells.append(told(ratio_interval(right, None)))
+        cells.append(told(ratio_interval(right, below)) if below and arm != "off" else "")
+        cells += [f"{statistics.mean(getattr(one, f'{kind}_tokens') for one in own.values()):.0f}" for kind in SIDES]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def each(arms: Sequence[str], names: Sequence[str], found: Mapping[str, Mapping[str, Outcome]]) -> list[str]:
+    lines = [f"| problem | {' | '.join(arms)} |", f"|---|{'---:|' * len(arms)}"]
+    for name in names:
+        cells = []
+        for arm in arms:
+            one = found[arm].get(name)
+            right = one and one.speedup is not None
+            cells.append(f"{one.speedup:.2f} ({one.us:.0f} us)" if one and right else one.said if one else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def kept(one: Outcome) -> float:
+    return max(1.0, one.speedup or 1.0)
+
+
+def told(interval: Interval) -> str:
+    return f"{interval.mean:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -122,6 +220,11 @@ def main() -> None:
         command.add_argument("--arms", nargs="*", default=ARMS)
         if name == "pack":
             command.add_argument("--out", type=Path, required=True)
+    command = commands.add_parser("table")
+    command.set_defaults(function=table)
+    command.add_argument("verdicts", type=Path, nargs="+")
+    command.add_argument("--keep", type=Path, help="write all verdicts, with prompts and replies, into one file")
+    command.add_argument("--arms", nargs="*", default=ARMS)
     asked = parser.parse_args()
     asked.function(asked)
 
