@@ -150,6 +150,73 @@ def test_sums_find_room_where_a_product_has_no_table(tmp_path: Path, monkeypatch
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 
+# Factors whose rows begin anywhere, and two of TF32 whose lanes lie side by side: the copy engine gets copies.
+COPIED = {
+    "odd": (
+        halved(
+            Case(
+                "return F.relu(self.l(x))", "torch.randn(131, 67)", "torch.randn(1)", init="self.l = nn.Linear(67, 133)"
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "odd batches": (
+        halved(Case("return x @ y", "torch.randn(2, 130, 35)", "torch.randn(2, 35, 129)"), "float16"),
+        CudaParameters(products=2),
+    ),
+    "both by lanes": (
+        Case("return x.t() @ y", "torch.randn(70, 130)", "torch.randn(70, 137)"),
+        CudaParameters(products=2, tensor=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_what_the_copy_engine_cannot_read_is_copied_for_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case, parameters = COPIED[name]
+    fp = functional(name.replace(" ", "_"), case)
+    plan = write(fp, parameters)
+    assert plan is not None and plan.regions == 1
+    assert worst_ratio(fp, numbers.caller(for_hopper(plan), fp, tmp_path)) < (
+        2**12 if parameters.tensor == 2 else RATIO
+    )
+
+
+# Weights of eight bits: a scale for each row, one for each block of 64 terms, and a zero point.
+DEQUANTISED = {
+    "rows": Case(
+        "return F.linear(x, self.w.to(torch.bfloat16) * self.s) + self.b",
+        "torch.randn(2, 9, 192).bfloat16()",
+        "torch.randn(1)",
+        init="self.register_buffer('w', torch.randint(-127, 128, (136, 192), dtype=torch.int8)); "
+        "self.s = nn.Parameter(torch.rand(136, 1).bfloat16()); self.b = nn.Parameter(torch.randn(136).bfloat16())",
+    ),
+    "blocks": Case(
+        "w = (self.w.to(torch.float16) - 128).view(72, 3, 64) * self.s; return x @ w.view(72, 192).t()",
+        "torch.randn(16, 192).half()",
+        "torch.randn(1)",
+        init="self.register_buffer('w', torch.randint(0, 255, (72, 192), dtype=torch.uint8)); "
+        "self.s = nn.Parameter(torch.rand(72, 3, 1).half())",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEQUANTISED)
+def test_weights_of_eight_bits_are_dequantised_on_their_way(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    fp = functional(f"eight_{name}", DEQUANTISED[name])
+    plan = write(fp, CudaParameters(products=2))
+    assert plan is not None and plan.regions == 1 and "Four<" in plan.candidate.source
+    assert "multiply_" + fp.outputs[0].dtype in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
 # Two products of one factor in one kernel: gate and up, alone and behind a split depth, in batches, in TF32.
 PAIRS = {
     "gated": (

@@ -4,6 +4,9 @@ The C++ ones are straight-line so that `#pragma omp simd` can vectorise them, an
 rare ones call libm. The CUDA ones call CUDA's own functions, built without fast-math.
 """
 
+from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.ir.dtypes import HALF
+
 LIBM = "acos acosh asin asinh atan atanh ceil cos cosh erfc floor log10 log2 nearbyint sin sinh tan trunc".split()
 LIBM_OF_TWO = ("fmod", "atan2", "pow", "hypot")
 
@@ -217,6 +220,11 @@ CPP |= {
     for name in LIBM_OF_TWO
 }
 
+CPP |= {
+    f"rk_{dtype}": (f"inline float rk_{dtype}(float x) {{ {stored_type(dtype, 'cpu')} y; y = x; return y; }}\n", ())
+    for dtype in sorted(HALF)
+}
+
 CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
     name: (
         f"__device__ inline float {name}(float x) {{ return {c}f(x); }}\n"
@@ -236,6 +244,13 @@ CUDA: dict[str, tuple[str, tuple[str, ...]]] = {
         "rk_sqrt": "sqrt",
         **{f"rk_{name}": name for name in LIBM},
     }.items()
+}
+CUDA |= {
+    f"rk_{dtype}": (
+        f"__device__ inline float rk_{dtype}(float x) {{ {stored_type(dtype, 'cuda')} y; y = x; return y; }}\n",
+        (),
+    )
+    for dtype in sorted(HALF)
 }
 CUDA["rk_exp2_near"] = (
     "// 2^x by the exponent unit, to some last bits, for results of sixteen bits; below 2^-126 it is zero.\n"

@@ -57,6 +57,8 @@ C: dict[Operator, Text] = {
     Operator.CEIL: _call("rk_ceil"),
     Operator.ROUND: _call("rk_nearbyint"),
     Operator.TRUNC: _call("rk_trunc"),
+    Operator.AS_FLOAT16: _call("rk_float16"),
+    Operator.AS_BFLOAT16: _call("rk_bfloat16"),
     Operator.SQRT: _call("rk_sqrt"),
     Operator.EXP: _call("rk_exp"),
     Operator.EXP_BELOW: Text("rk_exp_below({0}, {1})"),

@@ -238,10 +238,10 @@ class Kernel:
 
     def deep(self, side: Side) -> bool:
         """Return whether neighbouring threads should load along the depth: where the factor is contiguous there."""
-        accesses = [self.contraction.nest.accesses[v] for v in side.loads]
+        term = self.contraction.depth[-1].leaves[-1]
+        accesses = [a for a in map(self.contraction.nest.accesses.__getitem__, side.loads) if a.stride(term)]
         return bool(accesses) and all(
-            a.stride(self.contraction.depth[-1].leaves[-1]) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1
-            for a in accesses
+            a.stride(term) == 1 and a.stride(side.lanes[-1].leaves[-1]) != 1 for a in accesses
         )
 
     def widths(self, pointers: dict[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from rag_kernels.offline.cuda.gemm_address_table import ROOM, can_step, steps_be
 from rag_kernels.offline.cuda.gemm_tensor_core_text import BEGIN, EPILOGUE, LOOP, THREE
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
-from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.patterns import sixteen_bits, strip
 
 THREADS, LINE = 256, 32  # a line has so many words: 32 terms of fp32, or 64 of sixteen bits
 
@@ -40,8 +40,7 @@ def serves(contraction: Contraction) -> bool:
 def numbers_of(contraction: Contraction, *, tf32: bool) -> str:
     """Return the number format in which tensor cores take both factors in one pass, or "" if they need three."""
     sides = [side for side in (contraction.left, contraction.right, contraction.second) if side]
-    values = [strip(side.value) for side in sides]
-    kinds = {v.storage if isinstance(v, ir.Load) else "" for v in values}
+    kinds = {sixteen_bits(side.value) for side in sides}
     kind = kinds.pop() if len(kinds) == 1 else ""
     return kind if kind in HALF else "tf32" if tf32 else ""
 
@@ -199,10 +198,47 @@ class TensorKernel(Kernel):
             *indent([*self.unflatten_depth("(k + u)"), *single]),
             "}",
         ]
+        whole = self.whole_loads(side)
+        if whole:
+            return [
+                f"if (wide_{name}) {{",
+                *indent(self.each_of_whole(side, name, whole)),
+                "} else {",
+                *indent(each),
+                "}",
+            ]
         if not vectorized:
             return each
         read = f"next_{name}[e] = *reinterpret_cast<const {self.quad}*>(&{self.address(side.loads[0])});"
         return [f"if (wide_{name}) {{", *indent([*self.unflatten_depth("k"), read]), "} else {", *indent(each), "}"]
+
+    def whole_loads(self, side: Side) -> list[ir.Load]:
+        """Return the tensors of a computed factor of which four neighbouring terms may be loaded at once."""
+        last = self.contraction.depth[-1]
+        if isinstance(strip(side.value), ir.Load) or side.guards or not self.deep(side) or self.stepped(side):
+            return []
+        return [v for v in side.loads if self.aligned(self.contraction.nest.accesses[v], last)]
+
+    def each_of_whole(self, side: Side, name: str, loads: list[ir.Load]) -> list[str]:
+        """Return statements that load four neighbouring terms of these tensors, and compute a quad of them."""
+        scope, lines = Scope(), self.unflatten_depth("k")
+        for n, load in enumerate(loads):
+            kind = f"Four<{stored_type(load.storage, 'cuda')}>"
+            lines.append(f"const {kind} of_{name}{n} = *reinterpret_cast<const {kind}*>(&{self.address(load)});")
+            scope.known[load] = f"{'float' if load.storage in HALF else ''}((&of_{name}{n}.x)[u])"
+        text = self.printer.emit(side.value, scope)
+        inside = [*self.unflatten_depth("(k + u)"), *scope.lines, f"(&next_{name}[e].x)[u] = {text};"]
+        return [*lines, "#pragma unroll", "for (int u = 0; u < 4; ++u) {", *indent(inside), "}"]
+
+    def widths(self, pointers: dict[str, str]) -> dict[str, str]:
+        c, found = self.contraction, Kernel.widths(self, pointers)
+        for name, side in (("right", c.right), ("left", c.left), ("second", c.second)):
+            loads = self.whole_loads(side) if side else []
+            if loads:
+                accesses = [c.nest.accesses[v] for v in loads]
+                places = list(dict.fromkeys(pointers[v.buffer] for v in loads))
+                found[f"wide_{name}"] = self.multiples(c.depth[-1], accesses, places)
+        return found
 
     def stepped(self, side: Side) -> bool:
         """Return whether the side has a table of addresses, and room for it; the right side's comes first."""

@@ -29,6 +29,7 @@ from rag_kernels.offline.ir.patterns import strip
 SHARED = 227 * 1024  # bytes of a block at most
 STRIP = 32  # columns that a warp stores at once
 STAGED = 8 * 16 * (STRIP + 8) * 4  # bytes through which eight warps store
+COPIED = 128  # lanes of each factor from which on copies that the copy engine can read are worth their while
 LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
 
 
@@ -66,6 +67,11 @@ class Matrix:
     def lanes_inside(self) -> bool:
         """Return whether lanes, not terms, lie side by side."""
         return self.by[0] == "lane"
+
+    def turned(self) -> Matrix:
+        """Return the factor with its first two dimensions exchanged; only a copy of it can be read so."""
+        sizes, steps, by = ((b, a, *rest) for a, b, *rest in (self.sizes, self.steps, self.by))
+        return Matrix(self.load, self.start, tuple(sizes), tuple(steps), tuple(by))
 
 
 def plain_load(side: Side) -> ir.Load | None:
@@ -425,32 +431,40 @@ class WgmmaKernel(Kernel):
     # The launch -------------------------------------------------------------------------------------------------
 
     def condition(self, pointers: dict[str, str]) -> str:
-        """Return when the copy engine can read both factors, as C."""
-        both = []
-        for matrix in self.maps.values():
-            steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
-            sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
-            both.append(f"tma_reads({self.start(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})")
-        return " && ".join(both)
+        """Return when the copy engine can read all factors, or copies of them are worth their while, as C."""
+        sizes = ", ".join(dict.fromkeys(f"int64_t({size})" for m in self.maps.values() for size in m.sizes))
+        large = " && ".join(f"{text} >= {COPIED}" for text in map(self.contraction.extents, self.lanes))
+        reads = " && ".join(self.reads(matrix, pointers) for matrix in self.maps.values())
+        return f"(({reads}) || ({large} && tma_counts({{{sizes}}})))"
+
+    def reads(self, matrix: Matrix, pointers: dict[str, str]) -> str:
+        """Return when the copy engine can read a factor, as C."""
+        if matrix.steps[0] != {(): 1}:
+            return "false"
+        steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
+        sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
+        return f"tma_reads({self.start(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})"
 
     def start(self, matrix: Matrix, pointers: dict[str, str]) -> str:
         """Return the address at which a factor begins, as C."""
         place = pointers[matrix.load.buffer]
         return f"{place} + {text_of(matrix.start)}" if matrix.start else place
 
-    def map(self, matrix: Matrix, name: str, lanes: int, pointers: dict[str, str]) -> str:
-        """Return the statement that describes a factor to the copy engine."""
+    def map(self, matrix: Matrix, name: str, lanes: int, pointers: dict[str, str]) -> list[str]:
+        """Return the statements that describe a factor, or a copy of it, to the copy engine."""
         rank = len(matrix.by)
         box = {"lane": self.slab if matrix.lanes_inside else lanes, "term": self.depth}
         sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
         steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps)
         boxes = ", ".join(str(box.get(by, 1)) for by in matrix.by)
         kind = TENSOR_MAP_TYPES[self.numbers]
-        place = self.start(matrix, pointers)
-        return (
-            f"const CUtensorMap {name}_map = tma_map<{rank}>({kind}, {self.itemsize}, {place}, {{{sizes}}}, "
-            f"{{{steps}}}, {{{boxes}}});"
-        )
+        place, factor = self.start(matrix, pointers), f"{name}_factor"
+        return [
+            f"const auto {factor} = tma_factor<{rank}>({place}, {{{sizes}}}, {{{steps}}}, "
+            f"{self.reads(matrix, pointers)}, stream);",
+            f"const CUtensorMap {name}_map = tma_map<{rank}>({kind}, {self.itemsize}, {factor}.data, {{{sizes}}}, "
+            f"{factor}.strides, {{{boxes}}});",
+        ]
 
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
         maps = [f"const __grid_constant__ CUtensorMap {side}_map" for side in self.maps]
@@ -471,7 +485,11 @@ class WgmmaKernel(Kernel):
         every = ", ".join([*(f"{side}_map" for side in self.maps), *arguments, *widths, "parts", "partial", "arrived"])
         lanes = self.wide if self.second else s.columns // s.cluster
         return [
-            *(self.map(m, name, s.rows if name == "left" else lanes, pointers) for name, m in self.maps.items()),
+            *(
+                line
+                for n, m in self.maps.items()
+                for line in self.map(m, n, s.rows if n == "left" else lanes, pointers)
+            ),
             *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
             f"const int64_t across = tiles({of_left}, {s.rows * s.cluster});",
             f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {self.wide});",
@@ -487,6 +505,7 @@ class WgmmaKernel(Kernel):
             "  cudaFreeAsync(partial, stream);",
             "  cudaFreeAsync(arrived, stream);",
             "}",
+            *(f"if ({n}_factor.copy) cudaFreeAsync({n}_factor.copy, stream);" for n in self.maps),
         ]
 
 
@@ -503,9 +522,12 @@ def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKer
     if c.second and (second is None or second.by != right.by):
         return None
     if numbers == "tf32":
-        turned = right.lanes_inside
+        turned = right.lanes_inside and not left.lanes_inside
         left, right = (right, left) if turned else (left, right)
-        if right.lanes_inside or (turned and c.second) or {left.load.storage, right.load.storage} != {"float32"}:
+        right = right.turned() if right.lanes_inside else right
+        if (c.second and (turned or right.steps[0] != {(): 1})) or {left.load.storage, right.load.storage} != {
+            "float32"
+        }:
             return None
     itemsize, registers = 2 if numbers in HALF else 4, numbers == "tf32" and left.lanes_inside
     shape = shape_of(wanted, shape_for(c, itemsize, turned=turned, registers=registers))

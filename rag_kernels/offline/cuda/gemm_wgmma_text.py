@@ -252,6 +252,41 @@ inline int tma_parts(int64_t tiles, int64_t steps, int64_t places) {
   }
   return best;
 }
+inline bool tma_counts(std::initializer_list<int64_t> sizes) {
+  bool fits = true;
+  for (const int64_t size : sizes) fits = fits && size > 0 && size < (int64_t(1) << 31);
+  return fits;
+}
+// A factor as the copy engine can read it: itself, or a copy whose lines begin at multiples of sixteen bytes.
+struct TmaSteps { int64_t sizes[5], strides[5]; };
+template <class T> __global__ void tma_copy(const T* from, T* to, TmaSteps of, int64_t pitch, int64_t lines) {
+  const int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x, inside = at % pitch;
+  if (at >= lines * pitch || inside >= of.sizes[0]) return;
+  int64_t place = inside * of.strides[0], line = at / pitch;
+  for (int d = 1; d < 5; ++d) place += line % of.sizes[d] * of.strides[d], line /= of.sizes[d];
+  to[at] = from[place];
+}
+template <class T, int RANK> struct TmaFactor {
+  const T* data;
+  T* copy;
+  int64_t strides[RANK];
+};
+template <int RANK, class T> TmaFactor<T, RANK> tma_factor(const T* p, const int64_t (&sizes)[RANK],
+    const int64_t (&strides)[RANK], bool reads, cudaStream_t stream) {
+  TmaFactor<T, RANK> factor = {p, nullptr, {}};
+  TmaSteps of = {{1, 1, 1, 1, 1}, {}};
+  int64_t lines = 1;
+  for (int d = 0; d < RANK; ++d) of.sizes[d] = sizes[d], of.strides[d] = factor.strides[d] = strides[d];
+  for (int d = 1; d < RANK; ++d) lines *= sizes[d];
+  if (reads) return factor;
+  const int64_t each = 16 / sizeof(T), pitch = (sizes[0] + each - 1) / each * each;
+  factor.data = factor.copy = scratch<T>(lines * pitch, stream);
+  const int64_t grid = (lines * pitch + 255) / 256;
+  tma_copy<<<blocks(grid), 256, 0, stream>>>(p, factor.copy, of, pitch, lines);
+  factor.strides[0] = 1;
+  for (int64_t d = 1, step = pitch; d < RANK; step *= sizes[d++]) factor.strides[d] = step;
+  return factor;
+}
 inline bool tma_built(const void* kernel) {  // the device code is in this library: it has barriers
   cudaFuncAttributes found;
   return tma_exists() && cudaFuncGetAttributes(&found, kernel) == cudaSuccess && found.sharedSizeBytes > 0;

@@ -15,7 +15,7 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.expressions import add, cast_value
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import operands, strip
+from rag_kernels.offline.ir.patterns import operands, sixteen_bits, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker, IllFormed, told
 from rag_kernels.offline.lowering.lower import (
@@ -461,9 +461,9 @@ def tile_of(value: ir.Value) -> tuple[int, int, int] | None:
 
 
 def is_half(value: ir.Value) -> bool:
-    """Return whether a sum's factors are tensors of sixteen bits."""
-    found = [strip(factor) for factor in factors_of(value) or ()]
-    return bool(found) and all(isinstance(v, ir.Load) and v.storage in HALF for v in found)
+    """Return whether a sum's factors are numbers of sixteen bits."""
+    found = factors_of(value) or ()
+    return bool(found) and all(map(sixteen_bits, found))
 
 
 FEWEST_ROWS, FEWEST_COLUMNS, FEWEST_TERMS = 8, 33, 16  # of products that tensor cores take

@@ -61,6 +61,8 @@ class Operator(Enum):
     CEIL = auto()
     ROUND = auto()  # ties to even
     TRUNC = auto()
+    AS_FLOAT16 = auto()  # rounded to sixteen bits, and widened again
+    AS_BFLOAT16 = auto()
     SQRT = auto()
     EXP = auto()
     EXP_BELOW = auto()  # exp(x - y), where some last bits do not count
@@ -146,6 +148,8 @@ _TRAITS = {
     Operator.CEIL: _CHEAP,
     Operator.ROUND: _CHEAP,
     Operator.TRUNC: _CHEAP,
+    Operator.AS_FLOAT16: _CHEAP,
+    Operator.AS_BFLOAT16: _CHEAP,
     Operator.SQRT: _CHEAP,
     Operator.EXP: _COSTLY,
     Operator.EXP_BELOW: Traits(2, Types.FRACTIONS, costly=True),

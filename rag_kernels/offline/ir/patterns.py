@@ -6,9 +6,11 @@ Comes in: a value. Goes out: the parts of it, or None where it is none of that s
 from __future__ import annotations
 
 from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF
 from rag_kernels.offline.ir.operators import Operator
 
 Two = tuple[ir.Value, ir.Value]
+NARROWED = {Operator.AS_FLOAT16: "float16", Operator.AS_BFLOAT16: "bfloat16"}
 
 
 def operands(value: ir.Value, operator: Operator) -> tuple[ir.Value, ...] | None:
@@ -41,6 +43,14 @@ def squared_difference(value: ir.Value) -> Two | None:
     base = squared(value)
     found = operands(base, Operator.SUB) if base else None
     return (found[0], found[1]) if found else None
+
+
+def sixteen_bits(value: ir.Value) -> str:
+    """Return the dtype of sixteen bits that a value has exactly: a tensor's, or what it is rounded to; else ""."""
+    value = strip(value)
+    if isinstance(value, ir.Load):
+        return value.storage if value.storage in HALF else ""
+    return NARROWED.get(value.operator, "") if isinstance(value, ir.Op) else ""
 
 
 def exponential_below(value: ir.Value) -> Two | None:

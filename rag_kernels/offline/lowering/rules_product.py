@@ -7,20 +7,24 @@ reason. `codegen/contraction.py` later finds such sums and gives them tiles; sma
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Backend, Node
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF
-from rag_kernels.offline.ir.expressions import add, mul, quotient
+from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
+from rag_kernels.offline.ir.expressions import add, apply, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.patterns import NARROWED, strip
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
+
+FEW_LANES = 64  # rows of a block of products, so that weights are dequantised once
+rounded_to = {dtype: partial(apply, operator) for operator, dtype in NARROWED.items()}
 
 
 def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
@@ -34,17 +38,31 @@ def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
     return value
 
 
-def factor_of(lowering: Lowering, argument: Any) -> ir.Value:
-    """Return an argument as a factor of a product.
+def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0) -> ir.Value:
+    """Return an argument as a factor of a product; the other factor has so many lanes, where that is known.
 
-    One that is computed in sixteen bits is stored in these, since that is what tensor cores take.
+    One that is computed in sixteen bits is stored in these, since that is what tensor cores take; but weights of eight
+    bits are dequantised on their way where few rows of the other factor want them.
     """
     value = lowering.value(argument)
     dtype = graph_dtype(lowering, argument)
     if dtype not in HALF or is_stored_in(dtype, value):
         return value
+    if 0 < lanes <= FEW_LANES and is_dequantised(value):
+        return lowering.op(rounded_to[dtype], value)
     name = lowering.store(value, dtype=dtype)
     return ir.load(name, value.shape, dtype)
+
+
+def is_dequantised(value: ir.Value) -> bool:
+    """Return whether a value is cheap to compute, and its largest tensor has elements of one byte."""
+    every = list(ir.walk(value))
+    loads = [v for v in every if isinstance(v, ir.Load)]
+    costly = any(
+        isinstance(v, ir.Reduce | ir.Scan) or (isinstance(v, ir.Op) and v.operator.traits.costly) for v in every
+    )
+    largest = max(loads, key=lambda v: ir.size_of(a for group in v.stored for a in group), default=None)
+    return not costly and largest is not None and ITEMSIZE[largest.storage] == 1
 
 
 def is_stored_in(dtype: str, value: ir.Value) -> bool:
@@ -74,7 +92,8 @@ def transposed(lowering: Lowering, value: ir.Value) -> ir.Value:
 
 def matmul(lowering: Lowering, node: Node) -> ir.Value:
     """Return a product of matrices or vectors: matmul, mm, bmm, mv and dot."""
-    a, b = factor_of(lowering, given(node, 0)), factor_of(lowering, given(node, 1))
+    a = factor_of(lowering, given(node, 0))
+    b = factor_of(lowering, given(node, 1), lanes=math.prod(a.shape[:-1]))
     vector_a, vector_b = len(a.dims) == 1, len(b.dims) == 1
     a = lowering.with_dims(a, ((), *a.dims)) if vector_a else a
     b = lowering.with_dims(b, (*b.dims, ())) if vector_b else b
@@ -86,9 +105,10 @@ def matmul(lowering: Lowering, node: Node) -> ir.Value:
 
 def linear(lowering: Lowering, node: Node) -> ir.Value:
     x = factor_of(lowering, given(node, 0))
+    lanes = math.prod(x.shape[:-1])
     flat = len(x.dims) == 1
     x = lowering.with_dims(x, ((), *x.dims)) if flat else x
-    out = product(lowering, x, transposed(lowering, factor_of(lowering, given(node, 1))))
+    out = product(lowering, x, transposed(lowering, factor_of(lowering, given(node, 1), lanes=lanes)))
     out = lowering.with_dims(out, out.dims[1:]) if flat else out
     bias = given(node, 2, "bias")
     return out if bias is None else lowering.op(add, out, lowering.value(bias))
@@ -96,7 +116,8 @@ def linear(lowering: Lowering, node: Node) -> ir.Value:
 
 def addmm(lowering: Lowering, node: Node) -> ir.Value:
     """Return beta * input + alpha * (a @ b); also for baddbmm."""
-    out = product(lowering, factor_of(lowering, given(node, 1)), factor_of(lowering, given(node, 2)))
+    a = factor_of(lowering, given(node, 1))
+    out = product(lowering, a, factor_of(lowering, given(node, 2), lanes=math.prod(a.shape[:-1])))
     alpha, beta = given(node, 4, "alpha", 1), given(node, 3, "beta", 1)
     out = out if alpha == 1 else lowering.op(mul, out, lowering.scalar(alpha, out.dtype))
     if beta == 0:
