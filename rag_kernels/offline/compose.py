@@ -16,19 +16,21 @@ from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Node
 from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.codegen import math_prelude
 from rag_kernels.offline.codegen.c_types import headers
+from rag_kernels.offline.codegen.contraction import find_contraction
 from rag_kernels.offline.codegen.kernel_function import Function, part_function, whole_function
+from rag_kernels.offline.codegen.loop_nest import Names, build_nest
 from rag_kernels.offline.cpp import region
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.cuda import function as cuda
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.multi_block_rows import MAX_ROW_ELEMENTS
 from rag_kernels.offline.cuda.vectorized import KEPT_BYTES
-from rag_kernels.offline.foreign_kernel import MARK, Foreign, is_foreign
+from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import lowered_with_attention
 from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.online_reduction import one_pass
 from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
-from rag_kernels.offline.fusion.regions import Planner, Region, Split
+from rag_kernels.offline.fusion.regions import AttentionRegion, Planner, Region, Split
 from rag_kernels.offline.fusion.rematerialize import without_rematerialization
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
@@ -88,11 +90,10 @@ def write(
     if whole and _plain_arguments(fp):
         function = whole_function(fp, regions, lowered.results, specs)
         text = kernels_source([function], parameters, f"{fp.problem.name}: {summary(regions, ())}")
-        return Plan(Candidate(text, "kernel", backend), _schedules(text), len(regions), (), ())
+        return Plan(Candidate(text, "kernel", backend), schedules_of(regions), len(regions), (), ())
     text = composed_source(fp, lowered, steps, specs, parameters, foreign)
     stopped = tuple(name for name in lowered.stopped if name not in {k.function for k in foreign})
-    ours = text.partition(MARK)[0]
-    return Plan(Candidate(text, "composed", backend), _schedules(ours), len(regions), library, stopped)
+    return Plan(Candidate(text, "composed", backend), schedules_of(regions), len(regions), library, stopped)
 
 
 def split_of(parameters: Parameters) -> Split:
@@ -160,11 +161,17 @@ def _plain_arguments(fp: FunctionalProblem) -> bool:
     return all(a.spec.dtype in ITEMSIZE for a in fp.arguments if isinstance(a, TensorArgument))
 
 
-def _schedules(text: str) -> tuple[str, ...]:
-    notes = [line for line in text.splitlines() if line.lstrip().startswith("// ") and ": " in line]
-    found = [w for w in ("row", "column", "product") if any(f" {w}s of " in line for line in notes)]
-    found += ["attention"] if any(": attention of " in line for line in notes) else []
-    return (*found, *(["point"] if any(line.endswith(" elements") for line in notes) else []))
+def schedules_of(regions: Sequence[Region]) -> tuple[str, ...]:
+    """Return the schedules by which these regions run, each once."""
+    found = {schedule_of(region) for region in regions}
+    return tuple(name for name in ("row", "column", "product", "attention", "point") if name in found)
+
+
+def schedule_of(region: Region) -> str:
+    """Return the schedule by which a region runs, which both languages print."""
+    if isinstance(region, AttentionRegion):
+        return "attention"
+    return "product" if find_contraction(region, Names()) else build_nest(region, Names()).schedule
 
 
 def summary(regions: list[Region], library: tuple[str, ...]) -> str:
