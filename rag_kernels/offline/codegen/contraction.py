@@ -251,5 +251,5 @@ def guard_text(contraction: Contraction, guard: ir.Index, printer: Printer) -> s
     ):
         assert guard.limit is not None
         place, size = contraction.nest.position(guard.form), contraction.nest.names.product(guard.limit)
-        return f"uint64_t({place}) < uint64_t({size}) * {guard.every}"
+        return f"{printer.unsigned}({place}) < {printer.unsigned}({size}) * {guard.every}"
     return printer.emit(guard, Scope())

@@ -69,6 +69,7 @@ class Printer:
     pointers: dict[str, str]  # buffer -> C pointer expression
     storage: dict[str, str]  # buffer -> dtype of its elements in memory
     near: bool = False  # whether functions may be exact to some bits fewer than float32 has
+    unsigned: str = "uint64_t"  # C type in which a guard compares places
     count: int = 0
     _uses: dict[ir.Value, int] = field(default_factory=dict)
 
@@ -98,9 +99,9 @@ class Printer:
             case ir.Index(limit=limit, every=every):
                 assert limit is not None
                 place, size = self.nest.position(value.form), self.nest.names.product(limit)
-                inside = f"uint64_t({place}) < uint64_t({size})"
+                inside = f"{self.unsigned}({place}) < {self.unsigned}({size})"
                 if every > 1:
-                    inside = f"uint64_t({place}) < uint64_t({size}) * {every} && ({place}) % {every} == 0"
+                    inside = f"{inside} * {every} && ({place}) % {every} == 0"
                 return f"({inside})"
             case ir.Load():
                 return self.load(value, scope)

@@ -279,20 +279,21 @@ class CpuRegion(RegionPrinter):
         The innermost runs in blocks, whose partial results join in between.
         """
         *outer, last = self.nest.reduced
+        first, end = ("lo", "hi") if before else ("0", last.size)
         loop = [
             *([simd] if simd else []),
-            f"for (int64_t {last.var} = lo; {last.var} < hi; ++{last.var}) {{",
+            f"for (int64_t {last.var} = {first}; {last.var} < {end}; ++{last.var}) {{",
             *indent(body),
             "}",
         ]
+        if not before:
+            return around(outer, loop)
         lines = [
             f"for (int64_t lo = 0; lo < {last.size}; lo += BLOCK) {{",
             f"  const int64_t hi = lo + BLOCK < {last.size} ? lo + BLOCK : {last.size};",
             *indent([*before, *loop, *after]),
             "}",
         ]
-        if not before:
-            lines = [line.replace("= lo;", "= 0;").replace("< hi;", f"< {last.size};") for line in loop]
         return around(outer, lines)
 
     # Lane schedules: point and column ---------------------------------------------------------------------------

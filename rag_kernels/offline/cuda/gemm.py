@@ -114,7 +114,7 @@ class Kernel:
             *LOOP.splitlines(),
             *self.epilogue(),
         ]
-        return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
+        return lines
 
     def fetches(self, side: Side, name: str, start: str, width: int) -> tuple[list[str], list[str]]:
         """Return statements that load a thread's part of the next tile, and those that put it into shared memory."""

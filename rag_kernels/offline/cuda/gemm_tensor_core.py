@@ -126,7 +126,7 @@ class TensorKernel(Kernel):
             *self.loop(),
             *self.epilogue(),
         ]
-        return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
+        return lines
 
     @property
     def wide(self) -> int:

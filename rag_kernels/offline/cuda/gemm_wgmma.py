@@ -289,7 +289,7 @@ class WgmmaKernel(Kernel):
             "}",
             "#endif",
         ]
-        return [line.replace("uint64_t(", "uint32_t(") for line in lines] if kind == "int" else lines
+        return lines
 
     def loads(self) -> list[str]:
         """Return the statements that fill a stage: of what a cluster shares each block loads its part for all."""

@@ -325,8 +325,8 @@ class MultiBlockRegion(VectorizedRegion):
     def bounds(self) -> str:
         return f"__launch_bounds__({self.threads}, {1024 // self.threads}) "
 
-    def parameters_of(self, body: list[str], function: Function) -> tuple[list[str], list[str]]:
-        parameters, arguments = VectorizedRegion.parameters_of(self, body, function)
+    def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> tuple[list[str], list[str]]:
+        parameters, arguments = VectorizedRegion.parameters_of(self, body, function, kind)
         team = "Cluster" if self.parts() <= MAX_CLUSTER_BLOCKS and self.joined <= MAX_CLUSTER_VALUES else "Team"
         return [f"{team} team", *parameters], arguments
 

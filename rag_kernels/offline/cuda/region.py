@@ -109,7 +109,9 @@ class CudaRegion(ReduceLoops):
         if found is None:
             return None
         small = all(math.prod(function.specs[b].shape) <= 1 << 31 for b in self.buffers())
-        printer = Printer(found.nest, self.printer.pointers, self.printer.storage, self.printer.near)
+        pointers, storage = self.printer.pointers, self.printer.storage
+        unsigned = "uint32_t" if small else "uint64_t"
+        printer = Printer(found.nest, pointers, storage, self.printer.near, unsigned)
         kind, p = "int" if small else "int64_t", self.parameters
         numbers = numbers_of(found, tf32=p.tensor == 2)
         if serves(found) and (p.tensor or numbers):
@@ -121,8 +123,7 @@ class CudaRegion(ReduceLoops):
     ) -> tuple[list[str], list[str], dict[str, str], dict[str, str]]:
         """Return a product's kernel, its arguments, its conditions, and the C pointers of its buffers."""
         body = kernel.body()
-        parameters, arguments = self.parameters_of(body, function)
-        parameters = [p.replace("int64_t n", f"{kernel.kind} n") for p in parameters]
+        parameters, arguments = self.parameters_of(body, function, kernel.kind)
         body = [*(f"constexpr {kernel.kind} {n} = {v};" for n, v in self.constants_in(body)), *body]
         pointers = {b: f"{c_name(b)}_data" if b in function.scratch else f"{c_name(b)}.data" for b in self.buffers()}
         widths = kernel.widths(pointers)
@@ -163,8 +164,8 @@ class CudaRegion(ReduceLoops):
         named = words(body)
         return [(name, value) for name, value in self.constants.items() if name in named]
 
-    def parameters_of(self, body: list[str], function: Function) -> tuple[list[str], list[str]]:
-        """Return parameters and arguments: pointers, then sizes and numbers.
+    def parameters_of(self, body: list[str], function: Function, kind: str = "int64_t") -> tuple[list[str], list[str]]:
+        """Return parameters and arguments: pointers, then sizes (of this C type) and numbers.
 
         They are in the order in which the body names them, which is the same for kernels alike.
         """
@@ -181,8 +182,8 @@ class CudaRegion(ReduceLoops):
                 start = text_of(self.nest.stores[buffer].constant)
                 others[start_of(pointer)] = f"int64_t {start_of(pointer)}", start
         numbers = [(item.name, item.ctype) for item in function.order if isinstance(item, Number)]
-        sizes = [(n, "int64_t") for n in self.nest.names.of.values() if n not in self.constants]
-        others |= {text: (f"{kind} {text}", text) for text, kind in [*sizes, *numbers]}
+        sizes = [(n, kind) for n in self.nest.names.of.values() if n not in self.constants]
+        others |= {text: (f"{ctype} {text}", text) for text, ctype in [*sizes, *numbers]}
         named = words(body)
         found = [known[word] for known in (pointers, others) for word in named if word in known]
         return [parameter for parameter, _ in found], [argument for _, argument in found]
