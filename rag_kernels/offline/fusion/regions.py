@@ -384,9 +384,15 @@ def share_loops(one: Region, other: Region) -> bool:
 
 
 def is_of_rows(value: ir.Value) -> bool:
-    """Return whether a value is one for each row of the reductions in it: these can store it, as what they come to."""
-    keys = {key_of(v) for v in reductions(value) if isinstance(v, ir.Reduce)}
-    return not isinstance(strip(value), ir.Reduce) and len(keys) == 1 and ir.tree_atoms(value) == next(iter(keys))[0]
+    """Return whether a value is one for each row of the reductions in it: these can store it, as what they come to.
+
+    Not of products: what else reads one would compute it again, in a nest of its own.
+    """
+    found = reductions(value)
+    if isinstance(strip(value), ir.Reduce) or any(isinstance(v, ir.Scan) or tile_of(v) for v in found):
+        return False
+    keys = {key_of(v) for v in found}
+    return len(keys) == 1 and ir.tree_atoms(value) == next(iter(keys))[0]
 
 
 def is_column(value: ir.Reduce) -> bool:
