@@ -15,7 +15,7 @@ from rag_kernels.app import values
 from rag_kernels.app.descent import Source
 from rag_kernels.archive.queries import Evaluation, LineageGraph, LineageNode
 from rag_kernels.archive.records import ArchivedKernel
-from rag_kernels.eval.records import Judged, Measurement, Passed, Ratio
+from rag_kernels.eval.records import MORE_MEMORY, Judged, Measurement, Passed, Ratio
 from rag_kernels.eval.told import told_ratio
 from rag_kernels.eval.trial.check_words import meaning
 
@@ -52,7 +52,9 @@ def kernel_head(kernel: ArchivedKernel, evaluations: Sequence[Evaluation]) -> st
     if kernel.trust == "claimed":
         word = "claimed, not judged here"
     else:
-        word = "confirmed in fresh processes" if m.confirmed else "verified, not confirmed"
+        word = f"{passed.trust} in fresh processes" if m.confirmed else "verified, not confirmed"
+        if m.candidate_extra_bytes is not None and MORE_MEMORY in passed.labels:
+            word += f", {m.candidate_extra_bytes / 2**20:,.0f} MiB beside its tensors"
     parts = [
         f'<b class="rk-big">{sign}{values.times(told_ratio(m, ratio))}</b>',
         f"<span>as fast as {over}<br><small>{ratio.low:.2f} to {ratio.high:.2f} in 95 %</small></span>",

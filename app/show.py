@@ -34,7 +34,6 @@ from rag_kernels.app.values import words as words
 from rag_kernels.archive import quack
 from rag_kernels.archive.records import ArchivedKernel, LLMCall, Trust
 from rag_kernels.eval.records import (
-    BARRED_LABELS,
     BuildFailed,
     Candidate,
     Compiled,
@@ -44,6 +43,7 @@ from rag_kernels.eval.records import (
     Rejected,
     TimedOut,
     Wrong,
+    bars,
     verdict_name,
 )
 from rag_kernels.eval.source_form import form_of
@@ -86,8 +86,7 @@ def badges(kernel: ArchivedKernel) -> None:
         if kernel.precision:
             st.badge(plain(f"{kernel.precision} precision"), color="gray")
         for text in kernel.labels:
-            barred = text.startswith(BARRED_LABELS)
-            st.badge(plain(brief(text)), color="red" if barred else "violet", icon=":material/label:")
+            st.badge(plain(brief(text)), color="red" if bars(text) else "violet", icon=":material/label:")
 
 
 def pager(total: int, key: str = "page") -> int:

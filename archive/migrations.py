@@ -31,6 +31,7 @@ MIGRATIONS: tuple[str, ...] = (
     "007_keys",
     "008_told",
     "009_techniques",
+    "010_fragile",
 )
 SCHEMA = Path(__file__).parent / "schema"
 INDEXED = """

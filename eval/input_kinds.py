@@ -4,7 +4,12 @@ from __future__ import annotations
 
 # Kinds that go beyond what the problem's own inputs look like (`eval.numerics.input_draws` makes them).
 CONSTANT_ROWS = "constant rows"
+AT_CONSTANTS = "at constants"  # on the thresholds and bounds that stand in the problem, and right beside them
+EDGES = "edges"  # all that counts lies at the very end, and at the beginning
 SPECIAL = (
+    EDGES,
+    AT_CONSTANTS,
+    "faint",
     "spread",
     "shifted",
     "far",
@@ -22,6 +27,10 @@ SPECIAL = (
 )
 INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 WIDE = "wide integers"  # of either sign, or all that what reads them as indices allows
+# Of what problems draw as integers: few values that come again and again, the least and the greatest among them;
+# targets that a loss is to leave out; indices that count from the end where the problem draws none.
+REPEATED, IGNORED, FROM_END = "repeated integers", "ignored targets", "indices from the end"
+INTEGER_KINDS = (WIDE, REPEATED, IGNORED, FROM_END)
 NON_FINITE = "non-finite"  # NaN and infinity here and there, where the module says something of them
 # Relative errors of an exactness probe: fp32 in any order of summation stays below the first; TF32, fp16 and bf16 are
 # above the second, bf16 above the third.

@@ -21,7 +21,24 @@ Scalar = bool | int | float | str | None
 
 LATER = {"later": True}  # for fields that old archives do not have (`eval.codec`)
 HEADLINE_LABELS = frozenset({"custom kernel", "fused + library"})
-BARRED_LABELS = ("degenerate problem", "suspicious")
+UNCHECKED = "unchecked"  # begins a label: what could not be tried, which lowers the trust in a result
+MORE_MEMORY = "more memory than the module"
+# What keeps a speed-up out of headlines: also less accuracy than PyTorch's on finite inputs, unless these are subnormal
+# numbers, integers beyond those that the problem draws, or padding that is read and thrown away.
+BARRED_LABELS = ("degenerate problem", "suspicious", "fragile")
+FORGIVEN = tuple(
+    f"fragile: {kind}" for kind in ("tiny", "wide integers", "ignored targets", "indices from the end", "initcheck")
+)
+
+
+def bars(label: str) -> bool:
+    """Return whether a label keeps a kernel's speed-up out of headlines and rankings."""
+    return label.startswith(BARRED_LABELS) and label not in FORGIVEN
+
+
+def unchecked(what: str) -> str:
+    """Return the label of what could not be tried."""
+    return f"{UNCHECKED}: {what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +267,9 @@ class Measurement:
     candidate_host_us: float | None = field(default=None, metadata=LATER)
     eager_host_us: float | None = field(default=None, metadata=LATER)
     compile_host_us: float | None = field(default=None, metadata=LATER)
+    # Bytes of a call at most beside arguments and outputs; None: nothing tells.
+    candidate_extra_bytes: int | None = field(default=None, metadata=LATER)
+    eager_extra_bytes: int | None = field(default=None, metadata=LATER)
     # Microseconds of each pair by variant ("candidate", "eager", "compile"), in order; of many, some evenly spread.
     paired_us: tuple[tuple[str, tuple[float, ...]], ...] = field(default=(), metadata=LATER)
 
@@ -328,8 +348,16 @@ class Passed:
     @property
     def claims_speed(self) -> bool:
         """Whether its speed-up may stand in a headline: an own kernel, in full precision, beyond suspicion."""
-        barred = any(label.startswith(BARRED_LABELS) for label in self.labels)
+        barred = any(map(bars, self.labels))
         return self.label in HEADLINE_LABELS and self.precision == "strict" and not barred
+
+    @property
+    def trust(self) -> str:
+        """How far to trust it: all was tried twice, part of it could not be, or it was judged once only."""
+        if not self.measurement.confirmed:
+            return "verified"
+        left_out = any(label.startswith(UNCHECKED) for label in self.labels)
+        return "confirmed in part" if left_out else "confirmed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,28 @@ def odd_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     return _rewritten(problem, changes) if changes else None
 
 
+def halved(problem: Problem, least: int, *, reach: Reach) -> Problem | None:
+    """Halve every size within `reach` as long as it stays at least `least`; None where none can be halved."""
+    reaches = REACHES[: REACHES.index(reach) + 1]
+    changes = {s.key: smaller for s in _sites(problem.source) if s.reach in reaches if (smaller := _down(s, least))}
+    return _rewritten(problem, changes) if changes else None
+
+
+def _down(site: Site, least: int) -> int:
+    """Return the smallest half of a half of a size, or 0 where it cannot be halved once."""
+    value = site.value
+    while value % 2 == 0 and value // 2 >= least:
+        value //= 2
+    return value if value < site.value else 0
+
+
+def larger_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
+    """Double every size within `reach` and add one, so that limits a little above the problem's sizes show."""
+    reaches = REACHES[: REACHES.index(reach) + 1]
+    changes = {s.key: 2 * s.value + 1 for s in _sites(problem.source) if s.reach in reaches}
+    return _rewritten(problem, changes) if changes else None
+
+
 def size_names(problem: Problem) -> list[str]:
     """Return the names of the integers that the text assigns; of `height = width = 32` both."""
     return list(dict.fromkeys(name for site in _named(problem.source, least=1) for name in _own_names(site.key)))

@@ -36,6 +36,11 @@ class TimingRule:
     min_half: int = 5  # pairs of either order; with fewer the orders are not told apart
     quiet: float = 0.02  # what eager against itself may be off by: the width at which pairs end
 
+    busy: float = (
+        0.5  # of the time of either side's calls (CPU), spent waiting for a core: their ratio is worth nothing
+    )
+    wake_s: float = 2e-4  # of such waiting is what a worker takes that is woken up a few times
+
     # Bursts: several calls with one wait at the end, since waiting for a GPU takes some 100 us.
     burst_calls: int = 64  # at most, of the reference
     burst_s: float = 1.5e-3  # to aim at: fifteen times the way there and back

@@ -70,12 +70,13 @@ def test_what_may_not_win_has_no_place_and_says_why() -> None:
         f.passed(80.0, labels=("degenerate problem",)),
         f.passed(70.0),
         f.compiled(),
-        f.passed(1.5, labels=("fragile: shifted",)),
+        f.passed(60.0, labels=("fragile: shifted",)),
+        f.passed(1.5, labels=("fragile: tiny",)),
     ]
     for number, verdict in enumerate(verdicts, 1):
         shown = (f.exemplar(f.candidate(variant=1).id),)
         archive.record_attempt(f.attempt(number=number, variant=number, verdict=verdict, exemplars=shown))
-    honest, *barred, fragile = (f.candidate(variant=n).id for n in range(1, 7))
+    honest, *barred, fragile = (f.candidate(variant=n).id for n in range(1, 8))
     archive.retract(barred[2], "reads past the end")
     assert [p.kernel_id for p in queries.leaderboard(archive)] == [honest, fragile]
     assert asked(archive, "SELECT kernel_id FROM best_per_graph_key") == [(honest,)]
@@ -84,10 +85,11 @@ def test_what_may_not_win_has_no_place_and_says_why() -> None:
         barred[1]: "degenerate problem",
         barred[2]: "retracted: reads past the end",
         barred[3]: "only built: the device it is for was not there",
+        barred[4]: "fragile: shifted",
     }
-    assert asked(archive, "SELECT shown, passed, won FROM exemplar_credit") == [(6, 5, 2)]
+    assert asked(archive, "SELECT shown, passed, won FROM exemplar_credit") == [(7, 6, 2)]
     (run,) = queries.run_table(archive)
-    assert (run.passed, run.verified_kernels, run.best_speedup) == (5, 2, pytest.approx(1.6))
+    assert (run.passed, run.verified_kernels, run.best_speedup) == (6, 2, pytest.approx(1.6))
     assert asked(archive, "SELECT share FROM fast_p ORDER BY p") == [(1.0,), (1.0,), (1.0,), (0.0,), (0.0,)]
 
 

@@ -52,6 +52,7 @@ from rag_kernels.eval.messages.protocol import (
     InContent,
     JoinExchange,
     MakeDraw,
+    MemoryTaken,
     ModuleCall,
     Mute,
     OfferDraw,
@@ -71,8 +72,10 @@ from rag_kernels.eval.messages.protocol import (
     Recorded,
     ReferenceReply,
     ReferenceRequest,
+    Settle,
     ShowPrecision,
     TakeOutputs,
+    TellMemory,
     Timed,
     TookOutputs,
     UnknownRequest,
@@ -164,6 +167,8 @@ TO_CANDIDATE: tuple[CandidateRequest, ...] = (
     Mute(False),
     RecordCalls(0),
     ProfileCall(0),
+    Settle(),
+    TellMemory(),
 )
 TO_REFERENCE: tuple[ReferenceRequest, ...] = (
     MakeDraw(3, "own", LAYOUT),
@@ -179,6 +184,8 @@ TO_REFERENCE: tuple[ReferenceRequest, ...] = (
     CheckOutputs(0, None, (64.0, 256.0)),
     ShowPrecision(0, None),
     AskForProbes(),
+    Settle(),
+    TellMemory(),
 )
 REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Done(),
@@ -186,7 +193,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Drawn((True, False)),
     Exchanged(4096),
     TookOutputs(3, "ab"),
-    Answered("own dtype", True, 1e-9, float("inf")),
+    Answered("own dtype", True, 1e-9, float("inf"), (1e-9, float("inf"))),
     Checked((Comparison(True, 1.0, "", 0.5), Comparison(False, float("inf"), "at 0"))),
     PrecisionShown("tf32", 1e-4),
     Probes(True),
@@ -195,6 +202,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Hashed("ab"),
     Recorded("", "too much"),
     Profile({"aten::mul": 3.5}, ("a.so",), ()),
+    MemoryTaken(4096),
 )
 
 

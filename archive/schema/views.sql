@@ -19,7 +19,13 @@ CREATE OR REPLACE MACRO told_floor(fraction) AS CASE WHEN fraction > 1 THEN NULL
 COMMENT ON MACRO told_floor IS 'What is shown of a floor_fraction: null above 1, where the floor is of another machine or was measured on a busy one.';
 
 CREATE OR REPLACE MACRO barring(labels) AS list_filter(
-    labels, lambda label: starts_with(label, 'suspicious') OR starts_with(label, 'degenerate problem')
+    labels,
+    lambda label: (
+        starts_with(label, 'suspicious') OR starts_with(label, 'degenerate problem') OR starts_with(label, 'fragile')
+    ) AND label NOT IN (
+        'fragile: tiny', 'fragile: wide integers', 'fragile: ignored targets', 'fragile: indices from the end',
+        'fragile: initcheck'
+    )
 );
 COMMENT ON MACRO barring IS 'Those labels that keep a kernel off the leaderboard.';
 
@@ -266,7 +272,7 @@ COMMENT ON COLUMN attempt_results.created_at IS 'when the verdict came';
 COMMENT ON COLUMN attempt_results.won IS 'passed, faster than the better baseline, and not barred';
 COMMENT ON COLUMN attempt_results.speedup IS 'over the better baseline: confirmed, else the lower end of the interval';
 COMMENT ON COLUMN attempt_results.at_least IS 'whether the speed-up is the lower end of an interval, since nothing confirmed it';
-COMMENT ON COLUMN attempt_results.barred IS 'why a pass counts for nothing (retracted, stale, suspicious, degenerate problem), or empty';
+COMMENT ON COLUMN attempt_results.barred IS 'why a pass counts for nothing (retracted, stale, suspicious, fragile, degenerate problem), or empty';
 
 CREATE OR REPLACE VIEW candidate_results AS
 SELECT *
@@ -281,7 +287,7 @@ COMMENT ON COLUMN candidate_results.at_least IS 'whether the speed-up is the low
 COMMENT ON COLUMN candidate_results.seconds IS 'of this attempt, from draft to verdict';
 COMMENT ON COLUMN candidate_results.created_at IS 'when the verdict came';
 COMMENT ON COLUMN candidate_results.won IS 'passed, faster than the better baseline, and not barred';
-COMMENT ON COLUMN candidate_results.barred IS 'why a pass counts for nothing (retracted, stale, suspicious, degenerate problem), or empty';
+COMMENT ON COLUMN candidate_results.barred IS 'why a pass counts for nothing (retracted, stale, suspicious, fragile, degenerate problem), or empty';
 
 CREATE OR REPLACE VIEW exemplars_shown AS
 SELECT

@@ -101,6 +101,20 @@ def nudged(recipe: Recipe, specs: Sequence[TensorSpec], rng: random.Random) -> R
     return (*recipe[:at], part, *recipe[at + 1 :])
 
 
+def with_parameters_changed(
+    recipe: Recipe, specs: Sequence[TensorSpec], parameters: Sequence[bool], rng: random.Random
+) -> Recipe:
+    """Return the same content with one element of every parameter changed: none is what it was in an earlier call."""
+    parts = []
+    for part, spec, is_parameter in zip(recipe, specs, parameters, strict=True):
+        count = math.prod(spec.shape)
+        if is_parameter and "float" in spec.dtype and count > 1:
+            at = rng.randrange(count)
+            part = replace(part, element=at, element_source=(at + rng.randrange(1, count)) % count)
+        parts.append(part)
+    return tuple(parts)
+
+
 def with_rows_of(recipe: Recipe, draw: int, specs: Sequence[TensorSpec], rng: random.Random) -> Recipe:
     """Return the content with a few rows of another draw between the others: one, or as many as come from elsewhere."""
     few = rng.random() < 0.5

@@ -37,6 +37,7 @@ from rag_kernels.eval.children.gpu_buffers import (
 )
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange
+from rag_kernels.eval.children.memory import MemoryCount
 from rag_kernels.eval.messages.protocol import (
     Bind,
     Burst,
@@ -50,6 +51,7 @@ from rag_kernels.eval.messages.protocol import (
     HashOutputs,
     HoldDraw,
     JoinExchange,
+    MemoryTaken,
     Mute,
     OpenCandidate,
     Profile,
@@ -59,6 +61,8 @@ from rag_kernels.eval.messages.protocol import (
     Ready,
     RecordCalls,
     Recorded,
+    Settle,
+    TellMemory,
     UseThreads,
     candidate_opening,
     candidate_request,
@@ -67,6 +71,7 @@ from rag_kernels.eval.messages.protocol import (
 from rag_kernels.eval.process.channel import Channel, Failed
 from rag_kernels.eval.records import TensorSpec
 
+SAMPLED = 256  # elements of an output
 MOST_RECORDED = 64 << 20  # bytes of calls
 
 
@@ -157,6 +162,7 @@ class Bound:
             self.banded += places
             self.results = [b.tensor for b in places]
         self.keeps = not writes
+        self.found: list[tuple[torch.Tensor, torch.Tensor]] = []  # samples of the last outputs, and where they are
         self.fresh: Callable[[], None] = _nothing  # puts state back that a call changes (running statistics)
 
     def jobs(self, recipe: Sequence[Splice]) -> list[Job]:
@@ -165,6 +171,21 @@ class Bound:
             (content.reshape(-1).view(torch.uint8), [draw[index] for draw in self.draws], part, self.specs[index])
             for index, (content, part) in enumerate(zip(self.contents, recipe, strict=True))
         ]
+
+    def finish(self) -> None:
+        """Wait for the GPU, after a sample was taken of what who comes next on the stream would find in the outputs."""
+        plain = [t for t in self.results if type(t) is torch.Tensor and t.numel() and t.is_contiguous()]
+        samples = [t.reshape(-1)[:: max(1, t.numel() // SAMPLED)] for t in plain]
+        self.found = [(sample.clone(), sample) for sample in samples]
+        torch.cuda.synchronize()
+
+    def in_order(self) -> bool:
+        """Return whether what the last call left was there for who came next on the stream.
+
+        A program orders its work by the stream that it calls on: what runs on another one has to be joined to it.
+        """
+        found, self.found = self.found, []
+        return all(torch.equal(then.view(torch.uint8), now.clone().view(torch.uint8)) for then, now in found)
 
     def lay_out(self) -> None:
         """Bring the composed content into the layout that the code sees."""
@@ -184,6 +205,7 @@ class Loaded:
         torch.backends.cudnn.allow_tf32 = False
         self.flags = _flags()
         self.code = load(message.code, self.device)
+        self.memory = MemoryCount(self.device)
         self.bound: list[Bound] = []
         self.runs: list[Any] = []
 
@@ -219,6 +241,10 @@ class Loaded:
                 reply = self.record(at)
             case ProfileCall(at):
                 reply = self.profile(at)
+            case Settle():
+                self.memory.settle()
+            case TellMemory():
+                reply = MemoryTaken(self.memory.peak_bytes())
             case _ as never:
                 assert_never(never)
         return reply
@@ -265,6 +291,7 @@ class Loaded:
         for place in at:
             bound = self.bound[place]
             bound.fresh()
+            bound.found = []
             if bound.keeps:
                 bound.results = []
         if not self.on_cpu:
@@ -274,14 +301,16 @@ class Loaded:
         """Make the timed call."""
         self.runs[at]()
         if not self.on_cpu:
-            torch.cuda.synchronize()
+            self.bound[at].finish()
 
     def burst(self, order: Sequence[int], begin_s: float) -> None:
         """Make several timed calls, each on buffers of its own, with one wait at the end; on a GPU from a moment on."""
         delay_until(begin_s)
         for at in order:
             self.runs[at]()
-        if not self.on_cpu:
+        if order and not self.on_cpu:
+            self.bound[order[-1]].finish()
+        elif not self.on_cpu:
             torch.cuda.synchronize()
 
     def pull(self, at: int) -> Pulled:
@@ -296,7 +325,7 @@ class Loaded:
                 place.copy_(source)
             if not self.on_cpu:
                 torch.cuda.synchronize()
-        return Pulled(form, all(banded.intact() for banded in bound.banded), _arithmetic_is_ieee())
+        return Pulled(form, all(b.intact() for b in bound.banded), _arithmetic_is_ieee(), bound.in_order())
 
     def threads(self, count: int) -> None:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime."""

@@ -29,7 +29,17 @@ from rag_kernels.eval.children.gpu_buffers import answers, flush_caches, ran_out
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
-from rag_kernels.eval.input_kinds import INTEGERS, WIDE, precision_class
+from rag_kernels.eval.children.memory import MemoryCount
+from rag_kernels.eval.input_kinds import (
+    AT_CONSTANTS,
+    FROM_END,
+    IGNORED,
+    INTEGER_KINDS,
+    INTEGERS,
+    REPEATED,
+    precision_class,
+)
+from rag_kernels.eval.marked_values import constants_of, ignored_targets
 from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,
@@ -44,6 +54,7 @@ from rag_kernels.eval.messages.protocol import (
     Exchanged,
     Leaf,
     MakeDraw,
+    MemoryTaken,
     OfferDraw,
     Opened,
     OpenReference,
@@ -53,8 +64,10 @@ from rag_kernels.eval.messages.protocol import (
     ReadyVariant,
     ReferenceReply,
     ReferenceRequest,
+    Settle,
     ShowPrecision,
     TakeOutputs,
+    TellMemory,
     Timed,
     TookOutputs,
     Unsupported,
@@ -64,7 +77,16 @@ from rag_kernels.eval.messages.protocol import (
 )
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.exactness_probe import one_hot, relative_error, targets
-from rag_kernels.eval.numerics.input_draws import is_structured, redraw, widened
+from rag_kernels.eval.numerics.input_draws import (
+    at_constants,
+    from_the_end,
+    is_sorted,
+    is_structured,
+    redraw,
+    repeated,
+    some_ignored,
+    widened,
+)
 from rag_kernels.eval.numerics.oracle import (
     double_factories,
     doubled,
@@ -127,6 +149,18 @@ def _failed(error: Exception, *, alive: bool) -> Failed:
 
 
 NOISE_RUNS = 3
+
+
+def _own_error(result: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the relative error of one output; infinite where it, or what is right, is not finite."""
+    if not result.is_floating_point():
+        return 0.0
+    if not (bool(torch.isfinite(result).all()) and bool(torch.isfinite(exact).all())):
+        return float("inf")
+    return float((result.double() - exact).norm() / max(float(exact.norm()), 1e-300))
+
+
+SOME_BOUNDS = 64
 FEW = 256  # elements of an output
 
 
@@ -155,6 +189,7 @@ class Reference:
         self.submitted = attach(fds[1], message.outputs, writable=False, lazily=on_gpu)
         self.exchange = Exchange(message.content.specs, message.outputs.specs)
         self.kept_outputs = KeptOutputs()
+        self.memory = MemoryCount(self.device)
         self.answers: dict[int, Answer] = {}
         self.draws: list[list[torch.Tensor]] = []
         module = load_module(self.fp.problem.name, self.fp.problem.source, device=message.device)
@@ -207,6 +242,10 @@ class Reference:
                 reply = self.precision(draw, taken)
             case AskForProbes():
                 reply = Probes(bool(targets(self.fp)))
+            case Settle():
+                self.memory.settle()
+            case TellMemory():
+                reply = MemoryTaken(self.memory.peak_bytes())
             case _ as never:
                 assert_never(never)
         return reply, made
@@ -255,14 +294,18 @@ class Reference:
             leaves = pytree.tree_leaves(list(self.get_inputs()))
         generator = torch.Generator(self.device).manual_seed(seed ^ 0x5EED)
         probed = targets(self.fp) if kind == "probe" else {}
-        bounds = {b.path: b for b in self.fp.bounds}
+        constants = self._constants(leaves) if kind == AT_CONSTANTS else []
         for argument, tensor in zip(self.fp.tensors, target, strict=True):
             if argument.role == "input":
                 value = leaves[int(argument.path)].to(self.device)
-                if kind == WIDE and argument.spec.dtype in INTEGERS:
-                    value = widened(value, bounds.get(argument.path), generator)
-                else:
+                if kind in INTEGER_KINDS and argument.spec.dtype in INTEGERS:
+                    value = self._integers(kind, argument, value, generator)
+                elif kind == AT_CONSTANTS:
+                    value = value if is_sorted(value) else at_constants(value, constants, generator)
+                elif not (kind == "own" or is_sorted(value)):
                     value = redraw("normal" if probed else kind, value, generator)
+                elif kind != "own":
+                    value = redraw("normal" if probed else kind, value, generator).sort(dim=-1).values
             else:
                 value = self.initial[argument.name]
                 varies = argument.role == "parameter" or is_constant(value)  # running statistics, not masks
@@ -273,6 +316,26 @@ class Reference:
         if on_gpu:
             self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
         return Drawn(tuple(kind == "own" and is_structured(t) for t in target))
+
+    def _constants(self, leaves: Sequence[Any]) -> list[float]:
+        """Return the numbers of the graph, and bounds that come as a tensor: some of each."""
+        held = [leaves[int(a.path)] if a.role == "input" else self.initial[a.name] for a in self.fp.tensors]
+        bounds = [t.reshape(-1)[:: 1 + t.numel() // SOME_BOUNDS] for t in held if is_sorted(t)]
+        return [*constants_of(self.fp), *(float(value) for t in bounds for value in t)]
+
+    def _integers(
+        self, kind: str, argument: TensorArgument, own: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Return an integer input of a kind of its own."""
+        if kind == REPEATED:
+            return repeated(own, generator)
+        if kind == IGNORED:
+            marks = ignored_targets(self.fp)
+            return some_ignored(own, marks[argument.name], generator) if argument.name in marks else own
+        if kind == FROM_END:
+            known = next((b for b in self.fp.bounds if b.path == argument.path and b.wraps), None)
+            return own if known is None else from_the_end(own, known.high, generator)
+        return widened(own, {b.path: b for b in self.fp.bounds}.get(argument.path), generator)
 
     def bring(self, draw: int, layout: ArenaLayout, fd: int) -> None:
         """Write a draw into an arena (GPU only)."""
@@ -355,7 +418,8 @@ class Reference:
         own = max((float((r.double() - o).norm() / max(float(o.norm()), 1e-300)) for r, o in pairs), default=0.0)
         worst = max((relative_error(r, o) for r, o in pairs), default=0.0)
         self._release()
-        return Answered(answer.kind, finite, own, worst)
+        own_by_output = tuple(_own_error(r, o) for r, o in zip(answer.reference, answer.oracle, strict=True))
+        return Answered(answer.kind, finite, own, worst, own_by_output)
 
     def check(self, draw: int | None, taken: int | None, limits: tuple[float, float] | None, *, noisy: bool) -> Checked:
         """Compare submitted or taken outputs with the remembered answer, or with one for the current content."""

@@ -187,12 +187,16 @@ class ComputeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the answer is like: `own_error` is PyTorch's own error, relative; `worst_error` that of one element."""
+    """What the answer is like: `own_error` is PyTorch's own error, relative; `worst_error` that of one element.
+
+    `own_by_output`: the first by output, infinite where that is not finite.
+    """
 
     oracle: Literal["fp64", "own dtype"]
     finite: bool
     own_error: float
     worst_error: float
+    own_by_output: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +262,23 @@ class Probes:
     any: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Give memory that nothing holds back to the system, and begin to count anew (GPU): `Done`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellMemory:
+    """Tell what was taken on the GPU since `Settle`: `MemoryTaken`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTaken:
+    """Bytes at most, by torch's allocator and by the driver's; 0 on a CPU, where the judge looks for itself."""
+
+    peak_bytes: int
+
+
 ReferenceRequest = (
     CallVariant
     | ReadyVariant
@@ -272,8 +293,12 @@ ReferenceRequest = (
     | CheckOutputs
     | ShowPrecision
     | AskForProbes
+    | Settle
+    | TellMemory
 )
-ReferenceReply = Done | Timed | Drawn | Exchanged | TookOutputs | Answered | Checked | PrecisionShown | Probes
+ReferenceReply = (
+    Done | Timed | Drawn | Exchanged | TookOutputs | Answered | Checked | PrecisionShown | Probes | MemoryTaken
+)
 
 
 # To a candidate's worker
@@ -409,6 +434,7 @@ class Pulled:
     form: tuple[tuple[tuple[int, ...], str, str], ...]
     intact: bool
     arithmetic: bool
+    in_order: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,8 +519,10 @@ CandidateRequest = (
     | Mute
     | RecordCalls
     | ProfileCall
+    | Settle
+    | TellMemory
 )
-CandidateReply = Done | Pulled | Hashed | Recorded | Profile
+CandidateReply = Done | Pulled | Hashed | Recorded | Profile | MemoryTaken
 
 
 @dataclass(frozen=True, slots=True)

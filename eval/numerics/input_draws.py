@@ -7,20 +7,22 @@ kind of content. Only floating-point inputs are changed; parameters are moved or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from rag_kernels.eval.input_kinds import NON_FINITE, WIDE
+from rag_kernels.eval.input_kinds import EDGES, INTEGER_KINDS, NON_FINITE
 from rag_kernels.eval.records import IndexBound
 
 MAX_ZERO_SHARE = 0.2
-WIDEST = 1 << 20  # beyond 16 bits; sums and products of a few stay within 64, and in fp64 exact
+EDGE = 16  # elements of a tail: the width of a vector
+MOST_SORTED = 1 << 20  # elements: bounds are few
+WIDEST = 1 << 24  # sums of a thousand exceed 32 bits; products of two stay within 64, and in fp64 exact
 
 
 def is_structured(values: torch.Tensor) -> bool:
     """Return True for inputs whose arrangement means something: mostly zeros, symmetric, or sorted integers."""
-    if values.numel() < 2:
+    if values.numel() < 2 or is_sorted(values):
         return True
     sample = values.reshape(-1)[:: max(1, values.numel() // 100_000)]
     if values.is_floating_point() and float((sample == 0).float().mean()) > MAX_ZERO_SHARE:
@@ -36,10 +38,65 @@ def is_structured(values: torch.Tensor) -> bool:
     return bool(same.all())
 
 
+def is_sorted(values: torch.Tensor) -> bool:
+    """Return whether floats ascend along the last dimension, as the bounds of buckets do, and are not all the same."""
+    if not values.is_floating_point() or values.dim() == 0 or values.shape[-1] < 4 or values.numel() > MOST_SORTED:
+        return False
+    steps = values.float().diff(dim=-1)
+    return bool((steps >= 0).all()) and bool((steps > 0).any())
+
+
+def at_constants(own: torch.Tensor, constants: Sequence[float], generator: torch.Generator) -> torch.Tensor:
+    """Return an input of which half the elements lie on a constant of the problem, or next to one.
+
+    Of either sign, and on a few of its multiples, where what divides by it and rounds has its steps.
+    """
+    if not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
+        return own
+    numbers = {s * c for c in constants for s in (1, -1)} | {n * c for c in constants for n in (2, 3, 5, 7)}
+    exact = torch.tensor([0.0, -0.0, *sorted(numbers)], device=own.device).to(own.dtype)
+    beside = [torch.nextafter(exact, torch.full_like(exact, to)) for to in (-math.inf, math.inf)]
+    values = torch.cat([exact, exact, *beside])  # as often on one as beside it
+    values = values[torch.isfinite(values)]
+    chosen = values[torch.randint(0, len(values), own.shape, generator=generator, device=own.device)]
+    normal = torch.randn(own.shape, generator=generator, device=own.device).to(own.dtype)
+    return torch.where(torch.rand(own.shape, generator=generator, device=own.device) < 0.5, chosen, normal)
+
+
+def repeated(own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return an integer input of three of its own values, which come again and again: the least, the greatest, one
+    more. Sorted if it was."""
+    flat = own.reshape(-1)
+    if flat.numel() < 2:
+        return own
+    one = flat[torch.randint(0, flat.numel(), (1,), generator=generator, device=own.device)]
+    few = torch.cat([flat.min().reshape(1), flat.max().reshape(1), one])
+    drawn = few[torch.randint(0, 3, flat.shape, generator=generator, device=own.device)]
+    drawn = drawn.sort().values if own.dim() == 1 and is_structured(own) else drawn
+    return drawn.reshape(own.shape)
+
+
+def from_the_end(own: torch.Tensor, high: int, generator: torch.Generator) -> torch.Tensor:
+    """Return indices of which half mean the same element, counted from the end."""
+    at = torch.rand(own.shape, generator=generator, device=own.device) < 0.5
+    return torch.where(at & (own >= 0), own - high, own)
+
+
+def some_ignored(own: torch.Tensor, mark: int, generator: torch.Generator) -> torch.Tensor:
+    """Return class numbers of which some are the mark of those that a loss leaves out."""
+    at = torch.rand(own.shape, generator=generator, device=own.device) < 0.3
+    return torch.where(at, torch.full_like(own, mark), own)
+
+
 def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return an input of this kind, of the same shape, dtype and device as `own`."""
-    if kind in {"own", "probe", WIDE} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
+    if kind in {"own", "probe", *INTEGER_KINDS} or not own.is_floating_point() or own.dim() == 0 or own.numel() == 0:
         return own
+    if kind == "faint":  # of its own sign, so that roots and logarithms take it
+        power = -18 * torch.rand(own.shape, generator=generator, device=own.device)
+        if own.dim() > 1:  # every other row as a whole
+            _rows(power)[::2] = _rows(power)[::2, :1].clone()
+        return (own * 10**power).to(own.dtype)
     normal = torch.randn(own.shape, generator=generator, device=own.device)
     return _KINDS[kind](normal, generator).to(own.dtype)
 
@@ -52,6 +109,9 @@ def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Genera
         signed = bound.wraps and bool((own < 0).any())  # from the end, where the problem counts from there too
         low, high = max(info.min, -bound.high if signed else bound.low), min(info.max, bound.high - 1)
     drawn = torch.randint(low, high + 1, own.shape, generator=generator, device=own.device)
+    if bound is None and own.numel() > 1:  # half of it of one sign, so that sums grow beyond 32 bits
+        half = _rows(drawn) if own.dim() > 1 else drawn.reshape(-1)
+        half[len(half) // 2 :].abs_()
     return drawn.to(own.dtype)
 
 
@@ -98,6 +158,16 @@ def _one_spike(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return flat.reshape(x.shape)
 
 
+def _edges(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Make everything faint but the last elements and the first: a tail that is left out shows in a sum of all."""
+    flat = 1e-4 * x.reshape(-1)
+    count = max(1, min(EDGE, flat.numel() // 4))
+    for at in (slice(0, 1), slice(flat.numel() - count, flat.numel())):
+        size = 1 + torch.rand(flat[at].shape, generator=generator, device=x.device)
+        flat[at] = size * x.reshape(-1)[at].sign()
+    return flat.reshape(x.shape)
+
+
 def _sparse(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Draw values of which nine in ten are zero."""
     return x * (torch.rand(x.shape, generator=generator, device=x.device) < 0.1)
@@ -127,6 +197,7 @@ _KINDS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "negative": lambda x, g: -x.abs(),
     "positive": lambda x, g: x.abs(),
     "one spike": _one_spike,
+    EDGES: _edges,
     "sparse": _sparse,
     NON_FINITE: _non_finite,
 }

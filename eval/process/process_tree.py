@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Container, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 CPUCLOCK_SCHED = 2
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -92,10 +93,52 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
+def waited_seconds(pid: int) -> float:
+    """Return how long a process's main thread has waited for a core while it could have run."""
+    with open(f"/proc/{pid}/task/{pid}/schedstat") as f:
+        return int(f.read().split()[1]) / 1e9
+
+
 def counts(pid: int) -> tuple[int, float]:
     """Return threads of a process, and CPU seconds of its children that it has waited for (in ticks of the kernel)."""
     fields = stat(f"/proc/{pid}")
     return int(fields[17]), (int(fields[13]) + int(fields[14])) / TICKS_A_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Bytes of a process that are in memory now: its own, and shared with files; and the greatest sum since it was
+    forgotten."""
+
+    own: int
+    shared: int
+    peak: int
+
+    @property
+    def own_peak(self) -> int:
+        """Its own at that moment, if what it shares was there already."""
+        return self.peak - self.shared
+
+
+def resident(pid: int) -> Resident:
+    """Return what /proc says of a process's memory."""
+    with open(f"/proc/{pid}/status") as f:
+        told = dict(line.split(":", 1) for line in f)
+    anon, file, shared, peak = (
+        1024 * int(told[name].split()[0]) for name in ("RssAnon", "RssFile", "RssShmem", "VmHWM")
+    )
+    return Resident(anon, file + shared, peak)
+
+
+def grown_bytes(before: Resident | None, after: Resident | None) -> int | None:
+    """Return by how much its own memory was greater at most than before; None where either is not known."""
+    return None if before is None or after is None else max(0, after.own_peak - before.own)
+
+
+def forget_peak(pid: int) -> None:
+    """Let the greatest sum be counted from now on."""
+    with open(f"/proc/{pid}/clear_refs", "w") as f:
+        f.write("5")
 
 
 def private_bytes(pid: int) -> int:

@@ -27,7 +27,16 @@ from rag_kernels.eval import codec
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.places import ROOT
 from rag_kernels.eval.process.channel import Channel, ChannelClosed, failure_in, pair
-from rag_kernels.eval.process.process_tree import cpu_seconds, seen_from_here, signal_all, stands
+from rag_kernels.eval.process.process_tree import (
+    Resident,
+    cpu_seconds,
+    forget_peak,
+    resident,
+    seen_from_here,
+    signal_all,
+    stands,
+    waited_seconds,
+)
 from rag_kernels.eval.process.sandbox import SCRATCH, Sandbox, allowed_env
 
 FailureKind = Literal["crashed", "timed_out", "memory", "raised", "not_shared"]
@@ -90,6 +99,7 @@ class Worker:
         self._workers, self._channel, self._log_fd = workers, channel, log_fd
         self.pid = pid
         self._here = seen_from_here(workers._process.pid, pid) if is_single else None
+        self._elsewhere: int | None = None  # the same for others, when it has been looked for
         self._stands = False
         self._closed = False
         self._log: str | None = None  # read when the child has ended
@@ -131,6 +141,35 @@ class Worker:
             return cpu_seconds(self._here)
         except OSError:  # it has ended
             return 0.0
+
+    def resident(self) -> Resident | None:
+        """Return what its memory is and was at most; None where /proc does not tell."""
+        try:
+            return resident(self._number_here())
+        except (OSError, KeyError):
+            return None
+
+    def waited_s(self) -> float:
+        """Return how long its main thread has waited for a core so far; 0 where /proc does not tell."""
+        try:
+            return waited_seconds(self._number_here())
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def forget_peak(self) -> None:
+        """Have the greatest of its memory counted from now on, where /proc allows it."""
+        with suppress(OSError):
+            forget_peak(self._number_here())
+
+    def _number_here(self) -> int:
+        """Return its process id here; an OSError where /proc does not tell."""
+        if self._here is not None:
+            return self._here
+        if self._elsewhere is None:
+            self._elsewhere = seen_from_here(self._workers._process.pid, self.pid)
+        if self._elsewhere is None:
+            raise ProcessLookupError(self.pid)
+        return self._elsewhere
 
     def keep_to(self, cores: Collection[int]) -> None:
         """Let its main thread run on these cores only; other threads, and what it has started, stay where they are."""

@@ -42,6 +42,7 @@ from rag_kernels.eval.messages.protocol import (
     HoldDraw,
     InContent,
     JoinExchange,
+    MemoryTaken,
     Mute,
     OfferDraw,
     OpenCandidate,
@@ -53,10 +54,13 @@ from rag_kernels.eval.messages.protocol import (
     Ready,
     RecordCalls,
     Recorded,
+    Settle,
+    TellMemory,
     UseThreads,
     numbered,
     reply_to,
 )
+from rag_kernels.eval.process.process_tree import Resident, grown_bytes
 from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import (
     Candidate,
@@ -133,8 +137,10 @@ class LoadedCandidate:
         self.is_module = candidate.tier == "module"
         self._requests = 0
         self.round_trips: list[float] = []  # seconds of requests for no call
+        self.asking_s = 0.0  # what was subtracted from the last burst for asking
         self.accounts: list[Account] = []  # of single calls, in order
         self._before_s = 0.0
+        self.at_rest: Resident | None = None  # its memory before its first call
         self._called: list[ProblemSession] = []
         self._exactly = False
         role = "rag_kernels.eval.children.candidate:serve"
@@ -244,8 +250,11 @@ class LoadedCandidate:
             shared_bytes=shared_bytes,
         )
         self.unbound.append(place)
+        before = self.worker.resident() if self.at_rest else None
         self._ask(request, Done, stage="load", deadline_s=self._load_limit_s, fds=fds)
         self.places.append(self.unbound.pop())
+        if self.at_rest and before and (after := self.worker.resident()):  # what binding takes is ours
+            self.at_rest = replace(self.at_rest, own=self.at_rest.own + max(0, after.own - before.own))
         if session.on_gpu and len(self.places) == 1:  # what it builds for itself has been built
             self.worker.keep_to([self.session.core])
         return place
@@ -377,7 +386,8 @@ class LoadedCandidate:
         self.round_trips.append(self._burst_s([], delay_s))
         seconds = self._burst_s(places, delay_s)
         own_s = self.round_trips[-1] if delay_s else statistics.median(self.round_trips)
-        return max(seconds - min(own_s, reference.round_trip_s(seconds)), LEAST_S)
+        self.asking_s = min(own_s, reference.round_trip_s(seconds), max(seconds - LEAST_S, 0.0))
+        return max(seconds - self.asking_s, LEAST_S)
 
     def _burst_s(self, places: Sequence[BoundBuffers], delay_s: float) -> float:
         limit_s = self.session.call_limit_s * max(1, len(places))
@@ -405,6 +415,9 @@ class LoadedCandidate:
         if not reply.arithmetic:
             why = "The candidate left the thread flushing subnormals or rounding in another direction."
             raise Stopped(Rejected("floating_point_state", why))
+        if not reply.in_order:
+            why = "The outputs were not there when the stream was done that the candidate was called on."
+            raise Stopped(Rejected("late_write", why))
         if taken is None:
             self.stand()
             taken = place.session.take(place.outputs, keep=keep)
@@ -436,6 +449,33 @@ class LoadedCandidate:
         """
         in_place = self.candidate.tier == "kernel" and not place.session.on_gpu
         return in_place or outputs.digest() == fingerprint
+
+    def peak_bytes(self, place: BoundBuffers) -> int | None:
+        """Return what a call takes at most beside its arguments and outputs; None where nothing tells.
+
+        A kernel's are counted with what its first call keeps; what PyTorch makes once in a process is none of a call's.
+        Meant for a worker that has made no call yet.
+        """
+        session, kernel = place.session, self.candidate.tier == "kernel"
+        before: Resident | None = None
+        for number in range(2):
+            self.prepare(place, session.random_recipe())
+            if number == 0 or not kernel:
+                self._ask(Settle(), Done)
+                before = self.at_rest = self.worker.resident()
+                self.worker.forget_peak()
+            self.call(place)
+        if session.on_gpu:
+            taken: int | None = self._ask(TellMemory(), MemoryTaken).peak_bytes
+        else:
+            taken = grown_bytes(before, self.worker.resident())
+        return taken if taken is None or kernel else max(0, taken - session.output_bytes)
+
+    def peak_since(self) -> int | None:
+        """Return what calls have taken at most since `worker.forget_peak`, of a kernel on a CPU; else None."""
+        if self.session.on_gpu or self.candidate.tier != "kernel":
+            return None
+        return grown_bytes(self.at_rest, self.worker.resident())
 
     def use_threads(self, count: int) -> None:
         self._ask(UseThreads(count), Done)

@@ -5,11 +5,12 @@ Comes in: what `session_pool.Sessions` found out. Goes out: one record for the t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.machine.device import bytes_us
-from rag_kernels.eval.records import Measurement
+from rag_kernels.eval.records import FunctionalProblem, Measurement
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
@@ -27,12 +28,37 @@ class Leader:
         self.speedup = max(self.speedup, speedup)
 
 
+class LargerSizes:
+    """The problem at growing sizes, for kernels that refuse small ones; each is found and opened when first asked for.
+
+    `found` gives None where there is no such size, and may give one several times.
+    """
+
+    def __init__(
+        self, found: Iterator[FunctionalProblem | None], open_session: Callable[[FunctionalProblem], ProblemSession]
+    ) -> None:
+        self._found, self._open = found, open_session
+        self._opened: list[ProblemSession] = []
+
+    def __iter__(self) -> Iterator[ProblemSession]:
+        yield from self._opened
+        for fp in self._found:
+            if fp is not None and all(fp.problem.id != s.fp.problem.id for s in self._opened):
+                self._opened.append(self._open(fp))
+                yield self._opened[-1]
+
+    def close(self) -> None:
+        for session in self._opened:
+            session.close()
+
+
 @dataclass(frozen=True)
 class ProblemKnowledge:
     """Holds what trials on one problem share; a context manager that closes its sessions.
 
     `session` is the problem at its own sizes and `times` its reference's clock; `small` the problem where special
-    values are cheap (it may be `session` itself), `odd` where no tile divides it; None where there is no such size.
+    values are cheap (it may be `session` itself), `odd` where no tile divides it, `large` beyond its own; None
+    where there is no such size. `larger` are sizes between `small` and its own, for kernels that refuse those.
     """
 
     session: ProblemSession
@@ -40,6 +66,8 @@ class ProblemKnowledge:
     admission: Admission | None = None
     small: ProblemSession | None = None
     odd: ProblemSession | None = None
+    large: ProblemSession | None = None
+    larger: LargerSizes | None = None
     leader: Leader = field(default_factory=Leader)
 
     @property
@@ -63,8 +91,10 @@ class ProblemKnowledge:
         return notes
 
     def close(self) -> None:
-        for session in {id(s): s for s in (self.small, self.odd, self.session) if s is not None}.values():
+        for session in {id(s): s for s in (self.small, self.odd, self.large, self.session) if s is not None}.values():
             session.close()
+        if self.larger is not None:
+            self.larger.close()
 
     def __enter__(self) -> ProblemKnowledge:
         return self

@@ -21,14 +21,35 @@ from numpy.typing import NDArray
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.aten import operator
-from rag_kernels.eval.buffers.call_content import Recipe, compose, plain, random_recipe, whole_draw
+from rag_kernels.eval.buffers.call_content import (
+    Recipe,
+    compose,
+    plain,
+    random_recipe,
+    whole_draw,
+    with_parameters_changed,
+)
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
-from rag_kernels.eval.input_kinds import CONSTANT_ROWS, INTEGERS, NON_FINITE, SPECIAL, STRICT, WIDE
+from rag_kernels.eval.input_kinds import (
+    AT_CONSTANTS,
+    CONSTANT_ROWS,
+    EDGES,
+    FROM_END,
+    IGNORED,
+    INTEGER_KINDS,
+    INTEGERS,
+    NON_FINITE,
+    REPEATED,
+    SPECIAL,
+    STRICT,
+    WIDE,
+)
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, measured, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
+from rag_kernels.eval.marked_values import ORDERING, REPLACING, has_any, ignored_targets
 from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,
@@ -104,6 +125,7 @@ class ProblemSession:
         self.drawn = self.own_draws = 0
         self.answered: set[int] = set()
         self.kinds: dict[str, int | None] = {}
+        self.unsound: dict[int, set[int]] = {}  # by draw, outputs for which the module has no sound answer
         self._fresh: list[int] | None = None
         self._own_kinds: list[str] | None = None
         self.by_noise = False  # see `compare_by_noise`
@@ -258,6 +280,14 @@ class ProblemSession:
             return None
         integers = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
         # A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
+        if kind == AT_CONSTANTS and indices and has_any(self.fp, ORDERING):
+            return None
+        if kind == REPEATED and (not integers or has_any(self.fp, REPLACING)):
+            return None
+        if kind == FROM_END and not any(bound.wraps for bound in self.fp.bounds):
+            return None
+        if kind == IGNORED and not ignored_targets(self.fp):
+            return None
         if kind == WIDE and (not integers or (self.on_gpu and len(self.fp.bounds) < len(integers))):
             return None
         self._draw(kind)
@@ -265,8 +295,13 @@ class ProblemSession:
         reply = self._try_answer(draw, noisy=kind != "probe", moved=kind in ILL_CONDITIONED)
         if kind == NON_FINITE:
             return draw if reply is not None and not reply.finite and reply.oracle == "fp64" else None
-        if reply is None or not reply.finite or reply.oracle != "fp64" or reply.own_error > self._most_own_error:
+        if reply is None or reply.oracle != "fp64":
             return None
+        # One output without a sound answer takes a kind of inputs away from itself, not from the others.
+        unsound = {i for i, error in enumerate(reply.own_by_output) if not error <= self._most_own_error}
+        if len(unsound) == len(reply.own_by_output) or (unsound and kind == "probe"):
+            return None
+        self.unsound[draw] = unsound
         return None if kind == "probe" and reply.worst_error > STRICT / 2 else draw
 
     @property
@@ -312,12 +347,16 @@ class ProblemSession:
 
     @property
     def own_specials(self) -> list[tuple[str, int]]:
-        """Special kinds at the problem's own sizes, with their draws: all of them or, of a large problem, a few by
-        chance."""
+        """Special kinds at the problem's own sizes, with their draws.
+
+        All of them or, of a large problem, `EDGES` and a few by chance.
+        """
         if self._own_kinds is None:
-            self._own_kinds = self.rng.sample(SPECIAL, min(len(SPECIAL), self.room_for_draws))
+            others = [kind for kind in SPECIAL if kind != EDGES]  # these are not the same at other sizes
+            drawn = self.rng.sample(others, max(0, min(len(others), self.room_for_draws - 1)))
+            self._own_kinds = [EDGES, *drawn] if self.room_for_draws else []
         found = [(kind, self.special(kind)) for kind in self._own_kinds]
-        return [(kind, draw) for kind, draw in found if draw is not None]
+        return [(kind, draw) for kind, draw in found if draw is not None and not self.unsound.get(draw)]
 
     def _try_answer(self, draw: int, *, noisy: bool, moved: bool = False) -> Answered | None:
         """Return the answer to inputs that may be too much for the module; None if it raises."""
@@ -340,8 +379,8 @@ class ProblemSession:
         self._unshare()
         self.restarts += 1
         self.draws, self.drawn, self.answered, self.normal = [], 0, set(), None
-        self.kinds = {kind: None for kind in ("probe", WIDE, NON_FINITE, *SPECIAL)}
-        self._fresh = None
+        self.kinds = {kind: None for kind in ("probe", *INTEGER_KINDS, NON_FINITE, *SPECIAL)}
+        self._fresh, self.unsound = None, {}
         self.worker = self._open_worker()
         for _ in range(self.own_draws):
             self._draw("own")
@@ -361,7 +400,9 @@ class ProblemSession:
         """Return a secret content made of these draws, or of the first ones."""
         if "fresh content" in self.limits.without:
             return plain(0, len(self.specs))
-        return random_recipe(self.specs, self.movable, draws or range(self.own_draws), self.rng)
+        recipe = random_recipe(self.specs, self.movable, draws or range(self.own_draws), self.rng)
+        parameters = [a.role == "parameter" for a in self.fp.tensors]
+        return with_parameters_changed(recipe, self.specs, parameters, self.rng)
 
     def with_parameters_of(self, one: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:
         """Return the recipes, with what is no input as in this one: a module has its parameters once for all calls."""
@@ -411,7 +452,9 @@ class ProblemSession:
         ordinary = not special  # else the noise there sets the limit
         limits = a.limits(self.limits.precision) if a and ordinary else None
         limit_s = max(self.limits.open_s, self.call_limit_s)
-        return self.ask(CheckOutputs(draw, outputs.number, limits, noisy), Checked, deadline_s=limit_s).results
+        results = self.ask(CheckOutputs(draw, outputs.number, limits, noisy), Checked, deadline_s=limit_s).results
+        unsound = self.unsound.get(draw, set()) if draw is not None else set()
+        return tuple(Comparison(True, 0.0, "") if i in unsound else result for i, result in enumerate(results))
 
     def _submit(self, outputs: OutputSnapshot) -> None:
         for index, raw in enumerate(outputs.copies):

@@ -13,7 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rag_kernels.eval.machine.device import floor_us
-from rag_kernels.eval.messages.protocol import CallVariant, Done, PrepareVariant, ReadyVariant, Timed
+from rag_kernels.eval.messages.protocol import (
+    CallVariant,
+    Done,
+    MemoryTaken,
+    PrepareVariant,
+    ReadyVariant,
+    Settle,
+    TellMemory,
+    Timed,
+)
+from rag_kernels.eval.process.process_tree import grown_bytes
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 
@@ -35,6 +45,7 @@ class ReferenceTimes:
         self.round_trips: list[float] = []  # seconds of requests for no call, beside bursts
         self.host_s: dict[str, float] = {}  # GPU: seconds until a variant's call was launched, by the last burst
         self.compile_note = "torch.compile was not asked for"
+        self._peak_bytes: int | None = None
         self.out_of_memory = False  # when torch.compile was prepared
         self.variants: list[str] = []
 
@@ -58,6 +69,24 @@ class ReferenceTimes:
             self.ask_for_nothing()
         seconds = self._asked_s(variant, calls)
         return (seconds - self.round_trip_s(seconds) if calls > 1 else seconds) / calls
+
+    def peak_bytes(self) -> int | None:
+        """Return what a call of eager takes at most beside its arguments and outputs; None where nothing tells."""
+        if self._peak_bytes is None:
+            session = self._session
+            session.write(session.random_recipe())
+            self.call("eager", delay_s=0.0)  # which makes what is made once
+            session.ask(ReadyVariant(cold=False, calls=1), Done)
+            session.ask(Settle(), Done)
+            before = session.worker.resident()
+            session.worker.forget_peak()
+            self._asked_s("eager", 1)
+            if session.on_gpu:
+                taken: int | None = session.ask(TellMemory(), MemoryTaken).peak_bytes
+            else:
+                taken = grown_bytes(before, session.worker.resident())
+            self._peak_bytes = None if taken is None else max(0, taken - session.output_bytes)
+        return self._peak_bytes
 
     def delay_s(self, calls: int) -> float:
         """Return how long a burst of so many calls is delayed: until the host has launched them all. 0 on a CPU."""

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.limits import Limits
@@ -23,13 +23,24 @@ from rag_kernels.eval.machine.device import keep_device
 from rag_kernels.eval.machine.device_lock import DeviceLock
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
+from rag_kernels.eval.scaled_problem import REACHES, Reach
 from rag_kernels.eval.sessions.admission import admission_file, open_admission
-from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
+from rag_kernels.eval.sessions.problem_knowledge import LargerSizes, ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession, bytes_of, takes_special
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
 AHEAD_BYTES = 4 << 30  # of `bytes_of`
-Sizes = Literal["small", "odd"]
+
+
+class Rung(NamedTuple):
+    """Sizes for kernels that refuse small ones: all within `reach` are halved as long as they stay at least `least`."""
+
+    reach: Reach
+    least: int
+
+
+RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
+Sizes = Literal["small", "odd", "large"] | Rung
 AtOtherSizes = Callable[[FunctionalProblem, Sizes, Workers], FunctionalProblem | None]
 
 
@@ -168,10 +179,19 @@ class Sessions:
         if small is None:
             small = session if takes_special(session.fp) else self._at(session.fp, "small", self.device_lock, opened)
         odd = self._at(session.fp, "odd", self.device_lock, opened) if thorough else None
-        for other in (small, odd):
+        large = self._at(session.fp, "large", self.device_lock, opened) if thorough else None
+        for other in (small, odd, large):
             if other is not None and other is not session and self.limits.precision != "strict":
                 other.compare_by_noise()
-        return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd)
+        found = (self._other_size(session.fp, rung) for rung in RUNGS)  # when a kernel needs them
+        larger = LargerSizes(found, lambda fp: self._compared(self.new(fp, device_lock=self.device_lock)))
+        return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd, large, larger)
+
+    def _compared(self, session: ProblemSession) -> ProblemSession:
+        """Compare at another size by the noise there where a lower precision is allowed."""
+        if self.limits.precision != "strict":
+            session.compare_by_noise()
+        return session
 
     def _at(
         self, fp: FunctionalProblem, sizes: Sizes, device_lock: DeviceLock, opened: ExitStack

@@ -15,6 +15,7 @@ from time import perf_counter
 
 from rag_kernels.eval.buffers.call_content import Recipe, nudged, plain, with_rows_of
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
+from rag_kernels.eval.input_kinds import EDGES
 from rag_kernels.eval.machine.throttling import Clocks
 from rag_kernels.eval.records import Ratio
 from rag_kernels.eval.sessions.candidate_session import LEAST_S, BoundBuffers, LoadedCandidate
@@ -56,6 +57,8 @@ class Times(Paired):
     checked: int = 0  # outputs that were too large to be kept
     slowed: list[bool] = field(default_factory=list)  # pairs in which the device was throttled
     mhz: tuple[int, int] | None = None  # the least and the greatest clock of a GPU's multiprocessors
+    waited: dict[str, list[float]] = field(default_factory=dict)  # CPU: by variant, shares of its times without a core
+    asking_s: list[float] = field(default_factory=list)  # subtracted from each time of the candidate, for asking
     stopped_early: bool = False
     delay_s: float = 0.0  # GPU: behind which the calls were queued
 
@@ -66,7 +69,23 @@ class Times(Paired):
         kept = [i for i, slowed in enumerate(self.slowed) if not slowed]
         seconds = {name: [taken[i] for i in kept] for name, taken in self.seconds.items()}
         fresh = [self.fresh[i] for i in kept] if self.fresh else []
-        return replace(self, seconds=seconds, orders=[self.orders[i] for i in kept], fresh=fresh)
+        asking = [self.asking_s[i] for i in kept] if self.asking_s else []
+        return replace(self, seconds=seconds, orders=[self.orders[i] for i in kept], fresh=fresh, asking_s=asking)
+
+    @property
+    def waiting(self) -> float:
+        """Return the share of its time that either side, if it is worse, waited for a core: 0 where pairs are few."""
+        many = [shares for shares in self.waited.values() if len(shares) >= 2 * self.rule.min_half]
+        return max(map(statistics.median, many), default=0.0)
+
+    def charged(self) -> Times:
+        """Return the candidate's times with all that was subtracted for asking beyond `most_asking` of each.
+
+        They are never below the device's: a kernel that is faster by these is faster.
+        """
+        whole = [taken + asking for taken, asking in zip(self.seconds["candidate"], self.asking_s, strict=True)]
+        charged = [w - min(a, self.rule.most_asking * w) for w, a in zip(whole, self.asking_s, strict=True)]
+        return replace(self, seconds=self.seconds | {"candidate": charged})
 
     @property
     def is_throttled(self) -> bool:
@@ -165,6 +184,15 @@ class Race:
             session.write(recipe)
 
         def measure(variant: str) -> float:
+            worker = session.worker if variant != "candidate" else self.subject.worker
+            before_s = 0.0 if session.on_gpu else worker.waited_s()
+            seconds = once(variant)
+            if not session.on_gpu:
+                waited_s = worker.waited_s() - before_s - rule.wake_s
+                times.waited.setdefault(variant, []).append(min(1.0, max(0.0, waited_s) / seconds))
+            return seconds
+
+        def once(variant: str) -> float:
             if variant != "candidate":
                 with self.subject.frozen():
                     if delay_s and variant == "eager":
@@ -176,6 +204,7 @@ class Race:
                 place, called, seconds = self._burst(cold, delay_s, look=look, draws=unrelated.get(number, []))
             else:
                 place, called, seconds = self._single(recipe, cold, delay_s)
+            times.asking_s.append(self.subject.asking_s / max(1, len(self.burst)) if self.burst or delay_s else 0.0)
             repeated = self._repeats(place, called)
             few = self.repeated < 2 * rule.rechecked
             self.repeated += repeated
@@ -222,7 +251,9 @@ class Race:
             return {}
         special = [Look("special", *found) for found in session.own_specials]
         looks = [Look("again"), Look("again"), Look("nudged"), Look("nudged")]
-        looks += special if self.thorough else session.rng.sample(special, min(len(special), 4))
+        always = [look for look in special if look.kind == EDGES]  # which are others at other sizes
+        others = [look for look in special if look.kind != EDGES]
+        looks += special if self.thorough else [*always, *session.rng.sample(others, min(len(others), 3))]
         few = min(count, rule.few_pairs)
         drawn: dict[int, list[Look]] = {}
         for number, look in enumerate(session.rng.sample(looks, len(looks))):
@@ -266,14 +297,17 @@ class Race:
         session, specs = self.session, self.session.specs
         if look.what == "nudged":
             return nudged(recipe, specs, session.rng)
-        if look.what == "special" and session.rng.random() < 0.5:
+        if look.what == "special" and (look.kind == EDGES or session.rng.random() < 0.5):
             return plain(look.draw, len(specs))
         recipe = session.random_recipe()
         return with_rows_of(recipe, look.draw, specs, session.rng) if look.what == "special" else recipe
 
     def asking(self, times: Times) -> float:
-        """Return how long asking for a burst takes beside the burst, of either side; 0 for single calls."""
-        calls = {"eager": self.calls, "candidate": len(self.burst)}
+        """Return how long asking for a burst takes beside the burst; 0 for single calls.
+
+        Of either side, but for a reference whose times are events': these know nothing of asking.
+        """
+        calls = {"eager": 1 if times.delay_s else self.calls, "candidate": len(self.burst)}
         bursts = [n * statistics.median(times.seconds[name]) for name, n in calls.items() if n > 1]
         trips = self.reference.round_trips
         return statistics.median(trips) / min(bursts) if bursts and trips else 0.0

@@ -25,6 +25,11 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     (r"eager against itself", "PyTorch timed against itself came out at 1: the machine was quiet enough."),
     (r"sanitizers: .*", "Ran under these tools, which stop at reads out of bounds, undefined behaviour and races."),
     (r"smaller sizes", "Right at smaller sizes, each tensor ending at a page that must not be touched."),
+    (
+        r"smaller sizes: .*",
+        "Right at the smallest sizes that it takes, where special values and sanitizers were tried.",
+    ),
+    (r"larger sizes", "Right at sizes of more than twice the problem's."),
     (r"odd sizes", "Right at sizes that no vector width divides."),
     (r"strides", "Right on inputs that lie in memory in another order."),
 )
@@ -33,6 +38,8 @@ MEANINGS: tuple[tuple[str, str], ...] = (
 REMARKS: tuple[tuple[str, str], ...] = (
     (r"near-copy: .*", "Nearly the same text as a kernel that its writer was shown."),
     (r"shape-specialised", "Right at the problem's sizes alone: at others it failed, so it serves no others."),
+    (r"more memory than the module", "A call takes more memory beside arguments and outputs than PyTorch's does."),
+    (r"unchecked: .*", "This could not be tried, so the result is trusted less: confirmed in part at most."),
     (r"contiguous-only", "Needs inputs that lie in memory in the usual order."),
     (r"fragile: .*", "Less exact than PyTorch on this kind of unusual input."),
     (r"nondeterministic", "The same inputs gave results that differ in their last bits, all of them right."),
@@ -41,6 +48,10 @@ REMARKS: tuple[tuple[str, str], ...] = (
     (r"precision-unverifiable", "The problem has no products by which its precision could be told."),
     (r"algebraic pruning", "Does fewer operations than the problem's formula asks for."),
     (r"degenerate problem.*", "The problem's output hardly depends on its inputs: no speed is claimed."),
+    (
+        r"suspicious: looks around",
+        "It asks for files, its environment or other code of its process, as no kernel needs.",
+    ),
     (r"suspicious: .*", "Faster than can be explained: kept off the rankings until somebody has looked."),
 )
 

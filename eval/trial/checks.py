@@ -16,7 +16,7 @@ import numpy as np
 
 from rag_kernels.eval.buffers.call_content import Recipe, plain
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
-from rag_kernels.eval.input_kinds import NON_FINITE, SPECIAL, WIDE
+from rag_kernels.eval.input_kinds import INTEGER_KINDS, NON_FINITE, REPEATED, SPECIAL, WIDE
 from rag_kernels.eval.machine.device import threads
 from rag_kernels.eval.records import Rejected, Wrong
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
@@ -279,26 +279,32 @@ class Checks:
         if tried:
             self.found.checks.append(f"{len(tried)} kinds of special values")
 
-    def wide_integers(self, place: BoundBuffers) -> bool:
-        """Return integers beyond those that the problem draws: what is wrong there is a label.
+    def integers(self, place: BoundBuffers) -> bool:
+        """Try integers of other kinds than the problem draws; False if the worker is lost.
 
-        False if the worker is lost.
+        Few values that come again are such as it might draw: what is wrong there is wrong. What is beyond is a label.
         """
-        draw = None if "special values" in self.without else place.session.special(WIDE)
-        if draw is None:
+        if "special values" in self.without:
             return True
-        try:
-            self._call_and_compare(place, plain(draw, len(place.session.specs)), WIDE)
-        except Stopped as stopped:
-            if isinstance(stopped.verdict, Rejected):
-                raise
-            self.found.label(f"fragile: {WIDE}")
-            why = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
-            self.found.notes.append(
-                f"right for integers as the problem draws them, not for {place.session.wide}: {why}"
-            )
-            return stopped.alive
-        self.found.checks.append(WIDE)
+        session = place.session
+        for kind in INTEGER_KINDS:
+            draw = session.special(kind)
+            if draw is None:
+                continue
+            recipe = plain(draw, len(session.specs))
+            try:
+                self._call_and_compare(place, recipe, kind)
+            except Stopped as stopped:
+                if isinstance(stopped.verdict, Rejected) or kind == REPEATED:
+                    raise
+                self.found.label(f"fragile: {kind}")
+                why = getattr(stopped.verdict, "where", "") or getattr(stopped.verdict, "reason", "")
+                beyond = f"not for {session.wide if kind == WIDE else kind}"
+                self.found.notes.append(f"right for integers as the problem draws them, {beyond}: {why}")
+                if not stopped.alive:
+                    return False
+                continue
+            self.found.checks.append(kind)
         return True
 
     def repeats(self, times: int) -> None:

@@ -15,6 +15,8 @@ from rag_kernels.eval.build.products import Library, Programs
 from rag_kernels.eval.contract import contract
 from rag_kernels.eval.instruments.module_sanitizers import builds_its_own, sanitize_module
 from rag_kernels.eval.instruments.sanitizers import (
+    CPU_TOOLS,
+    GPU_TOOLS,
     SOFT_TOOLS,
     Report,
     call_file,
@@ -24,6 +26,7 @@ from rag_kernels.eval.instruments.sanitizers import (
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import (
+    MORE_MEMORY,
     Candidate,
     Contract,
     FunctionalProblem,
@@ -32,6 +35,7 @@ from rag_kernels.eval.records import (
     Ratio,
     Rejected,
     Verdict,
+    unchecked,
 )
 from rag_kernels.eval.sessions.candidate_session import BoundBuffers, LoadedCandidate, Stopped
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
@@ -42,10 +46,15 @@ from rag_kernels.eval.timing.race import Kept, Race, Times, order_matters, self_
 from rag_kernels.eval.trial.checks import Checks, Findings
 from rag_kernels.eval.trial.physical_floor import Finding, finding, settled_floor_us
 from rag_kernels.eval.trial.recurrence import depends_on_recurrence
-from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library
+from rag_kernels.eval.trial.result_class import ResultClass, classify, fuses_nothing, links_library, looks_around
 
 T = TypeVar("T")
 SANITIZED_BYTES = 32 << 20  # of arguments: sanitizers are ten times as slow, or more
+# Where a kernel takes no smaller sizes, its own are tried up to these, on arguments that repeat their first bytes.
+MOST_SANITIZED_BYTES, MOST_SANITIZED_S = 1 << 30, 0.1
+
+LITTLE_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}  # stacks and huge pages; code and stacks that a driver loads late
+LITTLE_SHARE = 0.05  # of arguments and outputs
 
 STAGES = {  # in words, for whoever waits
     "load": "loading",
@@ -80,6 +89,9 @@ class Trial:
         self.without = self.session.limits.without
         self.found = Findings()
         self.tried_special = False
+        self.least: ProblemSession | None = None  # smallest sizes that it takes, where it refuses the usual small ones
+        self.call_s = 0.0  # of one at the problem's own sizes
+        self.extra_bytes: int | None = None  # of a call, at most, beside arguments and outputs
         self.served: list[FunctionalProblem] = []  # at the other sizes at which it was right
         self.stage_s: dict[str, float] = {}
 
@@ -93,6 +105,7 @@ class Trial:
             with self._stage("load", self._open) as subject:
                 place = self._stage("load", lambda: subject.bind(self.session))
                 checks = Checks(subject, place, self.found, self.without)
+                self.extra_bytes = self._stage("check", lambda: subject.peak_bytes(place))
                 self._stage("check", checks.done_means_done)
                 small_alive = self._stage("special", lambda: self._special(subject, checks))
                 if small_alive:
@@ -105,9 +118,9 @@ class Trial:
     def _rest(self, subject: LoadedCandidate, place: BoundBuffers, baseline: Baseline | None) -> Verdict:
         checks = Checks(subject, place, self.found, self.without)
         if not self.tried_special:  # its worker was lost at smaller sizes
-            why = "it does not take smaller sizes"
-            self._stage("special", lambda: self._special_at_own_sizes(subject, checks, why))
+            self._stage("special", lambda: self._special_where_it_can(subject, checks))
         self._stage("check", checks.draws)
+        self.call_s = subject.accounts[-1].call_s
         if self.thorough:
             self._stage("repeat", lambda: checks.repeats(self.session.limits.repeats))
             self._stage("sanitize", self._sanitize)
@@ -116,6 +129,9 @@ class Trial:
         alive, odd = True, self.known.odd
         if self.thorough and odd is not None and "odd shapes" not in self.without:
             alive = self._stage("odd", lambda: self._at_other_sizes(subject, odd, "odd sizes"))
+        large = self.known.large
+        if alive and self.thorough and large is not None and not {"odd shapes"} & self.without:
+            alive = self._stage("odd", lambda: self._at_other_sizes(subject, large, "larger sizes"))
         if alive:
             checks.done_means_done()
             checks.nothing_came_later()
@@ -149,21 +165,50 @@ class Trial:
         if small is not self.session and not self._at_other_sizes(subject, small, "smaller sizes"):
             return False
         if "shape-specialised" in self.found.labels:
-            return self._special_at_own_sizes(subject, checks, "it does not take smaller sizes")
+            return self._special_where_it_can(subject, checks)
         tight = subject.places[-1] if small is not self.session else self._tight(subject, small)
         checks.probe(tight)
         checks.special_values(tight)
         self.tried_special = True
         if not ("strides" in self.without or self._takes_strides(subject, small)):
             return False
-        return checks.wide_integers(tight)
+        return checks.integers(tight)
+
+    def _special_where_it_can(self, subject: LoadedCandidate, checks: Checks) -> bool:
+        """Try special values at the smallest sizes that it takes, in a worker of its own; else at the problem's own.
+
+        False if the worker is lost.
+        """
+        self.tried_special = True
+        for session in self.known.larger or ():
+            with self._open() as other:
+                if not self._takes(other, session):
+                    continue
+                self.least = session
+                self.served.append(session.fp)
+                self.found.checks.append(f"smaller sizes: {session.fp.notice}")
+                at_these = Checks(other, other.places[-1], self.found, self.without)
+                at_these.probe(other.places[-1])
+                at_these.special_values(other.places[-1])
+                return True
+        return self._special_at_own_sizes(subject, checks, "it does not take smaller sizes")
+
+    def _takes(self, subject: LoadedCandidate, session: ProblemSession) -> bool:
+        """Return whether it is right at these sizes; a rejection there ends the trial."""
+        try:
+            Checks(subject, self._tight(subject, session), self.found, self.without).own_draws()
+        except Stopped as stopped:
+            if isinstance(stopped.verdict, Rejected):
+                raise
+            return False
+        return True
 
     def _special_at_own_sizes(self, subject: LoadedCandidate, checks: Checks, why: str) -> bool:
         """Return where there are no smaller ones, as many kinds as there is room for; False if the worker is lost."""
         self.tried_special = True
         kinds = [kind for kind, _ in self.session.own_specials]
         if not kinds:
-            self.found.label("special values not tried")
+            self.found.label(unchecked("special values"))
             self.found.notes.append(f"special values not tried: {why}, and its own sizes take too much memory")
             return True
         self.found.notes.append(f"special values at its own sizes: {why}")
@@ -222,33 +267,46 @@ class Trial:
 
         What goes wrong at other sizes than the problem's is a label here too.
         """
-        sessions = [s for s in (self.known.small, self.known.odd) if s is not None]
-        if "shape-specialised" in self.found.labels:
-            sessions = []
-        if self.session not in sessions and self.session.content_bytes <= SANITIZED_BYTES:
-            sessions = [self.session, *sessions]  # what it does at the timed sizes alone shows nowhere else
         if "sanitizers" in self.without or self.checked is None:
             return
-        if not sessions:
-            self.found.label("not run under sanitizers")
-            self.found.notes.append("not run under sanitizers: it takes no size that is small enough for them")
-            return
+        native = self.candidate.tier != "module" or builds_its_own(self.candidate)
+        sessions = [s for s in (self.known.small, self.known.odd) if s is not None]
+        if "shape-specialised" in self.found.labels:
+            sessions = [self.least] if self.least is not None else []
+        if self.session not in sessions and (self.session.content_bytes <= SANITIZED_BYTES or not sessions):
+            sessions = [self.session, *sessions]  # what it does at the timed sizes alone shows nowhere else
+        ran = self._sanitize_at(sessions, *self.checked()) if native else ()
+        wanted = GPU_TOOLS if self.session.on_gpu else (*CPU_TOOLS, "thread")
+        if left_out := [tool for tool in wanted if tool not in ran and native]:
+            self.found.label(unchecked(f"sanitizers: {', '.join(left_out)}"))
+
+    def _sanitize_at(self, sessions: Sequence[ProblemSession], programs: Programs, workers: Workers) -> Sequence[str]:
+        """Return the tools that ran at these sizes; what they found is labelled, or ends the trial."""
         if self.candidate.tier == "module":
-            if builds_its_own(self.candidate):
-                reports = sanitize_module(self.candidate, sessions, self.checked()[1])
-                self._take_reports(sessions, reports, [])
-            return
-        programs, workers = self.checked()
+            return self._take_reports(sessions, sanitize_module(self.candidate, sessions, workers), [])
         sessions = [s for s in sessions if takes(s.fp)] if programs.checked or programs.raced else []
         left_out = [] if programs.checked else ["not run under sanitizers: it does not build with them"]
         left_out += [f"not run under ThreadSanitizer: {programs.why_not_raced}"] * bool(programs.why_not_raced)
         recorded = self.candidate.tier == "composed"
-        made = [(s, self._recorded(s) if recorded else call_file(s)) for s in sessions]
+        slow = [s for s in sessions if s is self.session and s.content_bytes > SANITIZED_BYTES and self._is_slow]
+        left_out += ["not run under sanitizers: its sizes are too large for them, and it takes no smaller ones"] * bool(
+            slow
+        )
+        sessions = [s for s in sessions if s not in slow]
+        made = [(s, self._recorded(s) if recorded else call_file(s, SANITIZED_BYTES)) for s in sessions]
         made = [(session, calls) for session, calls in made if calls]
         reports = sanitize(programs, workers, [c for _, c in made], on_gpu=self.session.on_gpu, recorded=recorded)
-        self._take_reports([session for session, _ in made], reports, left_out)
+        return self._take_reports([session for session, _ in made], reports, left_out)
 
-    def _take_reports(self, sessions: Sequence[ProblemSession], reports: Sequence[Report], left_out: list[str]) -> None:
+    @property
+    def _is_slow(self) -> bool:
+        """Whether a call at the problem's own sizes would not end under sanitizers, or not fit into memory."""
+        whole = self.session.content_bytes + self.session.output_bytes
+        return whole > MOST_SANITIZED_BYTES or self.call_s > MOST_SANITIZED_S
+
+    def _take_reports(
+        self, sessions: Sequence[ProblemSession], reports: Sequence[Report], left_out: list[str]
+    ) -> list[str]:
         ran: list[str] = []
         for session, report in zip(sessions, reports, strict=False):
             sizes = self._sizes(session)
@@ -265,6 +323,7 @@ class Trial:
         self.found.notes += dict.fromkeys(left_out)
         if ran:
             self.found.checks.append(f"sanitizers: {', '.join(ran)}")
+        return ran
 
     def _sizes(self, session: ProblemSession) -> str:
         return " at odd sizes" if session is self.known.odd else ""
@@ -289,6 +348,9 @@ class Trial:
         linked = ""
         if self.library is not None and self.candidate.tier == "kernel":
             linked = links_library(self.library.path, self.candidate.source, on_gpu=self.session.on_gpu)
+            if around := looks_around(self.library.path, self.candidate.source, on_gpu=self.session.on_gpu):
+                self.found.label("suspicious: looks around")
+                self.found.notes.append(f"it could find out where it runs, and behave there: {around}")
         if linked:
             self.found.notes.append(f"calls library functions: {linked}")
             return ResultClass("library rewrite")
@@ -320,7 +382,9 @@ class Trial:
         variants = ["eager", *(reference.variants if baseline is None else [])]
         best = self.known.leader.speedup
         race = Race(subject, place, reference, variants, check, best_speedup=best, thorough=self.thorough)
+        subject.worker.forget_peak()
         times = race.run(cold=self._cold)
+        self.extra_bytes = max((b for b in (self.extra_bytes, subject.peak_since()) if b is not None), default=None)
         if self.thorough and not self._is_quiet():
             times = race.run(cold=self._cold)
             if not self._is_quiet():
@@ -331,8 +395,9 @@ class Trial:
             self.found.label("burst-timed")
         short = race.asking(times) > session.limits.timing.most_asking
         if short and times.speedup("candidate", "eager").high > 1 and not race.is_settled(times):
-            self.found.label("suspicious: too short to time")
-            self.found.notes.append(f"asking for {race.calls} calls takes {race.asking(times):.0%} as long as they do")
+            asking = f"asking for {len(race.burst)} calls takes {race.asking(times):.0%} as long as they do"
+            times = times.charged()
+            self.found.notes.append(f"{asking}: what is more than a quarter is told as theirs")
         warm = host = None
         if self.thorough:
             warm = race.run(cold=False, pairs=session.limits.timing.warm_pairs)
@@ -373,6 +438,11 @@ class Trial:
             self.found.notes.append(f"throttled in {sum(times.slowed)} of {len(times.slowed)} pairs: {left_out}")
         if times.is_throttled:
             self.found.label("noisy machine")
+        if times.waiting > self.session.limits.timing.busy:
+            self.found.label("noisy machine")
+            self.found.notes.append(
+                f"other programs had the cores: a call waited {times.waiting:.0%} of its time for one"
+            )
         if times.mhz:
             self.found.notes.append(f"SM clock {times.mhz[0]} to {times.mhz[1]} MHz")
 
@@ -416,11 +486,14 @@ class Trial:
             speedup_warm=warm.speedup("candidate", "eager") if warm else None,
             candidate_host_us=_host_us(host, "candidate"),
             eager_host_us=_host_us(host, "eager"),
+            candidate_extra_bytes=self.extra_bytes,
+            eager_extra_bytes=self.known.times.peak_bytes(),
             compile_host_us=_host_us(host, "compile"),
             paired_us=times.kept_us(PAIRS_KEPT),
         )
         if "physical floor" not in self.without:
             self._floor(finding(session, candidate_us, best_us, strict=strict))
+        self._memory(measurement)
         if times.stopped_early:
             found.notes.append("timed with few pairs: slower than the best candidate so far")
         found.notes += self.known.notes(measurement)
@@ -440,6 +513,17 @@ class Trial:
         if passed.claims_speed:  # what is under suspicion is no bar for others
             self.known.leader.note(against_eager.low)
         return passed
+
+    def _memory(self, measured: Measurement) -> None:
+        """Label a call that takes more memory than the module's, beyond what a process takes now and then."""
+        mine, eager = measured.candidate_extra_bytes, measured.eager_extra_bytes
+        if mine is None or eager is None:
+            return
+        moved = self.session.content_bytes + self.session.output_bytes
+        if mine > eager + LITTLE_BYTES[self.session.device.backend] + LITTLE_SHARE * moved:
+            self.found.label(MORE_MEMORY)
+            told = f"{mine / 2**20:,.0f} MiB beside arguments and outputs, the module {eager / 2**20:,.0f}"
+            self.found.notes.append(f"a call takes {told}")
 
     def _floor(self, finding: Finding) -> None:
         """Refuse what is faster than memory though it must read its inputs from there."""

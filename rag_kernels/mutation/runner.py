@@ -41,7 +41,7 @@ from rag_kernels.mutation.mutants import Mutant, mutants
 from rag_kernels.mutation.originals import Original
 from rag_kernels.mutation.records import ORIGINAL, UNUSUAL, Row, State
 from rag_kernels.mutation.same_code import code_digest
-from rag_kernels.zoo.runner import BLAND, FAST, FAULT
+from rag_kernels.zoo.runner import FAST, FAULT, is_bland
 
 log = logging.getLogger(__name__)
 
@@ -323,8 +323,8 @@ def _codes(verdict: Verdict | str) -> tuple[str, ...]:
 
 def _labels(found: Iterable[str]) -> frozenset[str]:
     """Return the codes that are doubts about a result: neither its class nor how it was measured."""
-    plain = {"label:custom kernel", *(f"label:{label}" for label in BLAND)}
-    return frozenset(code for code in found if code.startswith("label:")) - plain
+    labels = {code.removeprefix("label:") for code in found if code.startswith("label:")}
+    return frozenset(label for label in labels - {"custom kernel"} if not is_bland(label))
 
 
 def _state(verdict: Verdict | str, of_original: frozenset[str]) -> State:

@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.records import UNCHECKED
 from rag_kernels.eval.sessions.admission import IGNORED
 from rag_kernels.report.columns import GAP, fitting
 from rag_kernels.report.json_rows import Row, attempt_row
@@ -114,7 +115,7 @@ def summary(row: Row) -> str:
     if row["kernel_id"] is None:
         last = f" The last one: {row['verdict']}. {row['reason']}" if row["verdict"] else f" {row['reason']}"
         return f"No verified kernel ({spent}).{last}"
-    trust = "confirmed in a fresh process" if row["confirmed"] else "verified, not confirmed"
+    trust = _trust(row, "confirmed in a fresh process")
     over_eager, over_compile = speeds(row)
     reached = row["floor_fraction"]
     floor = (
@@ -134,11 +135,19 @@ def summary(row: Row) -> str:
     return "\n".join(lines)
 
 
+def _trust(row: Row, confirmed: str) -> str:
+    """Return how far to trust a kernel: what could not be tried is named."""
+    left_out = [label.partition(": ")[2] for label in row.get("labels", ()) if label.startswith(UNCHECKED)]
+    if not row["confirmed"]:
+        return "verified, not confirmed"
+    return f"{confirmed}, but for what could not be tried: {', '.join(left_out)}" if left_out else confirmed
+
+
 def archived_line(row: Row) -> str:
     """Return where a judged kernel is kept, when its verdict and times are on the screen already."""
     if row["kernel_id"] is None:
         return f"  archived  as a failed attempt of run {row['run_id']}"
-    trust = "confirmed" if row["confirmed"] else "verified, not confirmed"
+    trust = _trust(row, "confirmed")
     return f"  archived  {row['kernel_id']}, {trust}; run {row['run_id']}"
 
 

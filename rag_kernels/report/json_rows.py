@@ -118,7 +118,12 @@ def judged_row(judged: Judged) -> Row:
                 "eager_us": m.eager_us,
                 "compile_us": m.compile_us,
                 "floor_us": m.floor_us,
+                "candidate_extra_bytes": m.candidate_extra_bytes,
+                "eager_extra_bytes": m.eager_extra_bytes,
                 "confirmed": m.confirmed,
+                "trust": verdict.trust,
+                "labels": list(verdict.labels),
+                "claims_speed": verdict.claims_speed,
                 "serves": contract_line(verdict.contract) if verdict.contract else None,
                 "notes": list(verdict.notes) + ([m.compile_note] if m.compile_note else []),
             }

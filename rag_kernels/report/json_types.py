@@ -40,6 +40,11 @@ class Measured(TypedDict):
     floor_us: float | None
     floor_fraction: float | None
     confirmed: bool | None
+    candidate_extra_bytes: NotRequired[int | None]  # of a call at most, beside arguments and outputs
+    eager_extra_bytes: NotRequired[int | None]
+    trust: NotRequired[str]  # "confirmed", "confirmed in part" where something could not be tried, or "verified"
+    labels: NotRequired[list[str]]
+    claims_speed: NotRequired[bool]
     serves: NotRequired[str | None]
     notes: NotRequired[list[str]]
     input_class: NotRequired[str]

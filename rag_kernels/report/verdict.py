@@ -40,7 +40,7 @@ def report(judged: Judged) -> RenderableType:
     verdict = judged.verdict
     if not isinstance(verdict, Passed):
         return Group(_headline(verdict_name(verdict), "red"), *_why(judged), *_where(judged))
-    words = [verdict.label, f"{verdict.precision} precision", *verdict.labels]
+    words = [verdict.trust, verdict.label, f"{verdict.precision} precision", *verdict.labels]
     claim = [] if verdict.claims_speed else ["no speed claim"]
     parts: list[RenderableType] = [_headline("passed", "green", " · ".join(words + claim)), times(verdict.measurement)]
     exactness = f"{verdict.error_ratio:.2g} times PyTorch's own error at worst"
@@ -72,6 +72,9 @@ def times(m: Measurement) -> Table:
         others = (("eager", m.eager_host_us), ("torch.compile", m.compile_host_us))
         seen = ", ".join(f"{name} {_us(us)}" for name, us in others if us is not None)
         table.add_row("with the host's time", _us(m.candidate_host_us), seen)
+    if m.candidate_extra_bytes is not None:
+        eager = "" if m.eager_extra_bytes is None else f"eager {_mib(m.eager_extra_bytes)}"
+        table.add_row("memory beside arguments and outputs", _mib(m.candidate_extra_bytes), eager)
     reached = told_floor(m)
     of_floor = f"{reached:.0%} of the speed of light" if reached is not None else "faster than this floor: it is none"
     table.add_row("physical floor", _us(m.floor_us), of_floor)
@@ -81,6 +84,10 @@ def times(m: Measurement) -> Table:
 
 def _us(us: float) -> str:
     return f"{us / 1000:.3g} ms" if us >= 1000 else f"{us:.3g} us"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"
 
 
 def _ratio(ratio: Ratio) -> str:

@@ -16,7 +16,16 @@ from typing import Literal
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
-from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed, Ratio, Verdict
+from rag_kernels.eval.records import (
+    MORE_MEMORY,
+    UNCHECKED,
+    Backend,
+    Candidate,
+    FunctionalProblem,
+    Passed,
+    Ratio,
+    Verdict,
+)
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.cuda_tasks import cuda
@@ -42,12 +51,17 @@ FAST = Limits(
 FAULT = "judge fault"
 NOT_RUN = "compiled"  # no device here: compiled, and not judged
 # Labels that say how it was measured, or what few kernels and no problem promise: not what it is.
-BLAND = frozenset({"burst-timed", "noisy machine", "finite-only"})
+BLAND = frozenset({"burst-timed", "noisy machine", "finite-only", MORE_MEMORY})
 GAIN = 1.5  # an exploit that gains less over its twin than noise might is void
 GAIN_REPEATS = 2  # a noisy moment is no gain: it has to show again
 
 Kind = Literal["specimen", "twin", "honest"]
 Known = dict[Candidate, tuple[Verdict | str, dict[str, float]]]
+
+
+def is_bland(label: str) -> bool:
+    """Return whether a label says nothing against a kernel."""
+    return label in BLAND or label.partition(":")[0] == UNCHECKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +246,7 @@ def _codes(verdict: Verdict | str, *, void: bool) -> frozenset[str]:
     if isinstance(verdict, str):
         return frozenset({FAULT})
     found = set(codes(verdict))
-    if isinstance(verdict, Passed) and (set(verdict.labels) - BLAND or verdict.precision != "strict"):
+    if isinstance(verdict, Passed) and (not all(map(is_bland, verdict.labels)) or verdict.precision != "strict"):
         found.add("labelled")
     if void:
         found.add(VOID)
