@@ -10,9 +10,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rag_kernels.eval.buffers.call_content import compose, nudged, plain, random_recipe, whole_draw, with_rows_of
+from rag_kernels.eval.buffers.call_content import (
+    compose,
+    nudged,
+    plain,
+    random_recipe,
+    whole_draw,
+    with_parameters_changed,
+    with_rows_of,
+)
 from rag_kernels.eval.build.candidate_form import asks_for_sanitizers
-from rag_kernels.eval.numerics.input_draws import WIDEST, redraw, widened
+from rag_kernels.eval.numerics.input_draws import (
+    WIDEST,
+    at_constants,
+    is_sorted,
+    is_structured,
+    redraw,
+    repeated,
+    widened,
+)
 from rag_kernels.eval.numerics.rounding_faults import rounding_fault
 from rag_kernels.eval.records import IndexBound, TensorSpec
 from rag_kernels.eval.timing.race import Times
@@ -32,10 +48,10 @@ def composed(recipe: object, draws: list[np.ndarray]) -> np.ndarray:
 def test_a_nudged_content_is_another_in_one_element() -> None:
     rng, draws = random.Random(3), [np.random.default_rng(i).random((40, 6), np.float32) for i in range(2)]
     for recipe in (plain(1, 1), random_recipe([ROWS], [True], range(2), rng)):
-        other = nudged(recipe, [ROWS], rng)
+        other = nudged(recipe, [ROWS], [False], rng)
         assert whole_draw(other) is None
         assert (composed(recipe, draws) != composed(other, draws)).sum() == 1
-    assert nudged(plain(0, 1), [TensorSpec((4,), "int64")], rng) == plain(0, 1)
+    assert nudged(plain(0, 1), [TensorSpec((4,), "int64")], [False], rng) == plain(0, 1)
 
 
 def test_rows_of_another_draw_stand_between_the_others() -> None:
@@ -128,3 +144,33 @@ def test_what_needs_contents_to_come_again_shows_in_pairs_on_others() -> None:
         times = Times({"eager": eager, "candidate": mine}, rule=TimingRule(), fresh=fresh)
         times.orders = [["eager", "candidate"]] * 30
         assert bool(depends_on_recurrence(times)) is told, statistics.median(mine)
+
+
+def test_bounds_of_buckets_stay_in_order() -> None:
+    assert nudged(plain(0, 1), [ROWS], [True], random.Random(1)) == plain(0, 1)
+    bounds = torch.linspace(-2, 2, 17)
+    assert is_sorted(bounds) and is_structured(bounds)
+    assert not any(map(is_sorted, (bounds.flip(0), torch.zeros(17), torch.arange(17), torch.randn(17))))
+
+
+def test_constants_are_met_exactly_and_from_both_sides() -> None:
+    x = at_constants(torch.zeros(64, 128), [0.5], torch.Generator().manual_seed(3))
+    near = sorted(set(x[(x - 0.5).abs() < 1e-6].tolist()))
+    assert len(near) == 3 and near[1] == 0.5
+    assert (x == 1.5).any() and torch.signbit(x[x == 0]).any()
+
+
+def test_few_integers_come_again_the_least_and_the_greatest_among_them() -> None:
+    own = torch.randint(-128, 128, (64, 64), dtype=torch.int8)
+    few = repeated(own, torch.Generator().manual_seed(4))
+    assert len(few.unique()) <= 3 and few.min() == own.min() and few.max() == own.max()
+    ids = torch.arange(100)
+    assert (repeated(ids, torch.Generator().manual_seed(4)).diff() >= 0).all()
+
+
+def test_a_parameter_is_never_what_it_was() -> None:
+    rng, before = random.Random(6), plain(0, 2)
+    draw = np.arange(240, dtype=np.float32).reshape(40, 6)
+    changed = [with_parameters_changed(before, [ROWS, ROWS], [True, False], rng) for _ in range(20)]
+    assert all(recipe[1] == before[1] for recipe in changed)
+    assert {int((composed((recipe[0],), [draw]) != draw).sum()) for recipe in changed} == {1}

@@ -90,9 +90,13 @@ def random_recipe(
     return tuple(parts)
 
 
-def nudged(recipe: Recipe, specs: Sequence[TensorSpec], rng: random.Random) -> Recipe:
-    """Return the same content but for one element of one tensor: a parameter's or an input's, whatever it means."""
-    places = [i for i, s in enumerate(specs) if "float" in s.dtype and math.prod(s.shape) > 0]
+def nudged(recipe: Recipe, specs: Sequence[TensorSpec], ordered: Sequence[bool], rng: random.Random) -> Recipe:
+    """Return the same content but for one element of one tensor: a parameter's or an input's, whatever it means.
+
+    Unless its elements ascend, and have to.
+    """
+    free = [i for i, fixed in enumerate(ordered) if not fixed]
+    places = [i for i in free if "float" in specs[i].dtype and math.prod(specs[i].shape) > 0]
     if not places:
         return recipe
     at = rng.choice(places)

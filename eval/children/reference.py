@@ -315,7 +315,8 @@ class Reference:
             tensor.copy_(value)
         if on_gpu:
             self.draws.append([t.reshape(-1).view(torch.uint8) for t in target])
-        return Drawn(tuple(kind == "own" and is_structured(t) for t in target))
+        own = kind == "own"
+        return Drawn(tuple(own and is_structured(t) for t in target), tuple(own and is_sorted(t) for t in target))
 
     def _constants(self, leaves: Sequence[Any]) -> list[float]:
         """Return the numbers of the graph, and bounds that come as a tensor: some of each."""

@@ -84,6 +84,7 @@ class Drawn:
     """Of each tensor, whether its arrangement means something."""
 
     structured: tuple[bool, ...]
+    ordered: tuple[bool, ...] = ()  # floats that ascend, and have to
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ class ProblemSession:
         self.drawn = self.own_draws = 0
         self.answered: set[int] = set()
         self.kinds: dict[str, int | None] = {}
+        self.ordered = [False] * len(self.specs)  # tensors whose elements ascend, and have to
         self.unsound: dict[int, set[int]] = {}  # by draw, outputs for which the module has no sound answer
         self._fresh: list[int] | None = None
         self._own_kinds: list[str] | None = None
@@ -248,6 +249,7 @@ class ProblemSession:
         seed = self.rng.getrandbits(40)
         reply = self.ask(MakeDraw(seed, kind, ArenaLayout(tuple(self.specs))), Drawn, fds=fds)
         self.drawn += 1
+        self.ordered = list(reply.ordered) if kind == "own" else self.ordered
         return list(reply.structured)
 
     @contextmanager
@@ -401,7 +403,7 @@ class ProblemSession:
         if "fresh content" in self.limits.without:
             return plain(0, len(self.specs))
         recipe = random_recipe(self.specs, self.movable, draws or range(self.own_draws), self.rng)
-        parameters = [a.role == "parameter" for a in self.fp.tensors]
+        parameters = [a.role == "parameter" and not o for a, o in zip(self.fp.tensors, self.ordered, strict=True)]
         return with_parameters_changed(recipe, self.specs, parameters, self.rng)
 
     def with_parameters_of(self, one: Recipe, recipes: Sequence[Recipe]) -> list[Recipe]:

@@ -296,7 +296,7 @@ class Race:
         """Return the content of such a call: as before but for one element, or of a special kind in part or whole."""
         session, specs = self.session, self.session.specs
         if look.what == "nudged":
-            return nudged(recipe, specs, session.rng)
+            return nudged(recipe, specs, session.ordered, session.rng)
         if look.what == "special" and (look.kind == EDGES or session.rng.random() < 0.5):
             return plain(look.draw, len(specs))
         recipe = session.random_recipe()
