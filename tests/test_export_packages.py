@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tomllib
 from pathlib import Path
 from zipfile import ZipFile
@@ -36,6 +37,17 @@ def hf(tanh: Attempt, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_hf_kernels(tanh, tmp_path_factory.mktemp("packages") / "hf")
 
 
+TANH_CU = """
+#include "rag_kernel.h"
+__global__ void scaled(const float* x, float* out, int64_t n, float f) {
+  const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < n) out[i] = tanhf(x[i]) * f;
+}
+void run(rk::Tensor<const float> x, double factor, rk::Tensor<float> out) {
+  RK_LAUNCH(scaled, dim3((x.numel() + 255) / 256), dim3(256), 0, out, x.data, out.data, x.numel(), float(factor));
+}
+RK_EXPORT(forward, run)
+"""
 CALLS = """
 import torch
 x = torch.randn(64, 1024)
@@ -72,7 +84,28 @@ def test_hugging_faces_loader_takes_it(hf: Path) -> None:
     told = alone(f"{load}call = k.scaled_tanh\nassert k.__all__ == ['scaled_tanh']\n{CALLS}")
     assert "verified as float32[64, 1024]" in told
     build = tomllib.loads((hf / "build.toml").read_text())
-    assert build["general"]["edition"] == 5 and all((hf / s).is_file() for s in build["kernel"]["scaled_tanh"]["src"])
+    assert build["general"]["edition"] == 5 and all(
+        (hf / s).is_file() for s in build["kernel"]["scaled_tanh_cpu"]["src"]
+    )
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="builds for a GPU")
+def test_one_folder_holds_a_kernel_for_each_kind_of_device(tanh: Attempt, tmp_path: Path) -> None:
+    pytest.importorskip("kernels")
+    gpu = attempt(p=problem("tanh"), candidate=Candidate(TANH_CU, "kernel", "cuda"), verdict=passed())
+    folder = write_package(gpu, "hf-kernels", tmp_path / "both")
+    assert write_package(tanh, "hf-kernels", folder) == folder
+    with pytest.raises(ProblemError, match="is there already"):
+        write_package(tanh, "hf-kernels", folder)
+    build = tomllib.loads((folder / "build.toml").read_text())
+    assert build["general"]["backends"] == ["cpu", "cuda"] and len(list((folder / "build").iterdir())) == 2
+    assert {kernel["backend"]: len(kernel["src"]) for kernel in build["kernel"].values()} == {"cpu": 2, "cuda": 2}
+    checked = check_package(folder)
+    assert [a.candidate.backend for a in checked.attempts] == ["cuda", "cpu"] and checked.other_texts == ()
+    load = (
+        f"from pathlib import Path; from kernels import get_local_kernel\nk = get_local_kernel(Path({str(folder)!r}))"
+    )
+    alone(f"{load}\ncall = k.scaled_tanh\n{CALLS}")
 
 
 KERNELIZED = """

@@ -31,7 +31,10 @@ def verify(
     from rag_kernels.wiring import open_session
 
     checked = check_package(package)
-    attempt = checked.attempt
+    import torch
+
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    attempt, *others = sorted(checked.attempts, key=lambda a: a.candidate.backend != here)
     options = read_options(archive=archive or ":memory:")
     end_politely()
     if not as_json:
@@ -39,6 +42,8 @@ def verify(
         speed = f"{before.speedup:.2f}x" if before else "not timed"
         print(f"{checked.form} of {attempt.problem.problem.name}, kernel {attempt.candidate.id}")
         print(f"  its evidence: passed, {speed}, {attempt.created_at[:10]} on {attempt.judged.device.name}")
+        for other in others:
+            print(f"  its kernel for {other.candidate.backend}, {other.candidate.id}, is not judged here")
         for name in checked.other_texts:
             print(f"  {name} is not what its evidence says: it was changed, or another version wrote it")
         for name in checked.other_libraries:

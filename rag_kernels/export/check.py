@@ -16,7 +16,7 @@ from zipfile import BadZipFile, ZipFile
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
-from rag_kernels.export.evidence import of_package
+from rag_kernels.export.evidence import of_package, of_variants
 from rag_kernels.export.packages import PACKAGES, write_package
 
 TEXTS = frozenset({".py", ".cpp", ".cu", ".h", ".json", ".toml"})
@@ -29,9 +29,14 @@ class Checked:
     """A package: its evidence, the texts that are not as its evidence has them, and libraries of other bytes."""
 
     form: str
-    attempt: Attempt
+    attempts: tuple[Attempt, ...]  # one for each kind of device that the package is for
     other_texts: tuple[str, ...]
     other_libraries: tuple[str, ...]  # another compiler makes other bytes of the same source
+
+    @property
+    def attempt(self) -> Attempt:
+        """The first of them."""
+        return self.attempts[0]
 
 
 def check_package(place: Path) -> Checked:
@@ -40,15 +45,18 @@ def check_package(place: Path) -> Checked:
         raise ProblemError(f"{place} is not there: name a file or folder that `rag-kernels export` wrote.")
     with TemporaryDirectory(prefix="rag-kernels-") as scratch, _opened(place, Path(scratch) / "given") as given:
         form, attempt = of_package(given)
+        others = [found for _, found in of_variants(given)[1:]] if given.is_dir() and form == "hf-kernels" else []
         if form not in PACKAGES:
             raise ProblemError(f"{place} is of the form {form!r}, which this version does not know.")
         made = Path(scratch) / "made"
         made.mkdir()
         suffix = PACKAGES[form].suffix
         written = write_package(attempt, form, made if form == "wheel" else made / f"anew{suffix}")
+        for other in others:
+            write_package(other, form, written)
         with _opened(written, Path(scratch) / "unpacked") as wanted:
             texts, libraries = _differing(given, wanted)
-    return Checked(form, attempt, texts, libraries)
+    return Checked(form, (attempt, *others), texts, libraries)
 
 
 @contextmanager

@@ -83,8 +83,16 @@ def of_package(place: Path) -> tuple[str, Attempt]:
                 f"{place} holds no evidence of rag-kernels: it was not exported, or the line was removed."
             )
         return found[1], unpacked(found[2])
-    cards = sorted(place.rglob(CARD), key=lambda card: (len(card.parts), str(card)))
-    if not cards:
+    found_first = next(iter(of_variants(place)), None)
+    if found_first is None:
         raise ProblemError(f"{place} holds no {CARD} of rag-kernels: name a file or folder that `export` wrote.")
-    row = json.loads(cards[0].read_text())
-    return row["form"], unpacked(row["evidence"])
+    return found_first
+
+
+def of_variants(folder: Path) -> list[tuple[str, Attempt]]:
+    """Return formats and evidence of all kernels of a folder: packages for several devices hold one for each."""
+    cards = sorted(folder.rglob(CARD), key=lambda card: (len(card.parts), str(card)))
+    read = [json.loads(card.read_text()) for card in cards]
+    by_kernel = {row["kernel"]: (row["form"], row["evidence"]) for row in reversed(read)}
+    kernels = dict.fromkeys(row["kernel"] for row in read)
+    return [(by_kernel[kernel][0], unpacked(by_kernel[kernel][1])) for kernel in kernels]

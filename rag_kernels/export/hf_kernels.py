@@ -18,27 +18,40 @@ from rag_kernels.eval.build.compile import toolchain
 from rag_kernels.eval.errors import MachineError
 from rag_kernels.export import held, layer
 from rag_kernels.export.card import Licence
+from rag_kernels.export.evidence import of_variants
 from rag_kernels.export.portable import headers, machine, portable_library
 from rag_kernels.export.torch_op_package import LIBRARY, carried, content_of, name_of
 
 VERSION = 1
 UNKNOWN = "Unknown"  # a licence nobody named
-BUILD = """\
+GENERAL = """\
 [general]
 name = "{name}"
 version = {version}
 edition = 5
 license = "{licence}"
-backends = ["{backend}"]
+backends = [{backends}]
 
 [tvm-ffi]
 src = []
-
-[kernel.{module}]
+"""
+KERNEL = """
+[kernel.{module}_{backend}]
 backend = "{backend}"
 depends = []
 src = [{sources}]
 include = ["{module}_{backend}"]
+"""
+INIT = """\
+import json
+from pathlib import Path
+
+if json.loads(Path(__file__).with_name("metadata.json").read_text())["backend"]["type"] == "cuda":
+    from ._cuda import FUNCTIONAL, SERVED, _operator, {name}
+else:
+    from ._cpu import FUNCTIONAL, SERVED, _operator, {name}
+{layers}
+__all__ = [{name!r}]
 """
 LAYERS = '''\
 """The problem's module as a layer for `kernelize`: a module of other constants keeps its own forward."""
@@ -71,28 +84,50 @@ ops = tvm_ffi.load_module(str(Path(__file__).with_name("kernel.so")))
 
 
 def write_hf_kernels(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
-    """Write sources and the local variant into a new folder, and return it."""
+    """Write sources and the local variant into a folder, new or with a kernel for other devices, and return it."""
     content = content_of(attempt, "hf-kernels", "from ._ops import ops", licence)
     library = portable_library(attempt.candidate)  # before anything is written: it may not build
     module, backend = name_of(attempt), attempt.candidate.backend
     suffix = ".cpp" if backend == "cpu" else ".cu"
     spoken = (licence(attempt.candidate.id) if licence else "") or UNKNOWN
-    texts = {name: text for name, text in content.items() if name.endswith(".py")}
-    layers = _layers(attempt)
-    if layers:
-        texts |= {**layers, "__init__.py": f"{texts['__init__.py']}\nfrom . import layers  # noqa: E402\n"}  # type: ignore[str-bytes-safe]
+    texts = {name: text for name, text in content.items() if name.endswith(".py")} | _layers(attempt)
+    texts[f"_{backend}.py"] = texts.pop("__init__.py")
+    layers = "from . import layers  # noqa: E402\n" if "layers.py" in texts else ""
+    texts["__init__.py"] = INIT.format(name=module, layers=layers)
     _write(out / "tvm-ffi-ext" / module, texts)
     sources = {f"kernel{suffix}": attempt.candidate.source, **headers(attempt.candidate.source)}
     _write(out / f"{module}_{backend}", {**sources})
-    _write(out, {"CARD.md": content["CARD.md"], "card.json": content["card.json"]})
-    listed = ", ".join(f'"{module}_{backend}/{name}"' for name in sources)
-    told = {"name": module.replace("_", "-"), "version": VERSION, "licence": spoken, "backend": backend}
-    (out / "build.toml").write_text(BUILD.format(module=module, sources=listed, **told))
+    if not (out / "card.json").exists():  # each variant has its own, too
+        _write(out, {"CARD.md": content["CARD.md"], "card.json": content["card.json"]})
+    else:
+        (out / "CARD.md").write_text("\n".join([(out / "CARD.md").read_text(), str(content["CARD.md"])]))
+    (out / "build.toml").write_text(_build(out, module, spoken))
     variant = {**texts, "_ops.py": OPS, LIBRARY: library, "card.json": content["card.json"]}
     place = out / "build" / _variant(backend)
     _write(place, variant)
     (place / "metadata.json").write_text(_metadata(attempt, module, spoken, place))
     return out
+
+
+def joins(attempt: Attempt, out: Path) -> bool:
+    """Return whether a folder holds the same problem's kernels for other devices, and none for this one's."""
+    held = [found for form, found in of_variants(out) if form == "hf-kernels"]
+    backends = {found.candidate.backend for found in held}
+    same = all(found.problem.problem.id == attempt.problem.problem.id for found in held)
+    return bool(held) and same and attempt.candidate.backend not in backends
+
+
+def _build(out: Path, module: str, licence: str) -> str:
+    """Return `build.toml` for the sources that lie there."""
+    folders = {backend: out / f"{module}_{backend}" for backend in ("cpu", "cuda")}
+    held = {backend: folder for backend, folder in folders.items() if folder.is_dir()}
+    text = GENERAL.format(
+        name=module.replace("_", "-"), version=VERSION, licence=licence, backends=", ".join(f'"{b}"' for b in held)
+    )
+    for backend, folder in held.items():
+        sources = ", ".join(f'"{folder.name}/{file.name}"' for file in sorted(folder.iterdir()))
+        text += KERNEL.format(module=module, backend=backend, sources=sources)
+    return text
 
 
 def _layers(attempt: Attempt) -> dict[str, str | bytes]:

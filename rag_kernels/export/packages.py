@@ -22,7 +22,7 @@ from rag_kernels.export.card import Licence
 from rag_kernels.export.evidence import evidence
 from rag_kernels.export.formats import FORMATS, formats_of
 from rag_kernels.export.gpu_mode import write_gpu_mode
-from rag_kernels.export.hf_kernels import write_hf_kernels
+from rag_kernels.export.hf_kernels import joins, write_hf_kernels
 from rag_kernels.export.kernelbench import write_kernelbench
 from rag_kernels.export.module_file import write_module
 from rag_kernels.export.standalone import write_standalone
@@ -39,6 +39,7 @@ class Package:
     suffix: str = ""
     tiers: tuple[str, ...] = ("kernel",)
     backends: tuple[str, ...] = ("cpu", "cuda")
+    joins: Callable[[Attempt, Path], bool] = lambda attempt, out: False  # goes into a folder that is there
 
 
 BOTH = ("kernel", "composed")
@@ -47,7 +48,7 @@ PACKAGES: dict[str, Package] = {
     "standalone": Package("the same without an import of ours", write_standalone, ".py", BOTH),
     "torch-op": Package("a package with a torch operator", write_torch_op),
     "wheel": Package("the same for pip, for machines without a compiler", write_wheel, ".whl"),
-    "hf-kernels": Package("a folder for Hugging Face's kernels", write_hf_kernels),
+    "hf-kernels": Package("a folder for Hugging Face's kernels", write_hf_kernels, joins=joins),
     "flashinfer-bench": Package("a data set for flashinfer-bench", write_flashinfer_bench, tiers=BOTH),
     "sol-execbench": Package("a problem's folder for SOL-ExecBench", write_sol_execbench, backends=("cuda",)),
     "gpu-mode": Package("a submission to GPU MODE", write_gpu_mode, ".py", BOTH),
@@ -83,7 +84,7 @@ def write_package(attempt: Attempt, form: str, out: Path | None, licence: Licenc
     if out is None:
         middle = "" if form == "module" else f"-{form}" if not package.suffix else f"_{form}"
         out = Path() if form == "wheel" else Path(f"{name_of(attempt)}{middle.replace('gpu-', 'gpu_')}{package.suffix}")
-    if not package.suffix and out.exists():
+    if not package.suffix and out.exists() and not package.joins(attempt, out):
         raise ProblemError(f"{out} is there already: name another folder with --out, or remove it.")
     return package.write(attempt, out, licence)
 

@@ -50,7 +50,7 @@ _launch = Launch(
     any_alignment={any_alignment},
     functional=FUNCTIONAL,
 )
-_operator = operator_of(_launch, __name__.rpartition(".")[2], {names})
+_operator = operator_of(_launch, __package__.rpartition(".")[2], {names})
 
 
 def {name}({given}):
