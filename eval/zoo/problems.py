@@ -86,4 +86,13 @@ PROBLEMS = {
         "self.bias = nn.Parameter(torch.randn(512).bfloat16())",
     ),
     "variance": task("torch.var(x, dim=1)", "torch.randn(256, 512)"),
+    "threshold": task(
+        "torch.where(x > 0.5, x * y, y)", "torch.randn(256, 512), torch.randn(256, 512)", arguments="x, y"
+    ),
+    "collect": task(
+        "torch.index_add(x, 0, at, y)",
+        "torch.randn(40000), torch.randint(0, 40000, (1024,)), torch.randn(1024)",
+        arguments="x, at, y",
+    ),
+    "root": task("x / (torch.sqrt(y) + 1e-8)", "torch.randn(256, 512), torch.rand(256, 512)", arguments="x, y"),
 }

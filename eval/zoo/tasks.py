@@ -284,6 +284,25 @@ for (int64_t r = 0; r < rows; ++r) {
   out.data[r] = float(square / (n - 1));
 }""",
         ),
+        Task(
+            "threshold",
+            "In x, In y, double bound, Out out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i)
+  out.data[i] = x.data[i] > float(bound) ? x.data[i] * y.data[i] : y.data[i];""",
+        ),
+        Task(
+            "collect",
+            "In x, Classes at, In y, int64_t dim, Out out",
+            """\
+for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i];
+for (int64_t i = 0; i < y.numel(); ++i) out.data[at.data[i]] += y.data[i];""",
+        ),
+        Task(
+            "root",
+            "In x, In y, double eps, Out out",
+            "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] / (std::sqrt(y.data[i]) + float(eps));",
+        ),
     )
 }
 
