@@ -1,0 +1,213 @@
+"""Call exported kernels with shapes, strides and dtypes at random, and count wrong numbers.
+
+    python tests/bench/random_shapes.py [CALLS] [NAME...]
+
+Each problem's first draft of the offline writer is exported as a module whose contract leaves every size free, wider
+than a judge would say: what is not served is left to the kernel's own checks. A call may be served or fall back to
+PyTorch; a result that is not the module's is a fault and named with its shapes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rag_kernels import MemoryArchive, ScriptedJudge, generate, winner
+from rag_kernels.eval.records import Candidate, Contract, FunctionalProblem, ServedTensor
+from rag_kernels.export.formats import FORMATS
+from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.offline.writer import OfflineWriter
+from rag_kernels.scripted import passed
+
+PROBLEM = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        {body}
+
+
+def get_inputs():
+    return [{x}, {y}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+ROWS = ("torch.randn({a}, {b})", "torch.randn({b})")
+PLANES = ("torch.randn({a}, {c}, {b})", "torch.randn({b})")
+PLACES = ("torch.randn({a}, {b})", "torch.randint(0, {a}, ({a}, {b}))")
+SORTED = ("torch.randn({a}, {b})", "torch.randn({c}).sort()[0]")
+IMAGES = ("torch.randn({a}, {c}, {b}, {b})", "torch.rand({a}, {c}, {c}, 2) * 2 - 1")
+
+PROBLEMS: dict[str, tuple[str, tuple[str, str]]] = {
+    "pointwise": ("return F.gelu(x) * y + 1", ROWS),
+    "broadcast": ("return x[:, None] * y + x.mean()", ROWS),
+    "softmax": ("return torch.softmax(x, -1) * y", ROWS),
+    "softmax_columns": ("return torch.softmax(x, 0) + y", ROWS),
+    "layer_norm": ("return F.layer_norm(x, x.shape[-1:]) * y", PLANES),
+    "variance": ("return x.var(-1), x.std(0) * y", ROWS),
+    "extremes": ("return *x.max(1), x.argmin(0), x.amax()", ROWS),
+    "product": ("return x @ x.t() + 1", ROWS),
+    "slices": ("return x[:, 1:] - x[:, :-1], x.flip(0), x[..., -1]", ROWS),
+    "concatenation": ("return torch.cat([x, x * y], 1)", ROWS),
+    "cumsum": ("return x.cumsum(-1), x.cumsum(0)", ROWS),
+    "running_extremes": ("return *x.cummax(-1), y * 2", ROWS),
+    "sort": ("return *torch.sort(x, 1), torch.sort(x, 0)[0]", ROWS),
+    "topk": ("return torch.topk(x, 3, 1)[0], x.kthvalue(2, 1)[0]", ROWS),
+    "median": ("return *x.median(1), x.quantile(0.25, 1)", ROWS),
+    "scatter_add": ("return torch.zeros_like(x).scatter_add(0, y, x)", PLACES),
+    "index_add": ("return torch.zeros_like(x).index_add(0, y[:, 0], x)", PLACES),
+    "scatter_reduce": ("return x.scatter_reduce(0, y, x, 'amax')", PLACES),
+    "gather": ("return x.gather(0, y), F.embedding(y[0], x)", PLACES),
+    "searchsorted": ("return torch.searchsorted(y, x), torch.bucketize(x, y, right=True)", SORTED),
+    "grid_sample": ("return F.grid_sample(x, y, align_corners=False)", IMAGES),
+    "fold": ("return F.fold(F.unfold(x, 3, padding=1), x.shape[-2:], 3, padding=1)", IMAGES),
+}
+
+
+AT = {"a": 72, "b": 80, "c": 66}  # loops of up to 64 would be numbers in the source
+NAMES = {str(size): name.upper() for name, size in AT.items()}
+RAN: list[str] = []  # a mark for each call that a kernel computed
+
+
+class FreeSizes(ScriptedJudge):
+    """Passes everything, with a contract in which every size is free."""
+
+    def judge(self, problem: FunctionalProblem, candidates: Any, more: Any = None) -> Any:
+        tensors = tuple(
+            ServedTensor(a.name, a.spec.dtype, tuple(NAMES.get(str(n), str(n)) for n in a.spec.shape))
+            for a in problem.tensors
+        )
+        outputs = tuple(tuple(NAMES.get(str(n), str(n)) for n in spec.shape) for spec in problem.outputs)
+        self.verdict = replace(passed(2.0), contract=Contract(tensors, (), "allocation", outputs))
+        for candidate in candidates:
+            yield candidate, self.judged_as(self.verdict)
+
+    def confirm(self, problem: FunctionalProblem, candidate: Candidate) -> Any:
+        return self.judged_as(self.verdict)
+
+
+def counting(run: Any) -> Any:
+    """Return the runner of exported kernels that notes each call which a kernel computed."""
+
+    def counted(self: Any, values: Any, outputs: Any) -> Any:
+        found = run(self, values, outputs)
+        RAN.append("")
+        return found
+
+    return counted
+
+
+CompiledForward.run = counting(CompiledForward.run)  # type: ignore[method-assign]
+
+
+def sizes(draw: random.Random) -> dict[str, int]:
+    """Return sizes, small ones more often."""
+    return {name: draw.choice([1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64, 100, 129]) for name in "abc"}
+
+
+def exported(name: str, folder: Path) -> tuple[Any, torch.nn.Module]:
+    """Return a problem's exported module and the module itself."""
+    body, (x, y) = PROBLEMS[name]
+    path = folder / f"{name}.py"
+    path.write_text(PROBLEM.format(body=body, x=x.format(**AT), y=y.format(**AT)))
+    attempts = list(
+        generate(path, writer=OfflineWriter(), judge=FreeSizes(), archive=MemoryArchive(), rounds=1, retrieval="off")
+    )
+    best = winner(attempts)
+    assert best is not None, "no candidate"
+    out = FORMATS["module"].write(best, folder / f"{name}_kernel.py")
+    return loaded(out).ModelNew(), loaded(path).Model()
+
+
+def loaded(path: Path) -> Any:
+    """Import a file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def strided(tensor: torch.Tensor, draw: random.Random) -> torch.Tensor:
+    """Return the tensor's numbers in another order of memory, now and then."""
+    how = draw.random()
+    if how < 0.7 or tensor.dim() < 1:
+        return tensor
+    if how < 0.85 and tensor.dim() > 1:
+        return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+    return torch.stack([tensor, tensor], -1)[..., 0]
+
+
+def trial(name: str, modules: tuple[Any, torch.nn.Module], draw: random.Random) -> str:
+    """Return what came of one call: served, refused (by PyTorch), fell back, checked (by the kernel), or WRONG."""
+    at, (x, y) = sizes(draw), PROBLEMS[name][1]
+    torch.manual_seed(draw.randrange(1 << 30))
+    inputs = [eval(text.format(**at), {"torch": torch}) for text in (x, y)]
+    dtype = draw.choice([None] * 8 + [torch.float64, torch.bfloat16])
+    inputs = [strided(t.to(dtype) if dtype and t.is_floating_point() else t, draw) for t in inputs]
+    ours, theirs = modules
+    try:
+        wanted = theirs(*inputs)
+    except (RuntimeError, IndexError):
+        return "refused"
+    ran = len(RAN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            got = ours(*inputs)
+        except ValueError:  # the kernel's own check, at sizes that no judge would have left free
+            return "checked"
+    pairs = zip(*(v if isinstance(v, tuple) else (v,) for v in (got, wanted)), strict=True)
+    right = all(
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and torch.allclose(a, b, rtol=tolerance(b), atol=tolerance(b), equal_nan=True)
+        for a, b in pairs
+    )
+    if not right:
+        called = [(tuple(t.shape), str(t.dtype), t.stride()) for t in inputs]
+        return f"WRONG at {called}"
+    return "served" if len(RAN) > ran else "fell back"
+
+
+def tolerance(wanted: torch.Tensor) -> float:
+    return {torch.bfloat16: 5e-2, torch.float64: 1e-4}.get(wanted.dtype, 1e-4)
+
+
+def main(calls: int, names: list[str]) -> None:
+    folder, draw = Path(tempfile.mkdtemp()), random.Random(1)
+    total = 0
+    chosen = names or list(PROBLEMS)
+    heads = ("problem", "calls", "served", "PyTorch refuses", "fell back", "refused by the kernel", "wrong")
+    print(f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}", sep="\n")
+    for name in chosen:
+        try:
+            modules = exported(name, folder)
+        except Exception as error:
+            print(f"| {name} | {type(error).__name__}: {str(error)[:200]} |", flush=True)
+            continue
+        told = [trial(name, modules, draw) for _ in range(calls // len(chosen))]
+        wrong = [text for text in told if text.startswith("WRONG")]
+        counts = " | ".join(str(told.count(kind)) for kind in ("served", "refused", "fell back", "checked"))
+        print(f"| {name} | {len(told)} | {counts} | {len(wrong)} |", flush=True)
+        for text in wrong[:3]:
+            print(f"    {text}", flush=True)
+        total += len(wrong)
+    sys.exit(bool(total))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000, sys.argv[2:])
