@@ -502,15 +502,19 @@ def test_large_copies_are_whole() -> None:
     assert np.array_equal(target, source[::-1])
 
 
-def test_what_is_shorter_than_asking_for_it_claims_no_speed(judge: LocalJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shorter_than_asking_for_it_is_timed_in_bursts(
+    judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a burst at most a quarter counts as the asking, so that short ones may claim what is left."""
     monkeypatch.setattr(ReferenceTimes, "calls_for", lambda times, call_s: 2)
     limits = replace(judge.limits, without=judge.limits.without | {"fresh content"})  # places share it on a CPU
     monkeypatch.setattr(judge.sessions, "limits", limits)
-    for rows, claims in ((3, False), (8192, True)):
+    for rows in (3, 8192):
         problem = problem_from_source(f"rows_{rows}", SOFTMAX.replace("128, 256", f"{rows}, 256"))
         found = verdict(judge, functionalize(problem, workers=judge.workers), altered())
         assert isinstance(found, Passed) and "burst-timed" in found.labels
-        assert found.claims_speed is claims, (found.labels, found.measurement)
+        assert found.claims_speed, (found.labels, found.measurement)
+        assert found.measurement.candidate_us > 0.2 * found.measurement.eager_us
 
 
 def test_a_right_kernel_is_not_accused_of_beating_a_ceiling_of_a_busy_machine(

@@ -57,4 +57,4 @@ def test_an_ablation_takes_replies_from_files(tmp_path: Path) -> None:
     one, other, *arms = rows
     assert (one["solved"], other["solved"], [arm["problems"] for arm in arms]) == (True, True, [1, 1])
     prompts = [file.read_text() for file in folder.glob("*.prompt.md")]
-    assert len(prompts) == 4 and sum("# Techniques that may fit" in prompt for prompt in prompts) == 2
+    assert len(prompts) == 2 and sum("# Techniques that may fit" in prompt for prompt in prompts) == 1
