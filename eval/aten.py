@@ -45,6 +45,10 @@ class Operator:
     one_hot: tuple[tuple[int, Along], ...] = ()  # operands of a product to probe, and the sides that outputs are on
     transposes: Literal["", "matrix", "adjoint", "dims"] = ""  # the last two dimensions, or those that it is given
     random_if: tuple[str, ...] = ()  # arguments all of which must be set for it to draw random numbers
+    tells_equals_apart: bool = False  # its result says which one of equal elements it took
+    last_write_stays: bool = False  # of what it writes to one place one value stays, and which is not defined
+    parts_inputs: bool = False  # its numbers are thresholds or bounds: it computes differently on their two sides
+    class_numbers: bool = False  # a loss whose second argument holds class numbers, one of which it leaves out
 
     # How it is recorded.
     alias_of: str = ""  # the operator of which this is another name
@@ -80,8 +84,9 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     # Arithmetic, element by element.
     ("acos asin atan cos cosh sin sinh tan tanh erf exp expm1 log log10 log1p log2", Operator()),
     ("reciprocal rsqrt sqrt square sigmoid trunc div floor_divide remainder lerp addcdiv addcmul", Operator()),
-    ("eq ne lt le gt ge isnan logical_and logical_not logical_or bitwise_and bitwise_not bitwise_or", Operator()),
-    ("bitwise_xor clamp_max log_sigmoid bitwise_left_shift bitwise_right_shift atan2 isinf isfinite", Operator()),
+    ("eq ne lt le gt ge", Operator(parts_inputs=True)),
+    ("isnan logical_and logical_not logical_or bitwise_and bitwise_not bitwise_or", Operator()),
+    ("bitwise_xor log_sigmoid bitwise_left_shift bitwise_right_shift atan2 isinf isfinite", Operator()),
     ("logical_xor acosh asinh atanh erfc exp2 deg2rad rad2deg sinc special_entr special_ndtr logit", Operator()),
     ("fmod heaviside hypot ldexp logaddexp logaddexp2 xlogy float_power isclose signbit", Operator()),
     ("copysign fmax fmin nan_to_num", Operator(exact=True)),
@@ -89,14 +94,18 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("sub rsub pow", Operator(light=True)),
     ("mul", Operator(commutative="Tensor")),
     ("maximum minimum", Operator(exact=True, commutative="default")),
-    ("abs neg sign floor ceil round clamp_min", Operator(exact=True)),
-    ("clamp", Operator(exact=True, light=True)),
-    ("masked_fill where", Operator(cost="layout", exact=True)),
+    ("abs neg sign floor ceil round", Operator(exact=True)),
+    ("clamp_max", Operator(parts_inputs=True)),
+    ("clamp_min", Operator(exact=True, parts_inputs=True)),
+    ("clamp", Operator(exact=True, light=True, parts_inputs=True)),
+    ("masked_fill", Operator(cost="layout", exact=True)),
+    ("where", Operator(cost="layout", exact=True, parts_inputs=True)),
     # Activations.
-    ("silu relu6 celu prelu threshold hardshrink softshrink hardsigmoid hardswish", _FUNCTION),
+    ("threshold", replace(_FUNCTION, parts_inputs=True)),
+    ("silu relu6 celu prelu hardshrink softshrink hardsigmoid hardswish", _FUNCTION),
     ("relu", replace(_FUNCTION, exact=True)),
     ("elu gelu mish selu softplus", replace(_FUNCTION, light=True)),
-    ("hardtanh", replace(_FUNCTION, light=True, exact=True)),
+    ("hardtanh", replace(_FUNCTION, light=True, exact=True, parts_inputs=True)),
     ("leaky_relu", replace(_FUNCTION, light=True, defaults=((1, 0.01),))),
     ("glu", replace(_FUNCTION, literal_numbers=True)),
     ("rrelu", Operator(random_if=("training",))),
@@ -105,21 +114,26 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("any all prod norm linalg_vector_norm frobenius_norm count_nonzero dist", Operator()),
     ("aminmax", Operator(exact=True)),
     ("sum mean var std var_mean std_mean logsumexp cumsum cumprod", _REDUCTION),
-    ("max min amax amin", replace(_REDUCTION, exact=True)),
-    ("argmax argmin", replace(_REDUCTION, reads_in_part=True)),
+    ("amax amin", replace(_REDUCTION, exact=True)),
+    ("max min", replace(_REDUCTION, exact=True, tells_equals_apart=True)),
+    ("argmax argmin", replace(_REDUCTION, reads_in_part=True, tells_equals_apart=True)),
     ("softmax log_softmax", replace(_REDUCTION, in_functional=True)),
-    ("_softmax _log_softmax cummax cummin logcumsumexp argsort median msort kthvalue quantile", Operator()),
-    ("sort", Operator(exact=True)),
-    ("topk", Operator(exact=True, reads_in_part=True)),
+    ("_softmax _log_softmax logcumsumexp quantile", Operator()),
+    ("cummax cummin argsort median mode msort kthvalue", Operator(tells_equals_apart=True)),
+    ("sort", Operator(exact=True, tells_equals_apart=True)),
+    ("topk", Operator(exact=True, reads_in_part=True, tells_equals_apart=True)),
     # Normalisations, losses, pooling.
-    ("batch_norm instance_norm cross_entropy_loss", Operator()),
+    ("batch_norm instance_norm", Operator()),
+    ("cross_entropy_loss nll_loss2d nll_loss_forward", Operator(class_numbers=True)),
     ("layer_norm group_norm", replace(_FUNCTION, defaults=_NORM_DEFAULTS)),
     ("rms_norm cosine_similarity pairwise_distance", _FUNCTION),
     ("mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits", _FUNCTION),
     ("binary_cross_entropy triplet_margin_loss hinge_embedding_loss margin_ranking_loss", _FUNCTION),
     ("poisson_nll_loss soft_margin_loss avg_pool1d avg_pool2d avg_pool3d", _FUNCTION),
-    ("nll_loss_nd cosine_embedding_loss adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", Operator()),
-    ("nll_loss adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d", replace(_FUNCTION, literal_numbers=True)),
+    ("nll_loss_nd", Operator(class_numbers=True)),
+    ("cosine_embedding_loss adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", Operator()),
+    ("nll_loss", replace(_FUNCTION, literal_numbers=True, class_numbers=True)),
+    ("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d", replace(_FUNCTION, literal_numbers=True)),
     ("max_pool1d max_pool2d max_pool3d", replace(_FUNCTION, reads_in_part=True)),
     ("max_pool2d_with_indices max_pool3d_with_indices", Operator(exact=True)),
     # Products: matrices, convolutions, attention, recurrent layers.
@@ -175,9 +189,11 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("constant_pad_nd", Operator(exact=True)),
     ("index", replace(_LAYOUT, exact=True, reads_in_part=True)),
     ("index_select gather embedding", Operator(cost="layout", exact=True, reads_in_part=True)),
-    ("take take_along_dim masked_select scatter", Operator(reads_in_part=True)),
+    ("take take_along_dim masked_select", Operator(reads_in_part=True)),
+    ("scatter", Operator(reads_in_part=True, last_write_stays=True)),
+    ("index_copy index_put _unsafe_index_put put masked_scatter", Operator(last_write_stays=True)),
     ("tensor_split", Operator(literal_numbers=True)),
-    ("scatter_add scatter_reduce index_add index_copy index_fill index_reduce index_put", Operator()),
+    ("scatter_add scatter_reduce index_add index_fill index_reduce", Operator()),
     ("embedding_dense_backward diag diff _weight_norm trace renorm cdist", Operator()),
     ("max_pool2d_with_indices_backward max_pool3d_with_indices_backward max_unpool2d max_unpool3d", Operator()),
     ("histc segment_reduce im2col col2im affine_grid_generator", Operator()),

@@ -7,20 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rag_kernels.eval.aten import base_name
+from rag_kernels.eval.aten import operator
 from rag_kernels.eval.records import FunctionalProblem, Ref, Scalar, Value
 
-LOSSES = frozenset({"cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward"})
-TARGET, IGNORE_INDEX, IGNORED_BY_DEFAULT = 1, 4, -100  # positions among their arguments, and torch's default
-# What one of two equal values is taken by, and what later writes to one place replace.
-ORDERING = frozenset(
-    {"argmax", "argmin", "argsort", "cummax", "cummin", "kthvalue", "max", "median", "min", "mode"}
-) | {
-    "msort",
-    "sort",
-    "topk",
-}
-REPLACING = frozenset({"scatter", "index_put", "_unsafe_index_put", "index_copy", "put", "masked_scatter"})
+TARGET, IGNORE_INDEX, IGNORED_BY_DEFAULT = 1, 4, -100  # positions among the arguments of losses, and torch's default
 LARGEST = 1e6  # beyond are stand-ins for infinity
 MOST_CONSTANTS = 16
 
@@ -29,8 +19,7 @@ def constants_of(fp: FunctionalProblem) -> list[float]:
     """Return the numbers with a fraction in the graph, and the whole ones of what compares or bounds."""
     found: dict[float, None] = {}
     for node in fp.nodes:
-        name = base_name(node.op)
-        bounds = name in {"gt", "ge", "lt", "le", "eq", "ne", "threshold", "where"} or "clamp" in name or "tanh" in name
+        bounds = operator(node.op).parts_inputs
         for value in _scalars((*node.args, *(v for _, v in node.kwargs))):
             if isinstance(value, float) or (bounds and isinstance(value, int) and not isinstance(value, bool)):
                 found[float(value)] = None
@@ -50,14 +39,9 @@ def ignored_targets(fp: FunctionalProblem) -> dict[str, int]:
     found = {}
     names = {a.name for a in fp.tensors if a.spec.dtype == "int64"}
     for node in fp.nodes:
-        if base_name(node.op) in LOSSES and len(node.args) > TARGET:
+        if operator(node.op).class_numbers and len(node.args) > TARGET:
             target, given = node.args[TARGET], (*node.args, *[None] * IGNORE_INDEX)[IGNORE_INDEX]
             mark = dict(node.kwargs).get("ignore_index", given)
             if isinstance(target, Ref) and target.name in names:
                 found[target.name] = mark if isinstance(mark, int) else IGNORED_BY_DEFAULT
     return found
-
-
-def has_any(fp: FunctionalProblem, operators: frozenset[str]) -> bool:
-    """Return whether one of these operators is in the graph."""
-    return any(base_name(node.op) in operators for node in fp.nodes)

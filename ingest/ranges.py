@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rag_kernels.eval.aten import base_name
+from rag_kernels.eval.aten import base_name, operator
 from rag_kernels.eval.records import IndexBound, Node, Problem, Ref, TensorArgument, TensorSpec, Value
 from rag_kernels.ingest.folding import Bound, folded
 from rag_kernels.ingest.graph import Functional, bind, refs
@@ -28,7 +28,6 @@ _ALONG = frozenset(
     "gather index_select index_add index_copy index_fill index_reduce scatter scatter_add scatter_reduce"
     " take_along_dim".split()
 )
-_LOSSES = frozenset("cross_entropy_loss nll_loss nll_loss_nd nll_loss2d".split())
 _MARGINS = frozenset("multi_margin_loss multilabel_margin_loss".split())
 _ALTERNATIVES = 16  # sums of values that may each come from several inputs
 _WRAPPING = frozenset("index index_put _unsafe_index index_add index_select take put".split())  # -1 is the last
@@ -184,7 +183,7 @@ def _reads(node: Node, specs: dict[str, TensorSpec]) -> Iterator[_Read]:
         yield _Read(given["index"], count, wraps)
     elif name in {"index", "index_put", "_unsafe_index"}:
         yield from _subscripts(given["indices"], own, specs, wraps=wraps)
-    elif name in _LOSSES | _MARGINS:
+    elif operator(name).class_numbers or name in _MARGINS:
         classes = own[-1] if name in _MARGINS or len(own) < 2 else own[1]
         ignored = given.get("ignore_index", -100)
         yield _Read(given["target"], classes, kept=ignored if isinstance(ignored, int) else None)

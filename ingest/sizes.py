@@ -7,10 +7,12 @@ allow it. Problems are run in child processes only.
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.eval.records import FunctionalProblem, ProblemError
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.scaled_problem import REACHES, difference, halved, larger_sizes, odd_sizes, scaled
 from rag_kernels.eval.sessions.session_pool import Rung, Sizes
 from rag_kernels.ingest.fitting import footprint, functionalize_to_fit
@@ -68,29 +70,30 @@ def _large(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
     """Return the problem at more than twice its sizes, of the inputs alone if need be; None where that is too large."""
     if 4 * footprint(fp) > RUNG_BYTES or 8 * fp.features.flops > LARGE_FLOPS:
         return None
-    for reach in reversed(REACHES):
-        changed = larger_sizes(unfolded(fp.problem), reach=reach)
-        if changed is None:
-            continue
-        try:
-            found = functionalize(changed, workers=workers, resized=True)
-        except ProblemError:
-            continue
-        if found.graph_key == fp.graph_key and footprint(found) <= 2 * RUNG_BYTES:
-            return replace(found, notice=difference(fp.problem, changed))
-    return None
+    return _resized(fp, fp.problem, larger_sizes, workers, most_bytes=2 * RUNG_BYTES)
 
 
 def _odd(fp: FunctionalProblem, small: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
     """Return the problem with all sizes odd if the module allows it, else those of the inputs, else the batch."""
+    return _resized(fp, small.problem, odd_sizes, workers)
+
+
+def _resized(
+    fp: FunctionalProblem,
+    problem: Problem,
+    change: Callable[..., Problem | None],
+    workers: Workers,
+    most_bytes: float = math.inf,
+) -> FunctionalProblem | None:
+    """Return the problem at changed sizes, as many of them as it allows and still has the same graph."""
     for reach in reversed(REACHES):
-        changed = odd_sizes(unfolded(small.problem), reach=reach)
+        changed = change(unfolded(problem), reach=reach)
         if changed is None:
             continue
         try:
             found = functionalize(changed, workers=workers, resized=True)
         except ProblemError:
             continue
-        if found.graph_key == fp.graph_key:
+        if found.graph_key == fp.graph_key and footprint(found) <= most_bytes:
             return replace(found, notice=difference(fp.problem, changed))
     return None

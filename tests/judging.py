@@ -18,3 +18,32 @@ THOROUGH = Limits(
 def verdict(judge: LocalJudge, problem: FunctionalProblem, source: str, tier: Tier = "kernel") -> Verdict:
     ((_, judged),) = judge.judge(problem, [Candidate(source, tier, "cpu")])
     return judged.verdict
+
+
+SOFTMAX_KERNEL = r"""
+#include "rag_kernel.h"
+#include <cmath>
+#include <thread>
+#include <vector>
+#include <xmmintrin.h>
+void softmax(rk::Tensor<const float> x, int64_t dim, rk::Tensor<float> out) {
+  int64_t n = x.size(1), rows = x.size(0);
+  BEFORE
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* p = x.data + r * n;
+    float* o = out.data + r * n;
+    float m = p[0], s = 0;
+    for (int64_t i = 1; i < n; ++i) m = p[i] > m ? p[i] : m;
+    MIDDLE
+    for (int64_t i = 0; i < n; ++i) s += o[i] = std::exp(p[i] - m);
+    for (int64_t i = 0; i < n; ++i) o[i] /= s;
+  }
+  AFTER
+}
+RK_EXPORT(forward, softmax)
+"""
+
+
+def altered(before: str = "", middle: str = "", after: str = "") -> str:
+    """Return a softmax of rows with code before the rows, in the middle of each, and after them."""
+    return SOFTMAX_KERNEL.replace("BEFORE", before).replace("MIDDLE", middle).replace("AFTER", after)

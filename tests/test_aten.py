@@ -29,7 +29,6 @@ ONLY_IN_PYTHON = {"input", "inplace", "size_average", "reduce", "weight", "_stac
 MOST = 5  # names of operators that may stand together outside the table
 # Names that are those of operators by chance, or words of another language.
 ALLOWED = {
-    "eval/marked_values.py": "which inputs part a problem in two; only special values ask",
     "rag_kernels/offline/codegen/math_prelude.py": "functions of C's library",
     "ingest/ranges.py": "which values an index is made of; nobody else asks",
     "ingest/vocabulary.py": "words for retrieval; see its docstring",
@@ -144,6 +143,13 @@ def test_operands_of_products_are_tensors(name: str) -> None:
     added = [] if op.added is None else [op.added]
     assert all("Tensor" in types[position] for position in (*added, *(p for p, _ in op.one_hot)))
     assert op.added not in {p for p, _ in op.one_hot}
+
+
+@pytest.mark.parametrize("name", having("class_numbers"))
+def test_losses_of_class_numbers_have_them_second_and_leave_one_out(name: str) -> None:
+    schemas = of_tensors(name)
+    assert schemas and all([a.name for a in s.arguments][1] == "target" for s in schemas)
+    assert all([a.name for a in s.arguments].index("ignore_index") == 4 for s in schemas)
 
 
 @pytest.mark.parametrize("name", having("in_functional"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from judging import THOROUGH, verdict
+from judging import THOROUGH, altered, verdict
 
 from rag_kernels.eval.buffers.parallel_copy import CHUNK, copied, copy_bytes
 from rag_kernels.eval.build.compile import Built, build, toolchain
@@ -77,27 +77,6 @@ void linear(rk::Tensor<const float> x, rk::Tensor<const float> w, rk::Tensor<con
 }
 RK_EXPORT(forward, linear)
 """
-SOFTMAX_KERNEL = r"""
-#include "rag_kernel.h"
-#include <cmath>
-#include <thread>
-#include <xmmintrin.h>
-void softmax(rk::Tensor<const float> x, int64_t dim, rk::Tensor<float> out) {
-  int64_t n = x.size(1), rows = x.size(0);
-  BEFORE
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* p = x.data + r * n;
-    float* o = out.data + r * n;
-    float m = p[0], s = 0;
-    for (int64_t i = 1; i < n; ++i) m = p[i] > m ? p[i] : m;
-    MIDDLE
-    for (int64_t i = 0; i < n; ++i) s += o[i] = std::exp(p[i] - m);
-    for (int64_t i = 0; i < n; ++i) o[i] /= s;
-  }
-  AFTER
-}
-RK_EXPORT(forward, softmax)
-"""
 ROUND = "unsigned u; std::memcpy(&u, &v, 4); u = (u + {half}) & ~{mask}; std::memcpy(&v, &u, 4)"
 DECOY = """
 KERNELS = r'''
@@ -150,13 +129,6 @@ def linear(judge: LocalJudge) -> FunctionalProblem:
 @pytest.fixture(scope="module")
 def softmax(judge: LocalJudge) -> FunctionalProblem:
     return functionalize(problem_from_source("softmax", SOFTMAX), workers=judge.workers)
-
-
-def altered(**parts: str) -> str:
-    source = SOFTMAX_KERNEL
-    for name in ("BEFORE", "MIDDLE", "AFTER"):
-        source = source.replace(name, parts.get(name.lower(), ""))
-    return source
 
 
 def test_an_honest_product_is_strict(judge: LocalJudge, linear: FunctionalProblem) -> None:

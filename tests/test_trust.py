@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from judging import THOROUGH, verdict
+from judging import THOROUGH, altered, verdict
 
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.problem import problem_from_source
@@ -27,25 +27,6 @@ def get_init_inputs():
     return []
 """
 SUMS = PROBLEM.replace("torch.softmax(x, -1)", "(x * 2 + 1).sum(-1)")
-KERNEL = r"""
-#include "rag_kernel.h"
-#include <cmath>
-#include <vector>
-void softmax(rk::Tensor<const float> x, int64_t dim, rk::Tensor<float> out) {
-  const int64_t rows = x.size(0), n = x.size(1);
-  BEFORE
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* p = x.data + r * n;
-    float* o = out.data + r * n;
-    float m = p[0], s = 0;
-    for (int64_t i = 1; i < n; ++i) m = p[i] > m ? p[i] : m;
-    MIDDLE
-    for (int64_t i = 0; i < n; ++i) s += o[i] = std::exp(p[i] - m);
-    for (int64_t i = 0; i < n; ++i) o[i] /= s;
-  }
-}
-RK_EXPORT(forward, softmax)
-"""
 REFUSES = 'RK_CHECK(n == 128 || n == 1024, "128 or 1024 columns");'
 ONE_SIZE = f'RK_CHECK(n == {COLUMNS} && rows == {ROWS}, "one size");'
 MODULE = """
@@ -78,10 +59,6 @@ def softmax(judge: LocalJudge) -> FunctionalProblem:
     return functionalize(problem_from_source("softmax", PROBLEM), workers=judge.workers)
 
 
-def kernel(before: str = "", middle: str = "") -> str:
-    return KERNEL.replace("BEFORE", before).replace("MIDDLE", middle)
-
-
 @pytest.mark.parametrize(
     "workspace",
     [
@@ -92,7 +69,7 @@ def kernel(before: str = "", middle: str = "") -> str:
 def test_a_workspace_beyond_the_modules_is_in_the_headline(
     quick: LocalJudge, softmax: FunctionalProblem, workspace: str
 ) -> None:
-    passed = verdict(quick, softmax, kernel(workspace))
+    passed = verdict(quick, softmax, altered(workspace))
     assert isinstance(passed, Passed) and MORE_MEMORY in passed.labels, passed
     m = passed.measurement
     assert m.candidate_extra_bytes is not None and 64 << 20 <= m.candidate_extra_bytes < 80 << 20
@@ -132,7 +109,7 @@ RK_EXPORT(forward, sums)
 def test_a_kernel_that_refuses_small_sizes_is_tried_at_the_smallest_that_it_takes(
     judge: LocalJudge, softmax: FunctionalProblem
 ) -> None:
-    passed = verdict(judge, softmax, kernel(REFUSES))
+    passed = verdict(judge, softmax, altered(REFUSES))
     assert isinstance(passed, Passed) and "shape-specialised" in passed.labels, passed
     assert f"smaller sizes: rows=160 instead of {ROWS}, columns=128 instead of {COLUMNS}" in " ".join(passed.checks)
     assert any(check.endswith("kinds of special values") for check in passed.checks)
@@ -150,13 +127,13 @@ def test_a_kernel_that_refuses_small_sizes_is_tried_at_the_smallest_that_it_take
 def test_nor_is_it_excused_from_special_values_and_sanitizers(
     judge: LocalJudge, softmax: FunctionalProblem, before: str, middle: str, expected: str
 ) -> None:
-    found = verdict(judge, softmax, kernel(before, middle))
+    found = verdict(judge, softmax, altered(before, middle))
     assert expected in codes(found), found
 
 
 def test_what_could_not_be_tried_lowers_the_trust(judge: LocalJudge, softmax: FunctionalProblem) -> None:
     """A fence by assembly keeps ThreadSanitizer out, and no size is small enough for it."""
-    source = kernel('asm volatile("" ::: "memory");')
+    source = altered('asm volatile("" ::: "memory");')
     ((_, judged),) = judge.judge(softmax, [Candidate(source, "kernel", "cpu")])
     passed = judged.verdict
     assert isinstance(passed, Passed) and f"{UNCHECKED}: sanitizers: thread" in passed.labels, passed

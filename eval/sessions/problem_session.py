@@ -49,7 +49,7 @@ from rag_kernels.eval.input_kinds import (
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import cache_bytes, measured, threads
 from rag_kernels.eval.machine.device_lock import DeviceLock
-from rag_kernels.eval.marked_values import ORDERING, REPLACING, has_any, ignored_targets
+from rag_kernels.eval.marked_values import ignored_targets
 from rag_kernels.eval.messages.protocol import (
     Answered,
     AskForProbes,
@@ -282,9 +282,9 @@ class ProblemSession:
             return None
         integers = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
         # A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
-        if kind == AT_CONSTANTS and indices and has_any(self.fp, ORDERING):
+        if kind == AT_CONSTANTS and indices and any(operator(node.op).tells_equals_apart for node in self.fp.nodes):
             return None
-        if kind == REPEATED and (not integers or has_any(self.fp, REPLACING)):
+        if kind == REPEATED and (not integers or any(operator(node.op).last_write_stays for node in self.fp.nodes)):
             return None
         if kind == FROM_END and not any(bound.wraps for bound in self.fp.bounds):
             return None

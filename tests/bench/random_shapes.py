@@ -27,23 +27,9 @@ from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.scripted import passed
 
-PROBLEM = """import torch
-import torch.nn as nn
-import torch.nn.functional as F
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-
-class Model(nn.Module):
-    def forward(self, x, y):
-        {body}
-
-
-def get_inputs():
-    return [{x}, {y}]
-
-
-def get_init_inputs():
-    return []
-"""
+from support.generated_kernels import MODEL
 
 ROWS = ("torch.randn({a}, {b})", "torch.randn({b})")
 PLANES = ("torch.randn({a}, {c}, {b})", "torch.randn({b})")
@@ -122,7 +108,7 @@ def exported(name: str, folder: Path) -> tuple[Any, torch.nn.Module]:
     """Return a problem's exported module and the module itself."""
     body, (x, y) = PROBLEMS[name]
     path = folder / f"{name}.py"
-    path.write_text(PROBLEM.format(body=body, x=x.format(**AT), y=y.format(**AT)))
+    path.write_text(MODEL.format(init="pass", body=body, x=x.format(**AT), y=y.format(**AT)))
     attempts = list(
         generate(path, writer=OfflineWriter(), judge=FreeSizes(), archive=MemoryArchive(), rounds=1, retrieval="off")
     )

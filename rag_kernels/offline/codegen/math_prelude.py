@@ -28,13 +28,9 @@ CPP: dict[str, tuple[str, tuple[str, ...]]] = {
         "inline int32_t rk_int(float f) { int32_t i; __builtin_memcpy(&i, &f, 4); return i; }\n",
         (),
     ),
-    "rk_exp": (
-        """// exp(x) = 2^n * exp(r), |r| <= log(2)/2, by a polynomial. Adding 1.5 * 2^23 rounds to n and leaves n
-// in the low bits, from where it moves to the exponent. Results below the smallest normal number become zero.
-inline float rk_exp(float x) {
-  const float c = x > 89.0f ? 89.0f : x;
-  const float z = c * 1.442695041f + 12582912.0f, n = z - 12582912.0f;
-  const float r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
+    "rk_power": (
+        """// 2^n * exp(r), |r| <= log(2)/2, by a polynomial; n moves from the low bits of z to the exponent.
+inline float rk_power(float z, float r) {
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -42,31 +38,34 @@ inline float rk_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const float y = (p + p) * rk_bits(int32_t(uint32_t(rk_int(z)) << 23) + (126 << 23));
+  return (p + p) * rk_bits(int32_t(uint32_t(rk_int(z)) << 23) + (126 << 23));
+}
+""",
+        ("rk_bits",),
+    ),
+    "rk_exp": (
+        """// exp(x): adding 1.5 * 2^23 rounds to n and leaves n in the low bits.
+// Results below the smallest normal number become zero.
+inline float rk_exp(float x) {
+  const float c = x > 89.0f ? 89.0f : x;
+  const float z = c * 1.442695041f + 12582912.0f, n = z - 12582912.0f;
+  const float y = rk_power(z, (c - n * 0.693359375f) + n * 2.12194440e-4f);
   return x < -87.3f ? 0.0f : y;
 }
 inline double rk_exp(double x) { return std::exp(x); }
 """,
-        ("rk_bits",),
+        ("rk_power",),
     ),
     "rk_exp2": (
-        """// 2^x = 2^n * exp(r * log(2)), as rk_exp has it.
+        """// 2^x, as rk_exp has it.
 inline float rk_exp2(float x) {
   const float c = x > 128.0f ? 128.0f : x < -127.0f ? -127.0f : x;
-  const float z = c + 12582912.0f, n = z - 12582912.0f, r = (c - n) * 0.693147181f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const float y = (p + p) * rk_bits(int32_t(uint32_t(rk_int(z)) << 23) + (126 << 23));
+  const float z = c + 12582912.0f, n = z - 12582912.0f, y = rk_power(z, (c - n) * 0.693147181f);
   return x < -126.0f ? 0.0f : y;
 }
 inline double rk_exp2(double x) { return std::exp2(x); }
 """,
-        ("rk_bits",),
+        ("rk_power",),
     ),
     "rk_sqrt": (
         """// sqrt(x) = x * rsqrt(x) by Newton steps from a guess in integer arithmetic, within 0.7 ulp: libm's
