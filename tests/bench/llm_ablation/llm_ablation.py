@@ -121,13 +121,18 @@ def pack(asked: argparse.Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what came of one draft: its speed-up over the better baseline, none where it was not right, and tokens."""
+    """Hold what came of one draft: its speed-up over the better baseline, none where it was not right, and tokens.
+
+    What the judge itself failed to judge (out of memory beside other judges) is no outcome, and counts nowhere.
+    """
 
     speedup: float | None
     us: float | None
     said: str
     prompt_tokens: int
     reply_tokens: int
+    exemplars: int
+    cards: int
 
 
 def table(asked: argparse.Namespace) -> None:
@@ -142,21 +147,26 @@ def table(asked: argparse.Namespace) -> None:
         verdicts = read_verdicts(together)
     for one in verdicts:
         arm = str(run_setting(one.sampled.run, "batch")).removeprefix("b_")
-        found.setdefault(arm, {})[one.sampled.problem.name] = outcome(one)
+        came = outcome(one)
+        if came:
+            found.setdefault(arm, {})[one.sampled.problem.name] = came
     arms = [arm for arm in asked.arms if arm in found]
     names = sorted({name for by_problem in found.values() for name in by_problem})
-    print("\n".join([*summary(arms, found), "", *each(arms, names, found)]))
+    parts = [summary(arms, found), by_what_was_shown(arms, found), each(arms, names, found)]
+    print("\n\n".join("\n".join(lines) for lines in parts))
 
 
-def outcome(told: Verdicts) -> Outcome:
-    calls = told.sampled.calls
+def outcome(told: Verdicts) -> Outcome | None:
+    """Return what came of a run's last draft; None where there is a draft and the judge said nothing of it."""
+    calls, brief = told.sampled.calls, told.sampled.told[-1].brief
     tokens = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
+    shown = len(brief.exemplars), len(brief.cards)
     if not told.attempts:
-        return Outcome(None, None, "no code", *tokens)
+        return None if told.sampled.drafts else Outcome(None, None, "no code", *tokens, *shown)
     judged = told.attempts[-1].judged
     if isinstance(judged.verdict, Passed) and not any(label.startswith(BARRING) for label in judged.verdict.labels):
-        return Outcome(judged.verdict.measurement.speedup, judged.verdict.measurement.candidate_us, "", *tokens)
-    return Outcome(None, None, verdict_name(judged.verdict), *tokens)
+        return Outcome(judged.verdict.measurement.speedup, judged.verdict.measurement.candidate_us, "", *tokens, *shown)
+    return Outcome(None, None, verdict_name(judged.verdict), *tokens, *shown)
 
 
 def summary(arms: Sequence[str], found: Mapping[str, Mapping[str, Outcome]]) -> list[str]:
@@ -187,6 +197,29 @@ def summary(arms: Sequence[str], found: Mapping[str, Mapping[str, Outcome]]) -> 
     return lines
 
 
+def by_what_was_shown(arms: Sequence[str], found: Mapping[str, Mapping[str, Outcome]]) -> list[str]:
+    """Return the ratio to `off`, PyTorch kept where it is faster, by what the prompt showed, and how far it hangs on
+    single problems.
+    """
+    lines = ["| over `off`, 1 where PyTorch stays | problems | ratio | without the problem that helps it most |"]
+    lines.append("|---|---:|---:|---:|")
+    below = {name: [kept(one)] for name, one in found.get("off", {}).items()}
+    kinds: dict[str, Callable[[Outcome], bool]] = {
+        "with exemplars": lambda one: one.exemplars > 0,
+        "with cards alone": lambda one: not one.exemplars and one.cards > 0,
+    }
+    for arm in arms:
+        for kind, fits in kinds.items():
+            above = {name: [kept(one)] for name, one in found[arm].items() if fits(one) and name in below}
+            if not above or arm == "off":
+                continue
+            most = max(above, key=lambda name: above[name][0] / below[name][0])
+            rest = {name: value for name, value in above.items() if name != most}
+            cells = [f"{arm}, {kind}", str(len(above)), told(ratio_interval(above, below))]
+            lines.append(f"| {' | '.join([*cells, told(ratio_interval(rest, below))])} |")
+    return lines
+
+
 def each(arms: Sequence[str], names: Sequence[str], found: Mapping[str, Mapping[str, Outcome]]) -> list[str]:
     lines = [f"| problem | {' | '.join(arms)} |", f"|---|{'---:|' * len(arms)}"]
     for name in names:
@@ -194,7 +227,7 @@ def each(arms: Sequence[str], names: Sequence[str], found: Mapping[str, Mapping[
         for arm in arms:
             one = found[arm].get(name)
             right = one and one.speedup is not None
-            cells.append(f"{one.speedup:.2f} ({one.us:.0f} us)" if one and right else one.said if one else "")
+            cells.append(f"{one.speedup:.2f} ({one.us:.0f} us)" if one and right else one.said if one else "not judged")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
