@@ -7,28 +7,33 @@ loopback address, in this process, which reads the archive before anyone asks. K
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
 from pathlib import Path
 
-from streamlit.web import cli
+import streamlit as st
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 
 from rag_kernels.app import data
 from rag_kernels.archive import quack
 
 ADDRESS = "127.0.0.1"
 PORT = 8501
+SCRIPT = Path(__file__).with_name("explorer.py")
 
-# Flags win over every config file, so nothing that the user's own ~/.streamlit says can open the server up.
-SETTINGS = {
+# What is given to `run` wins over every config file, so nothing that the user's own ~/.streamlit says can open the
+# server up.
+SETTINGS: dict[str, str | int | bool] = {
     "server.address": ADDRESS,
-    "server.headless": "true",
+    "server.headless": True,
     "server.fileWatcherType": "none",
-    "browser.gatherUsageStats": "false",
+    "browser.gatherUsageStats": False,
     "browser.serverAddress": ADDRESS,
     "client.toolbarMode": "minimal",
     "client.showErrorDetails": "none",
-    "runner.magicEnabled": "false",  # nothing here is shown by standing alone on a line
-    "runner.postScriptGC": "false",  # a collection goes through all lists of a large archive, after every page
+    "runner.magicEnabled": False,  # nothing here is shown by standing alone on a line
+    "runner.postScriptGC": False,  # a collection goes through all lists of a large archive, after every page
 }
 
 
@@ -37,18 +42,21 @@ def place_of(archive: str) -> str:
     return archive if quack.is_address(archive) else str(Path(archive).expanduser().resolve())
 
 
-def arguments(archive: str, port: int | None = None) -> list[str]:
-    """Return Streamlit's arguments; the look comes from `.streamlit/config.toml` beside the script."""
-    script = Path(__file__).with_name("explorer.py")
-    settings = {**SETTINGS, "server.port": str(port or PORT)}
-    flags = [f"--{name}={value}" for name, value in settings.items()]
-    return ["run", str(script), *flags, "--", "--archive", place_of(archive)]
+def settings(port: int | None = None) -> dict[str, str | int | bool]:
+    """Return Streamlit's settings; the look comes from `.streamlit/config.toml` beside the script."""
+    return {**SETTINGS, "server.port": port or PORT}
 
 
 def main(archive: str, port: int | None = None) -> None:
-    """Serve until Ctrl-C or a signal."""
-    threading.Thread(target=data.warm, args=(place_of(archive),), daemon=True).start()
-    cli.main(arguments(archive, port), prog_name="streamlit")
+    """Serve until Ctrl-C or a signal.
+
+    Streamlit's scripts are sent compressed, 1 MB in place of 2.5: it leaves that to a proxy, and here is none.
+    """
+    place = place_of(archive)
+    threading.Thread(target=data.warm, args=(place,), daemon=True).start()
+    sys.argv = [str(SCRIPT), "--archive", place]  # what the script sees
+    compressed = Middleware(GZipMiddleware, minimum_size=1000, compresslevel=6)
+    st.App(SCRIPT, middleware=[compressed]).run(config=settings(port))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from rag_kernels.app import svg, values
 from rag_kernels.app.svg import BLUE, GREEN, GREY, ORANGE, Mark, Point
 from rag_kernels.eval.machine.ceilings import product_gflops
 from rag_kernels.eval.records import Device, Features, Measurement
+from rag_kernels.eval.told import told_speedup
 
 SIDES: dict[str, tuple[str, str, Mark]] = {  # of a pair: name, colour, shape
     "candidate": ("this kernel", GREEN, "diamond"),
@@ -50,9 +51,7 @@ def pairs(m: Measurement) -> str:
     return svg.pairs(columns, unit, "Times of each interleaved pair")
 
 
-def roofline(
-    device: Device, features: Features, kernels: pd.DataFrame, address: Callable[[str], str], *, here: str = ""
-) -> str:
+def roofline(device: Device, features: Features, kernels: pd.DataFrame, address: Callable[[str], str]) -> str:
     """Draw all kernels of a problem on a device, and its baselines, under the device's roof; empty where none is known.
 
     `kernels` has id, ms, eager_ms, compile_ms, speedup; baselines are those beside the first.
@@ -74,19 +73,26 @@ def roofline(
             points.append(Point(intensity, rate(ms), f"{name}: {values.duration(1e3 * ms)}", colour, mark, size=5.5))
     for row in kernels.dropna(subset=["ms"]).itertuples():
         told = f"{values.short(row.id)}: {values.duration(1e3 * row.ms)}, {values.times(row.speedup)}"
-        mine = row.id == here or (not here and row.Index == kernels.index[0])
+        best = row.Index == kernels.index[0]
         points.append(
             Point(
                 intensity,
                 rate(row.ms),
                 told,
                 GREEN,
-                "diamond" if mine else "ring",
+                "diamond" if best else "ring",
                 link=address(row.id),
-                size=6.5 if mine else 4.5,
+                size=6.5 if best else 4.5,
             )
         )
     return svg.roofline(device.bandwidth_gbs, product_gflops(features, device), points, "Roofline")
+
+
+def roof_of(device: Device, features: Features, m: Measurement, kernel_id: str) -> str:
+    """Draw one measurement of a kernel under the device's roof; empty where none is known."""
+    row = {"id": kernel_id, "ms": m.candidate_us / 1e3, "eager_ms": m.eager_us / 1e3, "speedup": told_speedup(m)}
+    row["compile_ms"] = None if m.compile_us is None else m.compile_us / 1e3
+    return roofline(device, features, pd.DataFrame([row]), lambda _: "")
 
 
 def progress(attempts: pd.DataFrame, address: Callable[[str], str] | None = None) -> str:

@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import Literal
 
 BLUE, ORANGE, GREEN, PINK, GREY = "#3A8FCB", "#E69F00", "#009E73", "#CC79A7", "#8C8C8C"
 WIDTH, HEIGHT = 560, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 44
-Mark = Literal["circle", "square", "diamond", "ring"]
-DOTS: dict[Mark, tuple[str, str]] = {  # a short path around a place, and its stroke
+Mark = Literal["circle", "square", "diamond", "ring", "line", "dashes"]
+SMALL = 400  # a chart narrower than this is drawn as large as it is
+DASHES = "6 3"
+DOTS: dict[str, tuple[str, str]] = {  # a short path around a place, and its stroke
     "circle": ("h0", 'stroke-width="5" stroke-linecap="round"'),
     "square": ("h0", 'stroke-width="4.4" stroke-linecap="square"'),
     "diamond": ("m-2.6 0l2.6-3 2.6 3-2.6 3z", 'stroke-width="1.6"'),
@@ -130,12 +133,16 @@ def _mark(x: float, y: float, point: Point) -> str:
             d = 1.4 * r
             corners = f"{x:.1f},{y - d:.1f} {x + d:.1f},{y:.1f} {x:.1f},{y + d:.1f} {x - d:.1f},{y:.1f}"
             drawn = f'<polygon points="{corners}" {fill}>{title}</polygon>'
+        case "line" | "dashes":
+            dash = f' stroke-dasharray="{DASHES}"' if point.mark == "dashes" else ""
+            drawn = f'<path d="M{x - 10:.1f} {y:.1f}h16" stroke="{point.colour}" stroke-width="2.5"{dash}/>'
     return f'<a href="{escape(point.link)}">{drawn}</a>' if point.link else drawn
 
 
 def _svg(label: str, parts: Sequence[str], height: float = HEIGHT, width: float = WIDTH) -> str:
+    small = " rk-small" if width < SMALL else ""
     return (
-        f'<svg class="rk-chart" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
+        f'<svg class="rk-chart{small}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg" font-family="inherit">{"".join(parts)}</svg>'
     )
 
@@ -179,6 +186,13 @@ class Frame:
             f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashed} '
             'stroke-linejoin="round"/>'
         )
+
+    def steps(self, places: Sequence[tuple[float, float]], colour: str, *, dash: str = "") -> None:
+        """Draw a line whose value holds until the next place."""
+        corners = [places[0]]
+        for (_, before), (x, y) in pairwise(places):
+            corners += [(x, before), (x, y)] if y != before else []
+        self.line([*corners, (places[-1][0], places[-1][1])], colour, dash=dash)
 
     def level(self, y: float, told: str = "") -> None:
         """Draw a dashed line across, with a word on it."""
@@ -292,3 +306,57 @@ def pairs(columns: Sequence[tuple[str, Sequence[float], str, Mark]], unit: str, 
     for name, values, colour, mark in columns:
         frame.dots(name, [(i, min(value, most)) for i, value in enumerate(values, 1)], colour, mark)
     return frame.text()
+
+
+def rows(
+    named: Sequence[tuple[str, Sequence[Point]]], x: Axis, label: str, legend: Sequence[tuple[str, str, Mark]]
+) -> str:
+    """Draw a row for each name with its points beside the line of no gain; a point's `y` is not used."""
+    each, top, start, end, parts = 24, TOP + 22, 176, WIDTH - 20, []
+    bottom = top + each * len(named)
+
+    def at(value: float) -> float:
+        return start + x.share(value) * (end - start)
+
+    for place, (name, colour, mark) in enumerate(legend):
+        left = start + 140 * place
+        parts += [_mark(left + 5, 14, Point(0, 0, "", colour, mark)), _text(left + 15, 18, name, anchor="start")]
+    for value, name in x.ticks():
+        parts += [_line(at(value), top, at(value), bottom), _text(at(value), bottom + 16, name)]
+    parts.append(_line(at(1), top, at(1), bottom, dash="4 4", opacity=0.8))
+    for place, (name, points) in enumerate(named):
+        y = top + each * (place + 0.5)
+        parts += [_line(start, y, end, y), _text(start - 8, y + 4, clip(name), anchor="end")]
+        parts += [_mark(at(point.x), y, point) for point in points]
+    parts.append(_text((start + end) / 2, bottom + 36, f"{x.title}; the dashed line is no gain"))
+    return _svg(label, parts, height=bottom + 44)
+
+
+def histogram(bins: Sequence[tuple[float, float, int]], x: Axis, unit: str, label: str) -> str:
+    """Draw a small bar for each bin (from, to, how many) beside the line of no gain."""
+    width, height, left, bottom = 260, 150, 34, 112
+    most = max(count for _, _, count in bins)
+
+    def at(value: float) -> float:
+        return left + x.share(min(max(value, x.low), x.high)) * (width - left - 8)
+
+    parts = [_text(left - 5, 16, number(most), anchor="end"), _text(left - 5, bottom, "0", anchor="end")]
+    for low, high, count in bins:
+        long = (bottom - 12) * count / most
+        told = f"{low:.2f}× to {high:.2f}×: {count:,} {unit}"
+        parts.append(
+            f'<rect x="{at(low):.1f}" y="{bottom - long:.1f}" width="{max(1.0, at(high) - at(low) - 1):.1f}" '
+            f'height="{long:.1f}" fill="{BLUE}"><title>{escape(told)}</title></rect>'
+        )
+    parts += [
+        _line(left, bottom, width - 8, bottom, opacity=0.6),
+        _line(at(1), 8, at(1), bottom, dash="4 4", opacity=0.8),
+    ]
+    parts += [_text(at(value), bottom + 16, name) for value, name in x.ticks()]
+    parts.append(_text((left + width) / 2, height - 4, x.title))
+    return _svg(label, parts, height=height, width=width)
+
+
+def clip(text: str, length: int = 20) -> str:
+    """Return a name that fits beside a row."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"

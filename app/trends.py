@@ -1,16 +1,19 @@
-"""Charts of many kernels, attempts and runs: axis titles with units, told apart by shape as well as by colour.
+"""Draw many kernels, attempts and runs: axis titles with units, told apart by shape as well as by colour.
 
-Comes in: tables made by `app.data`. Goes out: Altair charts. Knows nothing of pages.
+Comes in: tables made by `app.figures`. Goes out: SVG text by `app.svg`, and bars as small tables that a screen reader
+can read. Knows nothing of pages.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
 
-import altair as alt
 import pandas as pd
 
-from rag_kernels.app.charts import BASELINE_SHAPES, BASELINES, BLUE, GREEN, GREY, ORANGE, PINK, Chart, height, no_gain
+from rag_kernels.app import svg, values
+from rag_kernels.app.svg import BLUE, DASHES, GREEN, GREY, ORANGE, PINK, Axis, Frame, Mark, Point
 
 OUTCOME_COLOURS = {
     "passed": GREEN,
@@ -21,186 +24,153 @@ OUTCOME_COLOURS = {
     "timed out": "#B9A800",
     "rejected": GREY,
 }
-LINES = alt.Legend(symbolType="stroke", symbolSize=300)
-TIME = alt.X("time:T", title="time (UTC)", axis=alt.Axis(tickCount=6))
+SINGLE = 200  # marks that are drawn one by one, each with what it is
+HOUR, DAY = 3600, 86_400
+STEPS_S = (300, 900, 1800, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, *(n * DAY for n in (1, 2, 7, 14, 30, 91, 365, 1826)))
+Row = tuple[str, float, str, str]  # name, share of the longest (0 to 1), what is written at its end, colour
 
 
-def fast_p(table: pd.DataFrame) -> Chart:
-    """Draw fast_p. `table`: threshold, share (0 to 1), baseline."""
-    return (
-        alt.Chart(table)
-        .mark_line(interpolate="step-before", strokeWidth=2.5)
-        .encode(
-            x=alt.X("threshold:Q", title="speed-up p (×)", scale=alt.Scale(type="log", nice=False)),
-            y=alt.Y(
-                "share:Q", title="problems faster than p", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
-            ),
-            color=alt.Color("baseline:N", title="against", scale=BASELINES),
-            strokeDash=alt.StrokeDash("baseline:N", title="against", scale=alt.Scale(range=[[1, 0], [6, 3]])),
-            tooltip=["baseline", alt.Tooltip("threshold:Q", format=".2f"), alt.Tooltip("share:Q", format=".0%")],
-        )
-        .properties(height=320)
-        .configure_legend(orient="top", titleOrient="left")
+def bars(rows: Sequence[Row], label: str) -> str:
+    """Return a bar for each row."""
+    drawn = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td class="rk-bar"><span style="width:{100 * min(1.0, share):.1f}%;'
+        f'background:{colour}"></span></td><td>{escape(told)}</td></tr>'
+        for name, share, told, colour in rows
     )
+    return f'<table class="rk-bars" aria-label="{escape(label)}">{drawn}</table>'
 
 
-def counts(table: pd.DataFrame, column: str, title: str) -> Chart:
+def counts(table: pd.DataFrame, column: str, title: str) -> str:
     """Draw a bar for each value of `column`, longest first. `table` has `column` and `count`."""
-    return (
-        alt.Chart(table)
-        .mark_bar(color=BLUE)
-        .encode(
-            x=alt.X("count:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d")),
-            y=alt.Y(f"{column}:N", title=None, sort="-x", axis=alt.Axis(labelLimit=200, labelOverlap=False)),
-            tooltip=[column, "count"],
-        )
-        .properties(height=height(len(table), 30))
-    )
+    ordered = table.sort_values("count", ascending=False)
+    found = [(str(name), int(count)) for name, count in zip(ordered[column], ordered["count"], strict=True)]
+    return bars([(name, count / found[0][1], f"{count:,}", BLUE) for name, count in found], title)
 
 
-def outcomes(table: pd.DataFrame) -> Chart:
+def outcomes(table: pd.DataFrame) -> str:
     """Draw attempts by outcome. `table` has `outcome` and `count`."""
-    scale = alt.Scale(domain=list(OUTCOME_COLOURS), range=list(OUTCOME_COLOURS.values()))
-    return (
-        alt.Chart(table)
-        .mark_bar()
-        .encode(
-            x=alt.X("count:Q", title="attempts", axis=alt.Axis(tickMinStep=1, format="d")),
-            y=alt.Y("outcome:N", title=None, sort="-x", axis=alt.Axis(labelOverlap=False)),
-            color=alt.Color("outcome:N", scale=scale, legend=None),
-            tooltip=["outcome", "count"],
-        )
-        .properties(height=height(len(table), 30))
+    ordered = table.sort_values("count", ascending=False)
+    most = ordered["count"].max()
+    return bars(
+        [
+            (str(name), count / most, f"{count:,}", OUTCOME_COLOURS.get(str(name), GREY))
+            for name, count in zip(ordered["outcome"], ordered["count"], strict=True)
+        ],
+        "attempts by outcome",
     )
 
 
-def wins(table: pd.DataFrame) -> Chart:
+def burn(rows: Sequence[tuple[str, float, str]]) -> str:
+    """Draw how much of each of a run's budgets is used: name, share, told."""
+    return bars([(name, share, told, ORANGE if share >= 0.9 else BLUE) for name, share, told in rows], "of the budget")
+
+
+def fast_p(table: pd.DataFrame) -> str:
+    """Draw fast_p. `table`: threshold, share (0 to 1), baseline."""
+    looks: dict[str, tuple[str, str, Mark]] = {"eager": (ORANGE, "", "line"), "torch.compile": (BLUE, DASHES, "dashes")}
+    drawn = {name: looks[name] for name in looks if (table["baseline"] == name).any()}
+    x = Axis("speed-up p (×)", table["threshold"].min(), table["threshold"].max(), log=True)
+    y = Axis("problems faster than p", 0, 1, names=tuple((n / 4, f"{25 * n} %") for n in range(5)))
+    legend = [(f"against {name}", colour, mark) for name, (colour, _, mark) in drawn.items()]
+    frame = Frame("Share of the problems that are faster than p", x, y, legend)
+    for name, (colour, dash, _) in drawn.items():
+        of_it = table[table["baseline"] == name]
+        frame.steps(list(zip(of_it["threshold"], of_it["share"], strict=True)), colour, dash=dash)
+    return frame.text()
+
+
+def wins(table: pd.DataFrame) -> str:
     """Draw the best speed-up of each problem over each baseline. `table`: problem, speedup_eager, speedup_compile."""
-    renamed = table.rename(columns={"speedup_eager": "eager", "speedup_compile": "torch.compile"})
-    wide = renamed[["problem", "eager", "torch.compile"]]
-    long = wide.melt("problem", var_name="baseline", value_name="speedup").dropna()
-    points = (
-        alt.Chart(long)
-        .mark_point(filled=True, size=80, opacity=0.9)
-        .encode(
-            x=alt.X(
-                "speedup:Q",
-                title="best speed-up over (×)",
-                scale=alt.Scale(type="log", nice=False, padding=24),
-            ),
-            y=alt.Y("problem:N", title=None, sort="-x", axis=alt.Axis(labelLimit=140, labelOverlap=False, grid=True)),
-            color=alt.Color("baseline:N", title=None, scale=BASELINES),
-            shape=alt.Shape("baseline:N", title=None, scale=BASELINE_SHAPES),
-            tooltip=["problem", "baseline", alt.Tooltip("speedup:Q", format=".2f")],
-        )
+    sides: tuple[tuple[str, str, str, Mark], ...] = (
+        ("speedup_eager", "over eager", ORANGE, "circle"),
+        ("speedup_compile", "over torch.compile", BLUE, "square"),
     )
-    chart = no_gain(alt.X) + points
-    return chart.properties(height=height(len(table), 24) + 50).configure_legend(orient="top", titleOrient="left")
+    ordered = table.sort_values("speedup_eager", ascending=False)
+    named = [
+        (
+            str(row["problem"]),
+            [
+                Point(row[column], 0, f"{row['problem']} {told}: {values.times(row[column])}", colour, mark)
+                for column, told, colour, mark in sides
+                if pd.notna(row[column])
+            ],
+        )
+        for _, row in ordered.iterrows()
+    ]
+    known = [1.0, *(point.x for _, points in named for point in points)]
+    x = svg.axis("best speed-up (×)", known, log=True)
+    return svg.rows(named, x, "Best speed-ups", [(told, colour, mark) for _, told, colour, mark in sides])
 
 
-def progress(table: pd.DataFrame) -> Chart:
+def progress(table: pd.DataFrame) -> str:
     """Draw the speed-up of each attempt and the best so far; more than one `name` gives more than one line.
 
     `table`: attempt, speedup (may be missing), best, outcome, name.
     """
-    several = table["name"].nunique() > 1
     names = list(dict.fromkeys(table["name"]))
-    shape: dict[str, Any] = {}
-    colour: Any = alt.value(GREEN)
-    if several:
-        colour = alt.Color("name:N", title=None, scale=alt.Scale(domain=names, range=[GREEN, ORANGE]), legend=LINES)
-        dashes = alt.Scale(domain=names, range=[[1, 0], [6, 3]])
-        shape = {"strokeDash": alt.StrokeDash("name:N", title=None, scale=dashes, legend=LINES)}
-    x = alt.X("attempt:Q", title="attempt", axis=alt.Axis(tickMinStep=1, format="d"))
-    best = (
-        alt.Chart(table.dropna(subset=["best"]))
-        .mark_line(interpolate="step-after", strokeWidth=2.5)
-        .encode(x=x, y=alt.Y("best:Q", title="speed-up (×)", scale=alt.Scale(zero=True)), color=colour, **shape)
-    )
-    points = (
-        alt.Chart(table.dropna(subset=["speedup"]))
-        .mark_point(filled=True, size=60)
-        .encode(
-            x=x,
-            y="speedup:Q",
-            color=colour if several else alt.value(BLUE),
-            tooltip=["attempt", alt.Tooltip("speedup:Q", title="speed-up (×)", format=".2f"), "outcome"],
-        )
-    )
-    chart = (no_gain(alt.Y) + best + points).properties(height=300)
-    return chart.configure_legend(orient="top") if several else chart
+    several = len(names) > 1
+    looks: list[tuple[str, str, Mark]] = [(GREEN if not several else BLUE, "", "circle"), (ORANGE, DASHES, "square")]
+    known = table["speedup"].dropna()
+    x = Axis("attempt", 0, max(2, table["attempt"].max() + 1))
+    y = svg.axis("speed-up (×)", [1.0, *known], zero=True)
+    legend = [(name, colour, mark) for name, (colour, _, mark) in zip(names, looks, strict=False)] if several else []
+    frame = Frame("Speed-up of each attempt", x, y, legend)
+    frame.level(1.0, "PyTorch")
+    for name, (colour, dash, mark) in zip(names, looks, strict=False):
+        mine = table[table["name"] == name]
+        best = mine.dropna(subset=["best"])
+        if len(best):
+            frame.steps(
+                [*zip(best["attempt"], best["best"], strict=True), (x.high, best["best"].iloc[-1])], colour, dash=dash
+            )
+        tried = mine.dropna(subset=["speedup"])
+        places = list(zip(tried["attempt"], tried["speedup"], strict=True))
+        if len(places) > SINGLE:
+            frame.dots(f"attempts {name}".strip(), places, colour, mark)
+        else:
+            frame.points([Point(n, gain, f"attempt {n}: {values.times(gain)}", colour, mark) for n, gain in places])
+    return frame.text()
 
 
-def over_time(table: pd.DataFrame) -> Chart:
+def over_time(table: pd.DataFrame) -> str:
     """Draw the growth of the archive. `table`: time, kernels, wins (running totals)."""
-    names = {"kernels": "kernels", "wins": "attempts that won"}
-    long = table.rename(columns=names).melt("time", list(names.values()), var_name="what", value_name="count")
-    scale = alt.Scale(domain=list(names.values()), range=[BLUE, GREEN])
-    return (
-        alt.Chart(long)
-        .mark_line(interpolate="step-after", strokeWidth=2.5)
-        .encode(
-            x=TIME,
-            y=alt.Y("count:Q", title="so far", axis=alt.Axis(tickMinStep=1, format="~s")),
-            color=alt.Color("what:N", title=None, scale=scale),
-            strokeDash=alt.StrokeDash(
-                "what:N", title=None, scale=alt.Scale(domain=list(names.values()), range=[[1, 0], [6, 3]])
-            ),
-            tooltip=[alt.Tooltip("time:T", title="time (UTC)", format="%Y-%m-%d %H:%M"), "what", "count"],
-        )
-        .properties(height=300)
-        .configure_legend(orient="top", titleOrient="left")
+    looks: tuple[tuple[str, str, str, str, Mark], ...] = (
+        ("kernels", "kernels", BLUE, "", "line"),
+        ("wins", "attempts that won", GREEN, DASHES, "dashes"),
     )
+    y = svg.axis("so far", [0, *table["kernels"], *table["wins"]], zero=True)
+    legend = [(told, colour, mark) for _, told, colour, _, mark in looks]
+    seconds = [moment.timestamp() for moment in table["time"]]
+    frame = Frame("Kernels and wins so far", _time(seconds), y, legend)
+    for column, _, colour, dash, _ in looks:
+        frame.steps(list(zip(seconds, table[column], strict=True)), colour, dash=dash)
+    return frame.text()
 
 
-def spending(table: pd.DataFrame) -> Chart:
+def spending(table: pd.DataFrame) -> str:
     """Draw dollars so far. `table`: time, cost_usd (running total)."""
-    return (
-        alt.Chart(table)
-        .mark_area(color=ORANGE, opacity=0.4, line={"color": ORANGE}, interpolate="step-after")
-        .encode(
-            x=TIME,
-            y=alt.Y("cost_usd:Q", title="spent so far (US$)", axis=alt.Axis(format="$~f")),
-            tooltip=[
-                alt.Tooltip("time:T", title="time (UTC)", format="%Y-%m-%d %H:%M"),
-                alt.Tooltip("cost_usd:Q", title="US$", format="$.4f"),
-            ],
-        )
-        .properties(height=220)
+    seconds = [moment.timestamp() for moment in table["time"]]
+    frame = Frame("Spent so far", _time(seconds), svg.axis("spent so far (US$)", [0, *table["cost_usd"]], zero=True))
+    frame.steps(list(zip(seconds, table["cost_usd"], strict=True)), ORANGE)
+    return frame.text()
+
+
+def _time(seconds: Sequence[float]) -> Axis:
+    """Return an axis of moments, with a few ticks at round ones."""
+    low, high = seconds[0], max(seconds[-1], seconds[0] + 60)
+    step = next((s for s in STEPS_S if (high - low) / s <= 5), STEPS_S[-1])
+    first = int(-(-low // step))
+    form = (
+        "%H:%M" if high - low < DAY else "%d %b %H:%M" if step < DAY else "%d %b" if high - low < 365 * DAY else "%b %Y"
     )
+    ticks = [step * n for n in range(first, int(high // step) + 1)] or [int(low)]
+    names = tuple((float(tick), datetime.fromtimestamp(tick, UTC).strftime(form)) for tick in ticks)
+    day = f", {datetime.fromtimestamp(low, UTC):%d %b %Y}" if high - low < DAY else ""
+    return Axis(f"time (UTC{day})", low, high, names=names)
 
 
-def burn(table: pd.DataFrame) -> Chart:
-    """Draw how much of a run's budgets is used. `table`: name, percent, told."""
-    return (
-        alt.Chart(table)
-        .mark_bar(height={"band": 0.6}, clip=True)
-        .encode(
-            x=alt.X("percent:Q", title="of the budget (%)", scale=alt.Scale(domain=[0, 100])),
-            y=alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelOverlap=False)),
-            color=alt.condition("datum.percent >= 90", alt.value(ORANGE), alt.value(BLUE)),
-            tooltip=[alt.Tooltip("name:N", title="budget"), alt.Tooltip("told:N", title="used")],
-        )
-        .properties(height=height(len(table), 30))
-    )
-
-
-def spread(table: pd.DataFrame) -> Chart:
+def spread(table: pd.DataFrame) -> str:
     """Draw how the speed-ups of one family are distributed. `table`: low, high (of a bin), kernels."""
-    x = alt.Scale(type="log", domain=[0.125, 64], nice=False)
-    bars = (
-        alt.Chart(table)
-        .mark_bar(color=BLUE, binSpacing=1)
-        .encode(
-            x=alt.X("low:Q", title="speed-up (×)", scale=x, axis=alt.Axis(values=[0.25, 1, 4, 16, 64], format="~g")),
-            x2="high:Q",
-            y=alt.Y("kernels:Q", title="kernels", axis=alt.Axis(tickCount=3, tickMinStep=1, format="~s")),
-            y2=alt.datum(0),
-            tooltip=[
-                alt.Tooltip("low:Q", title="from (×)", format=".2f"),
-                alt.Tooltip("high:Q", title="to (×)", format=".2f"),
-                "kernels",
-            ],
-        )
-    )
-    return (bars + no_gain(alt.X)).properties(height=150)
+    x = Axis("speed-up (×)", 0.125, 64, log=True, names=tuple((v, f"{v:g}") for v in (0.25, 1.0, 4.0, 16.0, 64.0)))
+    bins = [(low, high, int(n)) for low, high, n in zip(table["low"], table["high"], table["kernels"], strict=True)]
+    return svg.histogram(bins, x, "kernels", "Speed-ups of a family")

@@ -13,7 +13,7 @@ from factories import attempt, problem, wrong
 from support.browser import CHROMIUM, CHROMIUM_FLAGS, served
 
 from rag_kernels.app import show
-from rag_kernels.app.launch import arguments
+from rag_kernels.app.launch import settings
 from rag_kernels.archive.store import FileArchive
 
 STRANGE = problem("tanh", name=HOSTILE_NAME).problem.id
@@ -87,11 +87,24 @@ def test_it_listens_on_the_loopback_address_only(address: str) -> None:
     assert listening == [f"0100007F:{port:04X}"]
 
 
-def test_flags_leave_nothing_to_config_files() -> None:
-    line = arguments("archive", 8600)
-    assert "--server.address=127.0.0.1" in line
-    assert "--browser.gatherUsageStats=false" in line
-    assert line[-2:] == ["--archive", str(Path("archive").resolve())]
+def test_settings_leave_nothing_to_config_files() -> None:
+    told = settings(8600)
+    assert (told["server.address"], told["browser.gatherUsageStats"], told["server.port"]) == ("127.0.0.1", False, 8600)
+
+
+def test_a_first_load_is_under_a_megabyte_and_a_half(address: str, browser: Any) -> None:
+    """Count bytes as they were sent to a browser that knows nothing yet, fonts included."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page, sizes = context.new_page(), []
+    session = context.new_cdp_session(page)
+    session.on("Network.loadingFinished", lambda done: sizes.append(done["encodedDataLength"]))
+    session.send("Network.enable")
+    page.goto(address)
+    wait_for(page, "Latest kernels")
+    page.locator(".rk-chart").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    assert 0.3e6 < sum(sizes) < 1.5e6
+    context.close()
 
 
 def test_click_through_from_the_overview_to_a_kernel_and_its_parent(address: str, window: Any) -> None:

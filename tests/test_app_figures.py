@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from explorer_archive import CHILD, HOSTILE, LINEAR, PARENT, PROBLEM_ID, fill
 from factories import attempt, device, passed, problem, run, wrong
 
-from rag_kernels.app import charts, figures, lineage, show
+from rag_kernels.app import figures, lineage, pictures, show, trends
 from rag_kernels.app.columns import Where
 from rag_kernels.app.snapshot import Snapshot
 from rag_kernels.archive import browse
@@ -58,11 +60,36 @@ def test_plain_text_keeps_no_markdown_and_no_link() -> None:
 
 
 def test_the_roofline_places_a_kernel_under_the_roof() -> None:
-    found = passed(2.0).measurement
-    spec = charts.roofline(device(), problem().features, found).to_dict()
-    rates = {row["what"]: row["gflops"] for rows in spec["datasets"].values() for row in rows if "what" in row}
-    assert rates["this kernel"] == pytest.approx(2 * 64 * 1024 / 100 / 1e3)
-    assert rates["this kernel"] == pytest.approx(2 * rates["eager"])
+    """Read the chart as a reader does: by the ticks of its axis."""
+    drawn = pictures.roof_of(device(), problem().features, passed(2.0).measurement, CHILD.id)
+    ticks = re.findall(r'y="([\d.]+)" text-anchor="end"[^>]*>([\d.]+)<', drawn)
+    (low, first), (high, second) = [(float(y) - 4, math.log(float(text))) for y, text in ticks[:2]]
+
+    def rate(y: str) -> float:
+        return math.exp(first + (float(y) - low) / (high - low) * (second - first))
+
+    kernel = re.search(r'<polygon points="[\d.]+,[\d.]+ [\d.]+,([\d.]+) ', drawn)
+    eager = re.search(r'<circle cx="[\d.]+" cy="([\d.]+)"', drawn)
+    assert kernel and eager
+    assert rate(kernel[1]) == pytest.approx(2 * 64 * 1024 / 100 / 1e3, rel=0.02)
+    assert rate(kernel[1]) == pytest.approx(2 * rate(eager[1]), rel=0.02)
+
+
+def test_curves_hold_until_the_next_step_and_ticks_are_at_round_moments() -> None:
+    times = pd.to_datetime(["2026-01-02 03:04", "2026-01-02 07:40", "2026-01-02 12:30"])
+    drawn = trends.over_time(pd.DataFrame({"time": times, "kernels": [1, 4, 9], "wins": [0, 2, 2]}))
+    kernels = re.search(r'<polyline points="([^"]+)"', drawn)
+    assert kernels
+    places = [tuple(map(float, place.split(","))) for place in kernels[1].split()]
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(places))  # level, or straight up
+    assert re.findall(r">(\d\d:\d\d)<", drawn) == ["06:00", "09:00", "12:00"]
+    assert "time (UTC, 02 Jan 2026)" in drawn
+
+
+def test_bars_are_told_as_text_and_long_ones_do_not_leave_their_row() -> None:
+    drawn = trends.burn([("<b>time</b>", 1.4, "7 min of 5 min"), ("rounds", 0.5, "1 of 2")])
+    assert "<b>time" not in drawn and "7 min of 5 min" in drawn
+    assert re.findall(r"width:([\d.]+)%", drawn) == ["100.0", "50.0"]
 
 
 def test_reasons_are_told_signal_by_signal() -> None:

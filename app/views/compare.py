@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import streamlit as st
 
-from rag_kernels.app import data, figures, page, show, trends
+from rag_kernels.app import data, figures, page, picture, show, trends
 from rag_kernels.archive.queries import Evaluation
 from rag_kernels.archive.records import ArchivedKernel, Run
 from rag_kernels.eval.records import Passed
@@ -137,7 +137,7 @@ def runs(a: Run, b: Run) -> None:
         both_curves = pd.concat(
             [figures.progress(first, f"A · {a.id}"), figures.progress(second, f"B · {b.id}")], ignore_index=True
         )
-        st.altair_chart(trends.progress(both_curves))
+        picture.draw(trends.progress(both_curves), key="progress")
         st.caption("A point is a passed attempt, a line the best so far, over the better of eager and torch.compile.")
     left, right = st.columns(2, gap="large")
     for column, run, attempts in ((left, a, first), (right, b, second)):
@@ -146,7 +146,7 @@ def runs(a: Run, b: Run) -> None:
                 "views/run.py", label=show.plain(run.id), query_params={"id": run.id}, icon=":material/timeline:"
             )
             if len(attempts):
-                st.altair_chart(trends.outcomes(figures.outcome_counts(attempts)))
+                picture.draw(trends.outcomes(figures.outcome_counts(attempts)), key=f"outcomes-{run.id}")
 
 
 def _settings(run: Run) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from rag_kernels.app import charts, data, exports, fragments, page, picture, pictures, show, tables
+from rag_kernels.app import data, exports, fragments, page, picture, pictures, show, tables
 from rag_kernels.app.lineage import nearby
 from rag_kernels.archive.queries import Evaluation
 from rag_kernels.archive.records import ArchivedKernel, Attempt
@@ -15,6 +15,7 @@ from rag_kernels.eval.instruments.assembly import assembly, hot_loop
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Backend, MachineError, Measurement, Passed, Ratio
 from rag_kernels.eval.source_form import form_of
+from rag_kernels.eval.told import told_ratio
 
 RELATIVES = 200
 ASSEMBLY = 60_000  # characters that are shown
@@ -122,7 +123,7 @@ def _download(label: str, content: Callable[[], bytes], name: str) -> None:
     st.download_button(label, content, name, kind, on_click="ignore", icon=":material/download:")
 
 
-def timings(evaluations: list[Evaluation]) -> None:
+def timings(kernel: ArchivedKernel, evaluations: list[Evaluation]) -> None:
     passed = [(e, e.judged.verdict) for e in evaluations if isinstance(e.judged.verdict, Passed)]
     if not passed:
         st.info("No timing is archived for this kernel.", icon=":material/timer_off:")
@@ -137,8 +138,10 @@ def timings(evaluations: list[Evaluation]) -> None:
         st.caption(show.plain(f"{evaluation.problem_name}: {shapes}"))
         st.caption(f"{m.pairs} interleaved pairs{caches}, {kind}. Judged {show.when(evaluation.created_at)}.")
         left, right = st.columns(2, gap="large")
-        left.altair_chart(charts.timing_bars(m))
-        right.altair_chart(charts.speedup_intervals(m))
+        with left:
+            picture.draw(pictures.times(m), key=f"times-{evaluation.id}")
+        with right:
+            picture.draw(pictures.gains(m), key=f"gains-{evaluation.id}")
         drawn_pairs = pictures.pairs(m)
         if drawn_pairs:
             st.markdown("**Every pair**")
@@ -147,11 +150,19 @@ def timings(evaluations: list[Evaluation]) -> None:
         if m.compile_note:
             st.caption(f"torch.compile: {show.plain(m.compile_note)}")
         place = (evaluation.problem_id, device.key)
-        if problem is not None and place not in drawn and charts.has_roofline(device, problem.features):
+        roof = (
+            pictures.roof_of(device, problem.features, m, kernel.id)
+            if problem is not None and place not in drawn
+            else ""
+        )
+        if roof:
             drawn.add(place)
             st.markdown("**Roofline**")
-            st.altair_chart(charts.roofline(device, problem.features, m))
-            st.caption("Work and unavoidable bytes are the problem's; the ceilings were measured on the device.")
+            picture.draw(roof, key=f"roof-{evaluation.id}")
+            st.caption(
+                "The diamond is this kernel, the circle eager, the square torch.compile. Work and unavoidable bytes "
+                "are the problem's; the ceilings were measured on the device."
+            )
 
 
 def _figures(m: Measurement) -> None:
@@ -159,7 +170,8 @@ def _figures(m: Measurement) -> None:
 
     def row(name: str, us: float, over: Ratio | None) -> dict[str, str]:
         between = f"{show.significant(over.low)} to {show.significant(over.high)}" if over else show.DASH
-        gain = show.times(over.median if over else None)
+        sign = "" if m.confirmed else "≥ "
+        gain = f"{sign}{show.times(told_ratio(m, over))}" if over else show.DASH
         return {"": name, "time per call": show.duration(us), "kernel is faster by": gain, "95 % interval (×)": between}
 
     rows = [row("this kernel", m.candidate_us, None), row("eager", m.eager_us, m.speedup_eager)]
@@ -280,7 +292,7 @@ def draw(kernel: ArchivedKernel) -> None:
         "Source": lambda: source(kernel),
         "Changes": lambda: changes(kernel, made),
         "Use it": lambda: use_it(kernel),
-        "Timings": lambda: timings(evaluations),
+        "Timings": lambda: timings(kernel, evaluations),
         "Verdict": lambda: verdicts(kernel, evaluations, made),
         "Assembly": lambda: machine_code(kernel),
         "Lineage": lambda: lineage(kernel, made),

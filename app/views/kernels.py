@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from rag_kernels.app import data, figures, grid, page, show, tables, trends
+from rag_kernels.app import data, figures, grid, page, picture, show, tables, trends
 from rag_kernels.app.columns import Where
 from rag_kernels.app.grid import Order
 from rag_kernels.app.snapshot import Snapshot
@@ -114,7 +114,7 @@ def results(where: Where, text: str, how: str) -> None:
         icon=":material/download:",
         help="every kernel of this list, not this page alone",
     )
-    pictures(where)
+    charts(where)
 
 
 def everything(shown: Snapshot, where: Where, order: Order | None, count: int) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def everything(shown: Snapshot, where: Where, order: Order | None, count: int) -
     return shown.kernels(where, order=chosen.column, descending=chosen.descending, count=count)
 
 
-def pictures(where: Where) -> None:
+def charts(where: Where) -> None:
     spread = figures.family_rows(data.lists().speedups(where, families=6))
     if spread:
         st.subheader("Speed-ups by family")
@@ -131,11 +131,11 @@ def pictures(where: Where) -> None:
             for family, bins in spread.items():
                 with st.container(width=260):
                     st.markdown(f"**{show.plain(family)}** · {bins['kernels'].sum():,}")
-                    st.altair_chart(trends.spread(bins))
+                    picture.draw(trends.spread(bins), key=f"spread-{family}")
     best = data.lists().best(where, count=25)
     if not best.empty:
         st.subheader("Best speed-ups among these")
-        st.altair_chart(trends.wins(best.drop_duplicates("problem")))
+        picture.draw(trends.wins(best.drop_duplicates("problem")), key="best")
 
 
 page.head("Kernels")

@@ -105,7 +105,7 @@ def curves() -> None:
         if curve.empty:
             st.caption("No kernel has been timed yet.")
         else:
-            st.altair_chart(trends.fast_p(curve))
+            picture.draw(trends.fast_p(curve), key="fast-p")
             st.caption("Share of the problems in the archive whose best kernel is more than p times as fast.")
     with right:
         st.subheader("Kernels and wins")
@@ -113,10 +113,10 @@ def curves() -> None:
         if len(history) < 2:
             st.caption("Everything came in at once: there is no history to draw yet.")
         else:
-            st.altair_chart(trends.over_time(history))
+            picture.draw(trends.over_time(history), key="history")
             st.caption("An attempt wins when it is right and faster than eager and torch.compile.")
             if history["cost_usd"].max() > 0:
-                st.altair_chart(trends.spending(history))
+                picture.draw(trends.spending(history), key="spending")
 
 
 def breakdown() -> None:
@@ -125,7 +125,7 @@ def breakdown() -> None:
     for column, (key, title) in zip(columns, parts, strict=True):
         with column:
             st.subheader(title)
-            st.altair_chart(trends.counts(data.lists().counts(key), key, "kernels"))
+            picture.draw(trends.counts(data.lists().counts(key), key, "kernels"), key=f"by-{key}")
 
 
 def latest() -> None:

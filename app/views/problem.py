@@ -136,7 +136,8 @@ def progress(problem_id: str) -> None:
             st.caption("A point is a passed attempt, a ring one that nothing confirmed, the line the best so far.")
         else:
             st.caption("No attempt has passed yet.")
-    right.altair_chart(trends.outcomes(figures.outcome_counts(history)))
+    with right:
+        picture.draw(trends.outcomes(figures.outcome_counts(history)), key="outcomes")
 
 
 def form(p: FunctionalProblem) -> None:

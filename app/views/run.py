@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pandas as pd
 import streamlit as st
 
-from rag_kernels.app import data, figures, grid, page, show, tables, trends
+from rag_kernels.app import data, figures, grid, page, picture, show, tables, trends
 from rag_kernels.app.grid import Order
 from rag_kernels.archive.records import LLMCall, Run
 
@@ -45,8 +45,7 @@ def budget(run: Run, attempts: pd.DataFrame, calls: list[LLMCall]) -> None:
     told = [(b, f"{show.amount(b.name, b.used)} of {show.amount(b.name, limit)}") for b, limit in limited]
     if told:
         st.subheader("Budget")
-        rows = [(f"{b.name}: {text}", min(100.0, 100 * b.used / b.limit), text) for b, text in told if b.limit]
-        st.altair_chart(trends.burn(pd.DataFrame(rows, columns=["name", "percent", "told"])))
+        picture.draw(trends.burn([(b.name, b.used / b.limit, text) for b, text in told if b.limit]), key="budget")
     free = [f"{b.name} {show.amount(b.name, b.used)}" for b in burns if b.limit is None]
     if free:
         st.caption(show.plain(f"Used without a limit: {', '.join(free)}."))
@@ -99,8 +98,10 @@ def live(run_id: str, under_way: bool) -> None:
         st.info("No attempt has been judged yet.", icon=":material/hourglass_empty:")
         return
     left, right = st.columns([3, 2], gap="large")
-    left.altair_chart(trends.progress(figures.progress(attempts)))
-    right.altair_chart(trends.outcomes(figures.outcome_counts(attempts)))
+    with left:
+        picture.draw(trends.progress(figures.progress(attempts)), key="progress")
+    with right:
+        picture.draw(trends.outcomes(figures.outcome_counts(attempts)), key="outcomes")
     st.subheader("Attempts")
     place = st.container()
     order = grid.asked_order(tables.ATTEMPT_COLUMNS, Order("number", descending=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from rag_kernels.app import data, grid, page, show, tables, trends
+from rag_kernels.app import data, grid, page, picture, show, tables, trends
 from rag_kernels.app.grid import Order
 
 
@@ -29,7 +29,7 @@ def sums() -> None:
     if counts.empty:
         return
     st.subheader("Attempts by outcome")
-    st.altair_chart(trends.outcomes(counts))
+    picture.draw(trends.outcomes(counts), key="outcomes")
     st.subheader("Who wrote what won")
     st.dataframe(
         shown.credit(),

@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import factories as f
 import psutil
 from archive_scale import fill
-from support.browser import CHROMIUM, CHROMIUM_FLAGS, served
+from support.browser import CHROMIUM, CHROMIUM_FLAGS, free_port, served, wait_until_up
 
 from rag_kernels.archive.store import FileArchive
 
@@ -81,10 +82,13 @@ def main() -> None:
         source = options.keep or Path(scratch) / "filled"
         if not source.exists():
             fill(FileArchive(source), options.kernels)
+        with empty_page(Path(scratch)) as url, chromium() as browser:
+            requests, megabytes = first_load(browser, url, "Hello")
+            print(f"An empty page of Streamlit, as it serves itself: {megabytes:.2f} MB, {requests} requests.\n")
         with served(source) as url, chromium() as browser:
             for name, path, text in LOADS:
                 requests, megabytes = first_load(browser, f"{url}/{path}", text)
-                print(f"First load of {name}: {megabytes:.1f} MB over the wire, {requests} requests.\n", flush=True)
+                print(f"First load of {name}: {megabytes:.2f} MB over the wire, {requests} requests.\n", flush=True)
             print("| what | goal | median | slowest |\n|---|---|---|---|")
             for name, goal, seconds in answers(browser, url, options.repeats):
                 print(f"| {name} | {goal} | {statistics.median(seconds):.2f} s | {max(seconds):.2f} s |", flush=True)
@@ -151,6 +155,26 @@ def first_load(browser: Any, url: str, text: str) -> tuple[int, float]:
     settle(page, url, text)
     context.close()
     return len(sizes), sum(sizes) / 1e6
+
+
+@contextmanager
+def empty_page(folder: Path) -> Iterator[str]:
+    """Serve a page of one word as `streamlit run` does."""
+    script = folder / "empty.py"
+    script.write_text('import streamlit as st\n\nst.write("Hello")\n')
+    port = free_port()
+    flags = [f"--server.port={port}", "--server.headless=true", "--browser.gatherUsageStats=false"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "streamlit", "run", str(script), "--server.address=127.0.0.1", *flags],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(20)
 
 
 def open_filter(page: Any) -> Any:

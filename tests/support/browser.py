@@ -22,9 +22,7 @@ CHROMIUM_FLAGS = (
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     start = [sys.executable, "-P", "-m", "rag_kernels.app.launch", str(folder), "--port", str(port)]
     environment = {**os.environ, "HOME": str(folder.parent)}
     server = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -34,6 +32,12 @@ def served(folder: Path) -> Iterator[str]:
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(20)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
 
 
 def wait_until_up(url: str) -> None:
