@@ -113,7 +113,6 @@ struct ulonglong2 { unsigned long long x, y; };
 template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> void copy_ahead(T* to, const void* from) { std::memcpy(to, from, sizeof(T)); }
 inline float4 take_whole(const float4* from) { return *from; }
-inline void keep_whole(float4* to, float4 v) { *to = v; }
 inline void put_whole(void* to, float4 v) { std::memcpy(to, &v, sizeof v); }
 inline void close_copies() {}
 inline void await_copies(int later) { if (later < 0) std::abort(); }  // for one that was not made

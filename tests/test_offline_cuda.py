@@ -145,14 +145,9 @@ CASES = {
 # Rows longer than a block has room for: what a case is about, threads of a block, and the case.
 SHARED = {
     "softmax": (
-        "top",
+        "take_below(",
         128,
         Case("return x.softmax(-1) * y, x.log_softmax(-1)", "torch.randn(5, 20000)", "torch.randn(20000)"),
-    ),
-    "exponentials in place": (
-        "// in its place",
-        128,
-        Case("return x.softmax(-1) * y", "torch.randn(3, 20000)", "torch.randn(20000)"),
     ),
     "masked": (
         "top",
@@ -173,7 +168,7 @@ SHARED = {
         ),
     ),
     "odd softmax": (
-        "// in its place",
+        "take_below(",
         128,
         Case("return x.softmax(-1) * y", "torch.randn(5, 20003)", "torch.randn(20003)"),
     ),

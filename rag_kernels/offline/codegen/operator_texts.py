@@ -47,6 +47,7 @@ C: dict[Operator, Text] = {
     Operator.MUL: Text("{0} * {1}", PRODUCT),
     Operator.DIV: Text("{0} / {1}", PRODUCT),
     Operator.DIV_NEAR: Text("__fdividef({0}, {1})"),
+    Operator.DIV_BY: Text("rk_divide_by({0}, {1}, {2})"),
     Operator.QUOTIENT: Text("{0} / {1}", PRODUCT),
     Operator.REST: Text("rk_fmod({0}, {1})"),
     Operator.NEG: Text("-{0}", UNARY),

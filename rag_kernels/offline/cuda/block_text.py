@@ -116,7 +116,7 @@ struct MaxSum { float top; double sum; };
         "merge",
         """\
 __device__ inline MaxSum merge(MaxSum a, float v) {
-  if (v > a.top) return {v, a.sum * double(expf(a.top - v)) + 1};
+  if (v > a.top) return {v, a.sum * double(expf(a.top - v)) + double(1 + (v - v))};
   if (v != -INFINITY) a.sum += double(expf(v - a.top));
   return a;
 }
@@ -181,6 +181,23 @@ template <bool MAX> __device__ void take(Place& best, Place next) {
 """,
     ),
     Piece(
+        "take",
+        """\
+// Several of them at a time; `place` gives the index of each.
+template <bool MAX, int N, class F> __device__ void take(Place& best, const float (&x)[N], F place) {
+  float value = best.value;
+  int which = -1;
+#pragma unroll
+  for (int u = 0; u < N; ++u) {
+    const bool better = !(MAX ? x[u] <= value : x[u] >= value) && value == value;
+    value = better ? x[u] : value;
+    which = better ? u : which;
+  }
+  if (which >= 0) best = {value, place(which)};
+}
+""",
+    ),
+    Piece(
         "place_of",
         """\
 // If none was taken, all are alike, and the first one is the extreme.
@@ -208,6 +225,62 @@ __device__ inline Place lane_xor(Place v, int d) { return {lane_xor(v.value, d),
         of="Place",
     ),
     Piece(
+        "of_lanes",
+        """\
+// What neighbouring lanes have together.
+template <class T, class F> __device__ T of_lanes(T v, F f, int lanes) {
+  for (int d = lanes / 2; d; d >>= 1) v = f(v, lane_xor(v, d));
+  return v;
+}
+""",
+    ),
+    Piece(
+        "of_lanes",
+        """\
+// Of exponentials the maximum comes first, so that each lane has one of its own to compute.
+__device__ inline MaxSum of_lanes(MaxSum v, Merge, int lanes) {
+  float top = v.top;
+  for (int d = lanes / 2; d; d >>= 1) top = fmaxf(top, lane_xor(top, d));
+  v.sum *= double(expf(v.top - (top == -INFINITY ? 0.0f : top)));
+  for (int d = lanes / 2; d; d >>= 1) v.sum += lane_xor(v.sum, d);
+  return {top, v.sum};
+}
+""",
+        of="MaxSum",
+    ),
+    Piece(
+        "take_below",
+        """\
+// Add to the sum of exponentials below the largest number so far.
+template <int N> __device__ void take_below(float& top, float& sum, const float (&x)[N]) {
+  float high = top, more = 0;
+#pragma unroll
+  for (int u = 0; u < N; ++u) high = fmaxf(high, x[u]);
+  const float below = high == -INFINITY ? 0.0f : high;
+#pragma unroll
+  for (int u = 0; u < N; ++u) more += expf(x[u] - below);
+  sum = sum * expf(top - below) + more;
+  top = high;
+}
+""",
+    ),
+    Piece(
+        "take_below_near",
+        """\
+// The same to some last bits, for results of sixteen bits.
+template <int N> __device__ void take_below_near(float& top, float& sum, const float (&x)[N]) {
+  float high = top, more = 0;
+#pragma unroll
+  for (int u = 0; u < N; ++u) high = fmaxf(high, x[u]);
+  const float below = high == -INFINITY ? 0.0f : high;
+#pragma unroll
+  for (int u = 0; u < N; ++u) more += rk_exp_below(x[u], below);
+  sum = sum * rk_exp_below(top, below) + more;
+  top = high;
+}
+""",
+    ),
+    Piece(
         "Pack",
         """\
 // Neighbouring elements that a thread loads or stores together, sixteen bytes at a time.
@@ -229,15 +302,14 @@ __device__ inline uint32_t share(int64_t n, uint32_t first, uint32_t step) {
         """\
 // Combine over threadIdx.x: shuffles inside each warp, then one warp over the partial results. All threads get it.
 template <class T, class F> __device__ T row_reduce(T v, F f, T start) {
-  for (int d = blockDim.x < 32 ? blockDim.x / 2 : 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+  v = of_lanes(v, f, blockDim.x < 32 ? blockDim.x : 32);
   if (blockDim.x <= 32) return v;
   __shared__ T parts[32];
   __syncthreads();
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
   __syncthreads();
   v = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : start;
-  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
-  return v;
+  return of_lanes(v, f, 32);
 }
 """,
     ),

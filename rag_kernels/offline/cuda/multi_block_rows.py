@@ -17,18 +17,19 @@ from rag_kernels.offline.codegen.loop_nest import Loop
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.statements import Scope
 from rag_kernels.offline.cuda.multi_block_rows_text import BOARD
+from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters
-from rag_kernels.offline.cuda.vectorized import KEPT_BYTES, VectorizedRegion, find_quads, width_of
+from rag_kernels.offline.cuda.vectorized import KEPT_BYTES, Taken, VectorizedRegion, find_quads, width_of
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
-from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import exponential_below, in_double, operands, squared_in_double
+from rag_kernels.offline.ir.patterns import in_double, squared_in_double
 from rag_kernels.offline.ir.reductions import Kind
 
 SIXTEEN = (("float", 4), ("__nv_bfloat16", 2), ("__half", 2))  # C types of what the ring holds, and their bytes
 SLOTS = 14  # quads that a thread has room for: with 1024 threads 224 KiB, what a Hopper's processor has
 MAX_ROW_SLOTS = 12  # of these, for one row: the others receive copies meanwhile
+FEW_ROWS = 264  # of one block each; two keep a processor of an H200 busy
 MAX_CLUSTER_BLOCKS = 8  # of a cluster that every device with clusters takes
 MAX_CLUSTER_VALUES = 8  # partial results that the blocks of a cluster publish
 BLOCK_BYTES, REDUCED_BYTES = 227 << 10, 256  # of shared memory: a block's at most, and what warps hand over of a sum
@@ -45,9 +46,9 @@ class MultiBlockRegion(VectorizedRegion):
     strided: bool = False  # a thread's four elements are a block's threads apart, where rows begin anywhere
     awaited: bool = False  # whether a pass has waited for this row's copies to the ring
     joined: int = 0  # reductions that teams exchange
-    known_powers: dict[object, str] = field(default_factory=dict)  # of exponentials that stand in a load's place
-    finish: list[str] = field(default_factory=list)  # from a thread's fp32 sums to what its block sums
-    published: dict[str, str] = field(default_factory=dict)  # accumulator -> C text of what a block publishes of `{0}`
+    begun: set[str] = field(
+        default_factory=set
+    )  # elements of its own about which a thread sums, as far as they are set
 
     def condition(self, name: str) -> str:
         """Return when the kernel of this name may run, as C."""
@@ -145,6 +146,11 @@ class MultiBlockRegion(VectorizedRegion):
         """
         return self.threads * (4 if self.strided else 1)
 
+    def declared(self, taken: Taken) -> list[str]:
+        lines = VectorizedRegion.declared(self, taken)
+        fill = f"for (int u = 0; u < {self.width}; ++u) {taken.name}[u] = {taken.start};"
+        return [*lines, "#pragma unroll", fill] if self.strided else lines
+
     def each(self, lines: list[str]) -> list[str]:
         assert self.axis
         inside = f"if (FULL || {self.axis.var} < {self.axis.size}) {{"
@@ -163,17 +169,12 @@ class MultiBlockRegion(VectorizedRegion):
 
     def put(self, name: str) -> str:
         place = self.addresses[name]
-        if place.startswith("&"):
-            return f"keep_whole({place}, whole({name}));"
         whole = self.types[name] == f"Pack<{self.stored}, {self.width}>" and self.is_sixteen(name)
         return f"put_whole({place}, whole({name}));" if whole else VectorizedRegion.put(self, name)
 
     def is_sixteen(self, name: str) -> bool:
         """Return whether a vector of this name has sixteen bytes, as the ring's have."""
         return self.types[name] in {f"Pack<{c_type}, {16 // size}>" for c_type, size in SIXTEEN}
-
-    def loaded(self, lines: list[str], kept: set[str]) -> list[str]:
-        return [line.replace("&ring.at(", "ring.place(") for line in VectorizedRegion.loaded(self, lines, kept)]
 
     def each_quad(self, function: str) -> list[str]:
         """Return the loop of a pass over a thread's vectors.
@@ -189,87 +190,35 @@ class MultiBlockRegion(VectorizedRegion):
     def comes_back(self) -> bool:
         """Return whether a row is needed again once something of it is known.
 
-        Sums alone gain nothing by teams (0.988 ms for 0.985 on an H200, group norm).
+        Sums alone gain nothing by teams (0.988 ms for 0.985 on an H200, group norm), but where rows are too few to keep
+        a device busy.
         """
-        return self.top + bool(self.inner_stores()) > 1 or any(v.kind is Kind.MAXSUM for v in self.reductions(1))
+        few = count_of(self.nest.outer) < FEW_ROWS and any(v.kind is Kind.MAXSUM for v in self.reductions(1))
+        return self.top + bool(self.inner_stores()) > 1 or few
 
     def reduce_pass(self, level: int, kind: str, active: str, scope: Scope) -> None:
-        """Add a pass.
-
-        First each thread learns the maximum or mean of its own elements, so that it can sum them in fp32.
-        """
+        """Add a pass, in which each thread sums squares in fp32 about an element of its own: the first."""
         for v in self.reductions(level):
-            if v.kind is Kind.MAXSUM:
-                top = self.reduce_own(v.arg, "top", "-INFINITY", "{a} = fmaxf({a}, {v});", scope)
-                scope.lines.append(f"{top} = row_reduce({top}, Max(), -INFINITY);")
-                scope.lines.append(f"const float {top}_finite = {top} == -INFINITY ? 0.0f : {top};")
-            elif squared_x := squared_in_double(v.arg):
-                name = self.reduce_own(squared_x, "about", "0.0f", "{a} += {v};", scope)
-                scope.lines.append(f"{name} /= elements ? elements : 1;  // the mean of what this thread has")
-                scope.lines.append(f"float {name}_sum = 0, {name}_squares = 0;")
+            if squared_x := squared_in_double(v.arg):
+                name = self.printer.name("about")
+                scope.known[squared_x, "about"] = name
+                scope.lines.append(f"float {name} = 0, {name}_sum = 0, {name}_squares = 0;")
         VectorizedRegion.reduce_pass(self, level, kind, active, scope)
-        for v in self.reductions(level):
-            for power in self.powers(v):
-                factor, top = self.printer.name("factor"), scope.known[v.arg, "top"]
-                scope.lines.append(f"const float {factor} = expf({top}_finite - {scope.known[v]}.top);")
-                self.known_powers[power] = f"({self.element_of(v.arg)} * {factor})"
-
-    def powers(self, v: ir.Reduce) -> list[ir.Value]:
-        """Return the operators exp(x - top) of a softmax that may replace a loaded x.
-
-        They may where nothing else is done with x after its sum.
-        """
-        if v.kind is not Kind.MAXSUM or self.element_of(v.arg) is None or self.top > 1 or self.stored != "float":
-            return []
-        after = list(ir.walk(*self.values, enter=lambda v: not isinstance(v, ir.Reduce)))
-        same = self.element_of(v.arg)
-        users = [o for o in after if any(self.element_of(child) == same for child in ir.children(o))]
-        differences = [o for o in users if o is not v]
-        powers = [o for o in after if (found := exponential_below(o)) and is_maximum_of(found[1], v)]
-        whole = {o for o in powers if isinstance(o, ir.Op) and o.operator is Operator.EXP_BELOW}
-        inside = {o.args[0] for o in powers if isinstance(o, ir.Op) and o not in whole}
-        others = [o for o in after if o not in powers and not inside.isdisjoint(ir.children(o))]
-        return powers if set(differences) == inside | whole and not others else []
-
-    def element_of(self, value: ir.Value) -> str | None:
-        """Return the C name that a load which a thread keeps has inside a pass, or None."""
-        if not isinstance(value, ir.Load):
-            return None
-        name = self.loads.get(f"{self.printer.pointers[value.buffer]}[{self.nest.offset(self.nest.accesses[value])}]")
-        return self.element_in(name) if name else None
-
-    def open_inner(self, scope: Scope) -> Scope:
-        inner = VectorizedRegion.open_inner(self, scope)
-        inner.known |= self.known_powers
-        return inner
-
-    def reduce_own(self, x: ir.Value, word: str, start: str, step: str, scope: Scope) -> str:
-        """Add one pass over what a thread keeps, and return the variable that it fills.
-
-        The scope knows the variable by the value and the word.
-        """
-        self.settle([x], scope)
-        inner, name = self.open_inner(scope), self.printer.name(word)
-        text = self.printer.emit(x, inner)
-        scope.lines.append(f"float {name} = {start};")
-        lines = [*inner.lines, step.format(a=name, v=text)]
-        scope.lines += self.pass_loop(lines, [], "row", "true", scanning=False)
-        scope.known[x, word] = name
-        return name
 
     def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
         """Return the statement that takes one more element.
 
         Sums run in fp32 over the few elements of a thread: of squares about a mean of its own, so that no digits are
-        lost, and of exponentials below a maximum of its own.
+        lost.
         """
-        if value.kind is Kind.MAXSUM:
-            return self.step_of_pair(value, name, scope, block)
         plain, of_square = in_double(value.arg), squared_in_double(value.arg)
         x = plain or of_square
         about = scope.find((x, "about")) if x else None
         if about and x and value.kind is Kind.SUM:
             own, text = "double(elements)", self.printer.emit(x, block)
+            if about not in self.begun:
+                self.begun.add(about)
+                block.lines.append(f"if (j == 0 && u == 0) {about} = {text};")
             if plain:
                 self.finish.append(f"{name} = {about}_sum + {own} * {about};")
                 return f"{about}_sum += {text} - {about};"
@@ -281,21 +230,6 @@ class MultiBlockRegion(VectorizedRegion):
             return f"{name}_f += {self.printer.emit(value.arg, block)};"
         return VectorizedRegion.step(self, value, name, acc_type, scope, block)
 
-    def step_of_pair(self, value: ir.Reduce, name: str, scope: Scope, block: Scope) -> str:
-        """Return the statement that adds an exponential to a softmax's sum, below the thread's maximum."""
-        top = scope.find((value.arg, "top"))
-        scope.lines.append(f"float {name}_f = 0;")
-        self.published[name] = f"MaxSum{{{{{top}, {{0}}}}}}"
-        text, power = self.printer.emit(value.arg, block), self.printer.name("power")
-        exp = "rk_exp_below({}, {})" if self.printer.near else "expf({} - {})"
-        block.lines.append(f"const float {power} = {exp.format(text, f'{top}_finite')};")
-        if self.powers(value):
-            place = self.printer.name("powers")
-            self.targets[f"in {place}"], self.addresses[place] = place, f"&@{text.split('.')[0]}@"
-            self.types[place] = f"Pack<float, {self.width}>"
-            block.lines.append(f"{place}.x[u] = {power};  // in its place")
-        return f"{name}_f += {power};"
-
     def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
         """Return statements that combine partial results of all blocks.
 
@@ -306,11 +240,8 @@ class MultiBlockRegion(VectorizedRegion):
         lines, self.finish = self.finish, []
         shows = []
         for i, (name, f, start) in numbered:
-            whole = name not in self.published
-            part, summed, zero = (name, f, start) if whole else (f"double({name}_f)", "Sum()", "0.0")
-            lines.append(f"put_part<{i}>({part}, {summed});")
-            taken = f"take_part<{i}>({summed}, {zero})"
-            shows.append(f"  team.show(met, {i}, {taken if whole else self.published[name].format(taken)});")
+            lines.append(f"put_part<{i}>({name}, {f});")
+            shows.append(f"  team.show(met, {i}, take_part<{i}>({f}, {start}));")
         lines += ["__syncthreads();", "if (threadIdx.x < 32) {", *shows, "}"]
         lines += [f"team.gather(met, {i}, {f}, {start});" for i, (_, f, start) in numbered]
         lines += ["team.meet();"]
@@ -432,11 +363,6 @@ def prepared(found: MultiBlockRegion) -> bool:
     found.width, found.strided, found.targets = 4, True, {}
     found.types = dict.fromkeys(found.types, "Pack<float, 4>")
     return some
-
-
-def is_maximum_of(value: ir.Value, pair: ir.Reduce) -> bool:
-    """Return whether a value is the maximum of this running pair."""
-    return operands(value, Operator.PAIR_TOP) == (pair,)
 
 
 def uses_teams(text: str) -> bool:

@@ -19,10 +19,6 @@ __device__ inline float4 take_whole(const float4* from) {
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(in_shared(from)));
   return v;
 }
-__device__ inline void keep_whole(float4* to, float4 v) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
-               :: "r"(in_shared(to)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
-}
 __device__ inline void put_whole(void* to, float4 v) {
   asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
                :: "l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
@@ -121,13 +117,12 @@ template <int WHICH, class T> __device__ T* parts_of_warps() {
   return parts;
 }
 template <int WHICH, class T, class F> __device__ void put_part(T v, F f) {
-  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+  v = of_lanes(v, f, 32);
   if (threadIdx.x % 32 == 0) parts_of_warps<WHICH, T>()[threadIdx.x / 32] = v;
 }
 template <int WHICH, class F, class T> __device__ T take_part(F f, T start) {
   T v = threadIdx.x < blockDim.x / 32 ? parts_of_warps<WHICH, T>()[threadIdx.x] : start;
-  for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
-  return v;
+  return of_lanes(v, f, 32);
 }
 
 // What blocks show each other has four bytes, or eight, or eight behind four: room for a number is left.
@@ -162,9 +157,8 @@ struct Cluster {
   __device__ void meet() const { cluster_barrier(); }
   template <class T, class F> __device__ T look(int meeting, int which, F f, T start) const {
     const int i = threadIdx.x % 8;
-    T v = i < parts ? unpacked<T>(beside(own_board() + meeting % 2 * shown + which, i)) : start;
-    for (int d = 4; d; d >>= 1) v = f(v, lane_xor(v, d));
-    return v;
+    const T v = i < parts ? unpacked<T>(beside(own_board() + meeting % 2 * shown + which, i)) : start;
+    return of_lanes(v, f, 8);
   }
   __device__ void leave() const { cluster_barrier(); }  // nobody goes while others read what it has shown
 };
@@ -194,7 +188,7 @@ struct Team {
       do words = posted(slot(meeting, which, i)); while (words.x >> 32 != unsigned(meeting + 1));
       v = f(v, unpacked<T>(words));
     }
-    for (int d = 16; d; d >>= 1) v = f(v, lane_xor(v, d));
+    v = of_lanes(v, f, 32);
     if (threadIdx.x % 32 == 0) found()[which] = packed(v, 0);
   }
   __device__ void meet() const { __syncthreads(); }

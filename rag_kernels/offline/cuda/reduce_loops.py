@@ -90,10 +90,11 @@ class ReduceLoops(RegionPrinter):
                 block.lines += self.store(buffer, block)
             scope.lines += self.pass_loop(inner.lines, block.lines, kind, active, scanning)
             self.storing = False
+        block = Scope(scope)
         for buffer in [b for b in self.stores if b not in inner_stores]:
-            (line,) = self.store(buffer, scope)
-            scope.lines.append(line if first == "true" else f"if ({first}) {line}")
-        return scope.lines
+            block.lines += self.store(buffer, block)
+        alone = first == "true" or not block.lines
+        return [*scope.lines, *(block.lines if alone else [f"if ({first}) {{", *indent(block.lines), "}"])]
 
     def begin(self, scope: Scope) -> None:
         """Compute what all passes need."""

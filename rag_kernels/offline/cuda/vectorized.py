@@ -21,12 +21,23 @@ from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import operands
 from rag_kernels.offline.ir.reductions import Kind
 
 KEPT = 4  # quads of a row that a thread keeps at most; a warp that has a row to itself keeps twice as many
 MOST_THREADS = 512  # of a row that is kept
 KEPT_BYTES = 16 * KEPT * MOST_THREADS  # of a row at most
 MOST_WIDTH = 8  # elements of a vector: of eight floats, loaded as twice sixteen bytes, registers still suffice
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An array of a vector's elements, the one that leaves a reduction as it is, and the statement that takes them."""
+
+    name: str
+    start: str
+    statement: str
 
 
 @dataclass(slots=True)
@@ -45,6 +56,8 @@ class VectorizedRegion(CudaRegion):
     uses: dict[str, int] = field(default_factory=dict)  # how many passes use a load
     gathers: bool = True  # whether rows at computed places may be taken so
     gathered: dict[ir.Load, str] = field(default_factory=dict)  # loads at computed places, which hold for a whole row
+    taken: list[Taken] = field(default_factory=list)  # what takes the elements of a vector together, in this pass
+    finish: list[str] = field(default_factory=list)  # from what a thread has to what threads join
 
     @property
     def quad(self) -> Loop:
@@ -134,6 +147,39 @@ class VectorizedRegion(CudaRegion):
         self.partials.append(name)
         return f"{name}_f"
 
+    def step(self, value: ir.Reduce, name: str, acc_type: str, scope: Scope, block: Scope) -> str:
+        """Return the statement that takes one more element: those of a vector are taken together where that is less."""
+        if self.nest.schedule != "row":
+            return CudaRegion.step(self, value, name, acc_type, scope, block)
+        if value.kind is Kind.MAXSUM:
+            scope.lines.append(f"float {name}_top = -INFINITY, {name}_sum = 0;")
+            self.finish.append(f"{name} = MaxSum{{{name}_top, {name}_sum}};")
+            x, near = self.printer.name("x"), "_near" * self.printer.near
+            self.taken.append(Taken(x, "-INFINITY", f"take_below{near}({name}_top, {name}_sum, {x});"))
+            return f"{x}[u] = {self.printer.emit(value.arg, block)};"
+        placed = operands(value.arg, Operator.PLACED) if value.kind in {Kind.MAXPLACE, Kind.MINPLACE} else None
+        if placed:
+            x, inner = self.printer.name("x"), self.open_inner(scope)
+            start = f"{'-' * (value.kind is Kind.MAXPLACE)}INFINITY"
+            index = self.printer.emit(placed[1], inner)
+            lines = " ".join(
+                [f"const int64_t {self.axis_var} = {self.element};", *inner.lines, f"return int64_t({index});"]
+            )
+            most = "true" if value.kind is Kind.MAXPLACE else "false"
+            self.taken.append(Taken(x, start, f"take<{most}>({name}, {x}, [&](int u) {{ {lines} }});"))
+            return f"{x}[u] = {self.printer.emit(placed[0], block)};"
+        return CudaRegion.step(self, value, name, acc_type, scope, block)
+
+    def join(self, found: list[tuple[str, str, str]], kind: str) -> list[str]:
+        finish, self.finish = self.finish, []
+        return [*finish, *CudaRegion.join(self, found, kind)]
+
+    @property
+    def axis_var(self) -> str:
+        """Return the loop variable of the axis."""
+        assert self.axis
+        return self.axis.var
+
     def each(self, lines: list[str]) -> list[str]:
         """Return the lines for each element of a quad."""
         assert self.axis
@@ -153,17 +199,24 @@ class VectorizedRegion(CudaRegion):
         for name in used:
             self.uses[name] = self.uses.get(name, 0) + 1
         sums, self.partials = self.partials, []
+        taken, self.taken = self.taken, []
         inside = "inside ? @{0}@ : {1}{{}}" if before is not None else "@{0}@"
         rest = [
             *(f"{self.types[n]} {n};" for n in made),
             *(f"float {n}_f = 0;" for n in sums),
+            *(line for t in taken for line in self.declared(t)),
             *self.each(lines),
+            *(t.statement for t in taken),
             *(f"{n} += {n}_f;" for n in sums),
             *(self.put(n) for n in made),
         ]
         if before is not None:
             rest = [*before, "if (inside) {", *indent(rest), "}"]
         return [*(f"const {self.types[n]} {n} = {inside.format(n, self.types[n])};" for n in used), *rest]
+
+    def declared(self, taken: Taken) -> list[str]:
+        """Return the declaration of an array that takes a vector's elements."""
+        return [f"float {taken.name}[{self.width}];"]
 
     def put(self, name: str) -> str:
         """Return the statement that stores a quad."""

@@ -16,8 +16,8 @@ from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, narrowest
 from rag_kernels.offline.ir import values as ir
 
-LOADED_BYTES = 8  # of a row at once, by each thread
-FULL = 264  # blocks that keep a device busy
+LOADED_BYTES = 16  # of a row at once, by each thread
+FULL = 200  # blocks that keep a device busy
 
 
 @dataclass(slots=True)

@@ -1,8 +1,9 @@
-"""Divisions by what many elements have in common, and exponentials below it, where sixteen bits are owed.
+"""Divisions by what many elements have in common, and exponentials below it.
 
-Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which `x / total` of a row is `x * (1 / total)`
-and the reciprocal is taken once a row. That rounds twice, in float32: far below the last bit of a sixteen-bit result,
-so it is done only where all results have sixteen bits. On a GPU `exp(x - maximum)` is one operator, too.
+Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which the reciprocal of a row's total is taken
+once a row. Where all results have sixteen bits `x / total` is `x * (1 / total)`, which rounds twice in float32, far
+below their last bit; on a GPU `exp(x - maximum)` is one operator, too. Elsewhere a GPU corrects the product until it
+is the quotient, which is half the work of a division.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.fusion.regions import rebuilt
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, is_float
-from rag_kernels.offline.ir.expressions import Expr, reciprocal
+from rag_kernels.offline.ir.expressions import Expr, absolute, reciprocal, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import exponential_below, operands, strip
 from rag_kernels.offline.lowering.lower import Lowered, Stored
@@ -37,6 +38,32 @@ def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:
 
     steps = (replace(s, value=visit(s.value)) if isinstance(s, Stored) else s for s in lowered.steps)
     return replace(lowered, steps=tuple(steps))
+
+
+def with_quotients(lowered: Lowered) -> Lowered:
+    """Return the steps with divisions by a row's reductions made from their reciprocals, as exact as before."""
+    made: dict[ir.Value, ir.Value] = {}
+
+    def visit(value: ir.Value) -> ir.Value:
+        if value not in made:
+            again = rebuilt(value, visit)
+            made[value] = _quotient(again) or again
+        return made[value]
+
+    steps = (replace(s, value=visit(s.value)) if isinstance(s, Stored) else s for s in lowered.steps)
+    return replace(lowered, steps=tuple(steps))
+
+
+def _quotient(value: ir.Value) -> ir.Value | None:
+    """Return x / r with the reciprocal of r, or with 0 where one of them is too large or small to be corrected."""
+    found = operands(value, Operator.DIV)
+    if found is None or value.dtype != "float32" or not _is_of_row(found[1], found[0]):
+        return None
+    if not any(isinstance(v, ir.Reduce) for v in ir.walk(found[1])):
+        return None
+    size = absolute(Expr(found[1]))
+    inverse = where((size > 2.0**-60) & (size < 2.0**60), reciprocal(Expr(found[1])), 0)
+    return ir.Op(value.dims, "float32", Operator.DIV_BY, (*found, inverse.value))
 
 
 def _product(value: ir.Value) -> ir.Value | None:

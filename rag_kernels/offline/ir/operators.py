@@ -51,6 +51,7 @@ class Operator(Enum):
     MUL = auto()
     DIV = auto()
     DIV_NEAR = auto()  # by one or more, where some last bits do not count
+    DIV_BY = auto()  # x / y as exactly as a division, where 1 / y is at hand, or 0 if that or y is extreme
     NEG = auto()
     ABS = auto()
     MAXIMUM = auto()  # a NaN among the operands wins
@@ -138,6 +139,7 @@ _TRAITS = {
     Operator.MUL: _SUM,
     Operator.DIV: Traits(2, Types.FRACTIONS),
     Operator.DIV_NEAR: Traits(2, Types.FRACTIONS),
+    Operator.DIV_BY: Traits(3, Types.FRACTIONS),
     Operator.NEG: _ONE,
     Operator.ABS: _ONE,
     Operator.MAXIMUM: _SUM,
