@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 from emulated_cuda import build_emulated
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
@@ -239,6 +240,30 @@ def test_generated_cuda_is_as_exact_as_pytorch(name: str, tmp_path: Path, monkey
     plan = write(fp, SMALL)
     assert plan is not None and plan.candidate.tier == "kernel" and about in plan.candidate.source
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_quotients_by_a_rows_total_and_integers_are_pytorchs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quotient from a reciprocal rounds as a division does, wherever its operands lie; so does a rounded one."""
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case = Case(
+        "s = x.abs().amax(-1, True); return x / s, (x / (s / 127)).round().to(torch.int8), (x / x.sum(-1, True)) * y",
+        "torch.randn(64, 4096)",
+        "torch.ones(1)",
+    )
+    fp = functional("quotients", case)
+    plan = write(fp, SMALL)
+    assert plan is not None and "rk_divide_by(" in plan.candidate.source and "rk_round_to_int(" in plan.candidate.source
+    torch.manual_seed(3)
+    x = torch.randn(64, 4096) * torch.logspace(-38, 34, 64)[:, None] * 2.0 ** torch.randint(-20, 20, (64, 4096))
+    x[:, ::7] = 0.0
+    x[5, 1], x[6, 3], x[7] = torch.inf, torch.nan, 0.0
+    ours = numbers.caller(plan, fp, tmp_path)(x, torch.ones(1))
+    s = x.abs().amax(-1, True)
+    assert torch.equal(ours[0].nan_to_num(7), (x / s).nan_to_num(7))
+    finite = (x / (s / 127)).isfinite()
+    assert torch.equal(ours[1][finite], (x / (s / 127)).round().to(torch.int8)[finite])
 
 
 def test_quads_are_taken_only_where_every_row_begins_at_sixteen_bytes(

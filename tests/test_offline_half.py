@@ -68,6 +68,10 @@ CASES = {
             "torch.randint(0, 264, (70,))",
         ),
     ),
+    "losses of rows too long to keep": (
+        "take_below_near(",
+        Case("return F.cross_entropy(x, y)", "torch.randn(3, 20800)", "torch.randint(0, 20800, (3,))"),
+    ),
     "scans": ("_q[u]", Case("return x.cumsum(-1), (x * y).cumsum(-1) * 2", "torch.randn(4, 640)", "torch.randn(640)")),
     "points": (
         "Pack<{}, 8>",

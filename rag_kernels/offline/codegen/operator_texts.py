@@ -57,6 +57,7 @@ C: dict[Operator, Text] = {
     Operator.FLOOR: _call("rk_floor"),
     Operator.CEIL: _call("rk_ceil"),
     Operator.ROUND: _call("rk_nearbyint"),
+    Operator.ROUND_TO: Text("{T}(rk_round_to_int({0}))"),
     Operator.TRUNC: _call("rk_trunc"),
     Operator.AS_FLOAT16: _call("rk_float16"),
     Operator.AS_BFLOAT16: _call("rk_bfloat16"),

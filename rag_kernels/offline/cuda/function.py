@@ -52,7 +52,8 @@ def fixed_text(p: CudaParameters, bodies: str) -> str:
 
 def called(bodies: str) -> str:
     """Return calls of mathematical functions in the fixed pieces that these functions use."""
-    return "rk_logaddexp(" if "LogSum" in bodies else ""
+    calls = {"LogSum": "rk_logaddexp(", "take_below_near(": "rk_exp_below("}
+    return " ".join(call for used, call in calls.items() if used in bodies)
 
 
 def parts_used(bodies: str) -> str:

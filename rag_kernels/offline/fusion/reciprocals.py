@@ -19,11 +19,17 @@ from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import exponential_below, operands, strip
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
+SHORT = frozenset({"int32", "int16", "int8", "uint8"})
+
 
 def owes_half(fp: FunctionalProblem) -> bool:
-    """Return whether every result with fractions has sixteen bits: then float32 may be computed to a few last bits."""
-    floats = [spec.dtype for spec in fp.outputs if is_float(spec.dtype)]
-    return bool(floats) and all(dtype in HALF for dtype in floats)
+    """Return whether every result with fractions has sixteen bits: then float32 may be computed to a few last bits.
+
+    Numbers that are quantised to integers are owed exactly: their last bit is one in a hundred.
+    """
+    dtypes = [spec.dtype for spec in fp.outputs]
+    floats = [dtype for dtype in dtypes if is_float(dtype)]
+    return bool(floats) and all(dtype in HALF for dtype in floats) and SHORT.isdisjoint(dtypes)
 
 
 def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:
@@ -41,13 +47,16 @@ def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:
 
 
 def with_quotients(lowered: Lowered) -> Lowered:
-    """Return the steps with divisions by a row's reductions made from their reciprocals, as exact as before."""
+    """Return the steps with divisions by a row's reductions made from their reciprocals, as exact as before.
+
+    What is rounded and then converted is rounded to an integer at once.
+    """
     made: dict[ir.Value, ir.Value] = {}
 
     def visit(value: ir.Value) -> ir.Value:
         if value not in made:
             again = rebuilt(value, visit)
-            made[value] = _quotient(again) or again
+            made[value] = _quotient(again) or _rounded(again) or again
         return made[value]
 
     steps = (replace(s, value=visit(s.value)) if isinstance(s, Stored) else s for s in lowered.steps)
@@ -64,6 +73,15 @@ def _quotient(value: ir.Value) -> ir.Value | None:
     size = absolute(Expr(found[1]))
     inverse = where((size > 2.0**-60) & (size < 2.0**60), reciprocal(Expr(found[1])), 0)
     return ir.Op(value.dims, "float32", Operator.DIV_BY, (*found, inverse.value))
+
+
+def _rounded(value: ir.Value) -> ir.Value | None:
+    """Return a rounded number that is cast to an integer as one operator."""
+    found = operands(value, Operator.CAST)
+    inside = operands(strip(found[0]), Operator.ROUND) if found and value.dtype in SHORT else None
+    if not inside or inside[0].dtype != "float32":
+        return None
+    return ir.Op(value.dims, value.dtype, Operator.ROUND_TO, inside)
 
 
 def _product(value: ir.Value) -> ir.Value | None:

@@ -61,6 +61,7 @@ class Operator(Enum):
     FLOOR = auto()
     CEIL = auto()
     ROUND = auto()  # ties to even
+    ROUND_TO = auto()  # the same as an integer of at most 32 bits
     TRUNC = auto()
     AS_FLOAT16 = auto()  # rounded to sixteen bits, and widened again
     AS_BFLOAT16 = auto()
@@ -149,6 +150,7 @@ _TRAITS = {
     Operator.FLOOR: _CHEAP,
     Operator.CEIL: _CHEAP,
     Operator.ROUND: _CHEAP,
+    Operator.ROUND_TO: Traits(1, Types.CAST),
     Operator.TRUNC: _CHEAP,
     Operator.AS_FLOAT16: _CHEAP,
     Operator.AS_BFLOAT16: _CHEAP,
