@@ -20,6 +20,7 @@ from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, ProblemError
 from rag_kernels.experiments.bootstrap import ratio_interval, share_interval
 from rag_kernels.experiments.retrieval_ablation import AblationTrial, ablate, summarise
+from rag_kernels.experiments.wilson import wilson
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import reindex
 from rag_kernels.options import Options
@@ -183,6 +184,12 @@ def test_intervals_are_over_problems_and_hold_the_mean() -> None:
     assert (alike.low, alike.mean, alike.high) == (pytest.approx(0.342, abs=5e-4), 1.0, 1.0)
     ratio = ratio_interval({"a": [4.0], "b": [1.0], "c": [9.0]}, {"a": [2.0], "b": [0.5]})
     assert ratio.mean == ratio.low == ratio.high == pytest.approx(2.0)
+
+
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    assert wilson(120, 120)[0] == pytest.approx(0.969, abs=1e-3)
+    assert list(wilson(118, 120)) == pytest.approx([0.941, 0.995], abs=1e-3)
+    assert wilson(0, 0) == (0.0, 1.0)
 
 
 def test_modes_are_a_list_with_commas() -> None:

@@ -23,7 +23,7 @@ from rag_kernels.eval.zoo.specimen import VOID, Specimen
 from rag_kernels.eval.zoo.tasks import TASKS
 from rag_kernels.zoo.ablation import RESTS_ON, resting_on
 from rag_kernels.zoo.parts import honest_corpus, read, share
-from rag_kernels.zoo.report import summary, wilson
+from rag_kernels.zoo.report import summary
 from rag_kernels.zoo.runner import chosen, texts_of
 
 CODES = re.compile(
@@ -115,12 +115,6 @@ def test_every_cpu_source_compiles(tmp_path: Path) -> None:
         words = command.replace("$in", str(file)).replace("$out", str(tmp_path / "none")).split()
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{idea}: {done.stderr}"
-
-
-def test_the_interval_is_wilsons() -> None:
-    assert wilson(120, 120)[0] == pytest.approx(0.969, abs=1e-3)
-    assert list(wilson(118, 120)) == pytest.approx([0.941, 0.995], abs=1e-3)
-    assert wilson(0, 0) == (0.0, 1.0)
 
 
 def test_parts_make_the_whole() -> None:

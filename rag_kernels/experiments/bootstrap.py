@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rag_kernels.experiments.wilson import wilson
+
 RESAMPLES = 10_000
-Z = 1.96  # of about 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +24,11 @@ class Interval:
 
 
 def share_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of values between 0 and 1, one a problem, with Wilson's interval.
-
-    It does not shrink to a point where all values are alike: two of two is 34 to 100 %.
-    """
+    """Return the mean of values between 0 and 1, one a problem, with Wilson's interval."""
     count = len(values)
     if not count:
         return Interval(float("nan"), float("nan"), float("nan"))
-    mean = float(np.mean(values))
-    middle = (mean + Z**2 / (2 * count)) / (1 + Z**2 / count)
-    half = Z / (1 + Z**2 / count) * float(np.sqrt(mean * (1 - mean) / count + Z**2 / (4 * count**2)))
-    return Interval(mean, max(0.0, middle - half), min(1.0, middle + half))
+    return Interval(float(np.mean(values)), *wilson(float(np.sum(values)), count))
 
 
 def ratio_interval(above: Mapping[str, Sequence[float]], below: Mapping[str, Sequence[float]] | None) -> Interval:

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rag_kernels.experiments.wilson import wilson
 from rag_kernels.mutation.operators import OPERATORS
 from rag_kernels.mutation.precision_operators import PRECISION_OPERATORS
 from rag_kernels.mutation.records import KILLED, ORIGINAL, UNUSUAL, WITNESSED, Row
-from rag_kernels.zoo.report import wilson
 
 PEERS = ("KernelBench v0.1", "KernelBench", "robust-kbench", "KernelBench-Verified")
 STAGES = ("build", "witness", "judge", "confirm")

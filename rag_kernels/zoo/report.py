@@ -10,22 +10,12 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from rag_kernels.experiments.wilson import wilson
 from rag_kernels.zoo.ablation import Without
 from rag_kernels.zoo.runner import Seen
 
 STAGES = ("build", "prepare", "load", "check", "special", "repeat", "sanitize", "classify", "time", "odd")
-Z = 1.959964  # 95 %, two-sided
 NAMED = 3  # codes that are named of those which catch what one defence less lets through
-
-
-def wilson(hits: int, of: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share."""
-    if of == 0:
-        return 0.0, 1.0
-    share, spread = hits / of, Z * Z / of
-    middle = (share + spread / 2) / (1 + spread)
-    half = Z * math.sqrt(share * (1 - share) / of + spread / of / 4) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def summary(seen: Sequence[Seen]) -> dict[str, int]:

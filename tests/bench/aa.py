@@ -36,6 +36,7 @@ from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
 from rag_kernels.eval.timing.race import Race, self_check
 from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.experiments.wilson import wilson
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief
@@ -70,13 +71,6 @@ class Counts:
 
 def is_win(ratio: Ratio) -> bool:
     return ratio.low > 1.0 and ratio.median > LEAST_MEDIAN
-
-
-def wilson(hits: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a rate."""
-    share, spread = hits / count, z * z / count
-    middle, half = share + spread / 2, z * math.sqrt(share * (1 - share) / count + spread / count / 4)
-    return max(0.0, (middle - half) / (1 + spread)), min(1.0, (middle + half) / (1 + spread))
 
 
 def copies(judge: LocalJudge, fp: FunctionalProblem) -> list[tuple[Library, str]]:
