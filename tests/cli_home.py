@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from factories import candidate, problem
 
+from rag_kernels import cli
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.retrieval.starter import BUNDLE
@@ -81,6 +85,23 @@ def run(home: Path, *arguments: str | Path, program: list[str] = PROGRAM, **env:
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def inside(home: Path, *arguments: str | Path, **env: str) -> Done:
+    """Run a command in this process: the same as `run` without loading everything anew, for commands that end by
+    themselves and start no other program in their place.
+    """
+    out, err, wanted = io.StringIO(), io.StringIO(), environment(home, **env)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name in os.environ.keys() - wanted.keys():
+            patch.delenv(name)
+        for name, value in wanted.items():
+            patch.setenv(name, value)
+        patch.chdir(home)
+        patch.setattr(sys, "argv", ["rag-kernels", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 # One round without exemplars: before a model sees one, it is judged on this machine, which takes its time.

@@ -28,6 +28,7 @@ from cli_home import (
     WRONG,
     Done,
     environment,
+    inside,
     model,
     run,
     starter_kernels,
@@ -192,31 +193,31 @@ def test_two_generates_at_once(home: Path, tmp_path: Path) -> None:
         processes.append(start(home, *arguments))
     ends = [p.communicate(timeout=200) for p in processes]
     assert [p.returncode for p in processes] == [0, 0], [err for _, err in ends]
-    stats = run(home, "archive", "stats", "--archive", archive, "--json").rows[0]
+    stats = inside(home, "archive", "stats", "--archive", archive, "--json").rows[0]
     assert (stats["confirmed"], stats["runs"], stats["embeddings"] - starter_kernels()) == (2, 2, 2)
 
 
 def test_what_generate_kept_is_found_shown_and_handed_on(generated: Done, home: Path, tmp_path: Path) -> None:
     kernel_id = generated.rows[-1]["kernel_id"]
-    stats = run(home, "archive", "stats", "--json").rows[0]
+    stats = inside(home, "archive", "stats", "--json").rows[0]
     assert stats["kernels"] >= 1 and stats["llm_calls"] >= 3
-    [shown] = run(home, "archive", "show", kernel_id[:10], "--json").rows
+    [shown] = inside(home, "archive", "show", kernel_id[:10], "--json").rows
     assert shown["kernel_id"] == kernel_id and shown["source"] == RIGHT and shown["trust"] == "confirmed"
-    assert kernel_id in {r["kernel_id"] for r in run(home, "search", "relu times a factor", "--json").rows}
-    [same, *_] = run(home, "search", "--problem", "relu.py", "--json").rows
-    explained = run(home, "search", "--optimise", kernel_id, "--explain").out
+    assert kernel_id in {r["kernel_id"] for r in inside(home, "search", "relu times a factor", "--json").rows}
+    [same, *_] = inside(home, "search", "--problem", "relu.py", "--json").rows
+    explained = inside(home, "search", "--optimise", kernel_id, "--explain").out
     assert kernel_id not in explained and "remedy" in explained and "= relevance x all weights" in explained
     assert same["problem"] == "relu" and "same graph" in same["reasons"]
-    assert run(home, "archive", "verify", "--json").rows[0]["wrong"] == []
-    assert run(home, "archive", "export", "kernels.zip", "--json").rows[0]["kernels"] == 1
-    here = run(home, "archive", "reverify", kernel_id, "--device", "cpu")
+    assert inside(home, "archive", "verify", "--json").rows[0]["wrong"] == []
+    assert inside(home, "archive", "export", "kernels.zip", "--json").rows[0]["kernels"] == 1
+    here = inside(home, "archive", "reverify", kernel_id, "--device", "cpu")
     assert (here.code, here.out) == (0, "0 kernels: all up to date.\n")
     other = ("--archive", tmp_path / "other")  # a new one when the test is run again
-    assert run(home, "archive", "import", "kernels.zip", *other, "--json").rows[0]["kernels"] >= 1
-    assert run(home, "archive", "reindex", *other, "--json").rows[0]["indexed"] == 1
-    assert run(home, "archive", "show", kernel_id, *other, "--json").rows[0]["trust"] == "claimed"
-    assert run(home, "archive", "retract", kernel_id, "--why", "for a test", *other).code == 0
-    assert run(home, "archive", "show", kernel_id, *other, "--json").rows[0]["retracted"] == "for a test"
+    assert inside(home, "archive", "import", "kernels.zip", *other, "--json").rows[0]["kernels"] >= 1
+    assert inside(home, "archive", "reindex", *other, "--json").rows[0]["indexed"] == 1
+    assert inside(home, "archive", "show", kernel_id, *other, "--json").rows[0]["trust"] == "claimed"
+    assert inside(home, "archive", "retract", kernel_id, "--why", "for a test", *other).code == 0
+    assert inside(home, "archive", "show", kernel_id, *other, "--json").rows[0]["retracted"] == "for a test"
 
 
 def test_grow_and_resume(home: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NotRequired, get_origin, get_type_hints
 
 import pytest
 import typer
-from cli_home import BRIEF, QUICK_PROGRAM, RELU, RIGHT, WRONG, Done, model, run
+from cli_home import BRIEF, QUICK_PROGRAM, RELU, RIGHT, WRONG, Done, inside, model, run
 from pydantic import TypeAdapter, ValidationError
 
 from rag_kernels import cli
@@ -58,20 +58,20 @@ def test_the_types_of_a_search(home: Path) -> None:
     )
     assert faults(done, "attempt", "result") == []
     kernel_id = done.rows[-1]["kernel_id"]
-    assert faults(run(home, "report", "latest", *where), "solved", "score") == []
-    assert faults(run(home, "search", "relu", *where), "hit") == []
-    assert faults(run(home, "archive", "show", kernel_id, *where), "kernel") == []
-    assert faults(run(home, "archive", "stats", *where), "stats") == []
-    assert faults(run(home, "archive", "cards", *where), "card") == []
-    assert faults(run(home, "archive", "verify", *where), "audit") == []
-    assert faults(run(home, "archive", "reindex", *where), "reindexed") == []
-    assert faults(run(home, "archive", "export", "b.zip", *where), "bundle") == []
-    assert faults(run(home, "archive", "import", "b.zip", "--archive", home / "b", "--json"), "bundle") == []
-    assert faults(run(home, "archive", "cards", *where), "card") == []
-    assert faults(run(home, "export", kernel_id, "--out", "k.py", *where), "exported") == []
+    assert faults(inside(home, "report", "latest", *where), "solved", "score") == []
+    assert faults(inside(home, "search", "relu", *where), "hit") == []
+    assert faults(inside(home, "archive", "show", kernel_id, *where), "kernel") == []
+    assert faults(inside(home, "archive", "stats", *where), "stats") == []
+    assert faults(inside(home, "archive", "cards", *where), "card") == []
+    assert faults(inside(home, "archive", "verify", *where), "audit") == []
+    assert faults(inside(home, "archive", "reindex", *where), "reindexed") == []
+    assert faults(inside(home, "archive", "export", "b.zip", *where), "bundle") == []
+    assert faults(inside(home, "archive", "import", "b.zip", "--archive", home / "b", "--json"), "bundle") == []
+    assert faults(inside(home, "archive", "cards", *where), "card") == []
+    assert faults(inside(home, "export", kernel_id, "--out", "k.py", *where), "exported") == []
     small = ("--archive", home / "b", "--json")  # without the starter archive, whose pages take a while
     assert faults(run(home, "app", "--export", "site", *small), "site") == []
-    assert faults(run(home, "archive", "retract", kernel_id, "--why", "a test", *where), "retracted") == []
+    assert faults(inside(home, "archive", "retract", kernel_id, "--why", "a test", *where), "retracted") == []
     assert faults(run(home, "replay", "latest", *where, program=QUICK_PROGRAM), "replayed", "replay_summary") == []
 
 
@@ -79,16 +79,16 @@ def test_the_types_of_judging(home: Path) -> None:
     for file in ("right.cpp", "wrong.cpp"):
         where = ("--archive", ":memory:", "--no-confirm", "--json")
         assert faults(run(home, "eval", "relu.py", file, *where, program=QUICK_PROGRAM), "attempt", "result") == []
-    assert faults(run(home, "functionalize", "relu.py", "broken.py", "--json"), "functional") == []
-    checked = run(home, "check", "relu.py", "broken.py", "--baselines", "--json")
+    assert faults(inside(home, "functionalize", "relu.py", "broken.py", "--json"), "functional") == []
+    checked = inside(home, "check", "relu.py", "broken.py", "--baselines", "--json")
     assert faults(checked, "admission") == []
     assert [row.get("eager_us", 0) > 0 for row in checked.rows] == [True, False]
 
 
 def test_the_types_of_the_machine(home: Path) -> None:
-    assert faults(run(home, "doctor", "--json"), "check") == []
-    assert faults(run(home, "agent-setup", "--json"), "agent_setup") == []
-    assert faults(run(home, "generate", "missing.py", "--json"), "error") == []
+    assert faults(inside(home, "doctor", "--json"), "check") == []
+    assert faults(inside(home, "agent-setup", "--json"), "agent_setup") == []
+    assert faults(inside(home, "generate", "missing.py", "--json"), "error") == []
 
 
 def test_every_type_has_a_command_and_keys() -> None:

@@ -9,6 +9,7 @@ export default function ({ parentElement, data }) {
   if (root.fresh === fresh) return;
   root.fresh = fresh;
   if (!root.firstChild) root.append(trail([]), search(data.query));
+  handOver(root.querySelector("input"));
   root.firstChild.replaceWith(trail(data.trail));
   const box = root.querySelector("input");
   if (box !== document.activeElement) box.value = data.query; // nothing is taken from under the hands of who types
@@ -35,9 +36,53 @@ function search(query) {
   form.append(box);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (box.value.trim()) go(`search?find=${encodeURIComponent(box.value.trim())}`);
+    find(box.value);
   });
+  box.addEventListener("focus", () => (now.held = box));
+  box.addEventListener("blur", () => setTimeout(() => box.isConnected && now.held === box && (now.held = null)));
   return form;
+}
+
+function find(words) {
+  now.held?.blur(); // j and k are for the rows that were found
+  now.held = null;
+  if (words.trim()) go(`search?find=${encodeURIComponent(words.trim())}`);
+}
+
+// While a page changes, its box is gone for a moment. What is typed meanwhile goes to the next one.
+const PATIENCE_MS = 5000;
+const now = (window.rkTyping ??= {
+  held: null, // the box that has the focus, also after it was taken away
+  typed: null, // what was typed since
+  timer: 0,
+});
+
+function waitForBox(text) {
+  now.typed = text;
+  now.held = null;
+  clearTimeout(now.timer);
+  now.timer = setTimeout(() => (now.typed = null), PATIENCE_MS);
+}
+
+function handOver(box) {
+  if (now.typed === null && now.held && !now.held.isConnected) now.typed = now.held.value;
+  if (now.typed === null) return;
+  box.focus();
+  box.value = now.typed;
+  now.typed = null;
+}
+
+function typeAhead(event) {
+  if (now.typed === null && now.held && !now.held.isConnected) waitForBox(now.held.value);
+  if (now.typed === null) return false;
+  if (event.key.length === 1) now.typed += event.key;
+  else if (event.key === "Backspace") now.typed = now.typed.slice(0, -1);
+  else if (event.key === "Enter" || event.key === "Escape") {
+    const words = event.key === "Enter" ? now.typed : "";
+    now.typed = null;
+    find(words);
+  } else return false;
+  return true;
 }
 
 // A step in the browser's history and a page drawn in place. Streamlit itself writes two steps for a change of page with
@@ -75,7 +120,7 @@ function press(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.closest?.("input, textarea, select, [contenteditable=true]")) return;
   const act = { "/": focusSearch, j: () => step(1), k: () => step(-1), c: compare, Enter: enter }[event.key];
-  if (act?.(event)) {
+  if (typeAhead(event) || act?.(event)) {
     event.preventDefault();
     event.stopImmediatePropagation(); // Streamlit has a use of its own for some of these keys
   }
@@ -83,8 +128,9 @@ function press(event) {
 
 function focusSearch() {
   const box = document.querySelector(".rk-page input");
-  box?.select();
-  return Boolean(box);
+  if (box) box.select();
+  else waitForBox("");
+  return true;
 }
 
 function here() {

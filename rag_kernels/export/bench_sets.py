@@ -17,6 +17,7 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Passed, TensorArgument
+from rag_kernels.eval.told import told_ratio
 from rag_kernels.export.card import Licence, card, card_json, card_text
 from rag_kernels.export.module_file import compiled_of
 from rag_kernels.export.plain.calls import forward_of, free, require_plain
@@ -358,7 +359,7 @@ def _evaluation(attempt: Attempt, form: str, licence: Licence | None) -> dict[st
         "performance": {
             "latency_ms": times.candidate_us / 1000,
             "reference_latency_ms": times.eager_us / 1000,
-            "speedup_factor": times.speedup_eager.median,
+            "speedup_factor": told_ratio(times, times.speedup_eager),
         },
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Contract, FunctionalProblem, Passed, TensorArgument
+from rag_kernels.eval.told import told
 from rag_kernels.export.card import Licence, stamp
 from rag_kernels.export.runtime import CompiledForward
 
@@ -131,8 +132,8 @@ def _with_free_sizes(
 
 def _free(contract: Contract) -> bool:
     named = any(not size.isdigit() for tensor in contract.tensors for size in tensor.shape)
-    told = bool(contract.outputs) and not any("?" in shape for shape in contract.outputs)
-    return named and told and not contract.following
+    known = bool(contract.outputs) and not any("?" in shape for shape in contract.outputs)
+    return named and known and not contract.following
 
 
 def _sizes(shape: Sequence[str]) -> tuple[int | str, ...]:
@@ -164,10 +165,10 @@ def literal(source: str) -> str:
 
 
 def summary(attempt: Attempt) -> str:
-    verdict = attempt.judged.verdict
+    said = told(attempt.judged)
     head = f"{attempt.problem.problem.name}: kernel {attempt.candidate.id}"
-    if not isinstance(verdict, Passed):
+    if said is None:
         return head
-    m = verdict.measurement
-    over_compile = f", {m.speedup_compile.median:.2f}x torch.compile" if m.speedup_compile else ""
-    return f"{head}, {m.speedup_eager.median:.2f}x eager{over_compile} on {attempt.judged.device.name}."
+    sign = "" if said.confirmed else "at least "
+    over_compile = f", {said.over_compile:.2f}x torch.compile" if said.over_compile else ""
+    return f"{head}, {sign}{said.over_eager:.2f}x eager{over_compile} on {attempt.judged.device.name}."

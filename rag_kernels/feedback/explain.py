@@ -24,6 +24,7 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
+from rag_kernels.eval.told import told_ratio
 from rag_kernels.feedback.bottleneck import recommendation
 from rag_kernels.text.wording import shorten
 
@@ -57,9 +58,11 @@ def trim_log(log: str) -> str:
 
 def timing(m: Measurement) -> str:
     """Return one clause: time, speed-up over both baselines, share of the floor."""
-    compiled = f", {m.speedup_compile.median:.2f}x torch.compile" if m.speedup_compile else ""
+    sign = "" if m.confirmed else "at least "
+    compiled = f", {told_ratio(m, m.speedup_compile):.2f}x torch.compile" if m.speedup_compile else ""
     return (
-        f"{m.candidate_us:.0f} us, {m.speedup_eager.median:.2f}x eager{compiled}, {m.floor_fraction:.0%} of the floor"
+        f"{m.candidate_us:.0f} us, {sign}{told_ratio(m, m.speedup_eager):.2f}x eager{compiled}, "
+        f"{m.floor_fraction:.0%} of the floor"
     )
 
 

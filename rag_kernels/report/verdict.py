@@ -25,7 +25,7 @@ from rag_kernels.eval.records import (
     Wrong,
     verdict_name,
 )
-from rag_kernels.eval.told import told_floor
+from rag_kernels.eval.told import told_floor, told_ratio
 
 LOG_LINES = 12
 
@@ -61,13 +61,13 @@ def times(m: Measurement) -> Table:
     """Return a table of candidate, baselines and floor; intervals are of about 95 %."""
     table = Table("", "time", "speed-up over it", box=SIMPLE_HEAD, padding=(0, 2))
     table.add_row("this kernel", _us(m.candidate_us), "cold caches" if m.cold else "")
-    table.add_row("eager", _us(m.eager_us), _ratio(m.speedup_eager))
+    table.add_row("eager", _us(m.eager_us), _ratio(m, m.speedup_eager))
     if m.compile_us is not None and m.speedup_compile is not None:
-        table.add_row("torch.compile", _us(m.compile_us), _ratio(m.speedup_compile))
+        table.add_row("torch.compile", _us(m.compile_us), _ratio(m, m.speedup_compile))
     else:
         table.add_row("torch.compile", "-", m.compile_note)
     if m.speedup_warm is not None:
-        table.add_row("eager, warm caches", "", _ratio(m.speedup_warm))
+        table.add_row("eager, warm caches", "", _ratio(m, m.speedup_warm))
     if m.candidate_host_us is not None:
         others = (("eager", m.eager_host_us), ("torch.compile", m.compile_host_us))
         seen = ", ".join(f"{name} {_us(us)}" for name, us in others if us is not None)
@@ -90,8 +90,9 @@ def _mib(count: int) -> str:
     return f"{count / 2**20:,.1f} MiB"
 
 
-def _ratio(ratio: Ratio) -> str:
-    return f"{ratio.median:.2f}x  ({ratio.low:.2f} to {ratio.high:.2f})"
+def _ratio(m: Measurement, ratio: Ratio) -> str:
+    sign = "" if m.confirmed else "≥ "
+    return f"{sign}{told_ratio(m, ratio):.2f}x  ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _why(judged: Judged) -> Iterator[RenderableType]:
