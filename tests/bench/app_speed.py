@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -207,8 +206,12 @@ def settle(page: Any, url: str, text: str) -> None:
 
 
 def shown(page: Any, text: str) -> None:
-    page.get_by_text(text).first.wait_for(timeout=60_000)
-    page.locator("[data-testid=stStatusWidget]").wait_for(state="hidden", timeout=60_000)
+    """Wait until a text stands on the page and nothing is under way.
+
+    A locator of Playwright's looks again after 20, 50, 100, 100 and then each 500 ms, which would be most of the time.
+    """
+    seen = "text => document.body?.innerText.includes(text) && !document.querySelector('[data-testid=stStatusWidget]')"
+    page.wait_for_function(seen, arg=text, polling=20, timeout=60_000)
 
 
 def caption(page: Any) -> str:
@@ -217,8 +220,9 @@ def caption(page: Any) -> str:
 
 def changed(page: Any, before: str) -> None:
     """Wait until the line that counts what was found says something else."""
-    here = page.get_by_text(re.compile(r"of [\d,]+ kernels\.")).filter(has_not_text=before)
-    here.first.wait_for(timeout=60_000)
+    seen = """before => [...document.querySelectorAll('[data-testid=stCaptionContainer]')].some(
+        one => /of [\\d,]+ kernels\\./.test(one.innerText) && one.innerText.trim() !== before.trim())"""
+    page.wait_for_function(seen, arg=before, polling=20, timeout=60_000)
 
 
 def ask(page: Any, text: str) -> None:
