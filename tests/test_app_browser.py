@@ -31,7 +31,7 @@ PAGES = {  # the path -> a text that is there when the page is drawn
     "retrieval": "Did it pay?",
     "retrieval?id=run1&attempt=4": "What the writer of",
     f"compare?a={PARENT.id}&b={HOSTILE.id}": "What changed from A to B",
-    "compare?a=run1&b=run2": "a line the best so far",
+    "compare?a=run1&b=run2": "a line the best confirmed so far",
 }
 
 
@@ -247,6 +247,9 @@ def test_every_page_is_dark_narrow_and_harmless(address: str, browser: Any) -> N
         assert page.locator("[href*='evil.test'], [src*='evil.test'], img[src=x]").count() == 0, path
         colour = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
         assert max(map(int, re.findall(r"\d+", colour)[:3])) < 64, (path, colour)
+        if path == "kernels":  # the number that everybody came for needs no scrolling
+            box = page.get_by_role("columnheader", name="speed-up").bounding_box()
+            assert box["x"] + box["width"] <= 390
         if path == f"kernel?id={HOSTILE.id}":
             heading = page.get_by_role("heading", level=1).inner_text()
             assert heading.replace("\u2060", "") == HOSTILE_NAME
@@ -259,6 +262,8 @@ def test_an_empty_archive_says_what_to_do(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path / "none") as url:
         page = open_page(browser, url, "Nothing archived yet")
         page.get_by_text("rag-kernels generate").first.wait_for(timeout=30_000)
+        fill(tmp_path / "none")
+        page.get_by_text("Latest kernels").wait_for(timeout=30_000)  # nobody reloaded
         page.close()
 
 
