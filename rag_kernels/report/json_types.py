@@ -443,6 +443,7 @@ class ExplorerRow(TypedDict):
 class VerifiedRow(ResultRow):
     """An exported package that was judged again; `holds` says whether its kernel passed here."""
 
+    package: str
     form: str
     holds: bool
     other_texts: list[str]
