@@ -27,6 +27,15 @@ Backward = Annotated[
     bool,
     typer.Option("--backward", help="Take the problem's backward: the gradients of its inputs and parameters."),
 ]
+Shapes = Annotated[
+    str,
+    typer.Option(
+        "--shapes",
+        metavar="SIZES",
+        help='Judge at all of these sizes, "batch=1,8,64 seq=1024", by their names in PROBLEM; by default at what its '
+        "get_workloads() lists, if it has one, else as it is written.",
+    ),
+]
 ArchivePlace = Annotated[
     str | None,
     typer.Option(

@@ -77,12 +77,13 @@ class MutationRow(TypedDict):
 
 
 class WorkloadRow(Measured):
-    """A kernel at one of a problem's workloads, by `eval` with several sizes."""
+    """A kernel at one of a problem's workloads, by `eval` and `generate` with several sizes."""
 
     workload: str
     sizes: dict[str, int]
     weight: float
     run: str
+    kernel_id: str
 
 
 class TotalRow(TypedDict):
@@ -545,8 +546,8 @@ class JsonType:
 TYPES = {
     "attempt": JsonType(AttemptRow, ("generate", "eval", "grow")),
     "result": JsonType(ResultRow, ("generate", "eval")),
-    "workload": JsonType(WorkloadRow, ("eval --shapes",)),
-    "total": JsonType(TotalRow, ("eval --shapes",)),
+    "workload": JsonType(WorkloadRow, ("eval --shapes", "generate --shapes")),
+    "total": JsonType(TotalRow, ("eval --shapes", "generate --shapes")),
     "problem": JsonType(ProblemRow, ("grow",)),
     "summary": JsonType(SummaryRow, ("grow", "eval --batch")),
     "sampled": JsonType(SampledRow, ("sample",)),
