@@ -192,6 +192,12 @@ def test_keys_search_move_open_and_compare(address: str, window: Any) -> None:
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(f"kernel.id={HOSTILE.id}"), timeout=30_000)
+    page.go_back()
+    page.locator(".rk tbody tr").nth(3).wait_for()
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.dataset.row") == HOSTILE.id  # where the list was left
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"kernel.id={HOSTILE.id}"), timeout=30_000)
     page.keyboard.press("/")  # the page is not drawn yet: what is typed waits for its box
     page.keyboard.type("linear_relu")
     page.keyboard.press("Enter")
@@ -294,6 +300,15 @@ def test_the_head_of_a_kernel_stays_and_its_problem_has_a_roof(address: str, win
 def test_a_run_grows_before_the_eyes(address: str, window: Any, archive: FileArchive) -> None:
     page = open_page(window, f"{address}/run?id=run2", "Attempts")
     wait_for(page, "Budget")
+    page.locator(".rk-table tbody tr").first.wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
     archive.record_attempt(attempt("run2", 2, variant=99, verdict=wrong()))
     page.get_by_text("Why attempts failed").wait_for(timeout=30_000)
+    assert page.evaluate("document.activeElement.matches('.rk-table tbody tr')")  # the row stays under the hands
+    page.set_viewport_size({"width": 390, "height": 500})
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Attempt 1").wait_for(timeout=30_000)
+    page.wait_for_timeout(700)
+    assert 0 <= page.get_by_role("heading", name="Attempt 1").bounding_box()["y"] < 500  # no need to look for it
     page.close()
