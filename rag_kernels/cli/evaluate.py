@@ -20,11 +20,13 @@ from rag_kernels.cli.common import (
     MaxAutotune,
     Precision,
     Shapes,
+    columns,
     emit,
     end_politely,
     read_options,
 )
 from rag_kernels.cli.generate import show_result, show_served, show_total, watch
+from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,6 +113,7 @@ def judge_one(
     `device` is what the command line says; what settings say is no reason to refuse a kernel of another backend.
     """
     from rag_kernels.eval.build.candidate_form import candidate_from_file
+    from rag_kernels.llm.prompt_values import signature
     from rag_kernels.report.console import archived_line
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
@@ -138,8 +141,10 @@ def judge_one(
         emit("result", row | ({"assembly": listing} if listing else {}))
     elif attempts:
         judged = attempts[-1].judged
-        print_verdict(judged_as(judged, kernel, site) if candidate.tier == "kernel" else judged)
-        print(archived_line(row))
+        of_ours = candidate.tier == "kernel"
+        call = signature(attempts[-1].problem, candidate.backend) if of_ours else ""
+        print_verdict(judged_as(judged, kernel, site) if of_ours else judged, call)
+        print(broken(archived_line(row), columns(sys.stdout), hang=12))
         print(f"\n{listing}" if listing else "", end="\n" if listing else "")
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)
 

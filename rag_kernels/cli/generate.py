@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Backward, Json, Shapes, emit, end_politely, writable_out
+from rag_kernels.cli.common import Backward, Json, Shapes, columns, emit, end_politely, writable_out
 from rag_kernels.cli.flags import with_search_flags
+from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -198,4 +199,4 @@ def show_result(row: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit("result", row)
     else:
-        print(summary(row))
+        print(broken(summary(row), columns(sys.stdout)))
