@@ -1,5 +1,6 @@
 """The ratio rule: honest rounding passes, wrong numbers do not, whatever their scale."""
 
+import math
 import random
 from random import Random
 
@@ -7,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from rag_kernels.eval.buffers.call_content import Splice, compose, random_recipe, rows_of
+from rag_kernels.eval.buffers.call_content import Recipe, Splice, compose, random_recipe, rows_of
 from rag_kernels.eval.messages.protocol import Comparison
+from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.input_draws import is_structured
+from rag_kernels.eval.numerics.rounding_noise import Chance
 from rag_kernels.eval.records import TensorSpec
+from rag_kernels.eval.sessions.remembered_contents import RememberedContents
 from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for, ratio_of
 from rag_kernels.eval.timing_rule import TimingRule
 
@@ -55,6 +59,52 @@ def test_one_wrong_row_cannot_hide() -> None:
     result = judged(got, oracle)
     assert not result.ok
     assert "[700," in result.where
+
+
+@pytest.mark.parametrize("shape", [(3, BLOCK + 5), (2 * BLOCK // 300, 300), (2 * BLOCK + 7,)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_large_outputs_are_read_to_their_last_element(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    oracle = torch.randn(shape, dtype=torch.float64, generator=GEN)
+    got = oracle.to(dtype, copy=True)
+    given = got.clone(), oracle.clone()
+    assert judged(got, oracle).ok
+    assert torch.equal(got, given[0])
+    assert torch.equal(oracle, given[1])
+    last = tuple(size - 1 for size in shape)
+    got[last] = 50
+    result = judged(got, oracle)
+    assert not result.ok
+    assert f"worst at {list(last)}: 50 instead of" in result.where
+    got[last] = math.nan
+    assert f"not finite, first at {list(last)}" in judged(got, oracle).where
+
+
+def test_roundings_by_chance_are_as_large_as_said_and_others_in_every_block() -> None:
+    chance = Chance(torch.Generator().manual_seed(0))
+    moved = chance.move(torch.ones(3 * BLOCK, dtype=torch.float64), 0.5) - 1
+    assert abs(float(moved.std()) - 0.5) < 0.01
+    assert abs(float(moved.mean())) < 0.01
+    parts = moved.reshape(3, -1)
+    assert max(abs(float(torch.corrcoef(parts[[a, b]])[0, 1])) for a, b in ((0, 1), (0, 2), (1, 2))) < 0.02
+    across = torch.ones(64, 8).T
+    assert chance.move(across, 0.5) is across
+    assert float(across.std()) > 0.3
+
+
+def test_contents_come_again_but_not_to_those_who_met_them() -> None:
+    numbers = iter(range(100))
+    made = RememberedContents(Random(0), 6)
+
+    def content(met: set[Recipe], most: int = 4) -> Recipe:
+        return made.content("plain", most, met, lambda: (Splice(next(numbers), 0, 0, 0, 0, 0),))
+
+    first: set[Recipe] = set()
+    assert len({content(first) for _ in range(5)}) == 5
+    assert sum(made.number(recipe) is not None for recipe in first) == 4
+    second: set[Recipe] = set()
+    assert all(content(second) in first for _ in range(4))
+    assert content(second) not in first
+    assert len({made.number(recipe) for recipe in first}) == 5  # four numbers, and none
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])

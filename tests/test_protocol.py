@@ -193,7 +193,7 @@ REPLIES: tuple[CandidateReply | ReferenceReply | Opened, ...] = (
     Drawn((True, False)),
     Exchanged(4096),
     TookOutputs(3, "ab"),
-    Answered("own dtype", True, 1e-9, float("inf"), (1e-9, float("inf"))),
+    Answered("own dtype", True, float("inf"), (1e-9, float("inf"))),
     Checked((Comparison(True, 1.0, "", 0.5), Comparison(False, float("inf"), "at 0"))),
     PrecisionShown("tf32", 1e-4),
     Probes(True),

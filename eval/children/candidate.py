@@ -205,6 +205,7 @@ class Loaded:
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         self.flags = _flags()
+        self.in_order = True
         self.code = load(message.code, self.device)
         self.memory = MemoryCount(self.device)
         self.bound: list[Bound] = []
@@ -274,6 +275,7 @@ class Loaded:
 
     def compose(self, at: Sequence[int], recipes: Sequence[Recipe], poisons: Sequence[int], *, cold: bool) -> None:
         """Compose the content of the next calls on the device, poison the outputs, empty the caches (GPU only)."""
+        self.look_back()
         places = [self.bound[place] for place in at]
         pairs = zip(places, recipes, strict=True)
         compose_all(job for bound, recipe in pairs for job in bound.jobs(recipe))
@@ -289,10 +291,10 @@ class Loaded:
 
     def ready(self, at: Sequence[int]) -> None:
         """Let go of results of earlier calls, before calls and outside the clock."""
+        self.look_back()
         for place in at:
             bound = self.bound[place]
             bound.fresh()
-            bound.found = []
             if bound.keeps:
                 bound.results = []
         if not self.on_cpu:
@@ -314,9 +316,18 @@ class Loaded:
         elif not self.on_cpu:
             torch.cuda.synchronize()
 
+    def look_back(self) -> None:
+        """See whether what the calls before left was there for who came next on the stream, at all places.
+
+        A burst samples its last place, which need not be the one that is pulled.
+        """
+        for bound in self.bound:
+            self.in_order = bound.in_order() and self.in_order
+
     def pull(self, at: int) -> Pulled:
         """Copy the outputs into the judge's memory (where they are not already) and say what form they have."""
         bound = self.bound[at]
+        self.look_back()
         if not all(type(t) is torch.Tensor or type(t) is torch.nn.Parameter for t in bound.results):
             raise TypeError("the candidate returned something that is not a plain tensor")
         form = tuple(_form(t, t.device.type) for t in bound.results)
@@ -326,7 +337,7 @@ class Loaded:
                 place.copy_(source)
             if not self.on_cpu:
                 torch.cuda.synchronize()
-        return Pulled(form, all(b.intact() for b in bound.banded), _arithmetic_is_ieee(), bound.in_order())
+        return Pulled(form, all(b.intact() for b in bound.banded), _arithmetic_is_ieee(), self.in_order)
 
     def threads(self, count: int) -> None:
         """Use another number of OpenMP threads, in torch and in the kernel's own runtime."""
@@ -343,6 +354,7 @@ class Loaded:
 
         Or why not.
         """
+        self.look_back()
         recorder = Recorder()
         self.code.kernels._recorder = recorder  # type: ignore[attr-defined]
         try:
@@ -358,6 +370,7 @@ class Loaded:
         """
         from rag_kernels.eval.children.profiling import loaded_libraries, profile
 
+        self.look_back()
         kernels = profile(self.runs[at], on_gpu=not self.on_cpu)
         flags = [f"{name} = {value}" for name, value in _flags().items() if value != self.flags[name]]
         return Profile(kernels, tuple(sorted(loaded_libraries())), tuple(flags))

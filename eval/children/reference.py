@@ -14,7 +14,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Literal, assert_never
 
@@ -75,7 +75,7 @@ from rag_kernels.eval.messages.protocol import (
     reference_opening,
     reference_request,
 )
-from rag_kernels.eval.numerics.compare import compare
+from rag_kernels.eval.numerics.compare import Yardstick, compare, largest_error, own_error, yardstick
 from rag_kernels.eval.numerics.exactness_probe import one_hot, relative_error, targets
 from rag_kernels.eval.numerics.input_draws import (
     at_constants,
@@ -151,15 +151,6 @@ def _failed(error: Exception, *, alive: bool) -> Failed:
 NOISE_RUNS = 3
 
 
-def _own_error(result: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the relative error of one output; infinite where it, or what is right, is not finite."""
-    if not result.is_floating_point():
-        return 0.0
-    if not (bool(torch.isfinite(result).all()) and bool(torch.isfinite(exact).all())):
-        return float("inf")
-    return float((result.double() - exact).norm() / max(float(exact.norm()), 1e-300))
-
-
 SOME_BOUNDS = 64
 FEW = 256  # elements of an output
 
@@ -172,6 +163,17 @@ class Answer:
     oracle: list[torch.Tensor]
     kind: Literal["fp64", "own dtype"]
     noise: list[torch.Tensor | None] | None = None
+    owed: list[Yardstick | None] = field(default_factory=list)  # one an output, once it was asked for
+
+    def yardsticks(self) -> list[Yardstick | None]:
+        """Return what each output is held against; None for exact ones."""
+        if not self.owed:
+            noise = self.noise or [None] * len(self.oracle)
+            self.owed = [
+                yardstick(own, right, row) if own.is_floating_point() and own.numel() else None
+                for own, right, row in zip(self.reference, self.oracle, noise, strict=True)
+            ]
+        return self.owed
 
 
 class Reference:
@@ -413,14 +415,11 @@ class Reference:
         answer = self.answers[draw] = self._compute()
         if noisy:
             answer.noise = self._noise(answer, moved=moved, operands=self.operands)
-        results = [t for t in [*answer.oracle, *answer.reference] if t.is_floating_point()]
-        finite = all(bool(torch.isfinite(t).all()) for t in results)
-        pairs = [p for p in zip(answer.reference, answer.oracle, strict=True) if p[0].is_floating_point()]
-        own = max((float((r.double() - o).norm() / max(float(o.norm()), 1e-300)) for r, o in pairs), default=0.0)
-        worst = max((relative_error(r, o) for r, o in pairs), default=0.0)
+        pairs = list(zip(answer.reference, answer.oracle, strict=True))
+        own = tuple(own_error(r, o) if r.is_floating_point() else 0.0 for r, o in pairs)
+        worst = max((relative_error(r, o) for r, o in pairs if r.is_floating_point()), default=0.0)
         self._release()
-        own_by_output = tuple(_own_error(r, o) for r, o in zip(answer.reference, answer.oracle, strict=True))
-        return Answered(answer.kind, finite, own, worst, own_by_output)
+        return Answered(answer.kind, all(map(math.isfinite, own)), worst, own)
 
     def check(self, draw: int | None, taken: int | None, limits: tuple[float, float] | None, *, noisy: bool) -> Checked:
         """Compare submitted or taken outputs with the remembered answer, or with one for the current content."""
@@ -430,8 +429,10 @@ class Reference:
             answer.noise = self._noise(answer, operands=self.operands)
         noise = answer.noise or [None] * len(answer.oracle)
         results = [
-            compare(got.to(self.device), reference, oracle, noise=row, limits=limits)
-            for got, reference, oracle, row in zip(outputs, answer.reference, answer.oracle, noise, strict=True)
+            compare(got.to(self.device), reference, oracle, noise=row, limits=limits, owed=owed)
+            for got, reference, oracle, row, owed in zip(
+                outputs, answer.reference, answer.oracle, noise, answer.yardsticks(), strict=True
+            )
         ]
         if answer.kind == "fp64" and answer.noise is None:  # of ordinary contents
             given = zip(results, outputs, answer.reference, answer.oracle, strict=True)
@@ -494,9 +495,7 @@ class Reference:
                 results = tensors(self.model(*pytree.tree_unflatten(leaves, self.tree)))
             for i, (got, oracle) in enumerate(zip(results, answer.oracle, strict=True)):
                 if got.is_floating_point():
-                    error = (got.double() - oracle).abs_()
-                    known = worst[i]
-                    worst[i] = error if known is None else torch.maximum(known, error)
+                    worst[i] = largest_error(got, oracle, worst[i])
         return worst
 
     def _doubled_state(self) -> dict[str, torch.Tensor]:

@@ -188,14 +188,13 @@ class ComputeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the answer is like: `own_error` is PyTorch's own error, relative; `worst_error` that of one element.
+    """What the answer is like: `worst_error` is PyTorch's own error of one element, relative.
 
-    `own_by_output`: the first by output, infinite where that is not finite.
+    `own_by_output`: that of each output as a whole, infinite where it, or what is right, is not finite.
     """
 
     oracle: Literal["fp64", "own dtype"]
     finite: bool
-    own_error: float
     worst_error: float
     own_by_output: tuple[float, ...] = ()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from rag_kernels.eval.messages.protocol import Comparison
+from rag_kernels.eval.numerics.blocks import blocks, one_thread, pieces
 
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 LIMITS = {2: (2.0, 4.0), 4: (64.0, 256.0), 8: (64.0, 256.0)}  # by bytes an element: R_rms, R_max
@@ -30,40 +31,46 @@ def compare(
     *,
     noise: torch.Tensor | None = None,
     limits: tuple[float, float] | None = None,
+    owed: Yardstick | None = None,
 ) -> Comparison:
     """Judge one output: `got` and `reference` in the problem's dtype, `oracle` in fp64 (or the exact integers).
 
     `noise` is the error of runs with amplified rounding (`numerics.rounding_noise`), element by element: where inputs
     are unusual it says how ill-conditioned the problem is there, and a candidate is allowed as much. `limits` are
-    R_rms and R_max as calibrated for the problem (`eval.sessions.admission`); by default those of the dtype.
+    R_rms and R_max as calibrated for the problem (`eval.sessions.admission`); by default those of the dtype. `owed` is
+    the `yardstick` of the last three, where it is known.
     """
     if got.numel() == 0:
         return Comparison(True, 0.0, "")
     if not got.dtype.is_floating_point:
         return _compare_exact(got, reference, oracle)
-    finite = torch.isfinite(oracle) & torch.isfinite(reference)
-    if not bool(finite.all()):
+    errors = _errors(got, oracle, owed or yardstick(reference, oracle, noise))
+    if not errors.finite:
+        finite = torch.isfinite(oracle) & torch.isfinite(reference)
         unequal = ~finite & ~_same_special(got, reference)
         if bool(unequal.any()):
             return Comparison(False, math.inf, f"{_place(unequal)} differs where the reference is not finite")
         got, reference, oracle = _zeroed(~finite, got, reference, oracle)
         noise = None if noise is None else _zeroed(~finite, noise)[0]
-    bad = ~torch.isfinite(got)
-    if bool(bad.any()):
-        share = float(bad.double().mean())
-        return Comparison(False, math.inf, f"{share:.2%} of the elements are not finite, first at {_place(bad)}")
-    return _compare_floats(got, reference, oracle, noise, limits or LIMITS[got.element_size()])
+        bad = ~torch.isfinite(got)
+        if bool(bad.any()):
+            share = float(bad.double().mean())
+            return Comparison(False, math.inf, f"{share:.2%} of the elements are not finite, first at {_place(bad)}")
+        errors = _errors(got, oracle, yardstick(reference, oracle, noise))
+    return _judged(errors, got, oracle, limits or LIMITS[got.element_size()])
 
 
 def ratios(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor) -> tuple[float, float]:
     """Return R_rms and R_max of a floating-point output: the worst of the whole and of its slices."""
     if got.numel() == 0:
         return 0.0, 0.0
-    unknown = ~(torch.isfinite(oracle) & torch.isfinite(reference))
-    got, reference, oracle = _zeroed(unknown, got, reference, oracle)
-    if not bool(torch.isfinite(got).all()):
-        return math.inf, math.inf
-    errors = _errors(got, reference, oracle)
+    errors = _errors(got, oracle, yardstick(reference, oracle))
+    if not errors.finite:
+        unknown = ~(torch.isfinite(oracle) & torch.isfinite(reference))
+        got, reference, oracle = _zeroed(unknown, got, reference, oracle)
+        errors = _errors(got, oracle, yardstick(reference, oracle))
+        if not math.isfinite(errors.whole):
+            return math.inf, math.inf
     return max(errors.whole, float(errors.r_rms.max())), float(errors.r_max.max())
 
 
@@ -81,70 +88,149 @@ def _compare_exact(got: torch.Tensor, reference: torch.Tensor, oracle: torch.Ten
 
 
 @dataclass(frozen=True, slots=True)
-class _Errors:
-    """Errors of a candidate and of PyTorch, in rows; the ratios of each row and of the whole."""
+class Yardstick:
+    """What errors of an output are held against, by rows and in the whole."""
 
-    error: torch.Tensor
-    bound: float  # an error of 1.0 in R_max
+    finite: bool  # every element of PyTorch's and of what is right
+    rms: torch.Tensor  # of each row: an error of 1.0 in R_rms
+    largest: torch.Tensor  # of each row: an error of 1.0 in R_max
     scale: torch.Tensor  # RMS of each row, at least a hundredth of the whole's
+    whole: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """A candidate's errors, and their ratios to PyTorch's own; `finite`: every element of either."""
+
+    finite: bool
     r_rms: torch.Tensor
     r_max: torch.Tensor
     whole: float
+    bound: float  # an error of 1.0 in R_max
+    relative: float  # the worst row's RMS over its scale
 
 
-def _errors(
-    got: torch.Tensor, reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor | None = None
-) -> _Errors:
-    unit = UNIT_ROUNDOFF[got.dtype]
-    shape = tuple(got.shape)
-    rows = shape[0] if len(shape) > 1 and got.numel() // max(1, shape[0]) >= MIN_SLICE else 1
-    exact = oracle.reshape(rows, -1).double()
-    error = (got.reshape(rows, -1).double() - exact).abs_()
-    own = (reference.reshape(rows, -1).double() - exact).abs_()
-    if noise is not None:
-        own = torch.maximum(own, noise.reshape(rows, -1).double() / NOISE_SHARE)
-    whole_scale = _total(exact)
-    # A row that is far smaller than the rest is held to the scale of a hundredth of the whole.
-    scale = exact.abs().clamp_(min=0.01 * whole_scale)
-    r_rms = _rms(error) / torch.maximum(_rms(own), unit * _rms(scale) / math.sqrt(3)).clamp(min=TINY)
-    r_max = error.amax(1) / torch.maximum(own.amax(1), unit * scale.amax(1)).clamp(min=TINY)
-    whole = _total(error) / max(_total(own), unit * whole_scale / math.sqrt(3), TINY)
-    bound = max(float(own.max()), unit * float(scale.max()))
-    return _Errors(error, bound, _rms(scale).clamp(min=TINY), r_rms, r_max, whole)
-
-
-def _compare_floats(
-    got: torch.Tensor,
-    reference: torch.Tensor,
-    oracle: torch.Tensor,
-    noise: torch.Tensor | None,
-    limits: tuple[float, float],
-) -> Comparison:
-    errors = _errors(got, reference, oracle, noise)
-    error, r_rms, r_max, whole = errors.error, errors.r_rms, errors.r_max, errors.whole
-    (rms_limit, max_limit), shape = limits, tuple(got.shape)
-    worst = int(torch.argmax(torch.maximum(r_rms / rms_limit, r_max / max_limit)))
-    if whole <= rms_limit and float(r_rms[worst]) <= rms_limit and float(r_max[worst]) <= max_limit:
-        return Comparison(True, whole, "")
-    ratio = max(whole, float(r_rms[worst]))
-    at = int(torch.argmax(error[worst])) + worst * error.shape[1]
-    expected, found = float(oracle.reshape(-1)[at]), float(got.reshape(-1)[at])
-    far = float((error > max_limit * errors.bound).double().mean())
-    relative = float((_rms(error) / errors.scale).max())
-    where = (
-        f"worst at {_index(at, shape)}: {found:.9g} instead of {expected:.9g}; error {ratio:.3g} times PyTorch's own "
-        f"(limit {rms_limit:g}); {far:.2%} of the elements are far off"
+def yardstick(reference: torch.Tensor, oracle: torch.Tensor, noise: torch.Tensor | None = None) -> Yardstick:
+    """Return what PyTorch's own errors (or the noise, where it is more) and the roundoff allow."""
+    unit, rows = UNIT_ROUNDOFF[reference.dtype], _rows(reference)
+    own, exact, scale = (_Rows(reference, rows) for _ in range(3))
+    reference, oracle = reference.reshape(rows, -1), oracle.reshape(rows, -1)
+    noise = None if noise is None else noise.reshape(rows, -1)
+    with one_thread():
+        for block in blocks(reference):
+            right = oracle[block].double()
+            exact.add(block, right)
+            error = reference[block].double() - right
+            if noise is not None:
+                error = torch.maximum(error.abs_(), noise[block].double() / NOISE_SHARE)
+            own.add(block, error)
+        whole = exact.total()
+        # A row that is far smaller than the rest is held to the scale of a hundredth of the whole.
+        for block in blocks(reference):
+            scale.add(block, oracle[block].double().abs().clamp_(min=0.01 * whole))
+    return Yardstick(
+        finite=math.isfinite(own.total()) and math.isfinite(whole),
+        rms=torch.maximum(own.rms(), unit * scale.rms() / math.sqrt(3)).clamp(min=TINY),
+        largest=torch.maximum(own.largest, unit * scale.largest).clamp(min=TINY),
+        scale=scale.rms().clamp(min=TINY),
+        whole=max(own.total(), unit * whole / math.sqrt(3), TINY),
+        bound=max(float(own.largest.max()), unit * float(scale.largest.max())),
     )
-    return Comparison(False, ratio, where, relative)
 
 
-def _rms(a: torch.Tensor) -> torch.Tensor:
-    norm: torch.Tensor = torch.linalg.vector_norm(a, dim=1)
-    return norm / math.sqrt(a.shape[1])
+def _errors(got: torch.Tensor, oracle: torch.Tensor, owed: Yardstick) -> _Errors:
+    """Read both in blocks, on a CPU by one thread: fp64 copies of whole tensors would take most of a verdict's time."""
+    rows = _rows(got)
+    error = _Rows(got, rows)
+    got, oracle = got.reshape(rows, -1), oracle.reshape(rows, -1)
+    with one_thread():
+        for block in blocks(got):
+            error.add(block, got[block].double() - oracle[block].double())
+    return _Errors(
+        finite=owed.finite and math.isfinite(error.total()),
+        r_rms=error.rms() / owed.rms,
+        r_max=error.largest / owed.largest,
+        whole=error.total() / owed.whole,
+        bound=owed.bound,
+        relative=float((error.rms() / owed.scale).max()),
+    )
 
 
-def _total(a: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(a)) / math.sqrt(a.numel())
+def _rows(tensor: torch.Tensor) -> int:
+    """Return into how many rows a tensor is cut: along the first dimension, if they are long enough."""
+    rows = tensor.shape[0] if tensor.dim() > 1 else 1
+    return rows if tensor.numel() // max(1, rows) >= MIN_SLICE else 1
+
+
+def own_error(reference: torch.Tensor, oracle: torch.Tensor) -> float:
+    """Return the relative error of an output as a whole; infinite where either is not finite."""
+    if reference.numel() == 0:
+        return 0.0
+    rows = _rows(reference)
+    error, exact = _Rows(reference, rows), _Rows(reference, rows)
+    reference, oracle = reference.reshape(rows, -1), oracle.reshape(rows, -1)
+    with one_thread():
+        for block in blocks(reference):
+            right = oracle[block].double()
+            exact.add(block, right)
+            error.add(block, reference[block].double() - right)
+    whole, right_whole = error.total(), exact.total()
+    return whole / max(right_whole, TINY) if math.isfinite(whole) and math.isfinite(right_whole) else math.inf
+
+
+def largest_error(got: torch.Tensor, oracle: torch.Tensor, known: torch.Tensor | None) -> torch.Tensor:
+    """Return the greater of an output's errors and those `known`, element by element, which are changed."""
+    wide = torch.float64 if got.dtype == torch.float64 else torch.float32
+    worst = torch.zeros(got.shape, dtype=wide, device=got.device) if known is None else known
+    flat, exact, so_far = got.reshape(-1), oracle.reshape(-1), worst.view(-1)
+    with one_thread():
+        for piece in pieces(flat):
+            error = (flat[piece].double() - exact[piece].double()).abs_()
+            so_far[piece] = torch.maximum(so_far[piece], error.to(wide))
+    return worst
+
+
+class _Rows:
+    """The norm and the largest magnitude of each row of a matrix that is seen block by block."""
+
+    def __init__(self, like: torch.Tensor, rows: int) -> None:
+        self.columns = like.numel() // rows
+        self.norm, self.largest = torch.zeros(2, rows, dtype=torch.float64, device=like.device).unbind()
+
+    def add(self, block: tuple[slice, slice], values: torch.Tensor) -> None:
+        """Add a block of fp64 values."""
+        rows = block[0]
+        norm = torch.linalg.vector_norm(values, dim=1)
+        self.norm[rows] = torch.hypot(self.norm[rows], norm)
+        self.largest[rows] = torch.maximum(self.largest[rows], values.abs().amax(1))
+
+    def rms(self) -> torch.Tensor:
+        """Return the root of each row's mean square."""
+        return self.norm / math.sqrt(self.columns)
+
+    def total(self) -> float:
+        """Return the root of the whole's mean square."""
+        return float(torch.linalg.vector_norm(self.norm)) / math.sqrt(self.columns * len(self.norm))
+
+
+def _judged(errors: _Errors, got: torch.Tensor, oracle: torch.Tensor, limits: tuple[float, float]) -> Comparison:
+    (rms_limit, max_limit), r_rms, r_max = limits, errors.r_rms, errors.r_max
+    worst = int(torch.argmax(torch.maximum(r_rms / rms_limit, r_max / max_limit)))
+    if errors.whole <= rms_limit and float(r_rms[worst]) <= rms_limit and float(r_max[worst]) <= max_limit:
+        return Comparison(True, errors.whole, "")
+    ratio = max(errors.whole, float(r_rms[worst]))
+    shape, rows = tuple(got.shape), len(r_rms)
+    got, oracle = got.reshape(rows, -1), oracle.reshape(rows, -1)
+    at = int(torch.argmax((got[worst].double() - oracle[worst].double()).abs_()))
+    expected, found = float(oracle[worst, at]), float(got[worst, at])
+    allowed = max_limit * errors.bound
+    far = sum(int(((got[b].double() - oracle[b].double()).abs_() > allowed).sum()) for b in blocks(got)) / got.numel()
+    where = (
+        f"worst at {_index(at + worst * got.shape[1], shape)}: {found:.9g} instead of {expected:.9g}; "
+        f"error {ratio:.3g} times PyTorch's own (limit {rms_limit:g}); {far:.2%} of the elements are far off"
+    )
+    return Comparison(False, ratio, where, errors.relative)
 
 
 def _same_special(got: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rag_kernels.eval.aten import names, operator
+from rag_kernels.eval.numerics.blocks import BLOCK, one_thread, pieces
 from rag_kernels.eval.numerics.compare import NOISE_SHARE, UNIT_ROUNDOFF
 
 SCALE = 16.0
@@ -47,8 +48,8 @@ class Perturbed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._results is not None and name not in self._spared and _computes(func, args, result):
             self.applied += 1
             for value in pytree.tree_leaves(result):
-                if _is_float(value):
-                    value.copy_(self._results(value))
+                if _is_float(value) and (changed := self._results(value)) is not value:
+                    value.copy_(changed)
         return result
 
     @staticmethod
@@ -79,25 +80,51 @@ class RoundingNoise(Perturbed):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, generator: torch.Generator, scale: float = SCALE, *, operands: float = 0.0) -> None:
-        def moved(value: torch.Tensor, by: float) -> torch.Tensor:
-            drawn = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
-            return value * (1 + by * drawn.to(value.dtype))
+        chance = Chance(generator)
 
         def noisy(value: torch.Tensor) -> torch.Tensor:
-            return moved(value, scale * UNIT_ROUNDOFF[value.dtype])
+            return chance.move(value, scale * UNIT_ROUNDOFF[value.dtype])
 
         def lower(value: torch.Tensor) -> torch.Tensor:
-            return moved(value, NOISE_SHARE * operands) if value.dtype == torch.float32 else value
+            return chance.move(value.clone(), NOISE_SHARE * operands) if value.dtype == torch.float32 else value
 
         super().__init__(operands=lower if operands else None, results=noisy, spared=names(lambda op: op.exact))
+
+
+class Chance:
+    """Normal random numbers to move tensors by. On a CPU each block finds its own at a place of a table that is drawn
+    for it: a number drawn for each element would take longer than the operator whose rounding it stands for."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._tables: dict[torch.dtype, torch.Tensor] = {}
+
+    def move(self, value: torch.Tensor, by: float) -> torch.Tensor:
+        """Multiply a float tensor in place by 1 + by * N(0, 1), element by element, and return it."""
+        if not value.is_contiguous():
+            value.copy_(self.move(value.contiguous(), by))
+            return value
+        flat = value.view(-1)
+        with one_thread():
+            for piece in pieces(flat):
+                part = flat[piece]
+                part.addcmul_(part, self._numbers(part), value=by)
+        return value
+
+    def _numbers(self, part: torch.Tensor) -> torch.Tensor:
+        if part.is_cuda:
+            return torch.randn(part.shape, generator=self._generator, device=part.device).to(part.dtype)
+        if part.dtype not in self._tables:
+            self._tables[part.dtype] = torch.randn(2 * BLOCK, generator=self._generator).to(part.dtype)
+        start = int(torch.randint(BLOCK, (), generator=self._generator))
+        return self._tables[part.dtype][start : start + part.numel()]
 
 
 def rounded_anew(value: Any, generator: torch.Generator) -> Any:
     """Return a float tensor whose every element is another by about NOISE_SHARE roundings, other values as they are."""
     if not _is_float(value):
         return value
-    drawn = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
-    return value * (1 + (NOISE_SHARE * UNIT_ROUNDOFF[value.dtype]) * drawn.to(value.dtype))
+    return Chance(generator).move(value.clone(), NOISE_SHARE * UNIT_ROUNDOFF[value.dtype])
 
 
 def to_tf32(value: torch.Tensor) -> torch.Tensor:

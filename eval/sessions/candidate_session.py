@@ -139,6 +139,7 @@ class LoadedCandidate:
         self.round_trips: list[float] = []  # seconds of requests for no call
         self.asking_s = 0.0  # what was subtracted from the last burst for asking
         self.accounts: list[Account] = []  # of single calls, in order
+        self.met: set[Recipe] = set()  # remembered contents that it was called on
         self._before_s = 0.0
         self.at_rest: Resident | None = None  # its memory before its first call
         self._called: list[ProblemSession] = []

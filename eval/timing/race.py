@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
 from rag_kernels.eval.buffers.call_content import Recipe, nudged, plain, with_rows_of
@@ -93,6 +94,10 @@ class Times(Paired):
         return sum(self.slowed) > len(self.slowed) / 2
 
 
+def _nudges(look: Look) -> bool:
+    return look.what == "nudged"
+
+
 def _leave(kept: Kept) -> None:
     """Leave large outputs unchecked."""
 
@@ -173,13 +178,17 @@ class Race:
         chosen = self._chosen(count) if pairs is None else set()
         looks = self._looks(count) if pairs is None else {}
         unrelated = self._unrelated(count) if pairs is None else {}
+        watched = set() if self.burst else chosen | {n for n, some in looks.items() if any(map(_nudges, some))}
         recipe = session.random_recipe()
         timed.round_trips, self.subject.round_trips = [], []
 
         def before(number: int) -> None:
             nonlocal recipe
             draws = unrelated.get(number, [])
-            recipe = plain(draws[0], len(session.specs)) if draws else session.random_recipe()
+            if draws:
+                recipe = plain(draws[0], len(session.specs))
+            else:
+                recipe = self._remembered() if number in watched else session.random_recipe()
             times.fresh.append(bool(draws))
             session.write(recipe)
 
@@ -296,11 +305,19 @@ class Race:
         """Return the content of such a call: as before but for one element, or of a special kind in part or whole."""
         session, specs = self.session, self.session.specs
         if look.what == "nudged":
-            return nudged(recipe, specs, session.ordered, session.rng)
-        if look.what == "special" and (look.kind == EDGES or session.rng.random() < 0.5):
+            known = session.remembered.number(recipe) is not None  # else its draws may become others
+            make = partial(nudged, recipe, specs, session.ordered, session.rng)
+            return self._remembered(recipe, 1, make) if known else make()
+        if look.what != "special":
+            return self._remembered()
+        if look.kind == EDGES or session.rng.random() < 0.5:
             return plain(look.draw, len(specs))
-        recipe = session.random_recipe()
-        return with_rows_of(recipe, look.draw, specs, session.rng) if look.what == "special" else recipe
+        mixed = partial(with_rows_of, session.random_recipe(), look.draw, specs, session.rng)
+        return self._remembered(look.kind, 2, mixed)
+
+    def _remembered(self, sort: Hashable = "", most: int = 8, make: Callable[[], Recipe] | None = None) -> Recipe:
+        """Return a secret content whose answer is remembered, new to this candidate's process."""
+        return self.session.remembered.content(sort, most, self.subject.met, make or self.session.random_recipe)
 
     def asking(self, times: Times) -> float:
         """Return how long asking for a burst takes beside the burst; 0 for single calls.

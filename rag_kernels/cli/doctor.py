@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ApiBase, ArchivePlace, Json, Model, columns, emit, read_options
-from rag_kernels.text.wording import broken
-
-INDENT = 24  # where what is told of a check begins
+from rag_kernels.cli.common import ApiBase, ArchivePlace, Json, Model, emit, read_options
 
 
 def doctor(
@@ -38,10 +34,9 @@ def doctor(
             emit("check", asdict(check))
         else:
             mark = "ok     " if check.ok else "MISSING" if check.required else "no     "
-            width = columns(sys.stdout)
-            print(broken(f"{mark}  {check.check:<14} {check.detail}", width, hang=INDENT), flush=True)
+            print(f"{mark}  {check.check:<12} {check.detail}", flush=True)
             if check.next_step:
-                print(broken(f"{'':<{INDENT}}{check.next_step}", width, hang=INDENT))
+                print(f"{'':<23}{check.next_step}")
     said = conclusion(rows)
     if as_json:
         emit("check", asdict(Check("conclusion", ready(rows), said, required=True)))

@@ -18,29 +18,14 @@ from rag_kernels.eval.records import Candidate
 HERE = Path(__file__).parent
 LETTERS = "stream"
 CURRENT = """\
-static int64_t asked(const char* function, int device) {
+// Return the queue on which torch works on this device.
+static void* current(int device) {
+  if (device < 0) return nullptr;
   PyObject* torch = PyImport_ImportModule("torch._C");
-  PyObject* found = torch ? PyObject_CallMethod(torch, function, "i", device) : nullptr;
+  PyObject* found = torch ? PyObject_CallMethod(torch, "_cuda_getCurrentRawStream", "i", device) : nullptr;
   Py_XDECREF(torch);
-  return number(found);
+  return reinterpret_cast<void*>(number(found));
 }
-// The queue on which torch works on a device, which is the one in use while this lives.
-struct Where {
-  int before = -1;
-  void* queue = nullptr;
-  explicit Where(int device) {
-    if (device < 0) return;
-    before = int(asked("_cuda_exchangeDevice", device));
-    if (!PyErr_Occurred()) queue = reinterpret_cast<void*>(asked("_cuda_getCurrentRawStream", device));
-  }
-  ~Where() {
-    if (before < 0) return;
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    asked("_cuda_exchangeDevice", before);
-    PyErr_Restore(kind, value, trace);
-  }
-};
 """
 QUEUE = """\
 // The default queue, in place of a pointer to it.
@@ -73,8 +58,7 @@ def binding_text(
     text = (HERE / "binding.cpp").read_text()
     found = {
         "CURRENT": "" if default_queue else CURRENT,
-        "WHERE": "" if default_queue else "const Where where(device);",
-        "QUEUE": "nullptr" if default_queue else "where.queue",
+        "WHERE": "nullptr" if default_queue else "current(device)",
         "CONSTANTS": "\n  ".join(_insert(value, inputs + i) for i, value in enumerate(constants)),
         "FUNCTIONS": "\n".join(_function(name, py=f"python_{name}") for name in names),
         "METHODS": "".join(f'{{"{name}", python_{name}, METH_VARARGS, nullptr}}, ' for name in names),
