@@ -25,6 +25,12 @@ def archive_place() -> str:
     return str(parser.parse_args().archive)
 
 
+def look_again() -> None:
+    """Draw the page that was asked for as soon as there is something to show."""
+    if not data.is_empty():
+        st.rerun()
+
+
 def main() -> None:
     page.configure("Archive")  # before the navigation, which would take its icon for the tab from another host
     here = st.navigation(
@@ -49,6 +55,7 @@ def main() -> None:
         if data.is_empty():
             page.configure("Nothing archived yet")
             show.empty_archive(place)
+            st.fragment(look_again, run_every="5s")()
         else:
             here.run()
     except ArchiveError as error:

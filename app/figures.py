@@ -94,6 +94,7 @@ class Summary:
     problems: int
     attempts: int
     best_speedup: float | None
+    best_at_least: bool
     mean_speedup: float | None
     cost_usd: float | None
 
@@ -110,15 +111,26 @@ class Burn:
 def summary(kernels: int, best: pd.DataFrame, problems: int, stats: Mapping[str, int | float]) -> Summary:
     """Return sums over attempts. `best` has a row for each problem and device."""
     gains = best["speedup"]
+    greatest, at_least = best_told(best)
     unknown = stats["llm_calls"] > 0 and stats["calls_of_unknown_cost"] == stats["llm_calls"]
     return Summary(
         kernels=kernels,
         problems=problems,
         attempts=int(stats["attempts"]),
-        best_speedup=float(gains.max()) if len(gains) else None,
+        best_speedup=greatest,
+        best_at_least=at_least,
         mean_speedup=math.exp(sum(map(math.log, gains)) / len(gains)) if len(gains) else None,
         cost_usd=None if unknown else float(stats["cost_usd"]),
     )
+
+
+def best_told(table: pd.DataFrame) -> tuple[float | None, bool]:
+    """Return the best speed-up, and whether nothing confirmed it: what is confirmed comes before what is not."""
+    known = table.dropna(subset=["speedup"])
+    if known.empty:
+        return None, False
+    best = known.sort_values(["at_least", "speedup"], ascending=[True, False]).iloc[0]
+    return float(best["speedup"]), bool(best["at_least"])
 
 
 def fast_p(best: pd.DataFrame, problems: int) -> pd.DataFrame:
@@ -135,21 +147,27 @@ def outcome_counts(attempts: pd.DataFrame) -> pd.DataFrame:
 
 
 def progress(attempts: pd.DataFrame, name: str = "") -> pd.DataFrame:
-    """Return attempts in the order in which they were made, with the best speed-up so far."""
+    """Return attempts in the order in which they were made, with the best speed-up so far: the best confirmed one
+    where any is.
+    """
     ordered = attempts.sort_values(["created_at", "run_id", "number"]).reset_index(drop=True)
-    best = ordered["speedup"].cummax().ffill()
-    return ordered[["speedup", "outcome"]].assign(attempt=range(1, len(ordered) + 1), best=best, name=name)
+    unsure = ordered["at_least"].astype(bool)
+    sure = ordered["speedup"].mask(unsure)
+    best = (sure if sure.notna().any() else ordered["speedup"]).cummax().ffill()
+    columns = ordered[["speedup", "at_least", "outcome"]]
+    return columns.assign(attempt=range(1, len(ordered) + 1), best=best, name=name)
 
 
 def credit(attempts: pd.DataFrame) -> pd.DataFrame:
-    """Return, per writer and model of one run: attempts, passes, wins, the best speed-up, and what they cost."""
-    marked = attempts.assign(passed=attempts["outcome"] == "passed")
+    """Return, per writer and model of one run: attempts, passes, wins, the best confirmed speed-up, what they cost."""
+    sure = attempts["speedup"].mask(attempts["at_least"].astype(bool))
+    marked = attempts.assign(passed=attempts["outcome"] == "passed", sure=sure)
     groups = marked.groupby(["writer", "model"])
     table = groups.agg(
         attempts=("number", "size"),
         passed=("passed", "sum"),
         won=("won", "sum"),
-        best=("speedup", "max"),
+        best=("sure", "max"),
         cost_usd=("cost_usd", lambda costs: costs.sum(skipna=False)),
     ).reset_index()
     percent = 100 * table["passed"] / table["attempts"]

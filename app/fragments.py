@@ -48,7 +48,6 @@ def kernel_head(kernel: ArchivedKernel, evaluations: Sequence[Evaluation]) -> st
     judged, passed = measured
     m = passed.measurement
     over, ratio = told_over(m)
-    sign = "" if m.confirmed else "≥ "
     if kernel.trust == "claimed":
         word = "claimed, not judged here"
     else:
@@ -56,12 +55,31 @@ def kernel_head(kernel: ArchivedKernel, evaluations: Sequence[Evaluation]) -> st
         if m.candidate_extra_bytes is not None and MORE_MEMORY in passed.labels:
             word += f", {m.candidate_extra_bytes / 2**20:,.0f} MiB beside its tensors"
     parts = [
-        f'<b class="rk-big">{sign}{values.times(told_ratio(m, ratio))}</b>',
+        f'<b class="rk-big">{values.times(told_ratio(m, ratio), at_least=not m.confirmed)}</b>',
         f"<span>as fast as {over}<br><small>{ratio.low:.2f} to {ratio.high:.2f} in 95 %</small></span>",
         f"<span>{word}<br><small>{escape(judged.device.name)}</small></span>",
         f"<span>{values.duration(m.candidate_us)} a call<br><small>{_others(m, over)}</small></span>",
     ]
     return f'<div class="rk-head">{"".join(parts)}</div>'
+
+
+def elsewhere(evaluations: Sequence[Evaluation]) -> str:
+    """Return a line for each other device that a kernel was timed on, with its one number there; empty without any."""
+    best: dict[str, tuple[Evaluation, Measurement]] = {}
+    for one in evaluations:
+        if isinstance(one.judged.verdict, Passed) and one.trust != "claimed":
+            best.setdefault(one.judged.device.key, (one, one.judged.verdict.measurement))
+    first = best_measured(evaluations)
+    rows = []
+    for key, (one, m) in best.items():
+        if first is not None and key == first[0].device.key:
+            continue
+        over, ratio = told_over(m)
+        told = values.times(told_ratio(m, ratio), at_least=not m.confirmed)
+        rows.append(
+            f"<li><strong>{told}</strong> over {over}, {one.trust} <small>{escape(one.judged.device.name)}</small></li>"
+        )
+    return f'<ul class="rk-elsewhere" aria-label="On other devices">{"".join(rows)}</ul>' if rows else ""
 
 
 def _others(m: Measurement, over: str) -> str:

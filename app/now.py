@@ -88,8 +88,8 @@ def _card(one: UnderWay, now: datetime) -> str:
         if quiet and since is not None
         else ""
     )
-    sign = "≥ " if one.at_least else ""
-    best = f"best {'so far' if one.at_least else 'confirmed'} <strong>{sign}{values.times(one.best)}</strong>"
+    told = values.times(one.best, at_least=one.at_least)
+    best = f"best {'so far' if one.at_least else 'confirmed'} <strong>{told}</strong>"
     reached = best if one.best is not None else "no kernel yet"
     head = (
         f'<h3><a href="run?id={escape(one.run.id)}">{escape(one.run.command)} {escape(one.run.problem_name)}</a></h3>'

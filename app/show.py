@@ -112,7 +112,7 @@ def empty_archive(place: str) -> None:
     st.title("Nothing archived yet")
     st.markdown(f"The archive `{path.name.replace('`', '')}` {where}. Every kernel that you generate is kept there:")
     st.code(EMPTY_COMMANDS, language="bash")
-    st.markdown("Then reload this page.")
+    st.markdown("This page looks again by itself.")
     st.caption(plain(f"It is at {place}"))
 
 

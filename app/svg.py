@@ -16,6 +16,7 @@ from typing import Literal
 BLUE, ORANGE, GREEN, PINK, GREY = "#3A8FCB", "#E69F00", "#009E73", "#CC79A7", "#8C8C8C"
 WIDTH, HEIGHT = 560, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 44
+LETTER = 9  # pixels of a tick's letter, in the larger print of a phone
 Mark = Literal["circle", "square", "diamond", "ring", "line", "dashes"]
 SMALL = 400  # a chart narrower than this is drawn as large as it is
 DASHES = "6 3"
@@ -75,11 +76,11 @@ def axis(title: str, values: Sequence[float], *, log: bool = False, zero: bool =
 
 
 def number(value: float) -> str:
-    """Return a tick's label: three digits, with k, M, G from a thousand on."""
+    """Return a tick's label: three digits, with k, M, G from ten thousand on."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= limit:
             return f"{value / (1e3 if unit == 'k' else limit):g}{unit}"
-    return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _steps(low: float, high: float, count: int = 5) -> list[float]:
@@ -153,8 +154,9 @@ class Frame:
     def __init__(self, label: str, x: Axis, y: Axis, legend: Sequence[tuple[str, str, Mark]] = ()) -> None:
         self.label, self.x, self.y = label, x, y
         self.top = TOP + (22 if legend else 0)
+        self.left = max(LEFT, 26 + LETTER * max((len(name) for _, name in y.ticks()), default=0))
         self.parts: list[str] = []
-        place = float(LEFT)
+        place = float(self.left)
         for name, colour, mark in legend:
             self.parts.append(_mark(place + 5, 14, Point(0, 0, "", colour, mark)))
             self.parts.append(_text(place + 15, 18, name, anchor="start"))
@@ -163,7 +165,7 @@ class Frame:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         return (
-            LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT),
+            self.left + self.x.share(x) * (WIDTH - self.left - RIGHT),
             HEIGHT - BOTTOM - self.y.share(y) * (HEIGHT - BOTTOM - self.top),
         )
 
@@ -174,9 +176,9 @@ class Frame:
             self.parts += [_line(x, bottom, x, bottom + 4, opacity=0.6), _text(x, bottom + 18, name)]
         for value, name in self.y.ticks():
             _, y = self.at(self.x.low, value)
-            self.parts += [_line(LEFT, y, WIDTH - RIGHT, y), _text(LEFT - 7, y + 4, name, anchor="end")]
-        self.parts.append(_line(LEFT, bottom, WIDTH - RIGHT, bottom, opacity=0.6))
-        self.parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, self.x.title))
+            self.parts += [_line(self.left, y, WIDTH - RIGHT, y), _text(self.left - 7, y + 4, name, anchor="end")]
+        self.parts.append(_line(self.left, bottom, WIDTH - RIGHT, bottom, opacity=0.6))
+        self.parts.append(_text((self.left + WIDTH - RIGHT) / 2, HEIGHT - 8, self.x.title))
         self.parts.append(_text(14, (self.top + bottom) / 2, self.y.title, turn=True))
 
     def line(self, places: Sequence[tuple[float, float]], colour: str, *, dash: str = "", width: float = 2.2) -> None:
@@ -198,7 +200,7 @@ class Frame:
         """Draw a dashed line across, with a word on it."""
         if self.y.low <= y <= self.y.high:
             _, height = self.at(self.x.low, y)
-            self.parts.append(_line(LEFT, height, WIDTH - RIGHT, height, dash="4 4", opacity=0.7))
+            self.parts.append(_line(self.left, height, WIDTH - RIGHT, height, dash="4 4", opacity=0.7))
             if told:
                 self.parts.append(_text(WIDTH - RIGHT - 4, height - 5, told, anchor="end", size=11))
 
@@ -260,7 +262,9 @@ def intervals(rows: Sequence[tuple[str, float, float, float, str]], label: str) 
 def progress(
     tries: Sequence[Point], *, clock: Callable[[float], str], span: str, label: str, colour: str = GREEN
 ) -> str:
-    """Draw speed-ups against seconds: each try a mark, and the best so far as a line. `span` is the axis title."""
+    """Draw speed-ups against seconds: each try a mark, and the best so far as a line: of what is confirmed, and dashed
+    where nothing is. `span` is the axis title.
+    """
     ordered = sorted(tries, key=lambda point: point.x)
     x = axis(span, [0.0, *(p.x for p in ordered)], zero=True)
     steps = [value for value, _ in x.ticks()]
@@ -268,13 +272,14 @@ def progress(
     frame = Frame(label, x, axis("speed-up (×)", [1.0, *(p.y for p in ordered)], zero=True))
     best = 0.0
     places: list[tuple[float, float]] = []
-    for point in ordered:
+    sure = [point for point in ordered if point.mark != "ring"]
+    for point in sure or ordered:
         if point.y > best:
             places += [(point.x, best)] if places else []
             best = point.y
             places.append((point.x, best))
     if places:
-        frame.line([*places, (x.high, best)], colour)
+        frame.line([*places, (x.high, best)], colour, dash="" if sure else DASHES)
     frame.level(1.0, "PyTorch")
     frame.points(ordered)
     return frame.text()

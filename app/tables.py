@@ -159,7 +159,7 @@ CREDIT_COLUMNS: dict[str, Any] = {
     "attempts": NUMBER("attempts"),
     "passed_percent": NUMBER("pass rate", format="%.0f %%"),
     "won": NUMBER("won", help="faster than eager and torch.compile, and not barred"),
-    "best": NUMBER("best speed-up", format="%.2f×"),
+    "best": NUMBER("best confirmed", format="%.2f×"),
     "cost_usd": NUMBER("cost", format="$%.4f", help="of its calls, as far as prices are known"),
     "cost_per_win": NUMBER("cost a win", format="$%.4f"),
 }

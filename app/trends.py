@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import Any
 
 import pandas as pd
 
@@ -105,7 +106,7 @@ def wins(table: pd.DataFrame) -> str:
 def progress(table: pd.DataFrame) -> str:
     """Draw the speed-up of each attempt and the best so far; more than one `name` gives more than one line.
 
-    `table`: attempt, speedup (may be missing), best, outcome, name.
+    `table`: attempt, speedup (may be missing), at_least, best, outcome, name.
     """
     names = list(dict.fromkeys(table["name"]))
     several = len(names) > 1
@@ -128,8 +129,14 @@ def progress(table: pd.DataFrame) -> str:
         if len(places) > SINGLE:
             frame.dots(f"attempts {name}".strip(), places, colour, mark)
         else:
-            frame.points([Point(n, gain, f"attempt {n}: {values.times(gain)}", colour, mark) for n, gain in places])
+            frame.points([_attempt(row, colour, mark) for row in tried.itertuples()])
     return frame.text()
+
+
+def _attempt(row: Any, colour: str, mark: Mark) -> Point:
+    """Return the mark of an attempt: a ring where nothing confirmed it."""
+    told = f"attempt {row.attempt}: {values.times(row.speedup, at_least=row.at_least)}"
+    return Point(row.attempt, row.speedup, told, colour, "ring" if row.at_least else mark)
 
 
 def over_time(table: pd.DataFrame) -> str:

@@ -40,8 +40,9 @@ def significant(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def times(speedup: float | None) -> str:
-    return DASH if speedup is None else f"{significant(speedup)}×"
+def times(speedup: float | None, *, at_least: bool = False) -> str:
+    """Return a speed-up; `at_least` marks one that nothing confirmed: it is the lower end of its interval."""
+    return DASH if speedup is None else f"{'≥ ' if at_least else ''}{significant(speedup)}×"
 
 
 def percent(fraction: float | None) -> str:

@@ -8,6 +8,7 @@ Knows nothing of kernels and processes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rag_kernels.eval.records import Contract, FunctionalProblem, ServedTensor
 
@@ -29,6 +30,22 @@ def contract(fp: FunctionalProblem, others: Sequence[FunctionalProblem], *, any_
     constants = [name for name, value in fp.constants if any(dict(o.constants).get(name) != value for o in alike)]
     outputs = tuple(tuple(_of_inputs(size, names) for size in shape) for shape in made)
     return Contract(served, tuple(constants), "element" if any_alignment else "allocation", outputs)
+
+
+def joint_contract(
+    fp: FunctionalProblem, own: Contract | None, others: Sequence[FunctionalProblem], *, any_alignment: bool
+) -> Contract:
+    """Return the contract of a kernel that was judged at several workloads: its own one at the sizes of `fp` where that
+    has every size free that differs among them, else what these show.
+    """
+    shown = contract(fp, others, any_alignment=any_alignment)
+    if own is None:
+        return shown
+    pairs = [
+        (a, b) for x, y in zip(own.tensors, shown.tensors, strict=True) for a, b in zip(x.shape, y.shape, strict=True)
+    ]
+    covers = all(b.isdigit() or not a.isdigit() for a, b in pairs)
+    return replace(own, alignment=shown.alignment) if covers else shown
 
 
 def _sizes(shapes: Sequence[Sequence[int]]) -> list[_Sizes]:

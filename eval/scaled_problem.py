@@ -82,7 +82,12 @@ def larger_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
 
 def size_names(problem: Problem) -> list[str]:
     """Return the names of the integers that the text assigns; of `height = width = 32` both."""
-    return list(dict.fromkeys(name for site in _named(problem.source, least=1) for name in _own_names(site.key)))
+    return list(named_sizes(problem))
+
+
+def named_sizes(problem: Problem) -> dict[str, int]:
+    """Return the integers that the text assigns, by their names."""
+    return {name: site.value for site in _named(problem.source, least=1) for name in _own_names(site.key)}
 
 
 def resized(problem: Problem, sizes: Mapping[str, int]) -> Problem:

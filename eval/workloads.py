@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import resized, size_names
+from rag_kernels.eval.scaled_problem import named_sizes, resized, size_names
 
 WEIGHT = "weight"
 
@@ -41,6 +43,18 @@ def problem_at(problem: Problem, workload: Workload) -> Problem:
                 "a size is an integer that is assigned to a name at module level or in get_inputs()."
             )
     return resized(problem, dict(workload.sizes))
+
+
+def heaviest(problem: Problem, workloads: Sequence[Workload]) -> Workload:
+    """Return the workload with the most to do, by the product of its sizes and how often it comes."""
+    written = named_sizes(problem)
+    names = {name for workload in workloads for name, _ in workload.sizes}
+
+    def work(workload: Workload) -> float:
+        sizes = dict(workload.sizes)
+        return workload.weight * math.prod(sizes.get(name, written.get(name, 1)) for name in names)
+
+    return max(workloads, key=work)
 
 
 def read_shapes(line: str) -> tuple[Workload, ...]:

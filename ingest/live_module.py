@@ -64,12 +64,17 @@ def problem_of_module(module: torch.nn.Module, example_inputs: Sequence[torch.Te
     """
     import torch
 
-    name = name or re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", type(module).__name__).lower()
+    name = name or name_of(module)
     if not example_inputs or not all(isinstance(value, torch.Tensor) for value in example_inputs):
         raise ProblemError(f"{name}: example_inputs must be a list of tensors, one for each argument of forward.")
     if module.training and any(True for _ in module.buffers()):
         raise ProblemError(f"{name} may change its buffers when it is called: put it into eval mode first (`.eval()`).")
     return problem_from_source(name, source_of(name, module, example_inputs))
+
+
+def name_of(module: torch.nn.Module) -> str:
+    """Return the problem's name that the module's class suggests."""
+    return re.sub(r"(?<!^)(?=[A-Z][a-z])", "_", type(module).__name__).lower()
 
 
 def source_of(

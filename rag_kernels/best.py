@@ -13,22 +13,26 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rag_kernels.api import generate_for
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.judge import Judge
+from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.told import told
+from rag_kernels.eval.workloads import workloads_of
 from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
 from rag_kernels.export.formats import write_kernel
 from rag_kernels.export.module_file import compiled_of
 from rag_kernels.feedback import explain
-from rag_kernels.ingest.live_module import problem_of_module
+from rag_kernels.ingest.called_module import Call, problem_of_calls
+from rag_kernels.ingest.live_module import name_of, problem_of_module
 from rag_kernels.options import Keywords, options_of
 from rag_kernels.records import Writer
-from rag_kernels.report.console import attempt_line, detail, speeds, summary
-from rag_kernels.report.json_rows import attempt_row, result_row
+from rag_kernels.report.console import attempt_line, detail, served_line, speeds, summary, total_line
+from rag_kernels.report.json_rows import attempt_row, result_row, served_row, total_row
 from rag_kernels.run.standings import winner
+from rag_kernels.run.workloads import Served, chosen, searched_at, total
+from rag_kernels.wiring import open_session
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +58,7 @@ class Best:
     attempts: tuple[Attempt, ...]
     attempt: Attempt | None
     signature: tuple[Any, ...] = ()  # of the module, as it was when the kernel was written
+    served: tuple[Served, ...] = ()  # what came of the kernel at each workload, where there are several
 
     @property
     def speedup(self) -> float | None:
@@ -73,6 +78,9 @@ class Best:
         run_id = self.attempts[0].run_id if self.attempts else None
         parts = [summary(result_row(self.attempts, run_id=run_id, problem=self.problem.name))]
         parts += [attempt_line(attempt_row(attempt)) for attempt in self.attempts]
+        if self.served:
+            parts += [served_line(served_row(one)) for one in self.served]
+            parts.append(total_line(total_row(total(self.served), workloads=len(self.served))))
         if self.attempt is not None:
             judged, features = self.attempt.judged, self.attempt.problem.features
             parts.append(explain.explain(judged.verdict, device=judged.device, features=features))
@@ -114,6 +122,7 @@ def optimize(
     module: torch.nn.Module,
     example_inputs: Sequence[torch.Tensor],
     *,
+    workloads: Sequence[Sequence[torch.Tensor]] = (),
     name: str = "",
     writer: Writer | None = None,
     judge: Judge | None = None,
@@ -123,18 +132,39 @@ def optimize(
 ) -> Best:
     """Write, prove and time kernels for a module as it is called with these tensors; return the best.
 
-    `progress` is called with each attempt as soon as it is judged. Other keywords are the fields of `Options`. Raises
-    ProblemError where the module cannot be traced, and OptionError for an option that cannot be used.
+    `workloads` are other calls that the module gets, which differ in sizes alone: the kernel is then the one that
+    serves all of them best. `progress` is called with each attempt as soon as it is judged. Other keywords are the
+    fields of `Options`. Raises ProblemError where the module cannot be traced, and OptionError for an option that
+    cannot be used.
     """
     opened = None if archive is None or isinstance(archive, str | Path) else archive
     settings = options_of(options, "" if archive is None or opened is not None else str(archive))
-    problem, signature = problem_of_module(module, example_inputs, name), _signature(module)
+    problem, signature = _problem(module, example_inputs, workloads, name), _signature(module)
+    sizes = workloads_of(problem)
+    searched = searched_at(problem, sizes)
     attempts = []
-    for attempt in generate_for(problem, settings, writer=writer, judge=judge, archive=opened):
-        attempts.append(attempt)
-        if progress is not None:
-            progress(attempt)
-    return Best(module, problem, tuple(attempts), winner(attempts), signature)
+    with open_session(settings, writer=writer, judge=judge, archive=opened) as session:
+        run = session.new_run("generate", searched)
+        for attempt in session.generate(searched, run, also=[w.name for w in sizes]):
+            attempts.append(attempt)
+            if progress is not None:
+                progress(attempt)
+        choice = chosen(session, problem, sizes, attempts) if sizes else None
+    best, served = (choice.attempt, choice.served) if choice else (winner(attempts), ())
+    return Best(module, searched, tuple(attempts), best, signature, served)
+
+
+def _problem(
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], workloads: Sequence[Sequence[torch.Tensor]], name: str
+) -> Problem:
+    if not workloads:
+        return problem_of_module(module, inputs, name)
+    calls = [Call(tuple(tensors), {}) for tensors in (inputs, *workloads)]
+    name = name or name_of(module)
+    made = problem_of_calls(module, calls, name)
+    if made.notes:
+        raise ProblemError(f"{name} cannot serve all workloads by one kernel: {'; '.join(made.notes)}.")
+    return problem_from_source(name, made.source)
 
 
 def apply(model: torch.nn.Module, kernels: Iterable[Best]) -> list[str]:

@@ -31,7 +31,7 @@ PAGES = {  # the path -> a text that is there when the page is drawn
     "retrieval": "Did it pay?",
     "retrieval?id=run1&attempt=4": "What the writer of",
     f"compare?a={PARENT.id}&b={HOSTILE.id}": "What changed from A to B",
-    "compare?a=run1&b=run2": "a line the best so far",
+    "compare?a=run1&b=run2": "a line the best confirmed so far",
 }
 
 
@@ -192,6 +192,12 @@ def test_keys_search_move_open_and_compare(address: str, window: Any) -> None:
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(f"kernel.id={HOSTILE.id}"), timeout=30_000)
+    page.go_back()
+    page.locator(".rk tbody tr").nth(3).wait_for()
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.dataset.row") == HOSTILE.id  # where the list was left
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"kernel.id={HOSTILE.id}"), timeout=30_000)
     page.keyboard.press("/")  # the page is not drawn yet: what is typed waits for its box
     page.keyboard.type("linear_relu")
     page.keyboard.press("Enter")
@@ -247,6 +253,9 @@ def test_every_page_is_dark_narrow_and_harmless(address: str, browser: Any) -> N
         assert page.locator("[href*='evil.test'], [src*='evil.test'], img[src=x]").count() == 0, path
         colour = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
         assert max(map(int, re.findall(r"\d+", colour)[:3])) < 64, (path, colour)
+        if path == "kernels":  # the number that everybody came for needs no scrolling
+            box = page.get_by_role("columnheader", name="speed-up").bounding_box()
+            assert box["x"] + box["width"] <= 390
         if path == f"kernel?id={HOSTILE.id}":
             heading = page.get_by_role("heading", level=1).inner_text()
             assert heading.replace("\u2060", "") == HOSTILE_NAME
@@ -259,6 +268,8 @@ def test_an_empty_archive_says_what_to_do(browser: Any, tmp_path: Path) -> None:
     with served(tmp_path / "none") as url:
         page = open_page(browser, url, "Nothing archived yet")
         page.get_by_text("rag-kernels generate").first.wait_for(timeout=30_000)
+        fill(tmp_path / "none")
+        page.get_by_text("Latest kernels").wait_for(timeout=30_000)  # nobody reloaded
         page.close()
 
 
@@ -289,6 +300,15 @@ def test_the_head_of_a_kernel_stays_and_its_problem_has_a_roof(address: str, win
 def test_a_run_grows_before_the_eyes(address: str, window: Any, archive: FileArchive) -> None:
     page = open_page(window, f"{address}/run?id=run2", "Attempts")
     wait_for(page, "Budget")
+    page.locator(".rk-table tbody tr").first.wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
     archive.record_attempt(attempt("run2", 2, variant=99, verdict=wrong()))
     page.get_by_text("Why attempts failed").wait_for(timeout=30_000)
+    assert page.evaluate("document.activeElement.matches('.rk-table tbody tr')")  # the row stays under the hands
+    page.set_viewport_size({"width": 390, "height": 500})
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Attempt 1").wait_for(timeout=30_000)
+    page.wait_for_timeout(700)
+    assert 0 <= page.get_by_role("heading", name="Attempt 1").bounding_box()["y"] < 500  # no need to look for it
     page.close()

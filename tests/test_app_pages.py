@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from explorer_archive import CHILD, PARENT, PROBLEM_ID, fill, lists, numbers, over, shown, visit
-from factories import device, problem, run
+from factories import attempt, candidate, device, judged, passed, problem, run
 from streamlit.testing.v1 import AppTest
 
 from rag_kernels.archive.store import FileArchive
@@ -34,6 +35,33 @@ def test_kernel_page_shows_source_numbers_and_the_command_that_judges_again(expl
     assert values["Time per call"] == "100 µs"
     assert page.code[0].value == CHILD.source.rstrip()
     assert f"rag-kernels archive reverify {CHILD.id[:10]}" in page.code[1].value
+
+
+def test_what_nothing_confirmed_is_marked_and_loses_to_what_is_confirmed_on_every_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that was told 3 times as fast, confirmed at 1.75 on one device and not on another."""
+    archive = FileArchive(tmp_path / "archive")
+    archive.start_run(run("r"))
+    unsure = candidate(problem(), variant=1)
+    for number, (verdict, on) in enumerate(
+        [
+            (passed(3.75, confirmed=False), device()),
+            (passed(2.1875), device()),
+            (passed(5.0, confirmed=False), device("cuda")),
+        ],
+        1,
+    ):
+        archive.record_attempt(attempt("r", number, candidate=PARENT, judged=judged(verdict, on=on)))
+    archive.record_attempt(attempt("r", 4, candidate=unsure, verdict=passed(2.5, confirmed=False)))
+    explorer = over(tmp_path / "archive", monkeypatch)
+    assert numbers(visit(explorer, "kernel", id=PARENT.id))["Speed-up"] == "1.75×"
+    heads = [json.loads(e.proto.json).get("markup", "") for e in explorer.get("bidi_component")]
+    [elsewhere] = [text for text in heads if "rk-elsewhere" in text]
+    assert "≥ 3.80×" in elsewhere and "Test GPU" in elsewhere and "Test CPU" not in elsewhere
+    assert numbers(visit(explorer, "kernel", id=unsure.id))["Over eager"] == "≥ 2.38×"
+    assert numbers(visit(explorer, "run", id="r"))["Best speed-up"] == "1.75×"
+    assert numbers(visit(explorer, "overview"))["Best speed-up"] == "≥ 3.80×"  # the other device's
 
 
 @pytest.mark.parametrize(

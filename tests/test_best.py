@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from factories import attempt, candidate, problem, wrong
+from factories import attempt, candidate, passed, problem, wrong
 
 import rag_kernels
 from rag_kernels.archive.records import Attempt
 from rag_kernels.best import Best
 from rag_kernels.eval.problem import load_module
-from rag_kernels.eval.records import ProblemError
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Passed, ProblemError
 from rag_kernels.ingest.live_module import problem_of_module
 from rag_kernels.options import OptionError, Options
+from rag_kernels.scripted import ScriptedJudge, ScriptedWriter
 
 
 class Norm(torch.nn.Module):
@@ -131,6 +134,38 @@ def test_a_repr_is_a_line_and_a_notebook_has_a_table(best: Best) -> None:
     assert repr(attempt(verdict=wrong())) == f"<Attempt 1 of scaled_relu: wrong, kernel {candidate().id}>"
     table = best._repr_html_()
     assert table.count("<tr>") == 1 + len(best.attempts) and "over torch.compile" in table
+
+
+def test_one_kernel_is_chosen_for_all_workloads() -> None:
+    class ByRows(ScriptedJudge):
+        """The quicker kernel is wrong for eight rows."""
+
+        def _verdict(self, problem: FunctionalProblem, one: Candidate, *, confirmed: bool) -> Judged:
+            rows, quick = problem.outputs[0].shape[0], "quick" in one.source
+            right = passed(3.0 if quick else 2.0, confirmed=confirmed)
+            return self.judged_as(wrong() if quick and rows == 8 else right)
+
+        def judge(self, problem: FunctionalProblem, candidates: Any, more: Any = None) -> Iterator[Any]:
+            for one in candidates:
+                yield one, self._verdict(problem, one, confirmed=False)
+
+        def confirm(self, problem: FunctionalProblem, candidate: Candidate) -> Judged:
+            return self._verdict(problem, candidate, confirmed=True)
+
+    writer = ScriptedWriter([candidate(variant=1).source + "// quick", candidate(variant=2).source])
+    calls = [torch.randn(rows, 256) for rows in (64, 8, 2)]
+    found = rag_kernels.optimize(
+        Norm(256), calls[:1], workloads=[[x] for x in calls[1:]], device="cpu", archive=":memory:", retrieval="off",
+        writer=writer, judge=ByRows(),
+    )  # fmt: skip
+    assert found.attempt is not None and "quick" not in found.attempt.candidate.source
+    assert "quick" in rag_kernels.winner(found.attempts).candidate.source  # type: ignore[union-attr]
+    assert [one.workload.name for one in found.served] == ["X_0=64", "X_0=8", "X_0=2"]
+    verdict = found.attempt.judged.verdict
+    assert isinstance(verdict, Passed) and verdict.contract is not None
+    assert verdict.contract.tensors[0].shape == ("N", "256") and "3 of 3 workloads passed" in found.explain()
+    with pytest.raises(ProblemError, match="cannot serve all workloads by one kernel: 1 calls with other"):
+        rag_kernels.optimize(Norm(256), calls[:1], workloads=[[calls[1].double()]], archive=":memory:")
 
 
 def test_without_a_kernel_the_sentence_says_what_to_do(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ NORM_CPP = """
 typedef rk::Tensor<const float> In;
 void norm(In x, int64_t power, In weight, In gain, int64_t dim, double eps, double shift, rk::Tensor<float> out) {
   const int64_t n = weight.numel(), rows = x.numel() / n;
+  RK_CHECK(rows != 301, "301 rows are too odd");  // a check that its contract does not know
   for (int64_t r = 0; r < rows; ++r) {
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += double(x.data[r * n + i]) * x.data[r * n + i];
@@ -276,6 +277,16 @@ def test_free_sizes_of_the_contract_are_served_and_others_are_not(norm: ModuleTy
         module(torch.randn(16, 3))  # as the module says it
 
 
+def test_what_the_kernel_itself_refuses_falls_back_with_its_words(norm: ModuleType) -> None:
+    module, twin, odd = norm.ModelNew(64), norm.Model(64), torch.randn(301, 64)
+    told = same(module, twin, odd, used=False)
+    assert "301 rows are too odd" in told and "input 0 is float32[301, 64]" in told
+    assert same(module, twin, odd, used=False) == "" and module.kernel_fallbacks["kernel"].calls == 2
+    assert same(module, twin, odd[:300], used=True) == "", "the kernel is taken again"
+    with pytest.raises(ValueError, match="301 rows are too odd"):  # an operator has no module
+        norm.COMPILED.op(odd, 2, module.weight.detach(), module.gain)
+
+
 def test_half_precisions_devices_and_frozen_parameters(norm: ModuleType) -> None:
     module, twin = norm.ModelNew(64), norm.Model(64)
     assert "bfloat16" in same(module.bfloat16(), twin.bfloat16(), ROWS.bfloat16(), used=False)
@@ -397,6 +408,7 @@ WAYS: dict[str, Any] = {
     "another constant at construction": lambda n: answer(n.ModelNew(64, eps=0.1), n.Model(64, 0.1), ROWS),
     "other sizes at construction": lambda n: answer(n.ModelNew(32), n.Model(32), torch.randn(4, 32)),
     "a size that the contract leaves free": lambda n: answer(n.ModelNew(64), n.Model(64), ROWS[:7]),
+    "a size that the kernel's own checks refuse": lambda n: answer(n.ModelNew(64), n.Model(64), torch.randn(301, 64)),
     "another rank": lambda n: answer(n.ModelNew(64), n.Model(64), ROWS[None]),
     "another number among the inputs": lambda n: answer(n.ModelNew(64), n.Model(64), ROWS, 4),
     "a changed attribute": changed,

@@ -10,6 +10,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import torch
 from factories import attempt, candidate, passed, problem, wrong
 from support.processes import alone
 from typer.testing import CliRunner
@@ -27,8 +28,10 @@ from rag_kernels.export.torch_op_package import write_torch_op
 
 @pytest.fixture(scope="module")
 def tanh() -> Attempt:
+    """Also refuses some calls that it was verified for, as kernels with checks of their own may."""
     p = problem("tanh")
-    return attempt(p=p, candidate=candidate(p), verdict=passed())
+    source = candidate(p).source.replace("  #pragma", '  RK_CHECK(x.data[0] != 77.0f, "no 77");\n  #pragma')
+    return attempt(p=p, candidate=Candidate(source, "kernel", "cpu"), verdict=passed())
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,9 @@ def test_hugging_faces_loader_takes_it(hf: Path) -> None:
     load += f"k = get_local_kernel(Path({str(hf)!r}), backend='cpu')\n"
     told = alone(f"{load}call = k.scaled_tanh\nassert k.__all__ == ['scaled_tanh']\n{CALLS}")
     assert "verified as float32[64, 1024]" in told
+    [library] = hf.rglob("*.so")  # as kernel-builder's check-abi asks
+    checked = pytest.importorskip("kernel_abi_check").ObjectFile(library)
+    assert checked.check_manylinux("manylinux_2_28") == checked.check_python_abi("3.9") == []
     build = tomllib.loads((hf / "build.toml").read_text())
     assert build["general"]["edition"] == 5 and all(
         (hf / s).is_file() for s in build["kernel"]["scaled_tanh_cpu"]["src"]
@@ -139,6 +145,9 @@ with torch.no_grad(), warnings.catch_warnings(record=True) as told:
         assert len(calls) == taken, "modules of other constants run their own forward"
     torch.testing.assert_close(model(x[:3]), twin(x[:3]))
     assert len(calls) == 2
+    x[0, 0], model[0], twin[0] = 77.0, nn.Identity(), nn.Identity()
+    torch.testing.assert_close(model(x), twin(x))
+    assert len(calls) == 3 and "refuses the call: no 77" in str(told[-1].message)
 print([str(w.message) for w in told])
 """
 
@@ -182,8 +191,7 @@ def test_the_command_writes_archived_kernels(tanh: Attempt, tmp_path: Path, monk
 
 def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_path: Path) -> None:
     for form in packages_of(tanh.candidate):
-        place = tmp_path / f"{form}{PACKAGES[form].suffix}"
-        written = write_package(tanh, form, tmp_path if form == "wheel" else place)
+        written = write_package(tanh, form, placed(tmp_path, form))
         checked = check_package(written)
         assert (checked.form, checked.attempt) == (form, tanh)
         assert (checked.other_texts, checked.other_libraries) == ((), ()), form
@@ -203,10 +211,24 @@ def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_p
         check_package(tmp_path / "none.py")
 
 
-def test_verify_judges_a_package_again(tanh: Attempt, tmp_path: Path) -> None:
-    written = write_package(tanh, "gpu-mode", tmp_path / "made.py")
-    done = CliRunner().invoke(app, ["verify", str(written), "--no-confirm"])
-    assert done.exit_code == 0 and "It passes here" in done.stdout, done.output
-    written.write_text(written.read_text().replace("std::tanh", "std::tan"))
-    done = CliRunner().invoke(app, ["verify", str(written), "--no-confirm"])
-    assert done.exit_code == 1 and "made.py is not what its evidence says" in done.stdout, done.output
+def test_verify_judges_packages_of_every_form_again(tanh: Attempt, tmp_path: Path) -> None:
+    """One kernel in all forms for a CPU, judged once; one for a GPU in the form that is for these alone."""
+    gpu = attempt(p=problem("tanh"), candidate=Candidate(TANH_CU, "kernel", "cuda"), verdict=passed())
+    attempts = {form: tanh if form in packages_of(tanh.candidate) else gpu for form in PACKAGES}
+    places = {form: str(write_package(made, form, placed(tmp_path, form))) for form, made in attempts.items()}
+    cut = tmp_path / "cut.py"
+    cut.write_text(Path(places["gpu-mode"]).read_text().replace("std::tanh", "std::tan"))
+    done = CliRunner().invoke(app, ["verify", *places.values(), str(cut), "--no-confirm", "--json"])
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    verified = {row["package"]: row for row in rows if row["type"] == "verified"}
+    assert done.exit_code == 1 and len(verified) == len(PACKAGES) + 1 == 10, done.output
+    for form, place in places.items():
+        row = verified[place]
+        here = torch.cuda.is_available() or attempts[form] is tanh
+        assert (row["form"], row["holds"], row["other_texts"], row["other_libraries"]) == (form, here, [], []), row
+    assert verified[str(cut)]["holds"] and verified[str(cut)]["other_texts"] == ["cut.py"]
+    assert len([row for row in rows if row["type"] == "attempt"]) == 2, "each kernel once"
+
+
+def placed(folder: Path, form: str) -> Path:
+    return folder / form if form == "wheel" else folder / f"{form.replace('-', '_')}{PACKAGES[form].suffix}"

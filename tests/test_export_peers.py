@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm_ffi
 from factories import attempt, candidate, passed, problem
 from support.processes import alone
 
@@ -51,8 +52,10 @@ RK_EXPORT(forward, run)
 
 @pytest.fixture(scope="module")
 def tanh() -> Attempt:
+    """Also refuses some calls that it was verified for, as kernels with checks of their own may."""
     p = problem("tanh")
-    return attempt(p=p, candidate=candidate(p), verdict=passed())
+    source = candidate(p).source.replace("  #pragma", '  RK_CHECK(x.data[0] != 77.0f, "no 77");\n  #pragma')
+    return attempt(p=p, candidate=Candidate(source, "kernel", "cpu"), verdict=passed())
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +107,12 @@ def test_a_kernel_that_needs_the_letters_is_refused(line: str) -> None:
         on_default_queue(f"{line}\n")
 
 
-def compiled(source: str, folder: Path) -> None:
+def compiled(source: str, folder: Path, **headers: str) -> None:
     """Compile CUDA here, where no GPU is."""
-    (folder / "kernel.cu").write_text(source)
+    for name, text in {"kernel.cu": source, **headers}.items():
+        (folder / name).write_text(text)
     command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-c", "kernel.cu", "-o", "kernel.o"]
+    command += [f"-I{tvm_ffi.libinfo.find_include_path()}", f"-I{tvm_ffi.libinfo.find_dlpack_include_path()}"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -129,6 +134,10 @@ with torch.no_grad(), warnings.catch_warnings(record=True) as seen:
     for other, given, word in [(three, x, "settings"), (module, x.double(), "float64"), (module, x[:3], "(3, ")]:
         torch.testing.assert_close(other(given), torch.tanh(given) * other.factor)
         assert word in str(seen.pop().message)
+    odd = x.clone()
+    odd[0, 0] = 77.0
+    torch.testing.assert_close(module(odd), torch.tanh(odd) * 2.0)
+    assert "refuses the call: no 77" in str(seen.pop().message)
     module.factor = 0.5
     torch.testing.assert_close(module(x), torch.tanh(x) * 0.5)
 """,
@@ -208,6 +217,9 @@ def test_a_data_set_is_as_flashinfer_bench_writes_it(tanh: Attempt, on_gpu: Atte
     gpu = write_package(on_gpu, "flashinfer-bench", tmp_path / "gpu")
     [solution] = [json.loads(p.read_text()) for p in (gpu / "solutions").rglob("*.json")]
     assert solution["spec"]["language"] == "cuda" and solution["spec"]["entry_point"] == "kernel.cu::run"
+    if shutil.which("nvcc"):
+        sources = {source["path"]: source["content"] for source in solution["sources"]}
+        compiled(sources.pop("kernel.cu"), tmp_path, **sources)
 
 
 def test_flashinfer_bench_reads_builds_and_serves_it(tanh: Attempt, tmp_path: Path) -> None:
@@ -246,3 +258,24 @@ def test_sol_execbenchs_sources_build_to_a_python_module(on_gpu: Attempt, tanh: 
     assert '{"run",' in sources["main.cpp"] and "double(2.0)" in sources["main.cpp"]
     if shutil.which("nvcc"):
         compiled(sources["kernel.cu"], tmp_path)
+
+
+@pytest.mark.skipif("SOL_EXECBENCH" not in os.environ, reason="SOL_EXECBENCH names no sources of it; it is not on PyPI")
+def test_sol_execbenchs_own_records_and_packager_take_it(on_gpu: Attempt, tmp_path: Path) -> None:
+    place = written(on_gpu, "sol-execbench", tmp_path)
+    alone(
+        f"""
+import json
+from pathlib import Path
+from sol_execbench.core import BenchmarkConfig, Definition, Solution, Trace, Workload
+from sol_execbench.driver.problem_packager import ProblemPackager
+read = lambda kind, name: kind(**json.loads(Path({str(place)!r}, name).read_text()))
+definition, solution, workload = map(read, (Definition, Solution, Workload),
+                                     ("definition.json", "solution.json", "workload.jsonl"))
+assert read(Trace, "trace.jsonl").evaluation.status.value == "PASSED"
+driven = Path({str(tmp_path / "driven")!r})
+packager = ProblemPackager(definition, [workload], solution, BenchmarkConfig(), driven, True)
+assert packager.compile()[0][-1] == "build_ext.py"
+""",
+        Path(os.environ["SOL_EXECBENCH"]),
+    )

@@ -9,19 +9,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories import attempt, candidate, compiled, passed, problem, wrong
+from factories import attempt, candidate, compiled, passed, problem, run, wrong
 from rich.console import Console
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.progress import PROGRESS, doing
 from rag_kernels.eval.records import BuildFailed, Crashed
+from rag_kernels.llm.prompt_values import signature
 from rag_kernels.long_runs.growth import Grown
 from rag_kernels.report.columns import fitting
-from rag_kernels.report.console import attempts_table, print_table, summary, waiting_line
+from rag_kernels.report.console import (
+    SCORES_TOLD,
+    attempts_table,
+    print_table,
+    runs_text,
+    scores_text,
+    summary,
+    waiting_line,
+)
 from rag_kernels.report.growth_view import growth_table
 from rag_kernels.report.json_rows import grown_row, result_row
 from rag_kernels.report.verdict import report
 from rag_kernels.report.waiting import Waiting
+from rag_kernels.text.wording import broken
 
 PICTURES = Path(__file__).parent / "terminal"
 RELU = problem()
@@ -55,23 +65,34 @@ def grown(console: Console) -> None:
 
 
 def verdict(console: Console) -> None:
-    console.print(report(ATTEMPTS[-1].judged))
+    console.print(report(ATTEMPTS[-1].judged, console.width))
 
 
 def does_not_build(console: Console) -> None:
-    error = "mine.cpp:3:9: error: 'x' was not declared in this scope"
+    error = "mine.cpp:3:9: error: 'struct rk::Tensor<const float>' has no member named 'sizes'; did you mean 'size'?"
     log = f"mine.cpp: In function 'f':\n{error}\n    3 |   return x;\n      |          ^"
     said = BuildFailed(error, log)
-    console.print(report(replace(ATTEMPTS[-1].judged, verdict=said)))
+    console.print(report(replace(ATTEMPTS[-1].judged, verdict=said), console.width))
+
+
+def misused(console: Console) -> None:
+    reason = "The candidate failed during a call: TypeError: the kernel takes another number of arguments than the call"
+    said = Crashed(reason, "", raised=True)
+    console.print(report(replace(ATTEMPTS[-1].judged, verdict=said), console.width, signature(RELU, "cpu")))
 
 
 def crashes(console: Console) -> None:
     said = Crashed("It was killed by SIGSEGV.", "mine.cpp:3: heap-buffer-overflow in reach()")
-    console.print(report(replace(ATTEMPTS[-1].judged, verdict=said)))
+    console.print(report(replace(ATTEMPTS[-1].judged, verdict=said), console.width))
+
+
+def scored(console: Console) -> None:
+    text = f"{runs_text([run('r1')])}\n\n{scores_text([], [])}\n\n{SCORES_TOLD}"
+    console.print(broken(text, console.width, hang=0), markup=False, highlight=False)
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("draw", [attempts, growth, grown, verdict, does_not_build, crashes])
+@pytest.mark.parametrize("draw", [attempts, growth, grown, verdict, does_not_build, crashes, misused, scored])
 def test_the_picture(draw: Callable[[Console], None], width: int) -> None:
     console = Console(file=io.StringIO(), record=True, force_terminal=True, width=width, _environ={})
     draw(console)
@@ -100,6 +121,11 @@ def test_a_run_that_wrote_nothing_says_why() -> None:
     row = result_row([], run_id="r1", problem="p", why="The budget of 2 rounds is used up.")
     assert row["reason"] == "No candidate was written: the budget of 2 rounds is used up."
     assert summary(row).endswith("No candidate was written: the budget of 2 rounds is used up.")
+
+
+def test_lines_are_broken_between_words_and_go_on_beneath_what_they_say() -> None:
+    assert broken("  why       one two three four", 24, hang=12) == "  why       one two\n            three four"
+    assert broken("a bb ccc", 0) == "a bb ccc" and broken("a bb ccc", 8) == "a bb ccc"
 
 
 def test_columns_go_by_rank() -> None:

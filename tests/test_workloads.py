@@ -7,10 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from factories import problem as made
 from foreign import PROGRAM
 
+from rag_kernels.eval.contract import contract, joint_contract
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.workloads import Workload, problem_at, read_shapes, workloads_of
+from rag_kernels.eval.workloads import Workload, heaviest, problem_at, read_shapes, workloads_of
 
 PROBLEM = """
 import torch
@@ -65,6 +67,21 @@ def test_a_size_goes_by_any_of_its_names() -> None:
     assert "ROWS, COLS = 64, 5" in sized.source and "height = width = 3" in sized.source and "depth = 4" in sized.source
     with pytest.raises(ProblemError, match=r"no size 'batch': its sizes are ROWS, COLS, height, width, depth"):
         problem_at(Problem("p", PROBLEM), Workload((("batch", 5),)))
+
+
+def test_the_heaviest_has_the_most_to_do() -> None:
+    often, large = Workload((("ROWS", 1),), 3.0), Workload((("ROWS", 9), ("COLS", 7)))
+    assert heaviest(Problem("p", PROBLEM), (often, large)) is often  # 3 times 1 x 32, which is more than 9 x 7
+    assert heaviest(Problem("p", PROBLEM), (Workload((("ROWS", 1),)), large)) is large
+
+
+def test_a_contract_of_all_workloads_has_free_what_differs_among_them() -> None:
+    at, rows, both = (made(shape=shape) for shape in ((64, 32), (9, 32), (9, 7)))
+    own = contract(at, [made(shape=(63, 32))], any_alignment=True)
+    kept = joint_contract(at, own, [at, rows], any_alignment=False)
+    assert (kept.tensors, kept.alignment) == (own.tensors, "allocation")
+    assert joint_contract(at, own, [rows, both], any_alignment=True).tensors[0].shape == ("M", "N")
+    assert joint_contract(at, None, [rows], any_alignment=True).tensors[0].shape == ("N", "32")
 
 
 @pytest.mark.parametrize(("count", "verdicts"), [("x.numel()", ["passed", "passed"]), ("128", ["passed", "wrong"])])

@@ -55,7 +55,7 @@ def first(
     facts = [
         f"{summary.problems:,} problems, {summary.attempts:,} attempts",
         f"geometric mean of the best kernels {values.times(summary.mean_speedup)}",
-        f"best {values.times(summary.best_speedup)}",
+        f"best {values.times(summary.best_speedup, at_least=summary.best_at_least)}",
     ]
     body = (
         f'<p class="lead">{escape(now.holdings(held))}.</p>'
@@ -222,6 +222,7 @@ def kernel(facts: KernelFacts, about: str) -> str:
     def make(chars: int) -> str:
         body = (
             fragments.kernel_head(k, facts.evaluations)
+            + fragments.elsewhere(facts.evaluations)
             + (f"<p>{escape(k.idea)}</p>" if k.idea else "")
             + f'<p class="tags">{shown}</p>{warnings}<p><small>{escape(about_it)}</small></p>'
             + section("Use it", _use(facts, up), "use")

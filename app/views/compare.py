@@ -30,11 +30,15 @@ def kernels(a: ArchivedKernel, b: ArchivedKernel) -> None:
     def both(of: str) -> tuple[str, str]:
         return str(getattr(a, of)), str(getattr(b, of))
 
+    def gains(of: str) -> tuple[str, str]:
+        first, second = (show.times(getattr(kernel, of), at_least=kernel.at_least) for kernel in (a, b))
+        return first, second
+
     side_by_side(
         {
-            "speed-up": (show.times(a.speedup), show.times(b.speedup)),
-            "over eager": (show.times(a.speedup_eager), show.times(b.speedup_eager)),
-            "over torch.compile": (show.times(a.speedup_compile), show.times(b.speedup_compile)),
+            "speed-up": gains("speedup"),
+            "over eager": gains("speedup_eager"),
+            "over torch.compile": gains("speedup_compile"),
             "time per call": (show.duration(a.candidate_us), show.duration(b.candidate_us)),
             "of the floor": (show.percent(a.floor_fraction), show.percent(b.floor_fraction)),
             "idea": both("idea"),
@@ -117,6 +121,12 @@ def runs(a: Run, b: Run) -> None:
         told = [show.DASH if value is None else form.format(value) for value in values]
         return told[0], told[1]
 
+    def gain(row: pd.DataFrame) -> str:
+        known = row.dropna(subset=["best"])
+        if known.empty:
+            return show.DASH
+        return show.times(float(known["best"].iloc[0]), at_least=bool(known["at_least"].iloc[0]))
+
     settings = _settings(a), _settings(b)
     differing = [n for n in sorted({*settings[0], *settings[1]}) if settings[0].get(n) != settings[1].get(n)]
     side_by_side(
@@ -126,7 +136,7 @@ def runs(a: Run, b: Run) -> None:
             "attempts": both("attempts"),
             "passed": both("passed"),
             "verified kernels": both("verified_kernels"),
-            "best speed-up": both("best", "{:.2f}×"),
+            "best speed-up": (gain(rows[0]), gain(rows[1])),
             "work": both("seconds", "{:,.0f} s"),
             "cost": both("cost_usd", "${:,.4f}"),
             **{f"setting {n}": (str(settings[0].get(n, "")), str(settings[1].get(n, ""))) for n in differing},
@@ -138,7 +148,7 @@ def runs(a: Run, b: Run) -> None:
             [figures.progress(first, f"A · {a.id}"), figures.progress(second, f"B · {b.id}")], ignore_index=True
         )
         picture.draw(trends.progress(both_curves), key="progress")
-        st.caption("A point is a passed attempt, a line the best so far, over the better of eager and torch.compile.")
+        st.caption("A point is a passed attempt, a line the best confirmed so far, over the better of both baselines.")
     left, right = st.columns(2, gap="large")
     for column, run, attempts in ((left, a, first), (right, b, second)):
         with column:

@@ -26,6 +26,9 @@ def heading(kernel: ArchivedKernel, evaluations: list[Evaluation]) -> None:
     page.head(kernel.problem_name, page.PROBLEMS, above, here=show.short(kernel.id))
     with st.container(key="kernel-head"):
         picture.draw(fragments.kernel_head(kernel, evaluations), key="head")
+    others = fragments.elsewhere(evaluations)
+    if others:
+        picture.draw(others, key="elsewhere")
     if kernel.idea:
         st.text(kernel.idea)
     show.badges(kernel)
@@ -42,10 +45,17 @@ def numbers(kernel: ArchivedKernel) -> None:
     if kernel.candidate_us is None:
         st.info("This kernel has not been timed on any device.", icon=":material/timer_off:")
         return
+    unsure = kernel.at_least
     with st.container(horizontal=True):
-        st.metric("Speed-up", show.times(kernel.speedup), border=True, width=170, help="over the better baseline")
-        st.metric("Over eager", show.times(kernel.speedup_eager), border=True, width=150)
-        st.metric("Over torch.compile", show.times(kernel.speedup_compile), border=True, width=180)
+        st.metric(
+            "Speed-up",
+            show.times(kernel.speedup, at_least=unsure),
+            border=True,
+            width=170,
+            help="over the better baseline",
+        )
+        st.metric("Over eager", show.times(kernel.speedup_eager, at_least=unsure), border=True, width=150)
+        st.metric("Over torch.compile", show.times(kernel.speedup_compile, at_least=unsure), border=True, width=180)
         st.metric("Time per call", show.duration(kernel.candidate_us), border=True, width=170)
         st.metric("Of the floor", show.percent(kernel.floor_fraction), border=True, width=150, help=FLOOR_HELP)
 
@@ -191,7 +201,8 @@ def verdicts(kernel: ArchivedKernel, evaluations: list[Evaluation], made: Attemp
                 st.text(note)
     for evaluation in evaluations:
         with st.container(border=True):
-            st.caption(show.plain(f"{evaluation.problem_name} · {show.when(evaluation.created_at)}"))
+            where = f"{evaluation.problem_name} on {evaluation.judged.device.name}"
+            st.caption(show.plain(f"{where} · {evaluation.trust} · {show.when(evaluation.created_at)}"))
             show.verdict(evaluation.judged)
     if made is not None:
         st.page_link(

@@ -43,14 +43,14 @@ def running(run: Run) -> UnderWay:
     attempts, pulse = data.attempts_of(run.id), data.pulse(run.id)
     started = show.moment(run.started_at)
     seconds = (datetime.now(UTC) - started).total_seconds() if started else 0.0
-    best = attempts[attempts["won"].astype(bool)].sort_values(["at_least", "speedup"], ascending=[True, False]).head(1)
+    best, at_least = figures.best_told(attempts[attempts["won"].astype(bool)])
     return UnderWay(
         run,
         pulse,
         figures.burned(run, attempts, seconds=seconds, tokens=pulse.tokens, usd=pulse.usd),
         attempts=attempts["kernel_id"].nunique(),
-        best=None if best.empty else float(best["speedup"].iloc[0]),
-        at_least=not best.empty and bool(best["at_least"].iloc[0]),
+        best=best,
+        at_least=at_least,
         picture=pictures.progress(attempts),
     )
 
@@ -62,7 +62,13 @@ def headline() -> None:
         st.metric("Problems", f"{s.problems:,}", border=True, width=150)
         st.metric("Attempts", f"{s.attempts:,}", border=True, width=150)
         st.metric("Geometric mean", show.times(s.mean_speedup), border=True, width=170, help=MEAN_HELP)
-        st.metric("Best speed-up", show.times(s.best_speedup), border=True, width=170, help=BEST_HELP)
+        st.metric(
+            "Best speed-up",
+            show.times(s.best_speedup, at_least=s.best_at_least),
+            border=True,
+            width=170,
+            help=BEST_HELP,
+        )
         st.metric("Spent on models", show.dollars(s.cost_usd), border=True, width=170, help="as far as known")
 
 

@@ -133,7 +133,9 @@ def progress(problem_id: str) -> None:
         text = pictures.progress(attempts, fragments.kernel_address)
         if text:
             picture.draw(text, key="progress")
-            st.caption("A point is a passed attempt, a ring one that nothing confirmed, the line the best so far.")
+            st.caption(
+                "A point is a confirmed attempt, a ring one that nothing confirmed, the line the best confirmed so far."
+            )
         else:
             st.caption("No attempt has passed yet.")
     with right:

@@ -15,13 +15,13 @@ from rag_kernels.archive.records import LLMCall, Run
 
 def numbers(run: Run, attempts: pd.DataFrame, calls: list[LLMCall]) -> None:
     passed = int((attempts["outcome"] == "passed").sum())
-    best = attempts.loc[attempts["won"].astype(bool), "speedup"].max() if len(attempts) else None
+    best, at_least = figures.best_told(attempts[attempts["won"].astype(bool)])
     with st.container(horizontal=True):
         st.metric("Status", run.status, border=True, width=150)
         st.metric("Attempts", f"{len(attempts):,}", border=True, width=130)
         st.metric("Passed", f"{passed:,}", border=True, width=130)
         st.metric("Won", f"{int(attempts['won'].sum()):,}", border=True, width=130, help="faster than both baselines")
-        st.metric("Best speed-up", show.times(None if pd.isna(best) else best), border=True, width=160)
+        st.metric("Best speed-up", show.times(best, at_least=at_least), border=True, width=160)
         if calls:
             known = [c.cost_usd for c in calls if c.cost_usd is not None]
             unknown = len(calls) - len(known)

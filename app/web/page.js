@@ -87,11 +87,23 @@ function typeAhead(event) {
 
 // A step in the browser's history and a page drawn in place. Streamlit itself writes two steps for a change of page with
 // parameters, and Back then ends on the wrong one.
+const left = (window.rkLeft ??= {}); // by the address of a list: what was opened from it, where j and k go on
+
 function go(address) {
+  left[location.href] = address;
   const before = location.pathname;
   history.pushState({}, "", address);
   window.dispatchEvent(new PopStateEvent("popstate"));
+  const attempt = new URLSearchParams(location.search).get("attempt");
   if (location.pathname !== before) document.querySelector("[data-testid=stMain]")?.scrollTo(0, 0);
+  else if (attempt) bringIntoSight(`attempt-${attempt}`);
+}
+
+// What was opened is drawn below its list, and later: the page goes there once it stands.
+function bringIntoSight(name, tries = 30) {
+  const drawn = document.getElementById(name);
+  if (drawn) drawn.scrollIntoView({ block: "start" });
+  else if (tries) setTimeout(() => bringIntoSight(name, tries - 1), 100);
 }
 
 function install() {
@@ -133,21 +145,24 @@ function focusSearch() {
   return true;
 }
 
+const ROWS = ".rk-table tbody tr"; // charts are tables too, without rows to stand on
+
 function here() {
-  return document.activeElement?.closest?.(".rk tbody tr") ?? null;
+  return document.activeElement?.closest?.(ROWS) ?? null;
 }
 
 function step(by) {
-  const rows = [...document.querySelectorAll(".rk tbody tr")];
+  const rows = [...document.querySelectorAll(ROWS)];
   const now = rows.indexOf(here());
-  const next = rows[now < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, now + by))];
+  const opened = rows.find((row) => row.dataset.open === left[location.href]);
+  const next = now < 0 ? (opened ?? rows[0]) : rows[Math.min(rows.length - 1, Math.max(0, now + by))];
   next?.focus();
   next?.scrollIntoView({ block: "nearest" });
   return Boolean(next);
 }
 
 function enter(event) {
-  const row = event.target.matches?.(".rk tbody tr[data-open]") ? event.target : null;
+  const row = event.target.matches?.(`${ROWS}[data-open]`) ? event.target : null;
   if (row) go(row.dataset.open);
   return Boolean(row);
 }

@@ -169,7 +169,9 @@ function bar(root, data, columns, rows, away, open) {
     make("a", { href: address, download: `${data.name}.csv` }).click();
     setTimeout(() => URL.revokeObjectURL(address), 1000);
   });
-  return make("div", { className: "rk-bar" }, ...compare(data), menu, save);
+  const keys = data.open ? `keys: j k move, Enter opens${data.tick ? ", c ticks and compares" : ""}` : "";
+  const hint = keys ? [make("span", { className: "rk-keys", textContent: keys })] : [];
+  return make("div", { className: "rk-bar" }, ...hint, ...compare(data), menu, save);
 }
 
 function compare(data) {

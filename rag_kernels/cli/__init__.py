@@ -36,9 +36,10 @@ from rag_kernels.cli import (
     verify,
     zoo,
 )
-from rag_kernels.cli.common import emit, start_logging
+from rag_kernels.cli.common import columns, emit, start_logging
 from rag_kernels.cli.grouped_help import GroupedHelp
 from rag_kernels.eval.errors import Internal, RagKernelsError
+from rag_kernels.text.wording import broken
 
 EXIT_BAD_INPUT = 2
 EXIT_OUR_FAULT = 70
@@ -61,7 +62,7 @@ app.command("export", short_help="Write an archived kernel for others.")(export.
 app.command("verify", short_help="Judge an exported package again.")(verify.verify)
 app.command("search", short_help="Find archived kernels.")(search.search)
 app.command("grow", short_help="Generate for many problems.")(grow.grow)
-app.command("report", short_help="pass@k, fast_p and fast_p@k.")(report.report)
+app.command("report", short_help="Say what runs achieved: pass@k, fast_p.")(report.report)
 app.command("replay", short_help="Repeat a recorded run.")(replay.replay)
 app.command("ablate", short_help="Measure what retrieval is worth.")(ablate.ablate)
 app.add_typer(archive.app, name="archive", short_help="Look after the archive.")
@@ -139,6 +140,6 @@ def advice(error: OSError) -> str:
 
 
 def fail(message: str, arguments: list[str]) -> None:
-    print(f"Error: {message}", file=sys.stderr)
+    print(broken(f"Error: {message}", columns(sys.stderr), hang=2), file=sys.stderr)
     if "--json" in arguments:
         emit("error", {"error": message})

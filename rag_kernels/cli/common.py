@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from rag_kernels import choices
+from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
     from rag_kernels.cli.settings import Settings
@@ -26,6 +28,15 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object a result on 
 Backward = Annotated[
     bool,
     typer.Option("--backward", help="Take the problem's backward: the gradients of its inputs and parameters."),
+]
+Shapes = Annotated[
+    str,
+    typer.Option(
+        "--shapes",
+        metavar="SIZES",
+        help='Judge at all of these sizes, "batch=1,8,64 seq=1024", by their names in PROBLEM; by default at what its '
+        "get_workloads() lists, if it has one, else as it is written.",
+    ),
 ]
 ArchivePlace = Annotated[
     str | None,
@@ -39,17 +50,27 @@ DeviceChoice = Annotated[
 ]
 Model = Annotated[
     list[str] | None,
-    typer.Option("--model", metavar="NAME", help="An LLM by its litellm name; repeat it for several. None: offline."),
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="An LLM by its litellm name; repeat it for several. Without one the offline writer works.",
+    ),
 ]
 ApiBase = Annotated[
     str | None, typer.Option("--api-base", metavar="URL", help="Address of an OpenAI-compatible server.")
 ]
 Effort = Annotated[
     int | None,
-    typer.Option("--effort", min=1, max=9, metavar="1..9", help="One dial: rounds, drafts a round and exemplars. [2]"),
+    typer.Option(
+        "--effort",
+        min=1,
+        max=9,
+        metavar="1..9",
+        help="How much to try: rounds, drafts a round and exemplars in one. [2]",
+    ),
 ]
 Rounds = Annotated[
-    int | None, typer.Option("--rounds", min=1, metavar="N", help="Rounds at most; by default as --effort says.")
+    int | None, typer.Option("--rounds", min=1, metavar="N", help="How many rounds at most; by default from --effort.")
 ]
 Examples = Annotated[
     int | None,
@@ -79,7 +100,7 @@ Drafts = Annotated[
 ]
 Temperature = Annotated[
     list[float] | None,
-    typer.Option("--temperature", min=0, max=2, metavar="T", help="Of the LLM; several go round the branches."),
+    typer.Option("--temperature", min=0, max=2, metavar="T", help="The LLM's temperature; several are taken in turn."),
 ]
 ReasoningEffort = Annotated[
     choices.ReasoningEffort | None,
@@ -89,13 +110,13 @@ ReplySeconds = Annotated[
     float, typer.Option("--reply-seconds", min=1, metavar="S", help="How long one reply of a model may take.")
 ]
 BudgetUsd = Annotated[
-    float | None, typer.Option("--budget-usd", min=0, metavar="USD", help="Start no more once this is spent.")
+    float | None, typer.Option("--budget-usd", min=0, metavar="USD", help="Start nothing more once so much is spent.")
 ]
 BudgetSeconds = Annotated[
-    float | None, typer.Option("--budget-seconds", min=0, metavar="S", help="The same for wall time.")
+    float | None, typer.Option("--budget-seconds", min=0, metavar="S", help="Start nothing more after so many seconds.")
 ]
 BudgetTokens = Annotated[
-    int | None, typer.Option("--budget-tokens", min=0, metavar="N", help="The same for LLM tokens.")
+    int | None, typer.Option("--budget-tokens", min=0, metavar="N", help="Start nothing more after so many tokens.")
 ]
 Cluster = Annotated[
     str,
@@ -107,13 +128,23 @@ Cluster = Annotated[
 ]
 JudgeCpus = Annotated[
     int,
-    typer.Option("--judge-cpus", min=0, metavar="N", help="Cores of each of its judges; a share for each GPU, or all."),
+    typer.Option(
+        "--judge-cpus",
+        min=0,
+        metavar="N",
+        help="Cores of each judge on the cluster; by default a share for each GPU, or all.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed for whatever is drawn at random.")]
 
 
 JSON_SCHEMA = 1  # counted up when a key of a row is renamed, goes, or means something else
 OUR_LOGGERS = ("eval", "archive", "ingest", "rag_kernels")
+
+
+def columns(stream: TextIO) -> int:
+    """Return how many characters a line of a terminal holds; 0 elsewhere, where a line is one for grep."""
+    return shutil.get_terminal_size().columns if stream.isatty() else 0
 
 
 class StderrHandler(logging.Handler):
@@ -126,7 +157,7 @@ class StderrHandler(logging.Handler):
         return record.levelno >= logging.WARNING or record.name.split(".")[0] in OUR_LOGGERS
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
+        print(broken(self.format(record), columns(sys.stderr), hang=2), file=sys.stderr, flush=True)
 
 
 def start_logging(*, debug: bool) -> None:

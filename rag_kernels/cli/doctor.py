@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ApiBase, ArchivePlace, Json, Model, emit, read_options
+from rag_kernels.cli.common import ApiBase, ArchivePlace, Json, Model, columns, emit, read_options
+from rag_kernels.text.wording import broken
+
+INDENT = 24  # where what is told of a check begins
 
 
 def doctor(
@@ -34,9 +38,10 @@ def doctor(
             emit("check", asdict(check))
         else:
             mark = "ok     " if check.ok else "MISSING" if check.required else "no     "
-            print(f"{mark}  {check.check:<12} {check.detail}", flush=True)
+            width = columns(sys.stdout)
+            print(broken(f"{mark}  {check.check:<14} {check.detail}", width, hang=INDENT), flush=True)
             if check.next_step:
-                print(f"{'':<23}{check.next_step}")
+                print(broken(f"{'':<{INDENT}}{check.next_step}", width, hang=INDENT))
     said = conclusion(rows)
     if as_json:
         emit("check", asdict(Check("conclusion", ready(rows), said, required=True)))

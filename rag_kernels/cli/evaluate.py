@@ -19,11 +19,14 @@ from rag_kernels.cli.common import (
     JudgeCpus,
     MaxAutotune,
     Precision,
+    Shapes,
+    columns,
     emit,
     end_politely,
     read_options,
 )
-from rag_kernels.cli.generate import show_result, watch
+from rag_kernels.cli.generate import show_result, show_served, show_total, watch
+from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,15 +60,7 @@ def evaluate(
     precision: Precision = "strict",
     max_autotune: MaxAutotune = False,
     backward: Backward = False,
-    shapes: Annotated[
-        str,
-        typer.Option(
-            "--shapes",
-            metavar="SIZES",
-            help='Judge at all of these sizes, "batch=1,8,64 seq=1024", by their names in PROBLEM; by default at what '
-            "its get_workloads() lists, if it has one, else as it is written.",
-        ),
-    ] = "",
+    shapes: Shapes = "",
     archive: ArchivePlace = None,
     cluster: Cluster = "",
     judge_cpus: JudgeCpus = 0,
@@ -118,6 +113,7 @@ def judge_one(
     `device` is what the command line says; what settings say is no reason to refuse a kernel of another backend.
     """
     from rag_kernels.eval.build.candidate_form import candidate_from_file
+    from rag_kernels.llm.prompt_values import signature
     from rag_kernels.report.console import archived_line
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.report.verdict import print_verdict
@@ -145,8 +141,10 @@ def judge_one(
         emit("result", row | ({"assembly": listing} if listing else {}))
     elif attempts:
         judged = attempts[-1].judged
-        print_verdict(judged_as(judged, kernel, site) if candidate.tier == "kernel" else judged)
-        print(archived_line(row))
+        of_ours = candidate.tier == "kernel"
+        call = signature(attempts[-1].problem, candidate.backend) if of_ours else ""
+        print_verdict(judged_as(judged, kernel, site) if of_ours else judged, call)
+        print(broken(archived_line(row), columns(sys.stdout), hang=12))
         print(f"\n{listing}" if listing else "", end="\n" if listing else "")
     raise typer.Exit(130 if not finished else 0 if winner(attempts) else 1)
 
@@ -209,9 +207,7 @@ def judge_all(
     Exit code: 0 when it passed at all of them, 1 when not.
     """
     from rag_kernels.eval.build.candidate_form import candidate_from_file
-    from rag_kernels.report.console import served_line, total_line
-    from rag_kernels.report.json_rows import served_row, total_row
-    from rag_kernels.run.workloads import Served, judge_workloads, total
+    from rag_kernels.run.workloads import Served, judge_workloads
     from rag_kernels.wiring import open_session, target_backend
 
     candidate = candidate_from_file(kernel, target_backend(options))
@@ -220,16 +216,9 @@ def judge_all(
     with open_session(options, backend=candidate.backend) as session:
         for one in judge_workloads(session, problem, workloads, candidate, confirm=confirm):
             served.append(one)
-            if as_json:
-                emit("workload", served_row(one))
-            else:
-                print(served_line(served_row(one)), flush=True)
-    whole = total_row(total(served), workloads=len(workloads))
-    if as_json:
-        emit("total", whole)
-    else:
-        print(total_line(whole))
-    raise typer.Exit(0 if whole["passed"] == len(workloads) else 1)
+            show_served(one, as_json=as_json)
+    passed = show_total(served, workloads=len(workloads), as_json=as_json)
+    raise typer.Exit(0 if passed == len(workloads) else 1)
 
 
 def judge_batch(

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Backward, Json, emit, end_politely, writable_out
+from rag_kernels.cli.common import Backward, Json, Shapes, columns, emit, end_politely, writable_out
 from rag_kernels.cli.flags import with_search_flags
+from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
     from rag_kernels.archive.records import Attempt
     from rag_kernels.eval.records import Problem
+    from rag_kernels.eval.workloads import Workload
     from rag_kernels.options import Options
+    from rag_kernels.run.session import Session
+    from rag_kernels.run.workloads import Choice, Served
 
 
 @with_search_flags()
@@ -45,6 +49,7 @@ def generate(
     init: Annotated[
         str, typer.Option("--init", metavar="ARGS", help='What mymodel.py:Block is made with: "512, heads=8".')
     ] = "",
+    shapes: Shapes = "",
     *,
     options: Options,
     as_json: Json = False,
@@ -55,30 +60,92 @@ def generate(
 
     Example: rag-kernels generate mymodel.py:Block --init "512" --inputs "torch.randn(8, 128, 512)"
     """
+    from rag_kernels.eval.workloads import read_shapes, workloads_of
     from rag_kernels.export.formats import out_suffixes, write_kernel
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
+    from rag_kernels.run.workloads import searched_at
     from rag_kernels.wiring import open_session, possible_backends
 
     writable_out(out, out_suffixes(possible_backends(options)))
     loaded = problem_of(problem, backward=backward, inputs=inputs, init=init)
+    workloads = read_shapes(shapes) if shapes else workloads_of(loaded)
+    searched = searched_at(loaded, workloads)
     end_politely()
+    choice: Choice | None = None
     with open_session(options) as session:
-        run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
+        run = session.old_run(resume, searched) if resume else session.new_run("generate", searched)
         why: list[str] = []
-        _, finished = watch(noting(session.generate(loaded, run), why), loaded.name, as_json=as_json)
+        attempting = noting(session.generate(searched, run, also=[w.name for w in workloads]), why)
+        _, finished = watch(attempting, loaded.name, as_json=as_json)
         attempts = session.archive.attempts(run.id)
-    best = winner(attempts)
+        if finished and workloads:
+            choice, finished = chosen(session, loaded, workloads, attempts, as_json=as_json)
+    best = choice.attempt if choice else winner(attempts)
     written = str(write_kernel(best, out)) if best and out else None
     ended = why[0] if why else "it was interrupted before the first one was there."
-    row = result_row(attempts, run_id=run.id, problem=loaded.name, out=written, why=ended)
+    row = result_row(attempts, best=best, run_id=run.id, problem=loaded.name, out=written, why=ended)
     show_result(row, as_json=as_json)
     if not finished:
-        made = [f"{option} {shlex.quote(text)}" for option, text in (("--init", init), ("--inputs", inputs)) if text]
+        given = (("--init", init), ("--inputs", inputs), ("--shapes", shapes))
+        made = [f"{option} {shlex.quote(text)}" for option, text in given if text]
         again = " ".join([str(problem), *(["--backward"] if backward else []), *made, f"--resume {run.id}"])
         print(f"Interrupted; go on with: rag-kernels generate {again}", file=sys.stderr)
         raise typer.Exit(130)
-    raise typer.Exit(0 if best else 1)
+    raise typer.Exit(0 if best and (choice is None or choice.serves_all) else 1)
+
+
+def chosen(
+    session: Session, problem: Problem, workloads: Sequence[Workload], attempts: Sequence[Attempt], *, as_json: bool
+) -> tuple[Choice | None, bool]:
+    """Show a search's best kernels at every workload, as each is judged; return the one that serves all best, and False
+    beside it when Ctrl-C ended it early.
+    """
+    from rag_kernels.eval.contract import contract_line
+    from rag_kernels.export.module_file import contract_of
+    from rag_kernels.run.workloads import choose
+
+    choosing, kernel_id = choose(session, problem, workloads, attempts), ""
+    try:
+        while True:
+            one = next(choosing)
+            if not as_json and one.attempt.candidate.id != kernel_id:
+                kernel_id = one.attempt.candidate.id
+                print(f"{kernel_id} at {len(workloads)} workloads:")
+            show_served(one, as_json=as_json)
+    except StopIteration as stopped:
+        choice: Choice | None = stopped.value
+    except KeyboardInterrupt:
+        return None, False
+    if choice is not None:
+        show_total(choice.served, workloads=len(workloads), as_json=as_json, kernel_id=choice.attempt.candidate.id)
+        if not as_json and (held := contract_of(choice.attempt)) is not None:
+            print(f"  serves {contract_line(held)}")
+    return choice, True
+
+
+def show_served(one: Served, *, as_json: bool) -> None:
+    from rag_kernels.report.console import served_line
+    from rag_kernels.report.json_rows import served_row
+
+    if as_json:
+        emit("workload", served_row(one))
+    else:
+        print(served_line(served_row(one)), flush=True)
+
+
+def show_total(served: Sequence[Served], *, workloads: int, as_json: bool, kernel_id: str = "") -> int:
+    """Show what one kernel takes for all workloads; return at how many it passed."""
+    from rag_kernels.report.console import total_line
+    from rag_kernels.report.json_rows import total_row
+    from rag_kernels.run.workloads import total
+
+    row = total_row(total(served), workloads=workloads)
+    if as_json:
+        emit("total", row)
+    else:
+        print((f"{kernel_id}: " if kernel_id else "") + total_line(row))
+    return int(row["passed"])
 
 
 def problem_of(written: Path, *, backward: bool, inputs: str = "", init: str = "") -> Problem:
@@ -132,4 +199,4 @@ def show_result(row: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit("result", row)
     else:
-        print(summary(row))
+        print(broken(summary(row), columns(sys.stdout)))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, emit, read_settings, writable_out
+from rag_kernels.cli.common import ArchivePlace, Json, columns, emit, read_settings, writable_out
+from rag_kernels.text.wording import broken
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Ids of runs, of growths, of batches, or `latest`.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN", help="Ids of runs, of growths, of batches, or `latest`: the newest that wrote kernels."
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Draw the figures too: .svg or .png.")
     ] = None,
@@ -24,7 +31,7 @@ def report(
     """
     from rag_kernels.archive.store import open_archive
     from rag_kernels.experiments.scores import runs_of, scores, solved
-    from rag_kernels.report.console import scores_text
+    from rag_kernels.report.console import SCORES_TOLD, runs_text, scores_text
     from rag_kernels.report.json_rows import score_row, solved_row
 
     writable_out(out, (".svg", ".png"))
@@ -38,7 +45,10 @@ def report(
         for score in told:
             emit("score", score_row(score))
     else:
-        print(scores_text(problems, told))
+        width = columns(sys.stdout)
+        print(broken(runs_text(found), width, hang=0), end="\n\n")
+        print(scores_text(problems, told), end="\n\n")
+        print(broken(SCORES_TOLD, width, hang=0))
     if out is not None:
         from rag_kernels.report.plots import draw
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, Retrieval, emit, read_options
+from rag_kernels.cli.common import ArchivePlace, Json, Retrieval, columns, emit, read_options
 
 
 def search(
@@ -58,5 +57,5 @@ def search(
         return
     from rag_kernels.report.search_hits import hit_text
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0  # elsewhere a line is one for grep
+    width = columns(sys.stdout)
     print("\n".join(hit_text(row, explain=explain, width=width) for row in rows) or "The archive has nothing like it.")

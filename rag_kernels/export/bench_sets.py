@@ -28,11 +28,20 @@ from rag_kernels.export.torch_op_package import name_of
 
 DTYPES = frozenset("float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 bool".split())
 SCALARS = {int: "int64", float: "float32", bool: "bool"}
-# Calls the exported forward with the constants after the inputs, at sizes that were verified (-1: any).
+# Calls the exported forward with the constants after the inputs, at sizes that were verified (-1: any), on the device
+# where all tensors are.
 ENTRY = """
-static bool rk_fits(const TVMFFIAny& a, std::initializer_list<int64_t> shape) {{
-  const DLTensor* t = a.type_index == kTVMFFITensor ? TVMFFITensorGetDLTensorPtr(a.v_obj)
+static const DLTensor* rk_tensor(const TVMFFIAny& a) {{
+  return a.type_index == kTVMFFITensor ? TVMFFITensorGetDLTensorPtr(a.v_obj)
       : a.type_index == kTVMFFIDLTensorPtr ? static_cast<const DLTensor*>(a.v_ptr) : nullptr;
+}}
+struct RkDevice {{
+  int before = 0;
+  explicit RkDevice(int wanted) {{ cudaGetDevice(&before); if (wanted >= 0) cudaSetDevice(wanted); }}
+  ~RkDevice() {{ cudaSetDevice(before); }}
+}};
+static bool rk_fits(const TVMFFIAny& a, std::initializer_list<int64_t> shape) {{
+  const DLTensor* t = rk_tensor(a);
   if (!t || t->ndim != int(shape.size())) return false;
   const int64_t* has = t->shape;
   for (int64_t size : shape) {{
@@ -45,6 +54,15 @@ extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_run(void* self, const TVMFFIAny* a, 
   TVMFFIAny all[{most}] = {{}};
   if (n != {given}) return rk::raise("TypeError", "run takes {given} arguments");
   if (!({fits})) return rk::raise("ValueError", "the kernel was verified for other sizes");
+  int where = -1;
+  for (int32_t i = 0; i < n; ++i) {{
+    const DLTensor* t = rk_tensor(a[i]);
+    if (!t) continue;
+    if (t->device.device_type != kDLCUDA || (where >= 0 && t->device.device_id != where))
+      return rk::raise("ValueError", "all tensors must be on one GPU");
+    where = t->device.device_id;
+  }}
+  const RkDevice guard(where);
   int32_t count = 0;
   for (int32_t i = 0; i < {inputs}; ++i) all[count++] = a[i];
 {constants}
@@ -277,7 +295,9 @@ def _fib_sources(attempt: Attempt) -> list[dict[str, str]]:
     results = [] if composed else _output_names(attempt)
     if composed:
         constants = [f"{name}={value!r}" for name, value in made.constants.items()]
-        body = f"with torch.no_grad():\n        return forward({', '.join([*names, *constants])})"
+        first = next((a.name for a in attempt.problem.arguments if isinstance(a, TensorArgument)), "")
+        device = f", torch.cuda.device_of({first})" if first and candidate.backend == "cuda" else ""
+        body = f"with torch.no_grad(){device}:\n        return forward({', '.join([*names, *constants])})"
     else:
         body = f"kernels.forward({', '.join([*names, *map(repr, made.constants.values()), *results])})"
     text = PYTHON.format(

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import torch
 
 
+class Refused(ValueError):
+    """The kernel itself raised: its own checks are narrower than what it was seen to take."""
+
+
 class Launch:
     """A kernel of the tier `kernel` with its constants. `function` gives the loaded one, on the device in use."""
 
@@ -64,12 +68,18 @@ class Launch:
         given = self._placed(values, tensors)
         if self.like is not None:
             result = self.empty_like(given[self.like], memory_format=self.dense)
-            function(*given, *self.constants, result)
+            self._call(function, given, (result,))
             return result
         device = device or self.backend
         results = [self.empty(shape, dtype=d, device=device) for shape, d in zip(sizes, self.dtypes, strict=True)]
-        function(*given, *self.constants, *results)
+        self._call(function, given, results)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _call(self, function: Callable[..., Any], given: Sequence[Any], results: Sequence[Any]) -> None:
+        try:
+            function(*given, *self.constants, *results)
+        except Exception as error:  # of whatever kind the kernel names
+            raise Refused(f"The kernel itself refuses the call: {error}") from error
 
     def _load(self, index: int | None) -> Callable[..., Any]:
         function = self.loaded[index] = self.function()

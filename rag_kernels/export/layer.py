@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from rag_kernels.export.held import WATCHED, Held, outside
+from rag_kernels.export.launch import Refused
 from rag_kernels.export.served import NONE, Reason, Served
 
 RELATED = Reason("sizes", "several of its sizes are free, and how they hang together only the module can say.")
@@ -33,7 +34,10 @@ class LayerCall:
         """Run the operator, or the forward of the module's class where the call is not one that was verified."""
         values = self._values(module, pytree.tree_leaves(tuple(inputs)))
         if not isinstance(values, Reason):
-            return self.operator(*values)
+            try:
+                return self.operator(*values)
+            except Refused as error:
+                values = Reason("kernel", f"{error} ({self.served.told(values)})")
         if values.what not in self.told:
             self.told.add(values.what)
             warnings.warn(f"The compiled kernel is not used: {values.text}", stacklevel=4)

@@ -94,7 +94,7 @@ def module_text(attempt: Attempt) -> str:
 def compiled_of(attempt: Attempt) -> CompiledForward:
     """Return the kernel of an attempt with the calls that it serves: free sizes where its contract has them."""
     problem, candidate = attempt.problem, attempt.candidate
-    arguments, outputs = _with_free_sizes(problem, _contract(attempt))
+    arguments, outputs = _with_free_sizes(problem, contract_of(attempt))
     return CompiledForward(
         candidate.source,
         tier=candidate.tier,
@@ -140,7 +140,8 @@ def _sizes(shape: Sequence[str]) -> tuple[int | str, ...]:
     return tuple(int(size) if size.isdigit() else size for size in shape)
 
 
-def _contract(attempt: Attempt) -> Contract | None:
+def contract_of(attempt: Attempt) -> Contract | None:
+    """Return the calls that a kernel was seen to be right for; None where it passed at its own sizes alone, or not."""
     verdict = attempt.judged.verdict
     return verdict.contract if isinstance(verdict, Passed) else None
 
@@ -150,7 +151,7 @@ def _any_alignment(attempt: Attempt) -> bool:
 
     Else they are copied to where it was.
     """
-    held = _contract(attempt)
+    held = contract_of(attempt)
     return held is not None and held.alignment == "element"
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.export.built import forward_of
-from rag_kernels.export.launch import Launch
+from rag_kernels.export.launch import Launch, Refused
 from rag_kernels.export.served import NONE, Argument, Output, Reason, Served, Sizes, placed
 from rag_kernels.export.torch_operator import operator_of
 
@@ -70,10 +70,18 @@ class CompiledForward:
         sizes, reason = served.outputs_of(values, agreed)
         if not reason.text and served.torch.is_grad_enabled():
             reason = served.graded(values)
-        return (None, reason) if reason.text else (self.run(values, sizes), NONE)
+        if reason.text:
+            return None, reason
+        try:
+            return self.run(values, sizes), NONE
+        except Refused as error:
+            return None, Reason("kernel", f"{error} ({served.told(values)})")
 
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
-        """Call the kernel on the device of its tensors; raises MachineError when it cannot be built here."""
+        """Call the kernel on the device of its tensors.
+
+        Raises MachineError when it cannot be built here, and Refused for whatever the kernel raises.
+        """
         if self.tier != "composed":
             return self._launch.run(values, sizes)
         import torch
@@ -81,7 +89,11 @@ class CompiledForward:
         device = values[self.served.tensors[0]].device
         with torch.no_grad(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             given = [placed(v, self.any_alignment).detach() if isinstance(v, torch.Tensor) else v for v in values]
-            return self._forward(*given, **self.constants)
+            forward = self._forward
+            try:
+                return forward(*given, **self.constants)
+            except Exception as error:
+                raise Refused(f"The kernel itself refuses the call: {error}") from error
 
     def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> Any:
         """Return the operator's result where its contract holds, else None; every condition becomes a guard."""

@@ -216,6 +216,11 @@ class Served:
             return Reason("forward gradients", "forward-mode gradients are wanted, and it has none.")
         return NONE
 
+    def told(self, values: Sequence[Any]) -> str:
+        """Return the arguments of a call as a sentence has them."""
+        pairs = zip(self.arguments, values, strict=True)
+        return ", ".join(f"{name_of(a.path)} is {v!r}" if a.role == "scalar" else _has(a, v) for a, v in pairs)
+
     def graded(self, values: Sequence[Any]) -> Reason:
         """Return of what gradients are wanted."""
         for i in self.tensors:
@@ -311,7 +316,10 @@ def _other_shape(argument: Argument, value: torch.Tensor, bound: dict[str, int])
     return None
 
 
+def _has(argument: Argument, value: torch.Tensor) -> str:
+    return f"{name_of(argument.path)} is {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
 def _differs(argument: Argument, value: torch.Tensor) -> str:
-    has = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     shape = ", ".join(map(str, argument.free or argument.shape))
-    return f"{name_of(argument.path)} is {has}, and was verified as {argument.dtype}[{shape}]."
+    return f"{_has(argument, value)}, and was verified as {argument.dtype}[{shape}]."

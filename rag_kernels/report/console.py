@@ -25,6 +25,7 @@ from rag_kernels.report.waiting import waiting
 from rag_kernels.text.wording import LINE_CHARS, count, money, percent, shorten, times
 
 if TYPE_CHECKING:
+    from rag_kernels.archive.records import Run
     from rag_kernels.experiments.bootstrap import Interval
     from rag_kernels.experiments.retrieval_ablation import AblationTrial, Arm
     from rag_kernels.experiments.scores import Score, Solved
@@ -77,6 +78,7 @@ def waiting_line(console: Console) -> Iterator[Callable[[Attempt], None]]:
 def attempt_cells(row: Row, room: int) -> dict[str, str | Text]:
     """Return the cells of one attempt by the names of their columns; the detail has `room` characters."""
     over_eager, over_compile = speeds(row)
+    told = row["note"] if row["note"] and not row["reason"] else detail(row)  # a note needs the room of who wrote it
     return {
         "#": str(row["attempt"]),
         "verdict": Text(row["verdict"], VERDICT_STYLES.get(row["verdict"], "red")),
@@ -84,7 +86,7 @@ def attempt_cells(row: Row, room: int) -> dict[str, str | Text]:
         "vs compile": over_compile,
         "of floor": percent(row["floor_fraction"]),
         "s": f"{row['seconds']:.1f}",
-        DETAIL: escape(shorten(detail(row), room)),
+        DETAIL: escape(shorten(told, room)),
     }
 
 
@@ -215,9 +217,30 @@ def replayed_line(row: Row) -> str:
     return f"{head}  {row['now']['verdict']} again{f'  {then} then, {now} now' if row['now']['speedup'] else ''}"
 
 
+SCORES_TOLD = (
+    "fast_p is the share of problems whose best kernel is more than p times as fast as the better of eager and "
+    "torch.compile; pass@k and fast_p@k are the chance that k candidates of the first round hold one that is right, or "
+    "so fast. Intervals are of about 95 %."
+)
+
+
+def runs_text(runs: Sequence[Run]) -> str:
+    """Return which runs a report is of, as a sentence."""
+    ordered = sorted(runs, key=lambda run: run.started_at)
+    first, last = ordered[0], ordered[-1]
+    when = f"{first.started_at[:16].replace('T', ' ')} UTC"
+    if len(runs) == 1:
+        return f"Of run {first.id}: {first.command} {first.problem_name}, {when}."
+    commands = ", ".join(sorted({run.command for run in runs}))
+    return f"Of {len(runs)} runs ({commands}), {first.id} to {last.id}, the first of {when}."
+
+
 def scores_text(problems: Sequence[Solved], scores: Sequence[Score]) -> str:
     """Return Markdown tables: a line for each problem, and a line for each number."""
-    lines = ["| problem | candidates | first round | of it right | best speed-up | cost |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| problem | candidates | first round | right of it | best speed-up | cost |",
+        "|---|---|---|---|---|---|",
+    ]
     for one in problems:
         best = times(one.best, at_least=one.best_at_least)
         lines.append(

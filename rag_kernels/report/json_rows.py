@@ -71,7 +71,7 @@ def served_row(served: Served) -> Row:
     row = judged_row(served.attempt.judged)
     sizes = dict(served.workload.sizes)
     told = {"workload": served.workload.name, "sizes": sizes, "weight": served.workload.weight}
-    return {**told, "run": served.attempt.run_id, **row}
+    return {**told, "run": served.attempt.run_id, "kernel_id": served.attempt.candidate.id, **row}
 
 
 def total_row(total: Total, *, workloads: int) -> Row:
@@ -164,14 +164,20 @@ def attempt_row(attempt: Attempt) -> Row:
 
 
 def result_row(
-    attempts: Sequence[Attempt], *, run_id: str | None, problem: str, out: str | None = None, why: str = ""
+    attempts: Sequence[Attempt],
+    *,
+    run_id: str | None,
+    problem: str,
+    best: Attempt | None = None,
+    out: str | None = None,
+    why: str = "",
 ) -> Row:
-    """Return the row that closes a run: the winner, or the last attempt when nothing passed.
+    """Return the row that closes a run: the winner (or `best`), or the last attempt when nothing passed.
 
     `why` the run ended is the reason where nothing was written. `kernel_id` is null unless a kernel passed. `attempts`
     counts candidates, not confirmations.
     """
-    best = winner(attempts)
+    best = best or winner(attempts)
     shown = best or next((a for a in reversed(attempts) if isinstance(a.judged.verdict, Compiled)), None)
     shown = shown or (attempts[-1] if attempts else None)
     if shown is None:

@@ -77,12 +77,13 @@ class MutationRow(TypedDict):
 
 
 class WorkloadRow(Measured):
-    """A kernel at one of a problem's workloads, by `eval` with several sizes."""
+    """A kernel at one of a problem's workloads, by `eval` and `generate` with several sizes."""
 
     workload: str
     sizes: dict[str, int]
     weight: float
     run: str
+    kernel_id: str
 
 
 class TotalRow(TypedDict):
@@ -443,6 +444,7 @@ class ExplorerRow(TypedDict):
 class VerifiedRow(ResultRow):
     """An exported package that was judged again; `holds` says whether its kernel passed here."""
 
+    package: str
     form: str
     holds: bool
     other_texts: list[str]
@@ -544,8 +546,8 @@ class JsonType:
 TYPES = {
     "attempt": JsonType(AttemptRow, ("generate", "eval", "grow")),
     "result": JsonType(ResultRow, ("generate", "eval")),
-    "workload": JsonType(WorkloadRow, ("eval --shapes",)),
-    "total": JsonType(TotalRow, ("eval --shapes",)),
+    "workload": JsonType(WorkloadRow, ("eval --shapes", "generate --shapes")),
+    "total": JsonType(TotalRow, ("eval --shapes", "generate --shapes")),
     "problem": JsonType(ProblemRow, ("grow",)),
     "summary": JsonType(SummaryRow, ("grow", "eval --batch")),
     "sampled": JsonType(SampledRow, ("sample",)),

@@ -5,11 +5,10 @@ Comes in: a row of `report.json_rows.hit_row`. Goes out: lines.
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 from rag_kernels.retrieval.weights import MOST
-from rag_kernels.text.wording import times
+from rag_kernels.text.wording import broken, times
 
 if TYPE_CHECKING:
     from rag_kernels.report.json_rows import Row
@@ -20,20 +19,14 @@ def hit_text(row: Row, *, explain: bool = False, width: int = 0) -> str:
 
     A `width` breaks the lines that are longer between words, each beneath the text that it goes on.
     """
-    lines = _lines(row, explain=explain).splitlines()
-    return "\n".join(lines if not width else [part for line in lines for part in _broken(line, width)])
-
-
-def _broken(line: str, width: int) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return broken(_lines(row, explain=explain), width)
 
 
 def _lines(row: Row, *, explain: bool) -> str:
     over_eager, over_compile = (
         times(row[key], at_least=row["at_least"]) for key in ("speedup_eager", "speedup_compile")
     )
-    speed = f"{over_eager} eager, {over_compile} torch.compile"
+    speed = f"{over_eager} eager, {over_compile} compile"
     head = f"{row['kernel_id']}  {row['problem']}: {speed}, {row['trust']}, {row['backend']}"
     head += f"\n    {row['score']:.3f}  {'; '.join(row['reasons'])}"
     if not explain:

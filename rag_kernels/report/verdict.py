@@ -26,31 +26,48 @@ from rag_kernels.eval.records import (
     verdict_name,
 )
 from rag_kernels.eval.told import told_floor, told_ratio
+from rag_kernels.text.wording import broken
 
 LOG_LINES = 12
+HANG = 12  # where what is told of a field begins
 
 
-def print_verdict(judged: Judged) -> None:
-    """Print a judgement on stdout."""
-    Console(soft_wrap=True, highlight=False).print(report(judged))
+def print_verdict(judged: Judged, call: str = "") -> None:
+    """Print a judgement on stdout, with lines that fit where it is a terminal. `call` is how the kernel is called, said
+    where it failed in being called.
+    """
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(report(judged, console.width if console.is_terminal else 0, call))
 
 
-def report(judged: Judged) -> RenderableType:
-    """Return the headline, then the evidence."""
+def report(judged: Judged, width: int = 0, call: str = "") -> RenderableType:
+    """Return the headline, then the evidence, broken between words at a width; 0 breaks nothing."""
     verdict = judged.verdict
     if not isinstance(verdict, Passed):
-        return Group(_headline(verdict_name(verdict), "red"), *_why(judged), *_where(judged))
+        headline = _headline(verdict_name(verdict), "red")
+        told = _why(judged, width)
+        called = (
+            [_field("called as", " ".join(call.split()), width)]
+            if call and isinstance(verdict, Crashed) and verdict.raised
+            else []
+        )
+        return Group(headline, *told, *called, *_where(judged, width))
     words = [verdict.trust, verdict.label, f"{verdict.precision} precision", *verdict.labels]
     claim = [] if verdict.claims_speed else ["no speed claim"]
-    parts: list[RenderableType] = [_headline("passed", "green", " · ".join(words + claim)), times(verdict.measurement)]
+    headline = _headline("passed", "green", broken(" · ".join(words + claim), width and width - 8, hang=2))
+    parts: list[RenderableType] = [headline, times(verdict.measurement)]
     exactness = f"{verdict.error_ratio:.2g} times PyTorch's own error at worst"
-    parts.append(Text(f"  checked   {', '.join(verdict.checks)}; {exactness}"))
+    parts.append(_field("checked", f"{', '.join(verdict.checks)}; {exactness}", width))
     if verdict.contract is not None:
-        parts.append(Text(f"  serves    {contract_line(verdict.contract)}"))
-    parts += [Text(f"  note      {note}") for note in verdict.notes]
+        parts.append(_field("serves", contract_line(verdict.contract), width))
+    parts += [_field("note", note, width) for note in verdict.notes]
     if verdict.counters is not None:
-        parts.append(Text(f"  ncu       {in_a_line(verdict.counters)}"))
-    return Group(*parts, *_where(judged))
+        parts.append(_field("ncu", in_a_line(verdict.counters), width))
+    return Group(*parts, *_where(judged, width))
+
+
+def _field(name: str, text: str, width: int, style: str = "") -> Text:
+    return Text(broken(f"  {name:<9} {text}", width, hang=HANG), style)
 
 
 def _headline(name: str, style: str, rest: str = "") -> Text:
@@ -95,21 +112,22 @@ def _ratio(m: Measurement, ratio: Ratio) -> str:
     return f"{sign}{told_ratio(m, ratio):.2f}x  ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def _why(judged: Judged) -> Iterator[RenderableType]:
+def _why(judged: Judged, width: int) -> Iterator[RenderableType]:
     verdict = judged.verdict
     if isinstance(verdict, Passed):
         return
     code = f" ({verdict.code})" if isinstance(verdict, Rejected) else ""
-    yield Text(f"  why       {verdict.reason}{code}")
+    yield _field("why", f"{verdict.reason}{code}", width)
     if isinstance(verdict, Wrong):
-        yield Text(f"  on        {verdict.input_class}")
-        yield Text(f"  where     {verdict.where}")
+        yield _field("on", verdict.input_class, width)
+        yield _field("where", verdict.where, width)
     if isinstance(verdict, BuildFailed | Crashed) and verdict.log.strip():
         lines = [line for line in verdict.log.strip().splitlines() if line.strip() != verdict.reason.strip()]
         yield Text("\n".join(f"    {line}" for line in lines[:LOG_LINES]), "dim")
 
 
-def _where(judged: Judged) -> Iterator[RenderableType]:
+def _where(judged: Judged, width: int) -> Iterator[RenderableType]:
     spent = ", ".join(f"{name} {seconds:.2f}" for name, seconds in judged.stage_s.items() if seconds >= 0.005)
-    yield Text(f"  device    {judged.device.name}, sandbox: {', '.join(judged.environment.sandbox) or 'none'}", "dim")
-    yield Text(f"  seconds   {spent}", "dim")
+    sandbox = ", ".join(judged.environment.sandbox) or "none"
+    yield _field("device", f"{judged.device.name}, sandbox: {sandbox}", width, "dim")
+    yield _field("seconds", spent, width, "dim")

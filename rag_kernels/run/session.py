@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,10 +65,13 @@ class Session:
             f"The archive has no run {name!r} of {problem.name} to resume: leave --resume out to start a new one."
         )
 
-    def generate(self, problem: Problem, run: Run, *, ledger: Ledger | None = None) -> Generator[Attempt, None, str]:
+    def generate(
+        self, problem: Problem, run: Run, *, ledger: Ledger | None = None, also: Sequence[str] = ()
+    ) -> Generator[Attempt, None, str]:
         """Search for kernels; yield each attempt as it is judged, and return why it ended.
 
-        A run that the archive knows is resumed, at the sizes that it began with.
+        A run that the archive knows is resumed, at the sizes that it began with. `also` names sizes at which the best
+        will be judged besides; the writer is told.
         """
         options, told = self.options, read_journal(self.archive, run.id)
         ledger = ledger or Ledger(options.budget, spent=spent_before(self.archive, run.id))
@@ -84,7 +87,7 @@ class Session:
             index=self.index,
             ledger=ledger,
             width=options.width,
-            hint=options.hint,
+            hint=" ".join(filter(None, [options.hint, told_sizes(also)])),
             precision=options.precision,
         )
 
@@ -109,6 +112,11 @@ class Session:
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)
+
+
+def told_sizes(names: Sequence[str]) -> str:
+    """Return what a writer is told of the sizes at which its kernel will be judged besides."""
+    return f"The kernel will be judged at these sizes too: {'; '.join(names)}." if names else ""
 
 
 def new_run(options: Options, command: str, problem: Problem, **settings: Any) -> Run:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 LINE_CHARS = 120
 AT_LEAST = "≥"
 
@@ -21,6 +23,20 @@ def percent(fraction: float | None) -> str:
 
 def money(usd: float | None) -> str:
     return "at an unknown price" if usd is None else f"${usd:.4f}" if usd else "no LLM cost"
+
+
+def broken(text: str, width: int, hang: int | None = None) -> str:
+    """Return text whose lines are broken between words at a width, each beneath the text that it goes on: `hang` spaces
+    in, by default four more than the line itself. A width of 0 breaks nothing.
+    """
+    return "\n".join(part for line in text.splitlines() for part in _parts(line, width, hang))
+
+
+def _parts(line: str, width: int, hang: int | None) -> list[str]:
+    if not width or len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 4 if hang is None else hang)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def shorten(text: str, limit: int = LINE_CHARS) -> str:

@@ -2,16 +2,22 @@
 
     python tests/bench/order_scatter.py [cuda|cpu] [NAME...]
 
-Each row: whether numbers are PyTorch's, and medians of both in microseconds, on a GPU behind a delay, with L2 emptied.
+Each row: what one kernel makes of two sizes with fresh inputs, and medians of ours and PyTorch's in microseconds at the
+first, on a GPU by events behind a delay, with L2 emptied. Sums are wrong above the judge's 64 times PyTorch's own
+error; of indices that differ those are told that name an equal element.
 """
 
 from __future__ import annotations
 
+import copy
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,92 +25,270 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import tvm_ffi
-from support.generated_kernels import Case, functional, tensors_of
+from support.generated_kernels import Case, error_ratio, functional, tensors_of
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.tuning import starting_parameters
 
+# What is computed, and two pairs of inputs.
+JUDGED, ROW_S = 64, 60
+NONE = "torch.randn(1)"
 CASES = {
-    "sort short rows": ("return torch.sort(x, -1)", "torch.randn(4096, 1024)", "torch.randn(1)"),
-    "sort rows": ("return torch.sort(x, -1)", "torch.randn(256, 16384)", "torch.randn(1)"),
-    "sort one": ("return torch.sort(x, -1)", "torch.randn(1 << 20)", "torch.randn(1)"),
-    "sort int64": ("return torch.sort(x, -1)", "torch.randint(0, 1 << 40, (1 << 20,))", "torch.randn(1)"),
-    "top 8 of 64": ("return torch.topk(x, 8)", "torch.randn(16384, 64)", "torch.randn(1)"),
-    "top 50 of a vocabulary": ("return torch.topk(x, 50)", "torch.randn(64, 128256)", "torch.randn(1)"),
+    "sort short rows": ("return torch.sort(x, -1)", "torch.randn(4096, 1024)", NONE, "torch.randn(77, 1000)", NONE),
+    "sort rows": ("return torch.sort(x, -1)", "torch.randn(256, 16384)", NONE, "torch.randn(3, 20001)", NONE),
+    "sort one": ("return torch.sort(x, -1)", "torch.randn(1 << 20)", NONE, "torch.randn(300001)", NONE),
+    "sort int64": (
+        "return torch.sort(x, dim=-1, stable=True)",
+        "torch.randint(0, 1 << 40, (1 << 20,))",
+        NONE,
+        "torch.randint(-9, 9, (70001,))",
+        NONE,
+    ),
+    "argsort int32 of few": (
+        "return torch.argsort(x, dim=-1, stable=True)",
+        "torch.randint(0, 64, (1 << 18,), dtype=torch.int32)",
+        NONE,
+        "torch.randint(0, 64, (1023,), dtype=torch.int32)",
+        NONE,
+    ),
+    "top 8 of 64": ("return torch.topk(x, 8)", "torch.randn(16384, 64)", NONE, "torch.randn(101, 99)", NONE),
+    "top 50 of a vocabulary": (
+        "return torch.topk(x, 50)",
+        "torch.randn(64, 128256)",
+        NONE,
+        "torch.randint(0, 999, (3, 50257)).float()",
+        NONE,
+    ),
+    "top 50, bfloat16": (
+        "return torch.topk(x, 50)",
+        "torch.randn(64, 128256).bfloat16()",
+        NONE,
+        "torch.randn(3, 50257).bfloat16()",
+        NONE,
+    ),
+    "median": ("return torch.median(x, -1)", "torch.randn(8192, 1023)", NONE, "torch.randn(33, 100)", NONE),
     "scatter_add": (
-        "return x.new_zeros(4096, 512).scatter_add(1, y, x)",
+        "return x.new_zeros(x.shape[0], 512).scatter_add(1, y, x)",
         "torch.randn(4096, 2048)",
         "torch.randint(0, 512, (4096, 2048))",
+        "torch.randn(99, 777)",
+        "torch.randint(0, 512, (99, 777))",
+    ),
+    "scatter_reduce amax": (
+        "return x.new_zeros(x.shape[0], 512).scatter_reduce(1, y, x, 'amax')",
+        "torch.randn(4096, 2048)",
+        "torch.randint(0, 512, (4096, 2048))",
+        "torch.randn(99, 777)",
+        "torch.randint(0, 512, (99, 777))",
     ),
     "index_add": (
         "return x.new_zeros(10000, 128).index_add(0, y, x)",
         "torch.randn(200000, 128)",
         "torch.randint(0, 10000, (200000,))",
+        "torch.randn(20001, 128)",
+        "torch.randint(0, 100, (20001,))",
+    ),
+    "index_put accumulate": (
+        "return x.new_zeros(10000, 128).index_put((y,), x, accumulate=True)",
+        "torch.randn(200000, 128)",
+        "torch.randint(0, 10000, (200000,))",
+        "torch.randn(20001, 128)",
+        "torch.randint(0, 100, (20001,))",
     ),
     "embedding backward": (
         "return torch.ops.aten.embedding_dense_backward(x, y, 32000, -1, False)",
         "torch.randn(8192, 1024)",
         "torch.randint(0, 32000, (8192,))",
+        "torch.randn(99, 1024)",
+        "torch.randint(0, 9, (99,))",
     ),
-    "histogram": ("return torch.histc(x, 100, -3, 3)", "torch.randn(1 << 22)", "torch.randn(1)"),
-    "searchsorted": ("return torch.searchsorted(y, x)", "torch.randn(1 << 22)", "torch.randn(65536).sort()[0]"),
-    "cumsum": ("return x.cumsum(-1)", "torch.randn(4096, 4096)", "torch.randn(1)"),
-    "cummax": ("return x.cummax(-1)", "torch.randn(2048, 4096)", "torch.randn(1)"),
-    "logcumsumexp": ("return x.logcumsumexp(-1)", "torch.randn(2048, 4096)", "torch.randn(1)"),
+    "embedding bag": (
+        "return F.embedding_bag(y, x, torch.arange(0, 200000, 20))",
+        "torch.randn(100000, 128)",
+        "torch.randint(0, 100000, (200000,))",
+        "torch.randn(100, 128)",
+        "torch.randint(0, 100, (200000,))",
+    ),
+    "segment sums": (
+        "return torch.segment_reduce(x, 'sum', offsets=torch.arange(x.shape[0] // 20 + 1) * 20)",
+        "torch.randn(200000, 128)",
+        NONE,
+        "torch.randn(200000, 40)",
+        NONE,
+    ),
+    "histogram": ("return torch.histc(x, 100, -3, 3)", "torch.randn(1 << 22)", NONE, "torch.randn(99999)", NONE),
+    "searchsorted": (
+        "return torch.searchsorted(y, x)",
+        "torch.randn(1 << 22)",
+        "torch.randn(65536).sort()[0]",
+        "torch.randn(4099)",
+        "torch.randn(999).sort()[0]",
+    ),
+    "cumsum": ("return x.cumsum(-1)", "torch.randn(4096, 4096)", NONE, "torch.randn(33, 999)", NONE),
+    "cumsum of columns": ("return x.cumsum(0)", "torch.randn(4096, 4096)", NONE, "torch.randn(33, 999)", NONE),
+    "cummax": ("return x.cummax(-1)", "torch.randn(2048, 4096)", NONE, "torch.randn(33, 999)", NONE),
+    "logcumsumexp": ("return x.logcumsumexp(-1)", "torch.randn(2048, 4096)", NONE, "torch.randn(33, 999)", NONE),
+    "gather": (
+        "return x.gather(1, y)",
+        "torch.randn(4096, 4096)",
+        "torch.randint(0, 4096, (4096, 4096))",
+        "torch.randn(33, 999)",
+        "torch.randint(0, 999, (33, 100))",
+    ),
     "grid_sample": (
         "return F.grid_sample(x, y, align_corners=False)",
         "torch.randn(8, 64, 128, 128)",
         "torch.rand(8, 128, 128, 2) * 2 - 1",
+        "torch.randn(2, 3, 77, 99)",
+        "torch.rand(2, 55, 33, 2) * 3 - 1",
     ),
-    "fold": ("return F.fold(x, (128, 128), 3, padding=1)", "torch.randn(8, 32 * 9, 16384)", "torch.randn(1)"),
+    "unfold": (
+        "return F.unfold(x, 3, padding=1)",
+        "torch.randn(8, 32, 128, 128)",
+        NONE,
+        "torch.randn(2, 3, 128, 128)",
+        NONE,
+    ),
+    "fold": (
+        "return F.fold(x, (128, 128), 3, padding=1)",
+        "torch.randn(8, 32 * 9, 16384)",
+        NONE,
+        "torch.randn(2, 32 * 9, 16384)",
+        NONE,
+    ),
+    "max_pool with indices": (
+        "return F.max_pool2d(x, 3, 2, 1, return_indices=True)",
+        "torch.randn(16, 64, 112, 112)",
+        NONE,
+        "torch.randn(2, 3, 56, 56)",
+        NONE,
+    ),
+    "max_pool backward": (
+        "return torch.ops.aten.max_pool2d_with_indices_backward("
+        "y, x, [2, 2], [2, 2], [0, 0], [1, 1], False, F.max_pool2d(x, 2, return_indices=True)[1])",
+        "torch.randn(16, 64, 112, 112)",
+        "torch.randn(16, 64, 56, 56)",
+        "torch.randn(2, 3, 56, 56)",
+        "torch.randn(2, 3, 28, 28)",
+    ),
 }
+Written = tuple[str, FunctionalProblem, str] | str  # its name, the problem and the kernel; or why there is none
 
 
 def main(device: str, names: list[str]) -> None:
-    for name, texts in CASES.items():
-        if not names or name in names:
-            try:
-                print(row(name, Case(*texts), device), flush=True)
-            except Exception as error:  # one that fails costs its row alone
-                print(f"{name:24} {type(error).__name__}: {str(error)[-400:]}", flush=True)
+    start = time.perf_counter()
+    chosen = [name for name in CASES if not names or name in names]
+    workers = max(1, min(len(chosen), (os.cpu_count() or 2) * 3 // 4))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        made = list(pool.map(written, chosen, [device] * len(chosen)))
+    for told in (m for m in made if isinstance(m, str)):
+        print(told, flush=True)
+    kernels = [m for m in made if not isinstance(m, str)]
+    print(f"{len(kernels)} of {len(chosen)} written in {time.perf_counter() - start:.0f} s", flush=True)
+    libraries = build([(source, device) for _, _, source in kernels], tools=toolchain(), cache=Path(tempfile.mkdtemp()))
+    print(f"built in {time.perf_counter() - start:.0f} s", flush=True)
+    pool = one_worker()
+    for (name, fp, _), library in zip(kernels, libraries, strict=True):
+        try:
+            told = pool.submit(row, name, fp, library, device).result(timeout=ROW_S)
+        except (
+            Exception
+        ) as error:  # one that fails costs its row alone: a fault of the device outlasts it in its process
+            told = f"{type(error).__name__}: {str(error)[-400:]}"
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+            pool = one_worker()
+        print(f"{name:24} {told}", flush=True)
 
 
-def row(name: str, case: Case, device: str) -> str:
-    """Return a line on one problem."""
-    fp = functional(name.replace(" ", "_"), case)
-    plan = write(fp, starting_parameters(device, "sm_90"))
+def one_worker() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+
+
+def written(name: str, device: str) -> Written:
+    """Return the kernel of one problem."""
+    torch.set_num_threads(1)
+    try:
+        fp = functional(name.replace(" ", "_").replace(",", ""), Case(*CASES[name][:3]))
+        plan = write(fp, starting_parameters(device, "sm_90"))
+    except Exception as error:
+        return f"{name:24} {type(error).__name__}: {str(error)[-400:]}"
     if plan is None or plan.candidate.tier != "kernel":
         return f"{name:24} left to the library: {plan and plan.library}"
-    [built] = build([(plan.candidate.source, device)], tools=toolchain(), cache=Path(tempfile.mkdtemp()))
-    if not isinstance(built, Built):
-        return f"{name:24} not built: {built}"
-    kernel = tvm_ffi.load_module(str(built.library))
+    return name, fp, plan.candidate.source
+
+
+def row(name: str, fp: FunctionalProblem, library: object, device: str) -> str:
+    """Return what came of one kernel."""
+    if not isinstance(library, Built):
+        return f"not built: {str(library)[-600:]}"
     if device == "cuda" and not torch.cuda.is_available():
-        return f"{name:24} built"
+        return "built"
+    kernel = tvm_ffi.load_module(str(library.library))
+    texts = CASES[name]
+    told = []
+    for number, (x, y) in enumerate((texts[1:3], texts[3:])):
+        ours, theirs, verdict = one_size(fp, kernel, (x, y), device, number)
+        told.append(verdict)
+        if number == 0 and "refused" not in verdict:
+            times = [median_us(call, device) for call in (ours, theirs)]
+    ratio = times[1] / times[0]
+    return f"ours {times[0]:9.1f} us, PyTorch {times[1]:9.1f} us, {ratio:5.2f} times; {'; '.join(told)}"
+
+
+def one_size(
+    fp: FunctionalProblem, kernel: Any, texts: tuple[str, str], device: str, seed: int
+) -> tuple[Callable[[], object], Callable[[], object], str]:
+    """Return calls of ours and of PyTorch's with new inputs, and how their results agree."""
     scope: dict[str, Any] = {}
     exec(fp.problem.source, scope)
-    torch.manual_seed(0)
-    model, inputs = scope["Model"](), [t.to(device) for t in scope["get_inputs"]()]
-    outputs = [torch.empty(s.shape, dtype=getattr(torch, s.dtype), device=device) for s in fp.outputs]
+    torch.manual_seed(11 + seed)
+    model, inputs = scope["Model"](), [eval(t, {"torch": torch}).to(device) for t in texts]
+    wanted = several(model(*inputs))
+    poison = [99 if not w.is_floating_point() else float("nan") for w in wanted]
+    outputs = [
+        torch.full_like(w, p, memory_format=torch.contiguous_format) for w, p in zip(wanted, poison, strict=True)
+    ]
     arguments = (*tensors_of(fp, model, inputs), *(v for _, v in fp.abi_constants), *outputs)
-    wanted = model(*inputs)
-    kernel.forward(*arguments)
-    told = agreement(fp, outputs, wanted if isinstance(wanted, tuple) else (wanted,))
-    ours, theirs = (median_us(call, device) for call in (lambda: kernel.forward(*arguments), lambda: model(*inputs)))
-    return f"{name:24} {told:28} ours {ours:9.1f} us, PyTorch {theirs:9.1f} us, {theirs / ours:5.2f} times"
+    try:
+        kernel.forward(*arguments)
+        exact = several(copy.deepcopy(model).double()(*(t.double() if t.is_floating_point() else t for t in inputs)))
+        told = ", ".join(agreement(inputs[0], outputs, wanted, exact))
+    except (RuntimeError, ValueError) as error:
+        told = f"refused: {str(error)[-200:]}"
+    return lambda: kernel.forward(*arguments), lambda: model(*inputs), told
 
 
-def agreement(fp: FunctionalProblem, ours: list[torch.Tensor], theirs: tuple[torch.Tensor, ...]) -> str:
-    """Return how far results are from PyTorch's; differing indices are counted, since equal elements may change."""
-    texts = []
-    for a, b in zip(ours, theirs, strict=True):
+def several(result: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(result) if isinstance(result, tuple) else (result,)
+
+
+def agreement(
+    x: torch.Tensor, ours: list[torch.Tensor], theirs: tuple[torch.Tensor, ...], exact: tuple[torch.Tensor, ...]
+) -> Iterator[str]:
+    """Yield how each result is beside PyTorch's."""
+    for a, b, c in zip(ours, theirs, exact, strict=True):
         if a.is_floating_point():
-            texts.append(f"{float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)):.1e}")
+            ratio = error_ratio(a, b, c)
+            yield "equal" if torch.equal(a, b) else f"{ratio:.1f} times its error" + (" WRONG" * (not ratio <= JUDGED))
+        elif torch.equal(a, b):
+            yield "equal"
         else:
-            texts.append(f"{int((a != b).sum())} of {a.numel()} differ")
-    return ", ".join(texts)
+            differ, same = a != b, tied(x, a, b)
+            wrong = int((differ & ~same).sum()) if same is not None else int(differ.sum())
+            yield f"{int(differ.sum())} of {a.numel()} differ, {wrong or 'none'} but for ties" + " WRONG" * bool(wrong)
+
+
+def tied(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    """Return where two results, as places along the last axis, name equal elements; None where they are no places."""
+    if a.dim() == x.dim() - 1:
+        found = tied(x, a.unsqueeze(-1), b.unsqueeze(-1))
+        return None if found is None else found.squeeze(-1)
+    if a.shape[:-1] != x.shape[:-1] or a.min() < 0 or a.max() >= x.shape[-1]:
+        return None
+    return x.gather(-1, a) == x.gather(-1, b)
 
 
 def median_us(call: Callable[[], object], device: str) -> float:

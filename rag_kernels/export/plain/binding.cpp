@@ -59,17 +59,22 @@ static PyObject* call(Function function, PyObject* arguments) {
   const Py_ssize_t count = PyTuple_Size(arguments);
   std::vector<rk::Value> values(count);
   std::deque<Sizes> sizes(count);
-  int device = -1;
+  int device = -2;  // of no tensor yet; -1 is the CPU
   for (Py_ssize_t i = 0; i < count; ++i) {
     if (!value_of(PyTuple_GetItem(arguments, i), values[i], sizes[i])) return nullptr;
-    if (values[i].kind == rk::Value::Tensor && values[i].device >= 0) device = values[i].device;
+    if (values[i].kind != rk::Value::Tensor) continue;
+    if (device != -2 && values[i].device != device) {
+      PyErr_SetString(PyExc_ValueError, "all tensors must be on one device");
+      return nullptr;
+    }
+    device = values[i].device;
   }
   @CONSTANTS@
-  void* where = @WHERE@;
+  @WHERE@
   if (PyErr_Occurred()) return nullptr;
   const char* wrong;
   Py_BEGIN_ALLOW_THREADS
-  wrong = function(values.data(), int(values.size()), where);
+  wrong = function(values.data(), int(values.size()), @QUEUE@);
   Py_END_ALLOW_THREADS
   if (wrong) { PyErr_SetString(PyExc_RuntimeError, wrong); return nullptr; }
   Py_RETURN_NONE;

@@ -45,18 +45,28 @@ class Call:
         with torch.cuda.device(where) if other else contextlib.nullcontext():
             if self.outputs is None:
                 with torch.no_grad():
-                    return self.function(*given, **self.constants)
+                    return self.told(lambda: self.function(*given, **self.constants))
             made = [torch.empty(s, dtype=d, device=where) for s, (d, _) in zip(sizes, self.outputs, strict=True)]
             if len(into) == len(made) and all(map(self.alike, into, made)):
                 made = list(into)
-            self.function(*given, *self.constants, *made)
+            self.told(lambda: self.function(*given, *self.constants, *made))
         return made[0] if len(made) == 1 else tuple(made)
+
+    def told(self, call: Callable[[], Any]) -> Any:
+        """Return what the kernel does; raises NotVerified for whatever it raises: its own checks may be narrower."""
+        try:
+            return call()
+        except Exception as error:
+            raise NotVerified(f"The kernel itself refuses the call: {error}") from error
 
     def sizes_of(self, values: Sequence[Any]) -> list[tuple[int, ...]]:
         """Return the sizes of the outputs."""
         if len(values) != len(self.arguments):
             raise NotVerified(f"It got {len(values)} arguments, and takes {len(self.arguments)}.")
         bound: dict[str, int] = {}
+        places = {value.device for value in values if isinstance(value, torch.Tensor)}
+        if len(places) > 1:
+            raise NotVerified(f"Its tensors are on {', '.join(sorted(map(str, places)))}, and must be on one device.")
         for (name, dtype, shape), value in zip(self.arguments, values, strict=True):
             if dtype is None:
                 if type(value) is not type(shape) or value != shape:

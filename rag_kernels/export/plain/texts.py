@@ -18,14 +18,29 @@ from rag_kernels.eval.records import Candidate
 HERE = Path(__file__).parent
 LETTERS = "stream"
 CURRENT = """\
-// Return the queue on which torch works on this device.
-static void* current(int device) {
-  if (device < 0) return nullptr;
+static int64_t asked(const char* function, int device) {
   PyObject* torch = PyImport_ImportModule("torch._C");
-  PyObject* found = torch ? PyObject_CallMethod(torch, "_cuda_getCurrentRawStream", "i", device) : nullptr;
+  PyObject* found = torch ? PyObject_CallMethod(torch, function, "i", device) : nullptr;
   Py_XDECREF(torch);
-  return reinterpret_cast<void*>(number(found));
+  return number(found);
 }
+// The queue on which torch works on a device, which is the one in use while this lives.
+struct Where {
+  int before = -1;
+  void* queue = nullptr;
+  explicit Where(int device) {
+    if (device < 0) return;
+    before = int(asked("_cuda_exchangeDevice", device));
+    if (!PyErr_Occurred()) queue = reinterpret_cast<void*>(asked("_cuda_getCurrentRawStream", device));
+  }
+  ~Where() {
+    if (before < 0) return;
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    asked("_cuda_exchangeDevice", before);
+    PyErr_Restore(kind, value, trace);
+  }
+};
 """
 QUEUE = """\
 // The default queue, in place of a pointer to it.
@@ -58,7 +73,8 @@ def binding_text(
     text = (HERE / "binding.cpp").read_text()
     found = {
         "CURRENT": "" if default_queue else CURRENT,
-        "WHERE": "nullptr" if default_queue else "current(device)",
+        "WHERE": "" if default_queue else "const Where where(device);",
+        "QUEUE": "nullptr" if default_queue else "where.queue",
         "CONSTANTS": "\n  ".join(_insert(value, inputs + i) for i, value in enumerate(constants)),
         "FUNCTIONS": "\n".join(_function(name, py=f"python_{name}") for name in names),
         "METHODS": "".join(f'{{"{name}", python_{name}, METH_VARARGS, nullptr}}, ' for name in names),
