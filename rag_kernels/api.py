@@ -12,6 +12,7 @@ from typing import Unpack
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
+from rag_kernels.archive.store import open_archive
 from rag_kernels.eval.build.candidate_form import candidate_from_file
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.problem import load_problem
@@ -21,6 +22,7 @@ from rag_kernels.ingest.functionalize import functionalize as functionalize_prob
 from rag_kernels.ingest.gradients import load_backward
 from rag_kernels.options import Keywords, Options, options_of
 from rag_kernels.records import Writer
+from rag_kernels.run.session import run_of
 from rag_kernels.wiring import open_session, target_backend
 
 
@@ -37,14 +39,17 @@ def generate(
     """Write, prove, time and archive kernels for a problem file; yields each attempt as it is judged.
 
     Other keywords are the fields of `Options`: `models`, `device`, `effort`, `hint`... An `archive` is a place or an
-    open one. A writer, a judge or an open archive is used as it is and not closed: see `open_session`. A problem or an
-    option that cannot be used raises here, before anything is asked for. `backward` takes the gradients of the
-    problem's inputs and parameters for the problem.
+    open one. A writer, a judge or an open archive is used as it is and not closed: see `open_session`. A problem, an
+    option or a run to resume that cannot be used raises here, before anything is asked for. `backward` takes the
+    gradients of the problem's inputs and parameters for the problem.
     """
     place, opened = _place(archive)
+    settings, loaded = options_of(options, place), _load(problem, backward=backward)
+    if resume:
+        run_of(opened or open_archive(place or None), loaded, resume)
     return generate_for(
-        _load(problem, backward=backward),
-        options_of(options, place),
+        loaded,
+        settings,
         writer=writer,
         judge=judge,
         archive=opened,

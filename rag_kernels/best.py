@@ -26,7 +26,7 @@ from rag_kernels.export.module_file import compiled_of
 from rag_kernels.feedback import explain
 from rag_kernels.ingest.called_module import Call, problem_of_calls
 from rag_kernels.ingest.live_module import name_of, problem_of_module
-from rag_kernels.options import Keywords, options_of
+from rag_kernels.options import Keywords, OptionError, options_of
 from rag_kernels.records import Writer
 from rag_kernels.report.console import attempt_line, detail, served_line, speeds, summary, total_line
 from rag_kernels.report.json_rows import attempt_row, result_row, served_row, total_row
@@ -137,6 +137,10 @@ def optimize(
     fields of `Options`. Raises ProblemError where the module cannot be traced, and OptionError for an option that
     cannot be used.
     """
+    if not hasattr(module, "forward"):
+        raise OptionError(f"optimize() takes a module, not {module!r}; generate() takes a problem file.")
+    if progress is not None and not callable(progress):
+        raise OptionError(f"progress={progress!r} cannot be called: it is a function of an attempt.")
     opened = None if archive is None or isinstance(archive, str | Path) else archive
     settings = options_of(options, "" if archive is None or opened is not None else str(archive))
     problem, signature = _problem(module, example_inputs, workloads, name), _signature(module)

@@ -199,9 +199,15 @@ def test_a_wrong_option_is_told_before_anything_runs(options: dict[str, object],
         rag_kernels.optimize(Norm(4), [torch.ones(2, 4)], **options)  # type: ignore[arg-type]
 
 
-def test_a_missing_file_is_told_before_the_first_attempt() -> None:
+def test_what_is_no_module_file_run_or_function_is_told_before_the_first_attempt(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="no problem file"):
         rag_kernels.generate("missing.py")
+    with pytest.raises(ProblemError, match="no run 'r_none' of rmsnorm to resume"):
+        rag_kernels.generate("examples/rmsnorm.py", archive=tmp_path, resume="r_none")
+    with pytest.raises(OptionError, match="takes a module, not 'rmsnorm'"):
+        rag_kernels.optimize("rmsnorm", [torch.ones(2, 4)])  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="progress=3 cannot be called"):
+        rag_kernels.optimize(Norm(4), [torch.ones(2, 4)], progress=3)  # type: ignore[arg-type]
 
 
 def test_one_model_by_its_name() -> None:

@@ -22,9 +22,18 @@ READ of size 4 at 0x602 thread T0
 """
 
 
+OTHER_THREAD = """\
+==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x602 at pc 0x55
+WRITE of size 4 at 0x602 thread T0
+!!!!!!! Segfault encountered !!!!!!!
+  File "/tmp/b/kernel0.cpp", line 11, in forward(rk::Tensor<float const>, long) [clone ._omp_fn.0]
+"""
+
+
 @pytest.mark.parametrize(
     ("log", "site"),
     [
+        (OTHER_THREAD, "kernel.cpp:11: heap-use-after-free in forward()"),
         (ASAN, "kernel.cpp:12: heap-buffer-overflow in reach()"),
         ('  File "/tmp/b/kernel0.cpp", line 3, in reach\n', "kernel.cpp:3: a segmentation fault in reach()"),
         ("nothing that is known", "kernel.cpp: it ended in a crash"),

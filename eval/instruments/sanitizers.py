@@ -289,7 +289,7 @@ def said_first(log: str) -> str:
     if caught is not None and not any(pattern.search(log) for pattern in _FOUND):
         return f"a segmentation fault, line {caught[1]} of {caught[2]}"
     line, frame = _LINE.search(log), _FRAME.search(log)
-    if line is None:
-        return sentence
+    if line is None:  # the tool itself was ended by another thread's crash
+        return f"{sentence}, line {caught[1]} of {caught[2]}" if caught is not None else sentence
     inside = f" of {frame[1]}" if frame is not None and frame[2] == line[1] else ""
     return f"{sentence}, line {line[1]}{inside}"

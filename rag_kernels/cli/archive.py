@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rag_kernels.cli import serve
-from rag_kernels.cli.common import ArchivePlace, DeviceChoice, Json, emit, end_politely, read_options, read_settings
+from rag_kernels.cli.common import (
+    ArchivePlace,
+    DeviceChoice,
+    Json,
+    columns,
+    emit,
+    end_politely,
+    read_options,
+    read_settings,
+)
+from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
     from rag_kernels.archive.protocol import Archive
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command(short_help="Share it with other processes.")(serve.serve)
 
+FACT = 17  # where what is told of a kernel begins
 SHOWN = 20  # rows that were left out, in words
 
 KernelId = Annotated[str, typer.Argument(metavar="ID", help="A kernel's id, or enough of its beginning.")]
@@ -99,10 +111,12 @@ def show(kernel: KernelId, archive: ArchivePlace = None, as_json: Json = False) 
             },
         )
         return
-    print(facts((name, value) for name, value in row.items() if value not in ("", None, [])))
+    known = facts((name, value) for name, value in row.items() if value not in ("", None, []))
+    print(broken(known, columns(sys.stdout), hang=FACT))
     for claim in claims:
         print("\nclaimed, not measured here:")
-        print(facts((name, value) for name, value in claim.items() if value not in ("", None, [], "{}")))
+        said = facts((name, value) for name, value in claim.items() if value not in ("", None, [], "{}"))
+        print(broken(said, columns(sys.stdout), hang=FACT))
     for edge in edges:
         print(f"{edge['child']} <- {edge['relation']} {edge['source']}")
     print(f"\n{shown.functional_source.strip()}\n\n{shown.source}")

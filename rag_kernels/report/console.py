@@ -287,7 +287,7 @@ def cell(value: Any, key: str, *, at_least: bool = False) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, list | tuple):
         return ", ".join(str(v) for v in value)
     return str(value)

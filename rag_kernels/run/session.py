@@ -54,16 +54,8 @@ class Session:
         return self.functionalize_as(told) if self.functionalize_as else self.functionalize(told.problem)
 
     def old_run(self, name: str, problem: Problem) -> Run:
-        """Return the run of this problem with this id, or its newest one for `latest`; raises ProblemError without
-        one.
-        """
-        runs = [r for r in self.archive.runs(limit=100_000) if run_setting(r, "problem_id") == problem.id]
-        for run in runs:
-            if run.id == name or (name == "latest" and run.command == "generate"):
-                return run
-        raise ProblemError(
-            f"The archive has no run {name!r} of {problem.name} to resume: leave --resume out to start a new one."
-        )
+        """Return the run to resume, see `run_of`."""
+        return run_of(self.archive, problem, name)
 
     def generate(
         self, problem: Problem, run: Run, *, ledger: Ledger | None = None, also: Sequence[str] = ()
@@ -134,3 +126,12 @@ def new_run(options: Options, command: str, problem: Problem, **settings: Any) -
 def run_setting(run: Run, name: str) -> Any:
     """Return one of the settings that a run was started with; None when it has no such setting."""
     return json.loads(run.settings).get(name)
+
+
+def run_of(archive: Archive, problem: Problem, name: str) -> Run:
+    """Return the run of a problem with this id, or its newest one for `latest`; raises ProblemError without one."""
+    runs = [run for run in archive.runs(limit=100_000) if run_setting(run, "problem_id") == problem.id]
+    for run in runs:
+        if run.id == name or (name == "latest" and run.command == "generate"):
+            return run
+    raise ProblemError(f"The archive has no run {name!r} of {problem.name} to resume: leave it out to start a new one.")
