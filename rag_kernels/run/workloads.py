@@ -86,7 +86,12 @@ def searched_at(problem: Problem, workloads: Sequence[Workload]) -> Problem:
 
 
 def choose(
-    session: Session, problem: Problem, workloads: Sequence[Workload], attempts: Sequence[Attempt]
+    session: Session,
+    problem: Problem,
+    workloads: Sequence[Workload],
+    attempts: Sequence[Attempt],
+    *,
+    confirm: bool = True,
 ) -> Generator[Served, None, Choice | None]:
     """Judge the best kernels of a search at every workload; yield each judgement, and return the kernel that serves all
     of them in the least time, or without one that which passed at the most; None where the search found no kernel.
@@ -97,7 +102,7 @@ def choose(
     ranked = sorted(standing(attempts), key=lambda a: (is_confirmed(a), *merit(a)), reverse=True)
     for attempt in ranked[:CONTESTANTS]:
         served: list[Served] = []
-        for one in judge_workloads(session, problem, workloads, attempt.candidate, confirm=best is None):
+        for one in judge_workloads(session, problem, workloads, attempt.candidate, confirm=confirm and best is None):
             yield one
             served.append(one)
             if best is not None and one.measurement is None:
@@ -109,10 +114,15 @@ def choose(
 
 
 def chosen(
-    session: Session, problem: Problem, workloads: Sequence[Workload], attempts: Sequence[Attempt]
+    session: Session,
+    problem: Problem,
+    workloads: Sequence[Workload],
+    attempts: Sequence[Attempt],
+    *,
+    confirm: bool = True,
 ) -> Choice | None:
     """Return what `choose` comes to."""
-    choosing = choose(session, problem, workloads, attempts)
+    choosing = choose(session, problem, workloads, attempts, confirm=confirm)
     while True:
         try:
             next(choosing)

@@ -47,10 +47,15 @@ def apart(lowering: Lowering, value: ir.Value) -> ir.Load:
     return lowering.reload(lowering.with_dims(value, value.dims))
 
 
-def at(lowering: Lowering, value: ir.Value, dim: int, place: ir.Value, group: ir.Group) -> ir.Value:
-    """Return the value read at `place` along a dimension, which the loops of `group` take the place of."""
+def at(
+    lowering: Lowering, value: ir.Value, dim: int, place: ir.Value, group: ir.Group, *, light: bool = False
+) -> ir.Value:
+    """Return the value read at `place` along a dimension, which the loops of `group` take the place of.
+
+    What would cost much to compute again is stored first, unless it is `light` though it does not look so.
+    """
     dim %= len(value.dims)
-    if len(ir.leaves(value.dims[dim])) > 1 or not is_light(value):
+    if len(ir.leaves(value.dims[dim])) > 1 or not (light or is_light(value)):
         value = lowering.reload(value)
     dims = (*value.dims[:dim], group, *value.dims[dim + 1 :])
     leaf = ir.leaves(value.dims[dim])

@@ -218,7 +218,7 @@ def col2im(lowering: Lowering, node: Node) -> ir.Value:
             return where(ok, quotient(i, stride), 0)
 
         hit = lowering.op(fits, moved, count)
-        value = at(lowering, value, 4 + d, lowering.op(place, moved, hit), pixels)
+        value = at(lowering, value, 4 + d, lowering.op(place, moved, hit), pixels, light=True)
         inside = hit if inside is None else lowering.op(both, inside, hit)
     assert inside is not None
     value = lowering.op(lambda ok, x: where(ok, x, 0), inside, value)

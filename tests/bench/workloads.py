@@ -1,0 +1,142 @@
+"""One kernel for three workloads beside one written for each alone, on this machine's CPU.
+
+    python tests/bench/workloads.py examples/*.py
+
+A problem's workloads are its own sizes, those that only inputs have at a sixteenth of the work, and odd ones at a
+third. Both searches have the same effort; the kernel for all is judged at each. Times of the two are taken in turn in
+one process; a row has the ratio of medians (above 1 the kernel for all is slower). Writes rows as Markdown.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from support.generated_kernels import F, build, kernels_text, tensors_of
+
+from rag_kernels.budget import Ledger
+from rag_kernels.eval.judge import open_judge
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.problem import load_problem
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem
+from rag_kernels.eval.scaled_problem import named_sizes, odd_sizes, scaled
+from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.eval.workloads import Workload, problem_at
+from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.options import Options
+from rag_kernels.run.generate import generate
+from rag_kernels.run.session import Session
+from rag_kernels.run.standings import winner
+from rag_kernels.run.workloads import chosen, searched_at
+from rag_kernels.wiring import open_session
+
+OPTIONS = Options(device="cpu", archive=":memory:", retrieval="off", rounds=2, drafts=2)
+LIMITS = Limits(measure_compile=False, timing=TimingRule(pairs=15, max_pairs=25, timed_s=0.05))
+PAIRS, SLOWER = 25, 1.05
+
+
+def main(files: Sequence[str]) -> None:
+    logging.disable(logging.WARNING)
+    print("| problem | workloads | passed | beside one written for it alone | |\n|---|---|--:|---|---|", flush=True)
+    within = every = 0
+    with open_judge("cpu", limits=LIMITS, at_other_sizes=at_other_sizes) as judge:
+        for file in files:
+            problem = load_problem(Path(file))
+            try:
+                with open_session(OPTIONS, judge=judge) as session:
+                    told, good, of = row(session, problem)
+            except Exception as error:  # one that fails costs its row alone
+                told, good, of = f"{problem.name} | | | | {type(error).__name__}: {str(error)[:300]}", 0, 3
+            within, every = within + good, every + of
+            print(f"| {told} |", flush=True)
+    print(f"\n{within} of {every} workloads within {SLOWER - 1:.0%} of a kernel of their own.")
+
+
+def row(session: Session, problem: Problem) -> tuple[str, int, int]:
+    """Return a row, how many workloads are as fast as alone, and how many there are."""
+    workloads = workloads_for(problem)
+    choice = chosen(session, problem, workloads, search(session, searched_at(problem, workloads)), confirm=False)
+    names = "; ".join(w.name for w in workloads)
+    if choice is None:
+        return f"{problem.name} | {names} | 0 | | no kernel", 0, len(workloads)
+    together, ratios = choice.attempt.candidate, []
+    for one in choice.served:
+        best = winner(search(session, problem_at(problem, one.workload)))
+        same = best is None or best.candidate.source == together.source
+        ratios.append(1.0 if same or not one.measurement else beside(together, best.candidate, one.attempt.problem))
+        ratios[-1] = ratios[-1] if one.measurement else float("inf")
+    passed = sum(one.measurement is not None for one in choice.served)
+    texts = ", ".join("same text" if r == 1.0 else f"{r:.2f}" for r in ratios)
+    slower = [w.name for w, r in zip(workloads, ratios, strict=True) if r > SLOWER]
+    told = f"slower at {'; '.join(slower)}" if slower else ""
+    return f"{problem.name} | {names} | {passed} | {texts} | {told}", len(ratios) - len(slower), len(ratios)
+
+
+def workloads_for(problem: Problem) -> list[Workload]:
+    small, odd = scaled(problem, 1 / 16, reach="inputs"), scaled(problem, 1 / 3, reach="inputs")
+    assert small is not None and odd is not None, "no size that only inputs have"
+    sizes = [named_sizes(p) for p in (problem, small, odd_sizes(odd, reach="inputs") or odd)]
+    free = [name for name in sizes[0] if len({s[name] for s in sizes}) > 1]
+    return [Workload(tuple((name, s[name]) for name in free)) for s in sizes]
+
+
+def search(session: Session, problem: Problem) -> Sequence[Any]:
+    """Return the attempts of a search at these sizes, unconfirmed."""
+    ledger = Ledger(OPTIONS.budget)
+    run = session.new_run("generate", problem)
+    found = generate(
+        problem,
+        run=run,
+        functionalize=session.functionalize,
+        retrieve=session.retrieve,
+        writer=session.make_writer(ledger),
+        judge=session.judge,
+        archive=session.archive,
+        index=session.index,
+        ledger=ledger,
+        width=OPTIONS.width,
+        confirm=False,
+    )
+    return list(found)
+
+
+def beside(one: Candidate, other: Candidate, fp: FunctionalProblem) -> float:
+    """Return the first kernel's time over the second's."""
+    torch.manual_seed(3)
+    scope: dict[str, Any] = {}
+    exec(fp.problem.source, scope)
+    model, inputs = scope["Model"](*scope["get_init_inputs"]()), scope["get_inputs"]()
+    tensors = tensors_of(fp, model, inputs)
+    calls = [call_of(c, fp, tensors) for c in (one, other)]
+    times: list[list[float]] = [[], []]
+    for _ in range(PAIRS + 2):
+        for call, taken in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return statistics.median(times[0][2:]) / statistics.median(times[1][2:])
+
+
+def call_of(candidate: Candidate, fp: FunctionalProblem, tensors: Sequence[torch.Tensor]) -> Callable[[], object]:
+    folder = Path(tempfile.mkdtemp())
+    if candidate.tier == "kernel":
+        outputs = [torch.empty(s.shape, dtype=getattr(torch, s.dtype)) for s in fp.outputs]
+        arguments = (*tensors, *(value for _, value in fp.abi_constants), *outputs)
+        module = build(candidate.source, folder)
+        return lambda: module.forward(*arguments)
+    scope: dict[str, Any] = {"torch": torch, "F": F, "kernels": build(kernels_text(candidate.source), folder)}
+    exec(candidate.source, scope)
+    return lambda: scope["forward"](*tensors, **dict(fp.constants))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
