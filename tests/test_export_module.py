@@ -206,6 +206,18 @@ def test_it_compiles_whole_at_two_shapes_and_exports(best: ModuleType) -> None:
         torch.testing.assert_close(traced(X * 3.0), torch.tanh(X * 3.0) * 2.0)
 
 
+def test_what_is_recorded_without_the_operator_says_why(norm: ModuleType) -> None:
+    """And is recorded: a free size is not made one that stays by asking whether it is the verified one."""
+    module = norm.ModelNew(64)
+    for wanted, grad, inputs, free in [
+        ("gradients are wanted", True, (ROWS, 2), {"x": {0: torch.export.Dim("rows", min=2, max=4096)}, "power": None}),
+        ("Free sizes need bounds", False, (ROWS, 2), {"x": {0: torch.export.Dim.AUTO}, "power": None}),
+        ("it got 1 inputs", False, (ROWS,), None),
+    ]:
+        with torch.set_grad_enabled(grad), pytest.warns(KernelNotUsed, match=wanted):
+            torch.export.export(module, inputs, dynamic_shapes=free)
+
+
 def test_a_replaced_submodule_or_hook_is_seen(best: ModuleType) -> None:
     module = best.ModelNew(2.0)
     module.register_forward_hook(lambda *_: None)  # run around it, so it takes nothing from the kernel
@@ -256,6 +268,9 @@ def test_every_value_that_the_forward_reads_is_compared_at_each_call(
     monkeypatch.setattr(norm, "SHIFT", 7.0)
     assert "SHIFT is 7.0, and was 0.25" in same(module, twin, ROWS, used=False)
     monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(norm.Model, "forward", lambda module, x: x * 2.0)
+        assert "Model.forward is" in same(module, twin, ROWS, used=False)
     norm = sys.modules["exported_norm"]
     with torch.no_grad():
         module.weight.mul_(3.0), module.gain.add_(1.0)  # tensors are given at each call: their content may change
@@ -368,11 +383,13 @@ def recorded(norm: ModuleType, *more: Any, **how: Any) -> str:
     return "operator" if norm.COMPILED.name in seen[0] else "module"
 
 
-def exported(norm: ModuleType) -> str:
+def exported(norm: ModuleType, **bounds: int) -> str:
     module, twin = norm.ModelNew(64), norm.Model(64)
     twin.load_state_dict(module.state_dict())
-    program = torch.export.export(module, (ROWS, 2))
-    torch.testing.assert_close(program.module()(ROWS, 2), twin(ROWS))
+    free = {"x": {0: torch.export.Dim("rows", **bounds)}, "power": None} if bounds else None
+    program = torch.export.export(module, (ROWS, 2), dynamic_shapes=free)
+    given = ROWS[:7] if bounds else ROWS
+    torch.testing.assert_close(program.module()(given, 2), twin(given))
     return "operator" if norm.COMPILED.name in str(program.graph) else "module"
 
 
@@ -425,6 +442,8 @@ WAYS: dict[str, Any] = {
     "torch.compile(fullgraph=True)": lambda n: recorded(n, 2, fullgraph=True),
     "torch.compile, with an input's default left out": recorded,
     "torch.export": exported,
+    "torch.export, free sizes with bounds, without gradients": lambda n: exported(n, min=2, max=4096),
+    "torch.export, free sizes without bounds": lambda n: exported(n, min=2),
     "torch.jit.trace": jit_traced,
     "no compiler on the machine": without_compiler,
 }

@@ -53,7 +53,7 @@ class DropIn(nn.Module):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "COMPILED" in vars(cls):
-            cls.OUTSIDE = outside([cls, *_siblings(_original(cls))])
+            cls.OUTSIDE = outside([cls, *_siblings(_original(cls))], _original(cls))
             cls.forward = _with_signature(DropIn.forward, _original(cls).forward)  # type: ignore[method-assign]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -145,10 +145,16 @@ class DropIn(nn.Module):
 
     def _traced(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Return what torch.compile and torch.export record: the operator where its contract holds, else the module."""
-        if not self._refused.text and self._held is not None and not kwargs and not _changed_traced(self, self._held):
-            result = self.COMPILED.traced(self, pytree.tree_leaves(tuple(args)))
-            if result is not None:
+        reason = self._refused.text
+        if not reason and kwargs:
+            reason = "inputs are given by keyword: a graph is recorded by position."
+        if not reason and self._held is not None:
+            reason = _changed_traced(self, self._held)
+        if not reason:
+            result, reason = self.COMPILED.traced(self, pytree.tree_leaves(tuple(args)))
+            if not reason:
                 return result
+        _told_of_recording(reason)
         return super().forward(*args, **kwargs)
 
     def _fell_back(self, reason: Reason) -> None:
@@ -253,8 +259,14 @@ def _positional(
     return inputs
 
 
-def _changed_traced(module: nn.Module, held: Held) -> bool:
-    """Return the same for a compiler that records Python.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _told_of_recording(reason: str) -> None:
+    """Warn, while a graph is recorded, that it is the module's."""
+    warnings.warn(f"The compiled kernel is not used in what is recorded: {reason}", KernelNotUsed, stacklevel=2)
+
+
+def _changed_traced(module: nn.Module, held: Held) -> str:
+    """Return what is not as it was, for a compiler that records Python.
 
     Plain values, each of which becomes a guard, else the module.
     """
@@ -264,5 +276,5 @@ def _changed_traced(module: nn.Module, held: Held) -> bool:
             if name.startswith("_"):
                 continue
             if not isinstance(value, bool | int | float | str | None) or getattr(part, name) != value:
-                return True
-    return False
+                return f"{path}.{name}".lstrip(".") + " is not as it was, or no plain value."
+    return ""

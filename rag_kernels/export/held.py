@@ -1,8 +1,8 @@
 """What a forward may read beside its tensors, as it stood when the kernel was found to be right for it.
 
 Comes in: a module. Goes out: which value is another one now. Held are attributes of the module and of its parts, which
-parts there are and their hooks, attributes of their classes, and what their functions name among the globals. What is
-not told of: values within objects that have no attributes in Python. Knows nothing of kernels.
+parts there are and their hooks, attributes and functions of their classes, and what these name among the globals. Not
+told of are values within objects that have no attributes in Python. Knows nothing of kernels.
 """
 
 from __future__ import annotations
@@ -156,17 +156,25 @@ class Looks:
         return Reason(name, f"{name} was set after the module was constructed.")
 
 
-def outside(kinds: Sequence[type]) -> list[tuple[Mapping[str, Any], str, Values]]:
-    """Return plain values of these modules' classes, and of globals that their functions name."""
+def outside(kinds: Sequence[type], replaced: type | None = None) -> list[tuple[Mapping[str, Any], str, Values]]:
+    """Return plain values of these modules' classes, and of globals that their functions name.
+
+    And the functions themselves where a module is `replaced` whose forward is not run.
+    """
     places: list[tuple[Mapping[str, Any], str, Values]] = []
     own = [kind for kind in dict.fromkeys(base for kind in kinds for base in kind.__mro__) if not _library(kind)]
     names = names_read(own)
+    watched = [] if replaced is None else replaced.__mro__
     for kind in own:
-        values = {name: frozen(v) for name, v in vars(kind).items() if name in names and _constant(v)}
-        places.append((vars(kind), kind.__name__, values))
+        values = {name: v for name, v in vars(kind).items() if name in names and _constant(v)}
+        if kind in watched:
+            values |= {name: v for name, v in vars(kind).items() if _function(v) and name != "__init__"}
+        places.append((vars(kind), kind.__name__, {name: frozen(v) for name, v in values.items()}))
     for space in {id(space): space for kind in own for space in _globals(kind)}.values():
-        values = {name: frozen(v) for name, v in space.items() if name in names and _constant(v)}
-        places.append((space, "", values))
+        values = {name: v for name, v in space.items() if name in names and _constant(v)}
+        if replaced is not None:
+            values |= {name: v for name, v in space.items() if name in names and _function(v)}
+        places.append((space, "", {name: frozen(v) for name, v in values.items()}))
     return places
 
 
@@ -206,6 +214,10 @@ def _code_names(code: types.CodeType) -> Iterator[str]:
             yield from _code_names(constant)
         elif isinstance(constant, str) and constant.isidentifier():
             yield constant
+
+
+def _function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType)
 
 
 def _constant(value: Any) -> bool:

@@ -95,22 +95,30 @@ class CompiledForward:
             except Exception as error:
                 raise Refused(f"The kernel itself refuses the call: {error}") from error
 
-    def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> Any:
-        """Return the operator's result where its contract holds, else None; every condition becomes a guard."""
-        import torch
+    def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> tuple[Any, str]:
+        """Return the operator's result where its contract holds, else why it does not; conditions become guards.
 
-        if torch.is_autocast_enabled(self.backend) or self.train_mode_only or self.not_written:
-            return None
+        Where sizes are symbols of an exported program, which has no guards, only what holds for all of them does.
+        """
+        import torch
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        if torch.is_autocast_enabled(self.backend):
+            return None, "autocast is on, and it was verified without."
+        if self.train_mode_only or self.not_written:
+            return None, "the module writes to what it is given."
         values = self.served.values_traced(module, leaves)
-        if values is None or not self.served.serves_shapes(values):
-            return None
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        if any(tensor.device.type != self.backend for tensor in tensors):
-            return None
-        graded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        if graded and not self.served.as_verified(values):
-            return None  # the operator's gradients are those of the verified sizes
-        return self.op(*values)
+        if values is None:
+            return None, f"it got {len(leaves)} inputs, and was verified with {self.served.leaves}."
+        exporting = torch.compiler.is_exporting()
+        holds = statically_known_true if exporting else bool
+        other = self.served.other_traced(values, holds)
+        if other:
+            return None, f"{other} Free sizes need bounds (torch.export.Dim)." if exporting else other
+        graded = torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+        if graded and not self.served.as_verified(values, holds):
+            return None, "gradients are wanted, which are those of the verified sizes."
+        return self.op(*values), ""
 
     @cached_property
     def op(self) -> Callable[..., Any]:

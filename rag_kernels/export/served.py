@@ -71,7 +71,9 @@ class Served:
         self.related = len(self.free) > 1  # perhaps: how several free sizes hang together was not told
         self.kinds = (torch.Tensor, torch.nn.Parameter)
         self.known: dict[tuple[Any, ...], tuple[Sizes, ...] | Reason] = {}
-        self.torch, self.modes, self.forward_ad = torch, torch._C, torch.autograd.forward_ad
+        self.torch, self.forward_ad = torch, torch.autograd.forward_ad
+        self.autocast, self.tracing = torch._C._is_any_autocast_enabled, torch._C._get_tracing_state
+        self.transformed = torch._C._are_functorch_transforms_active
 
     def values(self, module: Any, leaves: Sequence[Any]) -> list[Any] | Reason:
         """Return the arguments of a call in the kernel's order."""
@@ -82,7 +84,7 @@ class Served:
         return [leaves[place] if get is None else get(module) for get, place in self.places]
 
     def values_traced(self, module: Any, leaves: Sequence[Any]) -> list[Any] | None:
-        """Return the same in words that compilers of Python know, or None."""
+        """Return the same in words that compilers of Python know; None for another number of inputs."""
         if self.other_inputs(leaves) is not None:
             return None
         return [
@@ -185,9 +187,14 @@ class Served:
         """Return the shape of an argument where the free sizes are these."""
         return tuple(_size(size, bound) for size in argument.free or argument.shape)
 
-    def as_verified(self, values: Sequence[Any]) -> bool:
+    def as_verified(self, values: Sequence[Any], holds: Callable[[Any], bool] = bool) -> bool:
         """Return whether the sizes are the very ones of the verification."""
-        return all(tuple(values[i].shape) == shape for i, shape in zip(self.tensors, self.verified, strict=True))
+        pairs = zip(self.tensors, self.verified, strict=True)
+        return all(
+            len(values[i].shape) == len(shape)
+            and all(holds(a == b) for a, b in zip(values[i].shape, shape, strict=True))
+            for i, shape in pairs
+        )
 
     def serves_shapes(self, values: Sequence[Any]) -> bool:
         """Return whether sizes and types are served, as a compiler of graphs asks: each answer becomes a guard.
@@ -203,14 +210,32 @@ class Served:
                 return False
         return not self.related or self.as_verified(values)
 
+    def other_traced(self, values: Sequence[Any], holds: Callable[[Any], bool]) -> str:
+        """Return what is not served as a compiler of graphs asks, in a sentence without sizes: these may be symbols.
+
+        `holds` tells whether a condition on sizes does: as a guard, or only where it always will.
+        """
+        bound: dict[str, int] = {}
+        for argument, value in zip(self.arguments, values, strict=True):
+            if argument.role == "scalar":
+                other = _other_number(argument, value) is not None
+            else:
+                other = _other_tensor(argument, value, None) is not None or _other_size(argument, value, bound, holds)
+                if not other and value.device.type != self.backend:
+                    return f"{name_of(argument.path)} is not on {self.backend}."
+            if other:
+                return (
+                    f"{name_of(argument.path)} is not {_wanted(argument)}, as it was verified, for all sizes recorded."
+                )
+        return "several of its sizes are free." if self.related and not self.as_verified(values, holds) else ""
+
     def mode(self) -> Reason:
         """Return which mode of torch is on in which the kernel was not verified."""
-        modes = self.modes
-        if modes._is_any_autocast_enabled() and self.torch.is_autocast_enabled(self.backend):
+        if self.autocast() and self.torch.is_autocast_enabled(self.backend):
             return Reason("autocast", "autocast is on, and it was verified without.")
-        if modes._get_tracing_state() is not None:
+        if self.tracing() is not None:
             return Reason("trace", "torch.jit.trace cannot record it; use torch.export.")
-        if modes._are_functorch_transforms_active():
+        if self.transformed():
             return Reason("torch.func", "a transform of torch.func is on, and it was verified without.")
         if self.forward_ad._current_level >= 0:
             return Reason("forward gradients", "forward-mode gradients are wanted, and it has none.")
@@ -302,18 +327,27 @@ def _other_tensor(argument: Argument, value: Any, kinds: tuple[type, ...] | None
 
 def _other_shape(argument: Argument, value: torch.Tensor, bound: dict[str, int]) -> Reason | None:
     """Return a size that is not served; free sizes are bound by the first argument that has them."""
+    if not _other_size(argument, value, bound):
+        return None
+    none = argument.free and not 0 < value.numel() <= MOST_ELEMENTS
+    more = " None of no, or of 2**31, elements was tried." if none else ""
+    return Reason(argument.path, f"{_differs(argument, value)}{more}")
+
+
+def _other_size(
+    argument: Argument, value: torch.Tensor, bound: dict[str, int], holds: Callable[[Any], bool] = bool
+) -> bool:
+    """Return whether a size is not served."""
     shape = argument.free or tuple(argument.shape)
     if len(value.shape) != len(shape):
-        return Reason(argument.path, _differs(argument, value))
+        return True
     count = 1
     for size, has in zip(shape, value.shape, strict=True):
         _bind(size, has, bound)
-        if has != _size(size, bound):
-            return Reason(argument.path, _differs(argument, value))
+        if not holds(has == _size(size, bound)):
+            return True
         count = count * has
-    if argument.free and (count == 0 or count > MOST_ELEMENTS):
-        return Reason(argument.path, f"{_differs(argument, value)} None of no, or of 2**31, elements was tried.")
-    return None
+    return bool(argument.free) and not (holds(count > 0) and holds(count <= MOST_ELEMENTS))
 
 
 def _has(argument: Argument, value: torch.Tensor) -> str:
@@ -321,5 +355,8 @@ def _has(argument: Argument, value: torch.Tensor) -> str:
 
 
 def _differs(argument: Argument, value: torch.Tensor) -> str:
-    shape = ", ".join(map(str, argument.free or argument.shape))
-    return f"{_has(argument, value)}, and was verified as {argument.dtype}[{shape}]."
+    return f"{_has(argument, value)}, and was verified as {_wanted(argument)}."
+
+
+def _wanted(argument: Argument) -> str:
+    return f"{argument.dtype}[{', '.join(map(str, argument.free or argument.shape))}]"

@@ -18,9 +18,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from rag_kernels.eval.records import Candidate, FunctionalProblem
 
 N = "import torch, torch.nn as nn, torch.nn.functional as F\n"
 NONE = "def get_init_inputs(): return []\n"
@@ -178,28 +181,34 @@ class Judge:
         from rag_kernels.eval.judge import open_judge
         from rag_kernels.eval.limits import Limits
 
-        self.judge = open_judge("cuda" if device == "cuda" else "cpu", limits=Limits(max_autotune="autotune" in wanted))
+        limits = Limits(max_autotune="autotune" in wanted, measure_compile="compile" in wanted)
+        self.judge = open_judge("cuda" if device == "cuda" else "cpu", limits=limits)
 
     def times(self, path: Path) -> dict[str, float]:
         """Milliseconds of each baseline, and of the module as a candidate; with the host's time too, as `host ...`."""
         from rag_kernels.eval.problem import load_problem
         from rag_kernels.eval.records import Candidate
+        from rag_kernels.ingest.functionalize import functionalize
+
+        fp = functionalize(load_problem(path), workers=self.judge.workers)
+        text = fp.problem.source.replace("class Model(", "class ModelNew(").replace("super(Model", "super(ModelNew")
+        return self.race(fp, Candidate(text, "module", self.judge.device.backend), with_host=True)
+
+    def race(self, fp: FunctionalProblem, candidate: Candidate, *, with_host: bool = False) -> dict[str, float]:
+        """Milliseconds of a candidate and of each baseline."""
         from rag_kernels.eval.sessions.candidate_session import LoadedCandidate
         from rag_kernels.eval.sessions.reference_times import ReferenceTimes
         from rag_kernels.eval.timing.race import Race
-        from rag_kernels.ingest.functionalize import functionalize
 
         judge = self.judge
-        fp = functionalize(load_problem(path), workers=judge.workers)
         with judge.sessions.for_baselines(fp, judge._compile_workers()) as session:
             reference = ReferenceTimes(session)
             reference.prepare_baselines()
-            text = fp.problem.source.replace("class Model(", "class ModelNew(").replace("super(Model", "super(ModelNew")
-            with LoadedCandidate(session, Candidate(text, "module", judge.device.backend), None) as subject:
+            with LoadedCandidate(session, candidate, judge._builder.whole(candidate)) as subject:
                 race = Race(subject, subject.bind(session), reference, ["eager", *reference.variants])
                 times = race.run(cold=session.on_gpu, pairs=30)
                 found = {name: statistics.median(taken) * 1e3 for name, taken in times.seconds.items()}
-                if session.on_gpu:
+                if with_host and session.on_gpu:
                     host = race.run(cold=True, pairs=11, with_host=True)
                     found |= {f"host {n}": statistics.median(taken) * 1e3 for n, taken in host.seconds.items()}
                 found["calls"], found["delay"] = race.calls, times.delay_s * 1e3

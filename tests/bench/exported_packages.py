@@ -1,14 +1,18 @@
 """Takes kernels through every format of `rag-kernels export`, and each through its peer's own loader.
 
-    python tests/bench/exported_packages.py write ARCHIVE FOLDER KERNEL...   # anywhere
-    python tests/bench/exported_packages.py check FOLDER [--jobs N]         # where the kernels' device is
-    python tests/bench/exported_call.py > call.txt                          # there too
-    python tests/bench/exported_packages.py page FOLDER/rows.jsonl call.txt > docs/measured/exports.md
+    rag-kernels export KERNEL --as module --out KERNEL.py                # anywhere, of each kernel
+    python tests/bench/exported_packages.py write FOLDER KERNEL.py...    # and all that follows where its device is
+    python tests/bench/exported_packages.py judge FOLDER
+    python tests/bench/exported_packages.py check FOLDER [--jobs N]
+    python tests/bench/exported_packages.py ask FOLDER [--jobs N]
+    python tests/bench/exported_call.py > call.txt
+    python tests/bench/exported_packages.py page FOLDER call.txt         # prints a page of docs/measured
 
-`check` builds all at once and lets each peer's evaluator judge its package; then it prints for every kernel and format
-whether its numbers are those of the problem's own module, and its time over that of the bare kernel on the same clock
-(medians of calls with cold caches, in turn). A peer that is not installed is said. SOL_EXECBENCH, KERNELBENCH and
-GPU_MODE name folders with those projects' sources.
+`write` writes each kernel in all formats, `judge` races it on the judge's clock. `check` builds all at once and prints
+for every kernel and format whether its numbers are those of the problem's own module, and its time over the judge's of
+the same day, on a clock like the judge's: medians of bursts with cold caches behind a delay, each call with inputs of
+its own, after calls of eager, formats in turn. `ask` lets the peers' own evaluators judge their packages. A peer that
+is not installed is said. SOL_EXECBENCH, KERNELBENCH and GPU_MODE name folders with those projects' sources.
 """
 
 from __future__ import annotations
@@ -28,67 +32,105 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+Call = Callable[[int], Any]  # of the inputs of that number
 FORMS = (
     "module standalone torch-op wheel hf-kernels flashinfer-bench sol-execbench gpu-mode kernelbench"
 ).split()  # fmt: skip
-CALLS = 40
-COLD_BYTES = 1 << 30
+TURNS, BURST, BURST_BYTES = 31, 8, 6 << 30
+DELAY_CYCLES = 4_000_000  # some 2 ms, in which the calls of a burst are queued
+EVALUATED = {"sol-execbench": "SOL_EXECBENCH", "gpu-mode": "GPU_MODE", "kernelbench": "KERNELBENCH"}
 
 
-def write(archive: str, folder: Path, kernels: Sequence[str]) -> None:
-    """Write the kernels in every format that takes them, and what `check` needs to call them."""
-    from rag_kernels.archive.store import open_archive
+def write(folder: Path, packages: Sequence[Path]) -> None:
+    """Write the kernels of these packages in every format that takes them, and what `check` needs to call them."""
+    with ThreadPoolExecutor(len(packages)) as pool:
+        list(pool.map(lambda package: write_one(folder, package), packages))
+
+
+def write_one(folder: Path, package: Path) -> None:
     from rag_kernels.eval.errors import RagKernelsError
-    from rag_kernels.export.evidence import evidence
+    from rag_kernels.export.evidence import of_package
     from rag_kernels.export.module_file import compiled_of
     from rag_kernels.export.packages import PACKAGES, write_package
 
-    store = open_archive(archive)
-    for kernel in kernels:
-        attempt = evidence(store, kernel)
-        place = folder / attempt.candidate.id
-        place.mkdir(parents=True)
-        for form in FORMS:
-            out = place / form / (f"made{PACKAGES[form].suffix}" if PACKAGES[form].suffix == ".py" else "made")
-            out.parent.mkdir()
-            try:
-                write_package(attempt, form, out.parent if form == "wheel" else out)
-            except RagKernelsError as error:
-                (out.parent / "refused").write_text(str(error))
-        made = compiled_of(attempt)
-        arguments = [(a.role, a.path) for a in made.served.arguments]
-        told = {"arguments": arguments, "name": attempt.problem.problem.name, "backend": made.backend}
-        (place / "call.json").write_text(
-            json.dumps(told | {"judged_us": attempt.judged.verdict.measurement.candidate_us})
-        )  # type: ignore[union-attr]
-        print(place, *(p.name for p in sorted(place.iterdir())))
+    _, attempt = of_package(package)
+    place = folder / attempt.candidate.id
+    place.mkdir(parents=True)
+    shutil.copy(package, place / "kernel.py")
+    for form in FORMS:
+        out = place / form / (f"made{PACKAGES[form].suffix}" if PACKAGES[form].suffix == ".py" else "made")
+        out.parent.mkdir()
+        try:
+            write_package(attempt, form, out.parent if form == "wheel" else out)
+        except RagKernelsError as error:
+            (out.parent / "refused").write_text(str(error))
+    made = compiled_of(attempt)
+    arguments = [(a.role, a.path) for a in made.served.arguments]
+    told = {"arguments": arguments, "name": attempt.problem.problem.name, "backend": made.backend}
+    (place / "call.json").write_text(json.dumps(told))
+    print(place, *(p.name for p in sorted(place.iterdir())), flush=True)
+
+
+def judge(folder: Path) -> None:
+    """Race every kernel on the judge's clock, and keep its time."""
+    from baseline_clock import Judge
+
+    from rag_kernels.export.evidence import of_package
+
+    attempts = {place: of_package(place / "kernel.py")[1] for place in places_of(folder)}
+    judging = Judge(next(iter(attempts.values())).candidate.backend, [])
+    with ThreadPoolExecutor(len(attempts)) as pool:
+        list(pool.map(lambda attempt: judging.judge._builder.whole(attempt.candidate), attempts.values()))
+    for place, attempt in attempts.items():
+        times = judging.race(attempt.problem, attempt.candidate)
+        (place / "judged.json").write_text(json.dumps(times))
+        print(f"{attempt.problem.problem.name}: {times['candidate'] * 1e3:.1f} us by the judge", flush=True)
+
+
+def places_of(folder: Path) -> list[Path]:
+    return sorted(p.parent for p in folder.glob("*/call.json"))
 
 
 class Case:
-    """One kernel with its problem's module, inputs, and the arguments of the functional call."""
+    """One kernel with its problem's module, inputs for each call of a burst, and the functional call's arguments."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, device: str = "", burst: int = BURST) -> None:
         import torch
         from torch.utils import _pytree as pytree
 
         self.place, self.told = place, json.loads((place / "call.json").read_text())
-        self.device = self.told["backend"]
+        self.device = device or self.told["backend"]
         self.file = module_of(place / "standalone" / "made.py", f"problem_{place.name}")
         torch.manual_seed(0)
         self.init = self.file.get_init_inputs()
         self.model = self.file.Model(*self.init).to(self.device)
-        self.inputs = pytree.tree_map(
-            lambda v: v.to(self.device) if isinstance(v, torch.Tensor) else v, self.file.get_inputs()
-        )
-        leaves = pytree.tree_leaves(tuple(self.inputs))
-        self.values = [
-            leaves[int(p)] if r in ("input", "scalar") else at(self.model, p) for r, p in self.told["arguments"]
-        ]
+        drawn = [self.file.get_inputs()]
+        size = sum(v.nbytes for v in tensors(drawn) if isinstance(v, torch.Tensor))
+        drawn += [self.file.get_inputs() for _ in range(min(burst, BURST_BYTES // max(size, 1)) - 1)]
+        self.inputs = pytree.tree_map(lambda v: v.to(self.device) if isinstance(v, torch.Tensor) else v, drawn)
+        self.values = [self.arguments(inputs) for inputs in self.inputs]
+        self.made: list[Any] = []  # modules of formats
 
-    def module(self, file: Any) -> Any:
+    def to(self, device: str) -> None:
+        """Move everything to another device; calls that were loaded for this case go on there."""
+        from torch.utils import _pytree as pytree
+
+        self.device = device
+        for module in (self.model, *self.made):
+            module.to(device)
+        self.inputs = pytree.tree_map(lambda v: v.to(device) if hasattr(v, "device") else v, self.inputs)
+        self.values = [self.arguments(inputs) for inputs in self.inputs]
+
+    def arguments(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the arguments of the functional call."""
+        leaves = tensors(tuple(inputs))
+        return [leaves[int(p)] if r in ("input", "scalar") else at(self.model, p) for r, p in self.told["arguments"]]
+
+    def module(self, file: Any) -> Call:
         made = file.ModelNew(*self.init).to(self.device)
         made.load_state_dict(self.model.state_dict(), strict=False)
-        return lambda: made(*self.inputs)
+        self.made.append(made)
+        return lambda i: made(*self.inputs[i])
 
 
 def at(module: Any, path: str) -> Any:
@@ -120,27 +162,27 @@ def package_of(folder: Path) -> Any:
     return getattr(module, module.__all__[0])
 
 
-def call_of(form: str, case: Case) -> tuple[Callable[[], Any], str]:
+def call_of(form: str, case: Case) -> tuple[Call, str]:
     """Return a call of the kernel in a format, by its peer's loader, and what else the peer says."""
     place = case.place / form
     return globals()[f"by_{form.replace('-', '_')}"](place, case)
 
 
-def by_module(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+def by_module(place: Path, case: Case) -> tuple[Call, str]:
     call = case.module(module_of(place / "made.py", f"module_{case.place.name}"))
     return call, ""
 
 
-def by_standalone(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+def by_standalone(place: Path, case: Case) -> tuple[Call, str]:
     return case.module(case.file), ""
 
 
-def by_torch_op(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+def by_torch_op(place: Path, case: Case) -> tuple[Call, str]:
     call = package_of(place / "made")
-    return (lambda: call(*case.values)), ""
+    return (lambda i: call(*case.values[i])), ""
 
 
-def by_wheel(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+def by_wheel(place: Path, case: Case) -> tuple[Call, str]:
     [wheel] = place.glob("*.whl")
     target = place / "installed"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel)]
@@ -150,18 +192,18 @@ def by_wheel(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
             print(done.stderr[-400:])
             ZipFile(wheel).extractall(target)
     call = package_of(target)
-    return (lambda: call(*case.values)), "pip" if list(target.glob("*.dist-info/INSTALLER")) else "unzipped"
+    return (lambda i: call(*case.values[i])), "pip" if list(target.glob("*.dist-info/INSTALLER")) else "unzipped"
 
 
-def by_hf_kernels(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+def by_hf_kernels(place: Path, case: Case) -> tuple[Call, str]:
     from kernels import get_local_kernel
 
     loaded = get_local_kernel(place / "made")
     call = getattr(loaded, loaded.__all__[0])
-    return (lambda: call(*case.values)), "get_local_kernel"
+    return (lambda i: call(*case.values[i])), "get_local_kernel"
 
 
-def by_flashinfer_bench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+def by_flashinfer_bench(place: Path, case: Case) -> tuple[Call, str]:
     os.environ.setdefault("TVM_FFI_CUDA_ARCH_LIST", "9.0a")
     from flashinfer_bench import TraceSet, apply, enable_apply
     from flashinfer_bench.apply import ApplyConfig
@@ -169,10 +211,10 @@ def by_flashinfer_bench(place: Path, case: Case) -> tuple[Callable[[], Any], str
     data = TraceSet.from_path(str(place / "made"))
     [name] = data.definitions
     enable_apply(str(place / "made"), ApplyConfig(on_miss_policy="use_def_best"))
-    return (lambda: apply(name, args=tuple(case.values))), "apply"
+    return (lambda i: apply(name, args=tuple(case.values[i]))), "apply"
 
 
-def by_sol_execbench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+def by_sol_execbench(place: Path, case: Case) -> tuple[Call, str]:
     import torch
     from torch.utils import cpp_extension
 
@@ -191,19 +233,18 @@ def by_sol_execbench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
         extra_include_paths=[str(target)],
         build_directory=str(target),
     )
-    outputs = [torch.empty_like(v) for v in tensors(case.model(*case.inputs))]
+    wanted = [(v.shape, v.dtype) for v in tensors(case.model(*case.inputs[0]))]
 
-    def call() -> Any:
-        built.run(*case.values, *outputs)
-        return tuple(outputs)
+    def call(i: int) -> Any:
+        outputs = tuple(torch.empty(shape, dtype=dtype, device=case.device) for shape, dtype in wanted)
+        built.run(*case.values[i], *outputs)
+        return outputs
 
-    return call, sol_driver(place)
+    return call, ""
 
 
-def sol_driver(place: Path) -> str:
-    """Run SOL-ExecBench's own driver, where its sources are at hand."""
-    if "SOL_EXECBENCH" not in os.environ:
-        return "its build, without its driver"
+def asked_sol_execbench(place: Path, case: Case) -> str:
+    """Run SOL-ExecBench's own driver."""
     code = f"""
 import sys, json, subprocess
 from pathlib import Path
@@ -229,14 +270,13 @@ print("RESULT", trace.evaluation.status.value, trace.evaluation.log[-200:])
     return f"driver: {told[0].split()[1]}" if told else f"its driver: {' '.join(done.stderr.split())[-600:]}"
 
 
-def by_gpu_mode(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
+def by_gpu_mode(place: Path, case: Case) -> tuple[Call, str]:
     import types
 
     sys.modules["task"] = types.ModuleType("task")
     sys.modules["task"].input_t = sys.modules["task"].output_t = object  # type: ignore[attr-defined]
     made = module_of(place / "made.py", f"gpu_mode_{case.place.name}")
-    data = tuple(case.values)
-    return (lambda: made.custom_kernel(data)), gpu_mode_evaluator(place)
+    return (lambda i: made.custom_kernel(tuple(case.values[i]))), ""
 
 
 REFERENCE = """
@@ -247,18 +287,16 @@ spec.loader.exec_module(bench)
 from pathlib import Path
 case = bench.Case(Path({place!r}))
 def generate_input(seed):
-    return tuple(case.values)
+    return tuple(case.values[0])
 def check_implementation(data, output):
     with torch.no_grad():
-        good = bench.close(output, case.model(*case.inputs))
+        good = bench.close(output, case.model(*case.inputs[0]))
     return good == "", good
 """
 
 
-def gpu_mode_evaluator(place: Path) -> str:
-    """Run GPU MODE's own eval.py on a problem of its form, where its sources are at hand."""
-    if "GPU_MODE" not in os.environ:
-        return "without eval.py"
+def asked_gpu_mode(place: Path, case: Case) -> str:
+    """Run GPU MODE's own eval.py on a problem of its form."""
     target = place / "evaluated"
     target.mkdir(exist_ok=True)
     for name in ("eval.py", "utils.py"):
@@ -281,10 +319,12 @@ def gpu_mode_evaluator(place: Path) -> str:
     return f"eval.py: {lines[-1]}" if lines else f"eval.py: {done.stderr.strip()[-300:]}"
 
 
-def by_kernelbench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
-    call = case.module(module_of(place / "made.py", f"kernelbench_{case.place.name}"))
-    if "KERNELBENCH" not in os.environ:
-        return call, "without its evaluator"
+def by_kernelbench(place: Path, case: Case) -> tuple[Call, str]:
+    return case.module(module_of(place / "made.py", f"kernelbench_{case.place.name}")), ""
+
+
+def asked_kernelbench(place: Path, case: Case) -> str:
+    """Ask KernelBench's own evaluator."""
     sys.path.insert(0, os.environ["KERNELBENCH"])
     import torch
     from kernelbench.eval import eval_kernel_against_ref
@@ -293,7 +333,7 @@ def by_kernelbench(place: Path, case: Case) -> tuple[Callable[[], Any], str]:
     reference = (case.place / "standalone" / "made.py").read_text().partition("# ---- the runtime")[0]
     result = eval_kernel_against_ref(reference, (place / "made.py").read_text(), num_correct_trials=2)
     told = "" if result.correctness else f" {str(result.metadata)[-200:]}"
-    return call, f"evaluator: correct={result.correctness}{told}"
+    return f"evaluator: correct={result.correctness}{told}"
 
 
 def tensors(result: Any) -> list[Any]:
@@ -313,105 +353,144 @@ def close(found: Any, wanted: Any) -> str:
     return ""
 
 
-def medians_us(calls: dict[str, Callable[[], Any]], device: str) -> dict[str, float]:
-    """Return the median time of each call with cold caches; calls take turns."""
+def medians_us(calls: dict[str, Call], case: Case) -> dict[str, float]:
+    """Return the median time of a call, of bursts with cold caches behind a delay; formats take turns."""
     import torch
 
     times: dict[str, list[float]] = {name: [] for name in calls}
-    cold = torch.empty(COLD_BYTES // 4, device=device) if device == "cuda" else torch.empty(1 << 24)
-    for turn in range(CALLS + 3):
+    on_gpu = case.device.startswith("cuda")
+    size = 2 * torch.cuda.get_device_properties(0).L2_cache_size if on_gpu else 1 << 26
+    cold = torch.empty(max(size, 64 << 20), dtype=torch.uint8, device=case.device)
+    for turn in range(TURNS + 3):
         for name, call in calls.items():
+            for inputs in case.inputs:  # as the judge's race does: how warm the device is decides its clock
+                case.model(*inputs)
             cold.zero_()
-            if device == "cuda":
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if on_gpu else (None, None)
+            if on_gpu:
+                torch.cuda.synchronize()
+                torch.cuda._sleep(DELAY_CYCLES)
                 start.record()
-                call()
+            began = time.perf_counter()
+            kept = [call(i) for i in range(len(case.inputs))]
+            took = (time.perf_counter() - began) * 1e6
+            if on_gpu:
                 end.record()
                 torch.cuda.synchronize()
                 took = start.elapsed_time(end) * 1e3
-            else:
-                began = time.perf_counter()
-                call()
-                took = (time.perf_counter() - began) * 1e6
             if turn >= 3:
-                times[name].append(took)
+                times[name].append(took / len(kept))
+            del kept
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def check(place: Path, forms: Sequence[str], *, timed: bool) -> list[dict[str, Any]]:
-    """Load one kernel in these formats and compare; time them, or keep what their evaluators say."""
+def loaded(case: Case, forms: Sequence[str]) -> tuple[dict[str, Call], dict[str, str]]:
+    """Load one kernel in these formats and compare; return the calls, and what is told of each format."""
     import torch
 
-    os.environ.setdefault("FIB_CACHE_PATH", str(place / "fib"))
-    case = Case(place)
-    device = torch.cuda.get_device_name() if case.device == "cuda" else "CPU"
+    calls: dict[str, Call] = {}
+    told: dict[str, str] = {}
     with torch.no_grad():
-        wanted, calls, told = case.model(*case.inputs), {}, {}
-        compiled = case.file.COMPILED
-        sizes = compiled.served.sizes_made(case.values)
-        calls["bare kernel"] = lambda: compiled.run(case.values, sizes)
+        wanted = case.model(*case.inputs[0])
         for form in forms:
-            refused = place / form / "refused"
+            refused = case.place / form / "refused"
             if refused.exists():
                 told[form] = f"refused: {refused.read_text().strip()}"
                 continue
             try:
-                calls[form], said = call_of(form, case)
-                if not timed:
-                    (place / form / "said").write_text(said)
-                wrong = close(calls[form](), wanted)
-                kept = place / form / "said"
-                told[form] = f"{wrong or 'right'}; {kept.read_text() if kept.exists() else said}".removesuffix("; ")
+                call, said = call_of(form, case)
+                wrong = close(call(0), wanted)
+                calls[form], told[form] = call, f"{wrong or 'right'}; {said}".removesuffix("; ")
             except Exception as error:  # whatever a peer raises
-                calls.pop(form, None)
                 told[form] = f"{type(error).__name__}: {' '.join(str(error).split())[-400:]}"
-        times = medians_us(calls, case.device) if timed else {}
-    kernel = {"problem": case.told["name"], "kernel": place.name, "device": device, "judged_us": case.told["judged_us"]}
+    return calls, told
+
+
+def check(place: Path, forms: Sequence[str], *, timed: bool) -> list[dict[str, Any]]:
+    """Load one kernel in these formats and compare; time them once somebody says so on standard input."""
+    import torch
+
+    os.environ.setdefault("FIB_CACHE_PATH", str(place / "fib"))
+    case = Case(place)
+    calls, told = loaded(case, forms)
+    compiled = case.file.COMPILED
+    sizes = compiled.served.sizes_made(case.values[0])
+    calls["bare kernel"] = lambda i: compiled.run(case.values[i], sizes)
+    times = {}
+    if timed:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        with torch.no_grad():
+            times = medians_us(calls, case)
+    judged = place / "judged.json"
+    device = torch.cuda.get_device_name() if case.device == "cuda" else "CPU"
+    kernel = {"problem": case.told["name"], "kernel": place.name, "device": device}
+    kernel["judged_us"] = json.loads(judged.read_text())["candidate"] * 1e3 if judged.exists() else None
     return [
-        kernel | {"form": name, "us": times.get(name), "bare_us": times.get("bare kernel"), "told": told.get(name, "")}
-        for name in ["bare kernel", *forms]
+        kernel | {"form": name, "us": times.get(name), "told": told.get(name, "")} for name in ["bare kernel", *forms]
     ]
 
 
 def line(row: dict[str, Any]) -> str:
     """Return a row as text."""
-    share = f"{row['us']:9.1f} us {row['us'] / row['bare_us']:6.3f}" if row["us"] else " " * 19
-    return f"  {row['form']:17} {share}  {row['told']}"
+    share = f"{row['us'] / row['judged_us']:6.3f}" if row["us"] and row["judged_us"] else ""
+    return f"  {row['form']:17} {row['us'] or 0:9.1f} us {share:6}  {row['told']}"
+
+
+def run_one(place: Path, form: str, *more: str) -> str:
+    """Load one kernel in one format, in a process of its own, and keep what it says."""
+    command = [sys.executable, __file__, "one", str(place), "--forms", form, *more]
+    quick = {**os.environ, "MAX_JOBS": "2"}
+    done = subprocess.run(command, env=quick, capture_output=True, text=True, check=False)
+    (place / form / "build.log").write_text(done.stdout + done.stderr)
+    return done.stdout.strip()
 
 
 def check_all(folder: Path, jobs: int, forms: Sequence[str]) -> None:
-    """Build everything at once and ask the peers' evaluators, then time one kernel after another."""
-    places = sorted(p.parent for p in folder.glob("*/call.json"))
-    command = [sys.executable, __file__, "one"]
-    quick = {**os.environ, "MAX_JOBS": "2"}
-
-    def build(one: tuple[Path, str]) -> None:
-        done = subprocess.run(
-            [*command, str(one[0]), "--forms", one[1], "--untimed"],
-            env=quick,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        (one[0] / one[1] / "build.log").write_text(done.stdout + done.stderr)
-
+    """Build everything at once, load it, and time one kernel after another."""
+    places = places_of(folder)
     began = time.perf_counter()
-    slow_first = sorted(forms, key=lambda form: form not in ("sol-execbench", "gpu-mode", "kernelbench"))
+    slow_first = sorted(forms, key=lambda form: form not in EVALUATED)
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(build, [(place, form) for form in slow_first for place in places]))
+        list(pool.map(lambda one: run_one(*one, "--untimed"), [(p, form) for form in slow_first for p in places]))
     print(f"built in {time.perf_counter() - began:.0f} s", flush=True)
-    alone = {k: v for k, v in os.environ.items() if k not in ("SOL_EXECBENCH", "GPU_MODE", "KERNELBENCH")}
-    for place in places:
-        subprocess.run([*command, str(place), "--forms", *forms], env=alone, check=False)
+    command = [sys.executable, __file__, "one", "--forms", *forms, "--"]
+    children = [
+        subprocess.Popen([*command, str(p)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for p in places
+    ]
+    for child in children:
+        assert child.stdout is not None
+        while (said := child.stdout.readline()) not in ("ready\n", ""):
+            print(said, end="")
+    for child in children:
+        print(child.communicate("go\n")[0], end="", flush=True)
+
+
+def ask(folder: Path, jobs: int) -> None:
+    """Let the evaluators whose sources are at hand judge their packages."""
+    asked = [
+        (place, form)
+        for form, name in EVALUATED.items()
+        if name in os.environ
+        for place in places_of(folder)
+        if not (place / form / "refused").exists()
+    ]
+    with ThreadPoolExecutor(jobs) as pool, (folder / "said.jsonl").open("a") as file:
+        for (place, form), said in zip(asked, pool.map(lambda one: run_one(*one, "--ask"), asked), strict=True):
+            last = said.splitlines()[-1] if said else (place / form / "build.log").read_text()[-300:]
+            print(place.name, form, last, flush=True)
+            file.write(f"{json.dumps({'kernel': place.name, 'form': form, 'said': last})}\n")
 
 
 PAGE = """# Exported packages on a GPU
 
 {kernels} CUDA kernels of the starter archive in every format of `rag-kernels export`, each taken by its peer's loader
 (Hugging Face's `get_local_kernel`, flashinfer-bench's `apply`, SOL-ExecBench's driver, GPU MODE's `eval.py`,
-KernelBench's `eval_kernel_against_ref`, pip for the wheel), on {device}. The numbers are those of the problem's own
-module in {right} of {all} packages. A package's time stands over that of the bare kernel, on one clock in turn (medians
-of {calls} calls with cold caches): between {least:.3f} and {most:.3f}.
+KernelBench's `eval_kernel_against_ref`, pip for the wheel), on {device}, {date}. The numbers are those of the problem's
+own module in {right} of {all} packages. A package's time stands over the judge's time of the same kernel in the same
+hour: between {least:.3f} and {most:.3f}; within 3 % of it in {near} of {timed}. The judge's time is its own (a race
+with eager in its workers), a package's is of a clock that does the same: medians of {turns} bursts of up to {burst}
+calls with cold caches, queued behind a delay, each call with inputs of its own, after calls of eager, formats in turn.
 
 Made by `python tests/bench/exported_packages.py`; its first lines say how.
 
@@ -421,8 +500,6 @@ Made by `python tests/bench/exported_packages.py`; its first lines say how.
 
 {said}
 
-The judge's times are those of the archive, by its own clock on the day of the verdict.
-
 What a call costs on that machine's processor, where only the way to a CPU kernel counts (`tanh(x) * 2` of 8 by 16
 floats), and how much it is beside the module's own:
 
@@ -430,67 +507,81 @@ floats), and how much it is beside the module's own:
 """
 
 
-def page(rows: Sequence[dict[str, Any]], call: str) -> str:
+def page(folder: Path, call: str) -> str:
     """Return the measured rows as a page, with what a call costs."""
+    rows = [json.loads(row) for row in (folder / "rows.jsonl").read_text().splitlines()]
+    kept = folder / "said.jsonl"
+    evaluated = [json.loads(row) for row in kept.read_text().splitlines()] if kept.exists() else []
+    verdicts = {(row["kernel"], row["form"]): row["said"] for row in evaluated}
     kernels = list(dict.fromkeys(row["kernel"] for row in rows))
     cells = {(row["kernel"], row["form"]): row for row in rows}
     made = [row for row in rows if row["form"] != "bare kernel"]
-    timed = [row["us"] / row["bare_us"] for row in made if row["us"]]
+    timed = [row["us"] / row["judged_us"] for row in made if row["us"]]
     lines = []
     for kernel in kernels:
         bare = cells[kernel, "bare kernel"]
-        shares = [cells[kernel, form] for form in FORMS]
-        told = [f"{row['us'] / row['bare_us']:.3f}" if row["us"] else "none" for row in shares]
-        lines.append(f"| {bare['problem']} | {bare['judged_us']:.1f} us | {bare['us']:.1f} us | {' | '.join(told)} |")
+        shares = [cells[kernel, form] for form in ("bare kernel", *FORMS)]
+        told = [f"{row['us'] / row['judged_us']:.3f}" if row["us"] else "none" for row in shares]
+        lines.append(f"| {bare['problem']} | {bare['judged_us']:.1f} us | {' | '.join(told)} |")
     said: dict[tuple[str, str], list[str]] = {}
     for row in made:
-        _, _, verdict = row["told"].partition("; ")
-        if verdict or not row["told"].startswith("right"):
-            said.setdefault((row["form"], row["told"]), []).append(row["problem"])
+        told_of = "; ".join(filter(None, (row["told"], verdicts.get((row["kernel"], row["form"]), ""))))
+        if told_of != "right":
+            said.setdefault((row["form"], told_of), []).append(row["problem"])
     told_by = [f"- `{form}`: {told} ({', '.join(names)})" for (form, told), names in said.items()]
     return PAGE.format(
         kernels={3: "Three", 4: "Four", 5: "Five"}.get(len(kernels), str(len(kernels))),
+        date=time.strftime("%-d %B %Y"),
         device=f"an {rows[0]['device']}", right=sum(row["told"].startswith("right") for row in made), all=len(made),
-        calls=CALLS, least=min(timed), most=max(timed), heads=" | ".join(FORMS), rules="|".join(["---:"] * len(FORMS)),
-        rows="\n".join(lines), said="\n".join(told_by), call=call.strip().replace("\n", "\n    "),
+        turns=TURNS, burst=BURST, least=min(timed), most=max(timed), near=sum(abs(t - 1) <= 0.03 for t in timed),
+        timed=len(timed), heads=" | ".join(FORMS), rules="|".join(["---:"] * len(FORMS)), rows="\n".join(lines),
+        said="\n".join(told_by), call=call.strip().replace("\n", "\n    "),
     )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     commands = parser.add_subparsers(dest="command", required=True)
-    writing = commands.add_parser("write")
-    (
-        writing.add_argument("archive"),
-        writing.add_argument("folder", type=Path),
-        writing.add_argument("kernels", nargs="+"),
-    )
-    checking = commands.add_parser("check")
-    checking.add_argument("folder", type=Path), checking.add_argument("--jobs", type=int, default=2)
-    checking.add_argument("--forms", nargs="+", default=FORMS)
-    one = commands.add_parser("one")
-    (
-        one.add_argument("place", type=Path),
-        one.add_argument("--forms", nargs="+"),
-        one.add_argument("--untimed", action="store_true"),
-    )
-    paged = commands.add_parser("page")
-    paged.add_argument("rows", type=Path), paged.add_argument("call", type=Path)
-    asked = parser.parse_args()
-    if asked.command == "write":
-        write(asked.archive, asked.folder, asked.kernels)
-    elif asked.command == "check":
-        check_all(asked.folder.resolve(), asked.jobs, asked.forms)
-    elif asked.command == "page":
-        rows = [json.loads(row) for row in asked.rows.read_text().splitlines()]
-        print(page(rows, asked.call.read_text()), end="")
-    else:
-        rows = check(asked.place.resolve(), asked.forms, timed=not asked.untimed)
-        print("{problem} {kernel} on {device}; the judge's time: {judged_us:.1f} us".format(**rows[0]))
-        print("\n".join(map(line, rows)), flush=True)
-        if not asked.untimed:
-            with (asked.place.resolve().parent / "rows.jsonl").open("a") as file:
-                file.writelines(f"{json.dumps(row)}\n" for row in rows)
+    asked = {name: commands.add_parser(name) for name in ("write", "judge", "check", "ask", "page", "one")}
+    for name, command in asked.items():
+        command.add_argument("folder" if name != "one" else "place", type=Path)
+    asked["write"].add_argument("packages", type=Path, nargs="+")
+    asked["page"].add_argument("call", type=Path)
+    for name in ("check", "ask"):
+        asked[name].add_argument("--jobs", type=int, default=2)
+    for name in ("check", "one"):
+        asked[name].add_argument("--forms", nargs="+", default=FORMS)
+    asked["one"].add_argument("--untimed", action="store_true")
+    asked["one"].add_argument("--ask", action="store_true")
+    given = parser.parse_args()
+    match given.command:
+        case "write":
+            write(given.folder, given.packages)
+        case "judge":
+            judge(given.folder)
+        case "check":
+            check_all(given.folder.resolve(), given.jobs, given.forms)
+        case "ask":
+            ask(given.folder.resolve(), given.jobs)
+        case "page":
+            print(page(given.folder, given.call.read_text()), end="")
+        case "one":
+            one(given.place.resolve(), given.forms, timed=not given.untimed, asking=given.ask)
+
+
+def one(place: Path, forms: Sequence[str], *, timed: bool, asking: bool) -> None:
+    """Check one kernel, or let its evaluators judge it."""
+    if asking:
+        for form in forms:
+            print(globals()[f"asked_{form.replace('-', '_')}"](place / form, Case(place, burst=1)))
+        return
+    rows = check(place, forms, timed=timed)
+    told = f"{rows[0]['judged_us']:.1f} us" if rows[0]["judged_us"] else "unknown"
+    print("{problem} {kernel} on {device}".format(**rows[0]), f"the judge's time: {told}", sep="; ")
+    print("\n".join(map(line, rows)), flush=True)
+    if timed:
+        with (place.parent / "rows.jsonl").open("a") as file:
+            file.writelines(f"{json.dumps(row)}\n" for row in rows)
 
 
 if __name__ == "__main__":
