@@ -28,10 +28,10 @@ inline int2 make_int2(int x, int y) { return {x, y}; }
 struct float1 { float x; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
+struct __align__(16) uint4 { unsigned x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
-inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct dim3 { unsigned x, y, z; dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {} };
 // A fiber for each thread of a block (or of several): it runs until it has to wait for others, then the next one does.
@@ -113,6 +113,7 @@ inline int __syncthreads_or(int v) {
 struct ulonglong2 { unsigned long long x, y; };
 template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> void copy_ahead(T* to, const void* from) { std::memcpy(to, from, sizeof(T)); }
+inline void copy_or_clear(float4* to, const void* from, bool there) { there ? copy_ahead(to, from) : (void)(*to = {}); }
 inline float4 take_whole(const float4* from) { return *from; }
 inline void put_whole(void* to, float4 v) { std::memcpy(to, &v, sizeof v); }
 inline void close_copies() {}
@@ -132,6 +133,12 @@ template <class T> T shuffle(T v, unsigned lane) {
 }
 template <class T> T __shfl_xor_sync(unsigned, T v, int d) { return shuffle(v, (in_block() % 32) ^ d); }
 template <class T> T __shfl_sync(unsigned, T v, int lane) { return shuffle(v, lane); }
+inline unsigned __ballot_sync(unsigned, bool v) {
+  unsigned all = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) all |= shuffle(unsigned(v), lane) << lane;
+  return all;
+}
+inline int __ffs(int v) { return __builtin_ffs(v); }
 template <class T> T __shfl_up_sync(unsigned, T v, unsigned d) {
   const unsigned lane = in_block() % 32;
   return shuffle(v, lane >= d ? lane - d : lane);

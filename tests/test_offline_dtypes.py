@@ -37,7 +37,7 @@ CASES = {
         [("(130, 208)", "(208,)"), ("(131, 201)", "(201,)")],
     ),
     "running columns": (("forward_0<<<",), "x.cumsum(0) * y, x == y", [("(70, 24)", "(24,)")]),
-    "parts": (("scratch<", "row_reduce("), "x.sum(), x.amax()", [("(65536,)", "(65536,)")]),
+    "parts": (("scratch<", "row_reduce(", "of_earlier<"), "x.sum(), x.amax(), x.cumsum(0)", [("(65536,)", "(65536,)")]),
 }
 
 

@@ -72,7 +72,10 @@ CASES = {
         "take_below_near(",
         Case("return F.cross_entropy(x, y)", "torch.randn(3, 20800)", "torch.randint(0, 20800, (3,))"),
     ),
-    "scans": ("_q[u]", Case("return x.cumsum(-1), (x * y).cumsum(-1) * 2", "torch.randn(4, 640)", "torch.randn(640)")),
+    "scans": (
+        "of_earlier<1>",
+        Case("return x.cumsum(-1), (x * y).cumsum(-1) * 2", "torch.randn(4, 640)", "torch.randn(640)"),
+    ),
     "points": (
         "Pack<{}, 8>",
         Case("return F.gelu(x) * y + x[:, :1], F.silu(x)", "torch.randn(9, 64)", "torch.randn(64)"),
@@ -202,10 +205,13 @@ def test_a_reduction_wanted_whole_by_one_result_stays_whole_for_all(
         assert plan is not None and worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
 
 
-def test_few_long_running_sums_run_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case("return x.cumsum(-1) * y, (x > 0).float().cumsum(1)", "torch.randn(2, 1 << 16)", "torch.randn(1)")
+def test_few_long_running_sums_run_in_tiles_or_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In tiles alone, which look back; in parts beside what is reduced."""
+    body = "return x.cumsum(-1) * y, (x > 0).float().cumsum(1) / x.abs().amax(1, keepdim=True)"
+    case = Case(body, "torch.randn(2, 1 << 16)", "torch.randn(1)")
     fp = functional("parts", case)
     monkeypatch.setattr(numbers, "build", build_emulated)
     plan = write(fp, SMALL)
     assert plan is not None and "scratch<double>" in plan.candidate.source
+    assert "of_earlier<0>" in plan.candidate.source
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO

@@ -56,7 +56,7 @@ HOPPER = {
             "torch.randn(2, 56, 3, 72)",
         ),
         "bfloat16",
-        CudaParameters(products=2, shape=64064),
+        CudaParameters(products=2, shape=64064, few=0),
     ),
     "a depth in parts": (
         Case("return (x @ y).relu()", "torch.randn(24, 1096)", "torch.randn(1096, 72)"),
@@ -66,10 +66,10 @@ HOPPER = {
 }
 
 
-def for_hopper(plan: Plan) -> Plan:
-    """The plan with a source that fails where the copy engine cannot serve."""
-    must = r'RK_CHECK(\1, "this product is for Hopper"); if (\1) {'
-    source, count = re.subn(r"if \((built && .*)\) \{", must, plan.candidate.source)
+def for_hopper(plan: Plan, condition: str = "built") -> Plan:
+    """The plan with a source that fails where the copy engine (or another kernel of this condition) cannot serve."""
+    must = r'RK_CHECK(\1, "another kernel would serve"); if (\1) {'
+    source, count = re.subn(rf"if \(({condition} && .*)\) \{{", must, plan.candidate.source)
     assert count
     return dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=source))
 
@@ -211,9 +211,50 @@ def test_weights_of_eight_bits_are_dequantised_on_their_way(
 ) -> None:
     monkeypatch.setattr(numbers, "build", build_emulated)
     fp = functional(f"eight_{name}", DEQUANTISED[name])
-    plan = write(fp, CudaParameters(products=2))
+    plan = write(fp, CudaParameters(products=2, few=0))
     assert plan is not None and plan.regions == 1 and "Four<" in plan.candidate.source
     assert "multiply_" + fp.outputs[0].dtype in plan.candidate.source
+    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+# Few rows, whose other factor streams: a byte a term, two, odd edges, a split depth, batches; columns of a block.
+FEW = {
+    "rows": (DEQUANTISED["rows"], 64),
+    "blocks": (DEQUANTISED["blocks"], 32),
+    "parts": (
+        halved(
+            Case(
+                "return F.gelu(self.l(x)) + y",
+                "torch.randn(5, 3000)",
+                "torch.randn(5, 75)",
+                init="self.l = nn.Linear(3000, 75)",
+            ),
+            "bfloat16",
+        ),
+        64,
+    ),
+    "batches": (
+        halved(
+            Case(
+                "return torch.einsum('bqhd,bkhd->bhqk', x, y) * 0.5",
+                "torch.randn(2, 24, 3, 72)",
+                "torch.randn(2, 56, 3, 72)",
+            ),
+            "float16",
+        ),
+        32,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_products_of_few_rows_stream(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case, columns = FEW[name]
+    fp = functional(f"few_{name}", case)
+    plan = write(fp, CudaParameters(products=2, few=columns))
+    assert plan is not None and "_few" in plan.candidate.source
+    plan = for_hopper(plan, r"\w+\.numel\(\) <=[^;]*?\S+ % \d+ == 0")
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
 
 

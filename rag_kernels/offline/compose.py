@@ -29,7 +29,7 @@ from rag_kernels.offline.foreign_kernel import Foreign, is_foreign
 from rag_kernels.offline.fusion.attention import lowered_with_attention
 from rag_kernels.offline.fusion.common_values import shared
 from rag_kernels.offline.fusion.online_reduction import one_pass
-from rag_kernels.offline.fusion.reciprocals import owes_half, with_quotients, with_reciprocals
+from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import AttentionRegion, Planner, Region, Split
 from rag_kernels.offline.fusion.rematerialize import without_rematerialization
 from rag_kernels.offline.graph.nodes import refs
@@ -78,8 +78,6 @@ def write(
         lowered = one_pass(lowered, KEPT_BYTES).checked(checker, "The rewriting to one pass")
     if owes_half(fp):
         lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")
-    elif backend == "cuda":
-        lowered = with_quotients(lowered).checked(checker, "The rewriting to quotients")
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = [shared(s) if isinstance(s, Region) else s for s in used(steps, lowered.results)]
     regions = [s for s in steps if isinstance(s, Region)]
@@ -109,6 +107,7 @@ def split_of(parameters: Parameters) -> Split:
         tiles=tiles,
         pairs=bool(parameters.tensor),
         whole=MAX_ROW_ELEMENTS if parameters.sharing else 0,
+        scans=False,
     )
 
 

@@ -272,23 +272,6 @@ CUDA["rk_exp_below"] = (
     "}\n",
     ("rk_exp2_near",),
 )
-CUDA["rk_divide_by"] = (
-    "// x / y rounded once, from 1 / y: what a quotient leaves is divided again, twice. Where that could lose bits it\n"
-    "// divides, and for an inverse of 0.\n"
-    "__device__ inline float rk_divide_by(float x, float y, float inverse) {\n"
-    "  const float first = x * inverse, second = fmaf(fmaf(-first, y, x), inverse, first);\n"
-    "  if (fabsf(first) > 0x1p-40f && fabsf(first) < 0x1p60f) return fmaf(fmaf(-second, y, x), inverse, second);\n"
-    "  return x == 0.0f && inverse != 0.0f ? first : x / y;\n"
-    "}\n",
-    (),
-)
-CUDA["rk_round_to_int"] = (
-    "// The nearest integer, ties to even, by an addition: converters take four times as long.\n"
-    "__device__ inline int rk_round_to_int(float x) {\n"
-    "  return fabsf(x) < 4194304.0f ? __float_as_int(x + 12582912.0f) - 0x4b400000 : int(rintf(x));\n"
-    "}\n",
-    (),
-)
 CUDA["rk_softplus"] = (
     "__device__ inline float rk_softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }\n"
     "__device__ inline double rk_softplus(double x) { return (x < 0.0 ? 0.0 : x) + log1p(exp(-fabs(x))); }\n",

@@ -11,19 +11,21 @@ import re
 from rag_kernels.offline.codegen.kernel_function import Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda import gemm_tensor_core_text, gemm_text, gemm_wgmma_text, hopper
+from rag_kernels.offline.cuda import gemm_few_rows_text, gemm_tensor_core_text, gemm_text, gemm_wgmma_text, hopper
 from rag_kernels.offline.cuda.attention import attention_text
 from rag_kernels.offline.cuda.attention_hopper import FIXED as HOPPER_ATTENTION
 from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
 from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 from rag_kernels.offline.cuda.block_text import HEAD, linked
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
-from rag_kernels.offline.cuda.multi_block_rows_text import MULTI_BLOCK_HEAD
+from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.order import HEAD as ORDER
 from rag_kernels.offline.cuda.order import order_text
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
 from rag_kernels.offline.cuda.scatter import scatter_text
 from rag_kernels.offline.cuda.short_lanes import ShortLanes, short_lanes_region
+from rag_kernels.offline.cuda.tiled_scans import HEAD as SCANS
+from rag_kernels.offline.cuda.tiled_scans import tiled_scans
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.wide_columns import WideColumns
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
@@ -36,8 +38,8 @@ def constants(p: CudaParameters) -> str:
     """Return the declarations that state the tuning parameters in a source."""
     return (
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
-        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, SHAPE = {p.shape}, CLUSTERS = {p.clusters}, "
-        f"TURNS = {p.turns}, SHARING = {p.sharing}, "
+        f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, FEW = {p.few}, SHAPE = {p.shape}, "
+        f"CLUSTERS = {p.clusters}, TURNS = {p.turns}, SHARING = {p.sharing}, "
         f"ATTENTION = {p.attention}, KEYS = {p.keys}, IN_TURN = {p.in_turn};  // tuning parameters\n"
     )
 
@@ -67,9 +69,15 @@ def parts_used(bodies: str) -> str:
             kind = numbers.removesuffix("_registers")
             tensor += hopper.wgmma_text(int(columns), kind, left_in_registers=kind != numbers)
     tensor += gemm_tensor_core_text.HEAD if "finish(" in bodies else ""
+    few = sorted(set(re.findall(r"multiply_16x8_(\w+)\(sums", bodies)))
     one = sorted(set(re.findall(r"multiply_([a-z]\w+)\(sums", bodies)))
+    tensor += "".join(gemm_tensor_core_text.one_instruction(numbers) for numbers in sorted({*one, *few}))
     tensor += "".join(gemm_tensor_core_text.one_product(numbers) for numbers in one)
+    tensor += gemm_few_rows_text.HOST if few else ""
+    tensor += "".join(gemm_few_rows_text.device_text(numbers) for numbers in few)
     teams = MULTI_BLOCK_HEAD if uses_teams(bodies) else ""
+    scans = SCANS if "of_earlier<" in bodies else ""
+    teams = (COPIES if teams or few or scans else "") + (EXCHANGE if teams or scans else "") + scans + teams
     attention = INSTRUCTIONS + ATTENTION if "attend::" in bodies else ""
     attention += HOPPER_ATTENTION if "_hopper(" in bodies else ""
     attention += ORDER if "order::" in bodies else ""
@@ -112,7 +120,17 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
             continue
         name, kernel = f"{function.name}_{number}", CudaRegion.of(region, function, sizes, parameters)
         product = kernel.product(name, function)
+        tiles = None if product else tiled_scans(region, function, sizes, parameters, single=True)
+        kernel = tiles or kernel
         launch = kept(name, *(product or kernel.text(name, function)))
+        few = kernel.few_rows_product(f"{name}_few", function) if product else None
+        if few:
+            text, other, condition = few
+            other = kept(
+                f"{name}_few", text, [f"if ({condition}) {{", *indent(other), "} else {", *indent(launch), "}"]
+            )
+            launches += ["{", *indent(other), "}"]
+            continue
         copied = kernel.hopper_product(f"{name}_tma", function) if product else None
         if copied:
             text, other, condition = copied
@@ -147,6 +165,8 @@ def wide_region(
     columns = WideColumns.of(region, function, sizes, parameters)
     if columns.nest.schedule == "column":
         return columns if parameters.vector > 1 and columns.serves() and find_quads(columns) else None
+    if tiles := tiled_scans(region, function, sizes, parameters, single=False):
+        return tiles
     vectorized = vectorized_region(region, function, sizes, parameters)
     return vectorized or short_lanes_region(region, function, sizes, parameters)
 

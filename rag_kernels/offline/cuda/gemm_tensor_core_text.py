@@ -127,10 +127,12 @@ inline int parts_of(int64_t tiles, int64_t depth) {{
 """
 
 
-def one_product(numbers: str) -> str:
-    """Return the fixed text of products that take one pass: in TF32, or of numbers of sixteen bits."""
-    kind, terms = {"tf32": ("tf32", 8), "bfloat16": ("bf16", 16), "float16": ("f16", 16)}[numbers]
-    flags = "" if terms == 8 else ", 0, 0"
+KINDS = {"tf32": ("tf32", 8), "bfloat16": ("bf16", 16), "float16": ("f16", 16)}  # in PTX, and terms of an instruction
+
+
+def one_instruction(numbers: str) -> str:
+    """Return the text of a warp's product of 16 rows and 8 columns, in TF32 or of numbers of sixteen bits."""
+    kind, terms = KINDS[numbers]
     return f"""
 __device__ inline void multiply_16x8_{numbers}(float* sums, const unsigned (&a)[4], const unsigned (&b)[2]) {{
   asm("mma.sync.aligned.m16n8k{terms}.row.col.f32.{kind}.{kind}.f32 "
@@ -138,6 +140,14 @@ __device__ inline void multiply_16x8_{numbers}(float* sums, const unsigned (&a)[
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}
+"""
+
+
+def one_product(numbers: str) -> str:
+    """Return the fixed text of products that take one pass: in TF32, or of numbers of sixteen bits."""
+    kind, terms = KINDS[numbers]
+    flags = "" if terms == 8 else ", 0, 0"
+    return f"""
 __device__ inline void multiply_{numbers}(float (&sums)[64], const float* a, const float* b, int more) {{
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const uint64_t from_a = descriptor(a), from_b = descriptor(b);

@@ -96,7 +96,12 @@ def common_step(access: Access, loops: list[Loop], sizes: Names) -> Poly | None:
 def matrix_of(contraction: Contraction, side: Side) -> Matrix | None:
     """Return a factor as the copy engine reads it, or None if it cannot."""
     load = plain_load(side)
-    if load is None or contraction.phases:
+    return matrix_read(contraction, side, load) if load else None
+
+
+def matrix_read(contraction: Contraction, side: Side, load: ir.Load) -> Matrix | None:
+    """Return a tensor that a factor reads as a matrix of lanes and terms, or None if it is none."""
+    if contraction.phases:
         return None
     access = contraction.nest.accesses[load]
     lane, term = (common_step(access, loops, contraction.nest.names) for loops in (side.lanes, contraction.depth))
@@ -110,6 +115,12 @@ def matrix_of(contraction: Contraction, side: Side) -> Matrix | None:
     steps = [step for _, _, step in found] + [access.steps[b.leaves[-1]] for b in batches]
     by = [name for name, _, _ in found] + [b.var for b in batches]
     return Matrix(load, access.constant, tuple(sizes), tuple(steps), tuple(by))
+
+
+def start_of_matrix(matrix: Matrix, pointers: dict[str, str]) -> str:
+    """Return the address at which a factor begins, as C."""
+    place = pointers[matrix.load.buffer]
+    return f"{place} + {text_of(matrix.start)}" if matrix.start else place
 
 
 SHAPES = (
@@ -443,12 +454,7 @@ class WgmmaKernel(Kernel):
             return "false"
         steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
         sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
-        return f"tma_reads({self.start(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})"
-
-    def start(self, matrix: Matrix, pointers: dict[str, str]) -> str:
-        """Return the address at which a factor begins, as C."""
-        place = pointers[matrix.load.buffer]
-        return f"{place} + {text_of(matrix.start)}" if matrix.start else place
+        return f"tma_reads({start_of_matrix(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})"
 
     def map(self, matrix: Matrix, name: str, lanes: int, pointers: dict[str, str]) -> list[str]:
         """Return the statements that describe a factor, or a copy of it, to the copy engine."""
@@ -458,7 +464,7 @@ class WgmmaKernel(Kernel):
         steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps)
         boxes = ", ".join(str(box.get(by, 1)) for by in matrix.by)
         kind = TENSOR_MAP_TYPES[self.numbers]
-        place, factor = self.start(matrix, pointers), f"{name}_factor"
+        place, factor = start_of_matrix(matrix, pointers), f"{name}_factor"
         return [
             f"const auto {factor} = tma_factor<{rank}>({place}, {{{sizes}}}, {{{steps}}}, "
             f"{self.reads(matrix, pointers)}, stream);",

@@ -277,9 +277,13 @@ class MultiBlockRegion(VectorizedRegion):
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block: half as many where a row is short, so that a processor has two."""
+        """Return the threads of a block: half as many, so that a processor has two, where a row is short.
+
+        Also where elements have two bytes: one block computes, twice as much a byte, while memory works for the other.
+        """
         most = self.parameters.sharing
-        return most // 2 if self.count() <= self.most() * most // 2 else most
+        narrow = len(self.held) == 1 and self.stored != "float"
+        return most // 2 if narrow or self.count() <= self.most() * most // 2 else most
 
     @property
     def bytes(self) -> int:

@@ -1,8 +1,11 @@
-"""The fixed part of CUDA for rows that blocks share: what a thread keeps, and how blocks exchange results."""
+"""The fixed part of CUDA for rows that blocks share: what a thread keeps, and how blocks exchange results.
+
+`COPIES`: to shared memory while a thread computes; `EXCHANGE`: what blocks show each other. Other kernels use both.
+"""
 
 AWAITED = "\n".join(f"    case {n}: return await_group<{n}>();" for n in range(1, 14))
 BOARD = 16  # places for what blocks show each other: a cluster needs two meetings of eight
-MULTI_BLOCK_HEAD = """
+COPIES = """
 #ifdef __CUDACC__
 __device__ inline uint32_t in_shared(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 // To shared memory while the thread does something else.
@@ -12,16 +15,9 @@ __device__ inline void copy_ahead(float4* to, const void* from) {
 __device__ inline void copy_ahead(float* to, const float* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(in_shared(to)), "l"(from) : "memory");
 }
-// Sixteen bytes at once: left to itself nvcc stored batch norm's one number at a time, four times as many writes.
-__device__ inline float4 take_whole(const float4* from) {
-  float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(in_shared(from)));
-  return v;
-}
-__device__ inline void put_whole(void* to, float4 v) {
-  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
-               :: "l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+__device__ inline void copy_or_clear(float4* to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(in_shared(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LATER> __device__ void await_group() { asm volatile("cp.async.wait_group %0;" :: "n"(LATER) : "memory"); }
@@ -32,6 +28,10 @@ AWAITED
     default: return await_group<0>();
   }
 }
+#endif
+""".replace("AWAITED", AWAITED)
+EXCHANGE = """
+#ifdef __CUDACC__
 // Sixteen bytes at once: who sees one half of them sees the other.
 __device__ inline void post(ulonglong2* to, ulonglong2 v) {
   asm volatile("{ .reg .b128 r; mov.b128 r, {%1, %2}; st.relaxed.gpu.global.b128 [%0], r; }"
@@ -42,6 +42,35 @@ __device__ inline ulonglong2 posted(const ulonglong2* at) {
   asm volatile("{ .reg .b128 r; ld.relaxed.gpu.global.b128 r, [%2]; mov.b128 {%0, %1}, r; }"
                : "=l"(v.x), "=l"(v.y) : "l"(at) : "memory");
   return v;
+}
+#endif
+
+// What blocks show each other has four bytes, or eight, or eight behind four: room for a number is left.
+template <class T> __device__ ulonglong2 packed(T v, unsigned long long number) {
+  static_assert(sizeof(T) <= 16, "a slot has sixteen bytes");
+  ulonglong2 words = {0, 0};
+  memcpy(sizeof(T) == 8 ? &words.y : &words.x, &v, sizeof v);
+  words.x = (words.x & 0xffffffffu) | number << 32;
+  return words;
+}
+template <class T> __device__ T unpacked(const ulonglong2& words) {
+  T v;
+  memcpy(&v, sizeof(T) == 8 ? &words.y : &words.x, sizeof v);
+  return v;
+}
+"""
+MULTI_BLOCK_HEAD = """
+#ifdef __CUDACC__
+// Sixteen bytes at once: left to itself nvcc stored batch norm's one number at a time, four times as many writes.
+__device__ inline float4 take_whole(const float4* from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(in_shared(from)));
+  return v;
+}
+__device__ inline void put_whole(void* to, float4 v) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+               :: "l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 __device__ inline void cluster_barrier() {
 #if __CUDA_ARCH__ >= 900
@@ -123,20 +152,6 @@ template <int WHICH, class T, class F> __device__ void put_part(T v, F f) {
 template <int WHICH, class F, class T> __device__ T take_part(F f, T start) {
   T v = threadIdx.x < blockDim.x / 32 ? parts_of_warps<WHICH, T>()[threadIdx.x] : start;
   return of_lanes(v, f, 32);
-}
-
-// What blocks show each other has four bytes, or eight, or eight behind four: room for a number is left.
-template <class T> __device__ ulonglong2 packed(T v, unsigned long long number) {
-  static_assert(sizeof(T) <= 16, "a slot has sixteen bytes");
-  ulonglong2 words = {0, 0};
-  memcpy(sizeof(T) == 8 ? &words.y : &words.x, &v, sizeof v);
-  words.x = (words.x & 0xffffffffu) | number << 32;
-  return words;
-}
-template <class T> __device__ T unpacked(const ulonglong2& words) {
-  T v;
-  memcpy(&v, sizeof(T) == 8 ? &words.y : &words.x, sizeof v);
-  return v;
 }
 
 // Up to eight blocks that read each other's shared memory.
@@ -261,4 +276,4 @@ void spread(void (*kernel)(TEAM, P...), int64_t rows, int64_t vectors, int items
   RK_CHECK(failed == cudaSuccess, "cannot launch all blocks of a row at once");
   if (slots) cudaFreeAsync(board, stream);
 }
-""".replace("AWAITED", AWAITED).replace("SHOWN_AT_MOST", str(BOARD))
+""".replace("SHOWN_AT_MOST", str(BOARD))

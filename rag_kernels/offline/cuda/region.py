@@ -18,6 +18,7 @@ from rag_kernels.offline.codegen.loop_nest import Loop, build_nest, text_of
 from rag_kernels.offline.codegen.reduction_levels import around, indent, levels, words
 from rag_kernels.offline.codegen.statements import Printer, Scope
 from rag_kernels.offline.cuda.gemm import Kernel, start_of
+from rag_kernels.offline.cuda.gemm_few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel, numbers_of, serves
 from rag_kernels.offline.cuda.gemm_wgmma import wgmma_kernel
 from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
@@ -41,6 +42,7 @@ class CudaParameters:
     tile: int = 0  # rows of a block of a product: 64 or 128, or 0 for what fits
     tensor: int = 1  # products of fp32 on tensor cores: 1 as three TF32 products each, 2 as one; 0 on plain cores
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
+    few: int = 1  # columns of a block of a product of few rows, 1 for what fits, or 0 for no kernel of its own
     shape: int = 0  # of a tile on Hopper: rows * 1000 + columns, or 0 for what fits
     clusters: int = 0  # blocks that share what they load there, or 0 for what fits
     turns: int = 0  # 2 where two groups take tiles in turn, 1 where both share one, or 0 for what fits
@@ -98,6 +100,16 @@ class CudaRegion(ReduceLoops):
         text, arguments, widths, pointers = self.printed(made, name, function)
         conditions = [*self.fits_indices(made, function), made.condition(pointers)]
         return text, made.hopper_launch(name, arguments, widths, pointers), " && ".join(["built", *conditions])
+
+    def few_rows_product(self, name: str, function: Function) -> tuple[list[str], list[str], str] | None:
+        """Return the kernel for few rows, its launch, and the C condition under which it may run."""
+        kernel = self.product_kernel(function)
+        made = few_rows_kernel(kernel, self.parameters.few) if kernel else None
+        if not made:
+            return None
+        text, arguments, _, pointers = self.printed(made, name, function)
+        conditions = [*self.fits_indices(made, function), made.condition(pointers)]
+        return text, made.few_launch(name, arguments), " && ".join(conditions)
 
     def buffers(self) -> set[str]:
         """Return the buffers that the region reads or writes."""

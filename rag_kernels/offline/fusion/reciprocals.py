@@ -1,9 +1,8 @@
-"""Divisions by what many elements have in common, and exponentials below it.
+"""Divisions by what many elements have in common, and exponentials below it, where sixteen bits are owed.
 
-Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which the reciprocal of a row's total is taken
-once a row. Where all results have sixteen bits `x / total` is `x * (1 / total)`, which rounds twice in float32, far
-below their last bit; on a GPU `exp(x - maximum)` is one operator, too. Elsewhere a GPU corrects the product until it
-is the quotient, which is half the work of a division.
+Comes in: the steps of `lowering/lower.py`. Goes out: the same steps, in which `x / total` of a row is `x * (1 / total)`
+and the reciprocal is taken once a row. That rounds twice, in float32: far below the last bit of a sixteen-bit result,
+so it is done only where all results have sixteen bits. On a GPU `exp(x - maximum)` is one operator, too.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.fusion.regions import rebuilt
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, is_float
-from rag_kernels.offline.ir.expressions import Expr, absolute, reciprocal, where
+from rag_kernels.offline.ir.expressions import Expr, reciprocal
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import exponential_below, operands, strip
 from rag_kernels.offline.lowering.lower import Lowered, Stored
@@ -44,44 +43,6 @@ def with_reciprocals(lowered: Lowered, *, on_gpu: bool) -> Lowered:
 
     steps = (replace(s, value=visit(s.value)) if isinstance(s, Stored) else s for s in lowered.steps)
     return replace(lowered, steps=tuple(steps))
-
-
-def with_quotients(lowered: Lowered) -> Lowered:
-    """Return the steps with divisions by a row's reductions made from their reciprocals, as exact as before.
-
-    What is rounded and then converted is rounded to an integer at once.
-    """
-    made: dict[ir.Value, ir.Value] = {}
-
-    def visit(value: ir.Value) -> ir.Value:
-        if value not in made:
-            again = rebuilt(value, visit)
-            made[value] = _quotient(again) or _rounded(again) or again
-        return made[value]
-
-    steps = (replace(s, value=visit(s.value)) if isinstance(s, Stored) else s for s in lowered.steps)
-    return replace(lowered, steps=tuple(steps))
-
-
-def _quotient(value: ir.Value) -> ir.Value | None:
-    """Return x / r with the reciprocal of r, or with 0 where one of them is too large or small to be corrected."""
-    found = operands(value, Operator.DIV)
-    if found is None or value.dtype != "float32" or not _is_of_row(found[1], found[0]):
-        return None
-    if not any(isinstance(v, ir.Reduce) for v in ir.walk(found[1])):
-        return None
-    size = absolute(Expr(found[1]))
-    inverse = where((size > 2.0**-60) & (size < 2.0**60), reciprocal(Expr(found[1])), 0)
-    return ir.Op(value.dims, "float32", Operator.DIV_BY, (*found, inverse.value))
-
-
-def _rounded(value: ir.Value) -> ir.Value | None:
-    """Return a rounded number that is cast to an integer as one operator."""
-    found = operands(value, Operator.CAST)
-    inside = operands(strip(found[0]), Operator.ROUND) if found and value.dtype in SHORT else None
-    if not inside or inside[0].dtype != "float32":
-        return None
-    return ir.Op(value.dims, value.dtype, Operator.ROUND_TO, inside)
 
 
 def _product(value: ir.Value) -> ir.Value | None:

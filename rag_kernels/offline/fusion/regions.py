@@ -146,6 +146,7 @@ class Split:
     edge: int = 64  # rows and columns of such a tile
     depth: int = 2048  # shortest depth that is split
     pairs: bool = False  # two products of one factor may be one nest
+    scans: bool = True  # running sums; not where blocks share a row of scans alone
 
 
 @dataclass(slots=True)
@@ -159,6 +160,7 @@ class Planner:
     halves: dict[ir.Value, ir.Reduce] = field(default_factory=dict)
     scans: dict[ir.Value, ir.Value] = field(default_factory=dict)  # long scans -> the same in parts
     whole: set[ir.Value] = field(default_factory=set)  # reductions that some step wants whole, with another pass
+    tiled: bool = False  # whether blocks share rows of the scans of this step
 
     def run(self, lowered: Lowered) -> list[Region | Library]:
         """Return the steps with every stored value replaced by its region."""
@@ -173,6 +175,8 @@ class Planner:
             elif isinstance(step, Scattered | Ordered):
                 self.regions.append(self.own_text(step))
             else:
+                reduced = any(isinstance(v, ir.Reduce) for v in ir.walk(step.value))
+                self.tiled = not self.split.scans and not reduced
                 self.store(step.buffer, rewrite(step.value, self.halve), step.slot)
         return [r if isinstance(r, Library) else settled(r) for r in self.regions]
 
@@ -221,7 +225,8 @@ class Planner:
             near = inlined(region, other)
             reads_it = bool(reads_of(near) & other.stores.keys())
             disjoint = not reads_it and not region.stores.keys() & other.stores.keys()
-            if disjoint and share_loops(other, near) and products(other) == products(near):
+            apart = products(other) != products(near) or (self.is_tiled(other) != self.is_tiled(near))
+            if disjoint and share_loops(other, near) and not apart:
                 wide = other if other.reduced else near
                 stores, slots = other.stores | near.stores, other.slots | near.slots
                 self.regions[place] = Region(stores, wide.outer, wide.reduced, slots)
@@ -229,6 +234,12 @@ class Planner:
             if reads & other.stores.keys():
                 break
         self.regions.append(region)
+
+    def is_tiled(self, region: Region) -> bool:
+        """Return whether blocks will share the rows of a region: few long ones, of scans alone."""
+        few = 8 * ir.size_of(region.outer) < self.split.rows and ir.size_of(region.reduced) >= self.split.length
+        kinds = {type(v) for v in ir.walk(*region.stores.values()) if isinstance(v, ir.Reduce | ir.Scan)}
+        return not self.split.scans and few and kinds == {ir.Scan}
 
     def cut(self, value: ir.Value, main: Key | None) -> ir.Value | None:
         """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
@@ -284,7 +295,7 @@ class Planner:
         leaf = value.over.leaves()
         rows, length = ir.size_of(key_of(value)[0]), value.over.size
         floats = value.kind is Kind.SUM and value.dtype == "float32" and len(leaf) == 1
-        if not floats or 8 * rows >= self.split.rows or length < self.split.length:
+        if self.tiled or not floats or 8 * rows >= self.split.rows or length < self.split.length:
             return None
         if value not in self.scans:
             self.scans[value] = self.scan_in_parts(value, leaf[0], min(self.split.rows // rows, length // SCANNED_PART))

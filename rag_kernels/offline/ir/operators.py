@@ -51,7 +51,6 @@ class Operator(Enum):
     MUL = auto()
     DIV = auto()
     DIV_NEAR = auto()  # by one or more, where some last bits do not count
-    DIV_BY = auto()  # x / y as exactly as a division, where 1 / y is at hand, or 0 if that or y is extreme
     NEG = auto()
     ABS = auto()
     MAXIMUM = auto()  # a NaN among the operands wins
@@ -61,7 +60,6 @@ class Operator(Enum):
     FLOOR = auto()
     CEIL = auto()
     ROUND = auto()  # ties to even
-    ROUND_TO = auto()  # the same as an integer of at most 32 bits
     TRUNC = auto()
     AS_FLOAT16 = auto()  # rounded to sixteen bits, and widened again
     AS_BFLOAT16 = auto()
@@ -140,7 +138,6 @@ _TRAITS = {
     Operator.MUL: _SUM,
     Operator.DIV: Traits(2, Types.FRACTIONS),
     Operator.DIV_NEAR: Traits(2, Types.FRACTIONS),
-    Operator.DIV_BY: Traits(3, Types.FRACTIONS),
     Operator.NEG: _ONE,
     Operator.ABS: _ONE,
     Operator.MAXIMUM: _SUM,
@@ -150,7 +147,6 @@ _TRAITS = {
     Operator.FLOOR: _CHEAP,
     Operator.CEIL: _CHEAP,
     Operator.ROUND: _CHEAP,
-    Operator.ROUND_TO: Traits(1, Types.CAST),
     Operator.TRUNC: _CHEAP,
     Operator.AS_FLOAT16: _CHEAP,
     Operator.AS_BFLOAT16: _CHEAP,
