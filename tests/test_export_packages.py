@@ -69,12 +69,9 @@ except ValueError as error:
 
 def test_a_torch_op_package_runs_its_own_tests_without_us(tanh: Attempt, tmp_path: Path) -> None:
     written = write_torch_op(tanh, tmp_path / "package")
-    told = alone(f"from scaled_tanh import scaled_tanh as call\n{CALLS}", written)
-    assert "input 0 is float32[3, 1024], and was verified as float32[64, 1024]" in told
-    alone(
-        f"import sys, pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', {str(written / 'tests')!r}]))",
-        written,
-    )
+    tested = f"import sys, pytest\nsys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', {str(written / 'tests')!r}]))"
+    told = alone(f"from scaled_tanh import scaled_tanh as call\n{CALLS}\n{tested}", written)
+    assert "input 0 is float32[3, 1024], and was verified as float32[64, 1024]" in told and "1 passed" in told
     assert tomllib.loads((written / "pyproject.toml").read_text())["project"]["name"] == "scaled-tanh"
     card = json.loads((written / "scaled_tanh" / "card.json").read_text())
     assert (card["verdict"], card["kernel"], card["over_eager"]["median"]) == ("Passed", tanh.candidate.id, 2.0)
