@@ -144,6 +144,17 @@ template <class T> T __shfl_up_sync(unsigned, T v, unsigned d) {
   return shuffle(v, lane >= d ? lane - d : lane);
 }
 
+inline unsigned __popc(unsigned v) { return unsigned(__builtin_popcount(v)); }
+inline unsigned __ballot_sync(unsigned, int v) {
+  static int shown_of[8][1024];
+  int* const shown = shown_of[resident_block()] + in_block() / 32 * 32;
+  shown[in_block() % 32] = v != 0;
+  wait_for_warp();
+  unsigned set = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) set |= unsigned(shown[lane]) << lane;
+  wait_for_warp();
+  return set;
+}
 inline unsigned __float_as_uint(float x) { unsigned u; __builtin_memcpy(&u, &x, 4); return u; }
 inline float __uint_as_float(unsigned u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
 

@@ -32,6 +32,11 @@ CASES = {
         "torch.randn(9, 133)",
         "torch.randint(-3, 3, (7, 20))",
     ),
+    "long orders": Case(  # more than a block sorts at once, of which some bytes are alike
+        "return *torch.sort(x + 0, dim=1, stable=True), torch.sort(y, 0, True)[0]",
+        "(torch.randn(2, 4200) * 9).round()",
+        "torch.randint(-3000, 3000, (2060,)) * (1 << 20)",
+    ),
     "scatters": Case(
         "z = x.new_zeros(9, 11); r = y[:, 0]; w = x + 0;"
         "return z.scatter_add(1, y, x), z.scatter(1, y[:, :1], x[:, :1] * 2), (x * 2).scatter(0, y[:3], 1.5),"

@@ -1,6 +1,7 @@
 """Time sorts, scatters, scans and places of the offline writer against PyTorch, on this machine's device.
 
-    python tests/bench/order_scatter.py [cuda|cpu] [NAME...]
+    python tests/bench/order_scatter.py [cuda|cpu] [NAME...] > rows.txt
+    python tests/bench/order_scatter.py table rows.txt  # the same as Markdown
 
 Each row: what one kernel makes of two sizes with fresh inputs, and medians of ours and PyTorch's in microseconds at the
 first, on a GPU by events behind a delay, with L2 emptied. Sums are wrong above the judge's 64 times PyTorch's own
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -105,14 +107,14 @@ CASES = {
         "torch.randint(0, 9, (99,))",
     ),
     "embedding bag": (
-        "return F.embedding_bag(y, x, torch.arange(0, 200000, 20))",
+        "return F.embedding_bag(y, x, torch.arange(0, 200000, 20, device=x.device))",
         "torch.randn(100000, 128)",
         "torch.randint(0, 100000, (200000,))",
         "torch.randn(100, 128)",
         "torch.randint(0, 100, (200000,))",
     ),
     "segment sums": (
-        "return torch.segment_reduce(x, 'sum', offsets=torch.arange(x.shape[0] // 20 + 1) * 20)",
+        "return torch.segment_reduce(x, 'sum', offsets=torch.arange(x.shape[0] // 20 + 1, device=x.device) * 20)",
         "torch.randn(200000, 128)",
         NONE,
         "torch.randn(200000, 40)",
@@ -314,5 +316,19 @@ def median_us(call: Callable[[], object], device: str) -> float:
     return statistics.median(times)
 
 
-if __name__ == "__main__":
+def table(rows: str) -> None:
+    """Print rows as Markdown."""
+    print("| kernel | ours, us | PyTorch, us | times as fast | numbers: two sizes, or what failed |")
+    print("|---|--:|--:|--:|---|")
+    for line in rows.splitlines():
+        name, told = line[:24].strip(), line[25:]
+        found = re.match(r"ours +([\d.]+) us, PyTorch +([\d.]+) us, +([\d.]+) times; (.*)", told)
+        if name in CASES:
+            cells = found.groups() if found else ("", "", "", told)
+            print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["table"]:
+    table(Path(sys.argv[2]).read_text())
+elif __name__ == "__main__":
     main(sys.argv[1] if len(sys.argv) > 1 else "cpu", sys.argv[2:])

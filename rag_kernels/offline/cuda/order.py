@@ -1,8 +1,9 @@
-"""Sorts in CUDA: keys with their places, sorted in shared memory, in chunks that are merged where a lane is longer.
+"""Sorts in CUDA: keys with their places, in shared memory where a lane fits into it, else digit by digit.
 
-Comes in: an OrderRegion of a Function. Goes out: its kernels and their launches. A block sorts several short lanes,
-one lane, or a chunk of a long one; chunks are merged two by two, tiles of a result at a time. Where few are wanted of a
-long lane, a block goes through it once and keeps what may be among them.
+Comes in: an OrderRegion of a Function. Goes out: its kernels and their launches. A block sorts several short lanes or
+one. Long lanes are moved once for each byte of their keys, from the lowest on: all digits are counted first, then tiles
+find where each digit of theirs goes by looking back at the tiles before them; a byte that all keys share moves nothing.
+Where few are wanted of a long lane, a block goes through it once and keeps what may be among them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ HEAD = (
     + KEYS
     + """RK_INLINE uint64_t last(uint64_t) { return ~uint64_t(0); }
 RK_INLINE Wide last(Wide) { return Wide{~uint64_t(0), ~0u}; }
-constexpr unsigned TILE = 1024, MERGERS = 256;  // elements and threads of a merge
-
 // Sorts runs of `width` elements, a power of two, of which there are `all` together.
 template <class P> __device__ void sort_runs(P* s, unsigned all, unsigned width) {
   for (unsigned size = 2; size <= width; size *= 2)
@@ -40,64 +39,187 @@ template <class P> __device__ void sort_runs(P* s, unsigned all, unsigned width)
   __syncthreads();
 }
 
-// Short lanes, `across` of them a block, or chunks of long ones, which go to `runs`.
+// Short lanes, `across` of them a block.
 template <class P, class Key, class Put>
-__device__ void sort_block(P* s, int64_t lanes, int64_t n, int64_t wanted, unsigned width, unsigned across, P* runs,
-                           Key key, Put put) {
-  const int64_t chunks = (n + width - 1) / width, first = int64_t(blockIdx.x) * across;
+__device__ void sort_block(P* s, int64_t lanes, int64_t n, int64_t wanted, unsigned width, unsigned across, Key key,
+                           Put put) {
+  const int64_t first = int64_t(blockIdx.x) * across;
   for (unsigned t = threadIdx.x; t < across * width; t += blockDim.x) {
-    const int64_t piece = first + t / width, lane = piece / chunks, j = piece % chunks * width + t % width;
+    const int64_t lane = first + t / width, j = t % width;
     s[t] = last(P());
     if (lane < lanes && j < n) s[t] = placed(key(lane, j), uint32_t(j));
   }
   sort_runs(s, across * width, width);
   for (unsigned t = threadIdx.x; t < across * width; t += blockDim.x) {
-    const int64_t piece = first + t / width, lane = piece / chunks, j = piece % chunks * width + t % width;
-    if (lane >= lanes || j >= n) continue;
-    if (runs) runs[lane * n + j] = s[t];
-    else if (j < wanted) put(lane, j, place_of(s[t]));
+    const int64_t lane = first + t / width, j = t % width;
+    if (lane < lanes && j < wanted) put(lane, j, place_of(s[t]));
   }
 }
 
-// How many of the first `d` elements of two sorted runs together are of the first run.
-template <class P> __device__ int64_t split(const P* a, int64_t in_a, const P* b, int64_t in_b, int64_t d) {
-  int64_t low = d > in_b ? d - in_b : 0, high = d < in_a ? d : in_a;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (a[middle] < b[d - 1 - middle]) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
+// Long lanes: a block of MOVERS threads for a tile of a lane, a digit of eight bits at a time.
+constexpr unsigned MOVERS = 256, DIGITS = MOVERS, WARPS = MOVERS / 32;
+template <class P> struct Moved;
+template <> struct Moved<uint64_t> { enum { EACH = 16, PASSES = 4 }; };
+template <> struct Moved<Wide> { enum { EACH = 8, PASSES = 8 }; };
+RK_INLINE unsigned digit(uint64_t p, unsigned pass) { return unsigned(p >> (32 + 8 * pass)) & 255; }
+RK_INLINE unsigned digit(const Wide& p, unsigned pass) { return unsigned(p.key >> (8 * pass)) & 255; }
+constexpr unsigned COUNTED = 1u << 30, SUMMED = 2u << 30, SO_MANY = COUNTED - 1;  // what a tile has told of a digit
+constexpr unsigned IDLE = 1u << 8, LATEST = 1u << 9;  // of a pass, beside how many moved before it
 
-// A tile of what two neighbouring runs of `width` elements come to together.
-template <class P> __device__ void merge_tile(P* s, const P* from, P* to, int64_t n, int64_t width) {
+// What the passes share, all zero at first.
+struct Board {
+  unsigned *tickets, *counts, *turns, *told;
+  template <class P> static int64_t room(int64_t lanes, int64_t tiles) {
+    return Moved<P>::PASSES * (1 + lanes * (DIGITS + 1 + tiles * DIGITS));
+  }
+  template <class P> RK_INLINE static Board at(unsigned* memory, int64_t lanes) {
+    unsigned* const counts = memory + Moved<P>::PASSES;
+    unsigned* const turns = counts + Moved<P>::PASSES * lanes * DIGITS;
+    return Board{memory, counts, turns, turns + Moved<P>::PASSES * lanes};
+  }
+};
+
+// Counts the digits of a tile for all passes.
+template <class P, class Key> __device__ void count_digits(int64_t lanes, int64_t n, unsigned* memory, Key key) {
+  constexpr unsigned PASSES = Moved<P>::PASSES, TILE = MOVERS * Moved<P>::EACH;
+  __shared__ unsigned near[PASSES * DIGITS];
   const int64_t tiles = (n + TILE - 1) / TILE, lane = blockIdx.x / tiles, start = blockIdx.x % tiles * TILE;
-  const int64_t pair = start / (2 * width) * (2 * width), middle = pair + width < n ? pair + width : n;
-  const int64_t stop = pair + 2 * width < n ? pair + 2 * width : n;
-  const P *const a = from + lane * n + pair, *const b = from + lane * n + middle;
-  const int64_t in_a = middle - pair, in_b = stop - middle, d = start - pair;
-  const int64_t e = d + TILE < in_a + in_b ? d + TILE : in_a + in_b;
-  const int64_t a0 = split(a, in_a, b, in_b, d), a1 = split(a, in_a, b, in_b, e);
-  const unsigned own_a = unsigned(a1 - a0), own = unsigned(e - d);
-  for (unsigned t = threadIdx.x; t < own; t += blockDim.x)
-    s[t] = t < own_a ? a[a0 + t] : b[d - a0 + (t - own_a)];
+  for (unsigned t = threadIdx.x; t < PASSES * DIGITS; t += MOVERS) near[t] = 0;
   __syncthreads();
-  constexpr unsigned EACH = TILE / MERGERS;
-  const unsigned k = threadIdx.x * EACH;
-  P mine[EACH];
-  if (k < own) {
-    unsigned i = unsigned(split(s, int64_t(own_a), s + own_a, int64_t(own - own_a), int64_t(k))), j = own_a + (k - i);
+  for (int64_t j = start + threadIdx.x; j < n && j < start + TILE; j += MOVERS) {
+    const P p = placed(key(lane, j), uint32_t(j));
 #pragma unroll
-    for (unsigned u = 0; u < EACH; ++u)
-      if (k + u < own) mine[u] = j >= own || (i < own_a && s[i] < s[j]) ? s[i++] : s[j++];
+    for (unsigned pass = 0; pass < PASSES; ++pass) atomicAdd(near + pass * DIGITS + digit(p, pass), 1u);
   }
   __syncthreads();
-#pragma unroll
-  for (unsigned u = 0; u < EACH; ++u)
-    if (k + u < own) s[k + u] = mine[u];
+  unsigned* const counts = Board::at<P>(memory, lanes).counts + lane * PASSES * DIGITS;
+  for (unsigned t = threadIdx.x; t < PASSES * DIGITS; t += MOVERS)
+    if (near[t]) atomicAdd(counts + t, near[t]);
+}
+
+// The sum of what the threads before this one have.
+__device__ inline unsigned sum_before(unsigned* s, unsigned mine) {
+  unsigned sum = mine;
+  s[threadIdx.x] = mine;
   __syncthreads();
-  for (unsigned t = threadIdx.x; t < own; t += blockDim.x) to[lane * n + start + t] = s[t];
+  for (unsigned d = 1; d < MOVERS; d *= 2) {
+    const unsigned more = threadIdx.x >= d ? s[threadIdx.x - d] : 0;
+    __syncthreads();
+    s[threadIdx.x] = sum += more;
+    __syncthreads();
+  }
+  return sum - mine;
+}
+
+// Of each pass: where each digit's first element of a lane goes, whether it moves anything, and how many did before it.
+template <class P> __device__ void start_digits(int64_t lanes, int64_t n, unsigned* memory) {
+  constexpr unsigned PASSES = Moved<P>::PASSES;
+  __shared__ unsigned s[MOVERS];
+  __shared__ unsigned alike[PASSES];
+  const Board board = Board::at<P>(memory, lanes);
+  const int64_t lane = blockIdx.x;
+  if (threadIdx.x < PASSES) alike[threadIdx.x] = 0;
+  __syncthreads();
+  for (unsigned pass = 0; pass < PASSES; ++pass) {
+    unsigned* const count = board.counts + (lane * PASSES + pass) * DIGITS + threadIdx.x;
+    const unsigned mine = *count;
+    if (mine == n) alike[pass] = 1;
+    *count = sum_before(s, mine);
+  }
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  unsigned latest = PASSES - 1, moved = 0;
+  while (latest > 0 && alike[latest]) --latest;
+  for (unsigned pass = 0; pass < PASSES; ++pass) {
+    const bool idle = pass != latest && alike[pass];
+    board.turns[lane * PASSES + pass] = moved | (idle ? IDLE : 0) | (pass == latest ? LATEST : 0);
+    moved += !idle;
+  }
+}
+
+// Moves a tile by one digit, in order; the latest pass puts elements where they are wanted.
+template <class P, class Key, class Put>
+__device__ void move_tile(P* s, int64_t lanes, int64_t n, int64_t wanted, unsigned pass, unsigned* memory, P* one,
+                          P* two, Key key, Put put) {
+  constexpr unsigned PASSES = Moved<P>::PASSES, EACH = Moved<P>::EACH, TILE = MOVERS * EACH;
+  __shared__ unsigned ranks[WARPS * DIGITS];
+  __shared__ unsigned firsts[MOVERS];
+  __shared__ unsigned ticket;
+  __shared__ int64_t offsets[DIGITS];
+  const Board board = Board::at<P>(memory, lanes);
+  if (threadIdx.x == 0) ticket = atomicAdd(board.tickets + pass, 1u);  // tiles begin in order
+  for (unsigned t = threadIdx.x; t < WARPS * DIGITS; t += MOVERS) ranks[t] = 0;
+  __syncthreads();
+  const int64_t tiles = (n + TILE - 1) / TILE, lane = ticket / tiles, tile = ticket % tiles;
+  const unsigned turn = board.turns[lane * PASSES + pass], moved = turn & 255;
+  if (turn & IDLE) return;
+  const P* const from = (moved % 2 ? one : two) + lane * n;
+  P* const to = (moved % 2 ? two : one) + lane * n;
+  const unsigned in_warp = threadIdx.x % 32;
+  const int64_t start = tile * TILE + threadIdx.x / 32 * 32 * EACH + in_warp;
+  unsigned* const own = ranks + threadIdx.x / 32 * DIGITS;
+  P mine[EACH];
+  unsigned rank[EACH];
+#pragma unroll
+  for (unsigned i = 0; i < EACH; ++i) {
+    const int64_t j = start + i * 32;
+    mine[i] = last(P());  // beyond the end: behind all others
+    if (j < n) mine[i] = moved ? from[j] : placed(key(lane, j), uint32_t(j));
+  }
+#pragma unroll
+  for (unsigned i = 0; i < EACH; ++i) {
+    const unsigned d = digit(mine[i], pass);
+    unsigned same = ~0u;  // threads of the warp with this digit
+#pragma unroll
+    for (unsigned bit = 0; bit < 8; ++bit) {
+      const unsigned set = __ballot_sync(~0u, d >> bit & 1);
+      same &= d >> bit & 1 ? set : ~set;
+    }
+    const unsigned before = __popc(same & ((1u << in_warp) - 1)), have = own[d];
+    __syncwarp();
+    if (before == 0) own[d] = have + __popc(same);
+    __syncwarp();
+    rank[i] = have + before;
+  }
+  __syncthreads();
+  unsigned count = 0;  // of the digit that is this thread's number, in the tile
+  for (unsigned w = 0; w < WARPS; ++w) {
+    const unsigned more = ranks[w * DIGITS + threadIdx.x];
+    ranks[w * DIGITS + threadIdx.x] = count;
+    count += more;
+  }
+  volatile unsigned* const told = board.told + (pass * lanes + lane) * tiles * DIGITS + threadIdx.x;
+  unsigned earlier = 0;  // in the tiles before this one
+  if (tile > 0) {
+    told[tile * DIGITS] = COUNTED | count;
+    for (int64_t other = tile - 1;;) {
+      const unsigned found = told[other * DIGITS];
+      if (found == 0) continue;
+      earlier += found & SO_MANY;
+      if (found & SUMMED) break;
+      --other;
+    }
+  }
+  told[tile * DIGITS] = SUMMED | (earlier + count);
+  const unsigned first = sum_before(firsts, count);
+  const unsigned starts = board.counts[(lane * PASSES + pass) * DIGITS + threadIdx.x];
+  offsets[threadIdx.x] = int64_t(starts) + earlier - first;
+  __syncthreads();
+  firsts[threadIdx.x] = first;
+  __syncthreads();
+#pragma unroll
+  for (unsigned i = 0; i < EACH; ++i) {
+    const unsigned d = digit(mine[i], pass);
+    s[firsts[d] + own[d] + rank[i]] = mine[i];
+  }
+  __syncthreads();
+  const int64_t left = n - tile * TILE, here = left < TILE ? left : TILE;
+  for (unsigned t = threadIdx.x; t < here; t += MOVERS) {
+    const P p = s[t];
+    const int64_t at = offsets[digit(p, pass)] + t;
+    if (!(turn & LATEST)) to[at] = p;
+    else if (at < wanted) put(lane, at, place_of(p));
+  }
 }
 
 // The first `wanted` elements of a long lane, which a block goes through once; `room` is a power of two.
@@ -132,6 +254,7 @@ __device__ void first_of(P* s, unsigned& count, unsigned room, int64_t n, unsign
 }  // namespace order
 """
 )
+MOVERS = 256  # threads of a tile of a long lane, one for each digit, as in the text
 CHUNK_BYTES = 32 << 10  # of shared memory: what a block sorts at once
 
 
@@ -175,19 +298,23 @@ def order_text(
         f"// {ordered.elements}: {names.product(tuple(lanes))} lanes of {names.product(ordered.over)} in order",
         f"using {of} = {pair};",
         f"__global__ void {name}({known}, int64_t lanes_, int64_t n_, int64_t wanted_, unsigned width, "
-        f"unsigned across, {of}* runs) {{",
+        "unsigned across) {",
         f"  __shared__ {of} s[{most}];",
         *indent([*body, *key]),
-        "  order::sort_block(s, lanes_, n_, wanted_, width, across, runs, key, put);",
+        "  order::sort_block(s, lanes_, n_, wanted_, width, across, key, put);",
         "}",
-        f"__global__ void {name}_merge(const {of}* from, {of}* to, int64_t n, int64_t width) {{",
-        f"  __shared__ {of} s[order::TILE];",
-        "  order::merge_tile(s, from, to, n, width);",
+        f"__global__ void {name}_count({known}, int64_t lanes_, int64_t n_, unsigned* board_) {{",
+        *indent([*body, *key]),
+        f"  order::count_digits<{of}>(lanes_, n_, board_, key);",
         "}",
-        f"__global__ void {name}_put({known}, int64_t lanes_, int64_t n_, int64_t wanted_, const {of}* runs) {{",
-        *indent(body),
-        "  const int64_t t = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, lane = t / wanted_, j = t % wanted_;",
-        "  if (t < lanes_ * wanted_) put(lane, j, order::place_of(runs[lane * n_ + j]));",
+        f"__global__ void {name}_start(int64_t lanes, int64_t n, unsigned* board) {{",
+        f"  order::start_digits<{of}>(lanes, n, board);",
+        "}",
+        f"__global__ void __launch_bounds__(order::MOVERS) {name}_move({known}, int64_t lanes_, int64_t n_, "
+        f"int64_t wanted_, unsigned pass, unsigned* board_, {of}* one_, {of}* two_) {{",
+        f"  __shared__ {of} s[{most}];",
+        *indent([*body, *key]),
+        "  order::move_tile(s, lanes_, n_, wanted_, pass, board_, one_, two_, key, put);",
         "}",
         f"__global__ void {name}_first({known}, int64_t n_, unsigned wanted_) {{",
         f"  __shared__ {of} s[{most}];",
@@ -201,30 +328,30 @@ def order_text(
     launch = [
         f"const int64_t lanes = {names.product(tuple(lanes))}, n = {names.product(ordered.over)};",
         f"const int64_t wanted = {names.product(ordered.taken)};",
-        'RK_CHECK(n < (int64_t(1) << 31), "this kernel sorts fewer than 2^31 elements of a lane");',
+        'RK_CHECK(n < (int64_t(1) << 30), "this kernel sorts fewer than 2^30 elements of a lane");',
         'RK_CHECK(wanted <= n, "this kernel is asked for more elements than a lane has");',
         f"if (lanes > 0 && wanted > 0 && n > {most} && wanted <= {most // 4}) {{",
         f"  {name}_first<<<blocks(lanes), 512, 0, stream>>>({given}, n, unsigned(wanted));",
-        "} else if (lanes > 0 && wanted > 0) {",
+        f"}} else if (lanes > 0 && wanted > 0 && n <= {most}) {{",
         "  unsigned width = 2;",
-        f"  while (width < n && width < {most}) width *= 2;",
+        "  while (width < n) width *= 2;",
         "  const unsigned across = width < 512 ? 512 / width : 1, threads = width * across > 1024 ? 512 : 256;",
-        "  const int64_t pieces = lanes * ((n + width - 1) / width);",
-        f"  {of}* runs = n > width ? scratch<{of}>(lanes * n, stream) : nullptr;",
-        f"  {of}* other = n > width ? scratch<{of}>(lanes * n, stream) : nullptr;",
-        f"  {name}<<<blocks((pieces + across - 1) / across), threads, 0, stream>>>({given}, lanes, n, wanted, width, "
-        "across, runs);",
-        "  if (runs) {",
-        "    const int64_t tiles = lanes * ((n + order::TILE - 1) / order::TILE);",
-        "    for (int64_t sorted = width; sorted < n; sorted *= 2) {",
-        f"      {name}_merge<<<blocks(tiles), 256, 0, stream>>>(runs, other, n, sorted);",
-        f"      {of}* const merged = other;",
-        "      other = runs, runs = merged;",
-        "    }",
-        f"    {name}_put<<<blocks((lanes * wanted + 255) / 256), 256, 0, stream>>>({given}, lanes, n, wanted, runs);",
-        "    cudaFreeAsync(runs, stream);",
-        "    cudaFreeAsync(other, stream);",
-        "  }",
+        f"  {name}<<<blocks((lanes + across - 1) / across), threads, 0, stream>>>({given}, lanes, n, wanted, width, "
+        "across);",
+        "} else if (lanes > 0 && wanted > 0) {",
+        f"  const int64_t tiles = (n + {most - 1}) / {most}, room = order::Board::room<{of}>(lanes, tiles);",
+        f"  {of}* one = scratch<{of}>(lanes * n, stream);",
+        f"  {of}* two = scratch<{of}>(lanes * n, stream);",
+        "  unsigned* board = scratch<unsigned>(room, stream);",
+        "  cudaMemsetAsync(board, 0, room * sizeof(unsigned), stream);",
+        f"  {name}_count<<<blocks(lanes * tiles), {MOVERS}, 0, stream>>>({given}, lanes, n, board);",
+        f"  {name}_start<<<blocks(lanes), {MOVERS}, 0, stream>>>(lanes, n, board);",
+        f"  for (unsigned pass = 0; pass < unsigned(order::Moved<{of}>::PASSES); ++pass)",
+        f"    {name}_move<<<blocks(lanes * tiles), {MOVERS}, 0, stream>>>({given}, lanes, n, wanted, pass, board, "
+        "one, two);",
+        "  cudaFreeAsync(one, stream);",
+        "  cudaFreeAsync(two, stream);",
+        "  cudaFreeAsync(board, stream);",
         "}",
     ]
     return text, ["{", *indent(launch), "}"]
