@@ -63,6 +63,15 @@ CASES = {
         "MaxPlace",
         Case("return x.argmax(-1), x.argmin(0), x.max(0)[0], y.max(1)[1]", "torch.randn(7, 96)", "torch.ones(5, 40)"),
     ),
+    "largest weights": (
+        "? place_of(",
+        Case(
+            "p = x.softmax(-1); v, i = p.max(-1); n = torch.where(y > 0, x * torch.nan, x).softmax(-1).max(-1); "
+            "return v, i, p.argmax(-1), n[0], n[1], (x - torch.inf).softmax(-1).argmax(-1)",
+            "torch.randn(7, 96)",
+            "torch.eye(7)[:, :1]",
+        ),
+    ),
     "places of nothing finite": (
         "take<false>",
         Case(

@@ -104,7 +104,7 @@ C: dict[Operator, Text] = {
     Operator.WHERE: Text("{0} ? {1} : {2}", CHOICE),
     Operator.PAIR_TOP: Text("{0}.top"),
     Operator.PAIR_SUM: Text("{0}.sum"),
-    Operator.PLACED: Text("Place{{{0}, {1}}}"),
+    Operator.PLACED: Text("Place{{{0}, uint32_t({1})}}"),
     Operator.PLACE_INDEX: _call("place_of"),
     Operator.PLACE_VALUE: Text("{0}.value"),
 }

@@ -48,8 +48,8 @@ C = {
     Kind.ALL: Text("1", "{a} &= {v};", "All", "&"),
     Kind.LOGSUM: Text("-INFINITY", "{a} = rk_logaddexp({a}, {v});", "LogSum"),
     Kind.MAXSUM: Text("MaxSum{-INFINITY, 0}", "{a} = merge({a}, {v});", "Merge"),
-    Kind.MAXPLACE: Text("Place{-INFINITY, INT64_MAX}", "take<true>({a}, {v});", "MaxPlace"),
-    Kind.MINPLACE: Text("Place{INFINITY, INT64_MAX}", "take<false>({a}, {v});", "MinPlace"),
+    Kind.MAXPLACE: Text("Place{-INFINITY, UINT32_MAX}", "take<true>({a}, {v});", "MaxPlace"),
+    Kind.MINPLACE: Text("Place{INFINITY, UINT32_MAX}", "take<false>({a}, {v});", "MinPlace"),
 }
 
 

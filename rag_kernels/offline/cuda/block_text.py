@@ -142,7 +142,7 @@ struct Merge { __device__ MaxSum operator()(MaxSum a, MaxSum b) const { return m
         "Place",
         """\
 // An extreme and the first index at which it stands; NaN wins, as in PyTorch.
-struct Place { float value; int64_t at; };
+struct Place { float value; uint32_t at; };
 """,
     ),
     Piece(
@@ -201,7 +201,7 @@ template <bool MAX, int N, class F> __device__ void take(Place& best, const floa
         "place_of",
         """\
 // If none was taken, all are alike, and the first one is the extreme.
-__device__ inline int64_t place_of(Place best) { return best.at == INT64_MAX ? 0 : best.at; }
+__device__ inline int64_t place_of(Place best) { return best.at == UINT32_MAX ? 0 : best.at; }
 """,
     ),
     Piece(

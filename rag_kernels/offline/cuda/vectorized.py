@@ -163,7 +163,7 @@ class VectorizedRegion(CudaRegion):
             start = f"{'-' * (value.kind is Kind.MAXPLACE)}INFINITY"
             index = self.printer.emit(placed[1], inner)
             lines = " ".join(
-                [f"const int64_t {self.axis_var} = {self.element};", *inner.lines, f"return int64_t({index});"]
+                [f"const int64_t {self.axis_var} = {self.element};", *inner.lines, f"return uint32_t({index});"]
             )
             most = "true" if value.kind is Kind.MAXPLACE else "false"
             self.taken.append(Taken(x, start, f"take<{most}>({name}, {x}, [&](int u) {{ {lines} }});"))

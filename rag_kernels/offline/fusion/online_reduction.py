@@ -3,7 +3,7 @@
 Comes in: values. Goes out: values in which mean and variance come from a sum and a sum of squares, both in double, and
 a softmax's maximum and sum from running pairs (Milakov & Gimelshein, "Online normalizer calculation for softmax",
 2018). Rows that a kernel can keep are left alone: there a second pass costs nothing and rounds less. An extreme and
-its index are one pair, too, in rows of any length.
+its index are one pair, too, in rows of any length; the largest weight of a softmax is that of the largest number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.expressions import Expr, cast_value, square, where
 from rag_kernels.offline.ir.operators import PAIR, PLACE, Operator
-from rag_kernels.offline.ir.patterns import exponential_below, mean, place_of_extreme, squared_difference
+from rag_kernels.offline.ir.patterns import (
+    exponential_below,
+    mean,
+    operands,
+    place_of_extreme,
+    squared_difference,
+    strip,
+)
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
@@ -40,13 +47,16 @@ class _OnePass:
     counts: dict[Row, ir.Group] = field(default_factory=dict)  # rows with a variance, and what a mean divides by
     tops: set[Row] = field(default_factory=set)  # rows with a softmax's sum
     placed: dict[tuple[Row, Kind], ir.Value] = field(default_factory=dict)  # rows whose extreme has an index -> that
+    weighed: dict[Row, ir.Value] = field(default_factory=dict)  # rows whose largest weight has an index -> that
     doubles: dict[Row, ir.Value] = field(default_factory=dict)  # what is summed in float64
     made: dict[tuple[Row, str], ir.Reduce] = field(default_factory=dict)
 
     def collect(self, values: Iterable[ir.Value]) -> None:
         for v in ir.walk(*values):
             hit = place_of_extreme(v.arg) if isinstance(v, ir.Reduce) and v.kind is Kind.MIN else None
-            if hit and isinstance(v, ir.Reduce) and (kind := self.kind_of_place(v, *hit[:2])):
+            if hit and isinstance(v, ir.Reduce) and (weights := self.weights_of(v)):
+                self.weighed[row_of(weights[0])] = hit[2]
+            elif hit and isinstance(v, ir.Reduce) and (kind := self.kind_of_place(v, *hit[:2])):
                 self.placed[(hit[0], row_of(v)[1]), kind] = hit[2]
             if not isinstance(v, ir.Reduce) or v.kind is not Kind.SUM or v.guards:
                 continue
@@ -80,7 +90,12 @@ class _OnePass:
     def __call__(self, value: ir.Value) -> ir.Value | None:
         if not isinstance(value, ir.Reduce) or value.guards:
             return None
+        if weights := self.weights_of(value):
+            return self.largest_weight(value, *weights)
         row = row_of(value)
+        if value.kind is Kind.FASTMAX and row in self.weighed:
+            found = self.pair_of_place(value, Kind.MAX, row[0], self.weighed[row])
+            return ir.Op(value.dims, value.dtype, Operator.PLACE_VALUE, (found,))
         if value.kind is Kind.SUM and row in self.counts:
             return cast_value(self.total(value, value.arg), value.dtype)
         if value.kind is Kind.FASTMAX and row in self.tops:
@@ -114,6 +129,28 @@ class _OnePass:
             self.made[key] = ir.Reduce(value.dims, "float64", Kind.SUM, term, value.over)
         return self.made[key]
 
+    def weights_of(self, value: ir.Reduce) -> tuple[ir.Reduce, ir.Reduce] | None:
+        """Return maximum and sum of the softmax whose largest weight, or the index of that, a reduction is."""
+        hit = place_of_extreme(value.arg) if value.kind is Kind.MIN else None
+        if hit and self.kind_of_place(value, *hit[:2]) is not Kind.MAX:
+            return None
+        found = softmax_of(hit[0] if hit else value.arg) if hit or value.kind is Kind.MAX else None
+        return found if found and row_of(found[0])[1] == frozenset(ir.leaves(value.over)) else None
+
+    def largest_weight(self, value: ir.Reduce, top: ir.Reduce, total: ir.Reduce) -> ir.Value:
+        """Return the weight of a softmax's largest number, or its index; where weights are NaN the first is meant."""
+        high, whole = rewrite(top, self), rewrite(total, self)
+        none = ir.Op(top.dims, "float32", Operator.SUB, (high, high))  # NaN where all weights are
+        weight = ir.Op(top.dims, "float32", Operator.DIV, (ir.Op(top.dims, "float32", Operator.EXP, (none,)), whole))
+        weight = ir.Op(value.dims, "float32", Operator.SAME, (weight,))
+        if value.kind is Kind.MAX:
+            return weight
+        row = row_of(top)
+        pair = self.pair_of_place(top, Kind.MAX, row[0], self.weighed[row])
+        place = ir.Op(value.dims, value.dtype, Operator.PLACE_INDEX, (pair,))
+        known = ir.Op(value.dims, "bool", Operator.EQ, (weight, weight))
+        return ir.Op(value.dims, value.dtype, Operator.WHERE, (known, place, ir.Const(value.dims, value.dtype, 0)))
+
     def kind_of_place(self, value: ir.Reduce, x: ir.Value, best: ir.Value) -> Kind | None:
         """Return of which extreme of its own row the index is, or None where it is another's."""
         whole = isinstance(best, ir.Reduce) and best.arg is x and x.dtype == "float32" and not value.guards
@@ -138,6 +175,19 @@ class _OnePass:
         if key not in self.made:
             self.made[key] = ir.Reduce(value.dims, PAIR, Kind.MAXSUM, rewrite(x, self), value.over)
         return self.made[key]
+
+
+def softmax_of(value: ir.Value) -> tuple[ir.Reduce, ir.Reduce] | None:
+    """Return the maximum and the sum of exp(x - maximum) / sum, where all are of one row."""
+    found = operands(value, Operator.DIV)
+    power = exponential_below(found[0]) if found else None
+    if not found or not power or power[0].dtype != "float32":
+        return None
+    top, total = strip(power[1]), strip(found[1])
+    if not isinstance(top, ir.Reduce) or not isinstance(total, ir.Reduce) or top.guards or total.guards:
+        return None
+    alike = top.kind is Kind.FASTMAX and top.arg is power[0] and total.kind is Kind.SUM and total.arg is found[0]
+    return (top, total) if alike and row_of(top)[1] == row_of(total)[1] else None
 
 
 def bytes_of(value: ir.Reduce) -> int:
