@@ -138,7 +138,7 @@ def graphed(model: Any, given: list[torch.Tensor]) -> tuple[Any, list[list[torch
     return (lambda *_: graph.replay()), [given]
 
 
-def by_events(call: Any, sets: list[list[torch.Tensor]]) -> float:
+def by_events(call: Any, sets: list[list[torch.Tensor]], count: int = 60, pause: int = PAUSE_CYCLES) -> float:
     """Median milliseconds; before each call the L2 cache is filled with other data, which keeps the host ahead.
 
     It is read and not written: what was written would be put into memory while the call runs. Ten milliseconds in which
@@ -147,15 +147,15 @@ def by_events(call: Any, sets: list[list[torch.Tensor]]) -> float:
 
     A pair of events by itself takes two microseconds, which are taken off.
     """
-    taken = [_by_events(f, sets) for f in (call, lambda *_: None)]
+    taken = [_by_events(f, sets, count, pause) for f in (call, lambda *_: None)]
     return taken[0] - taken[1]
 
 
-def _by_events(call: Any, sets: list[list[torch.Tensor]]) -> float:
+def _by_events(call: Any, sets: list[list[torch.Tensor]], count: int, pause: int) -> float:
     flush = torch.zeros(256 << 18, dtype=torch.int32, device="cuda")
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(60)]
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
     for number, (start, end) in enumerate(pairs):
-        torch.cuda._sleep(PAUSE_CYCLES)
+        torch.cuda._sleep(pause)
         flush.sum()
         start.record()
         call(*sets[number % len(sets)])

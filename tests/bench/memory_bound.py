@@ -1,6 +1,6 @@
 """Families that memory bounds, as the offline writer drafts them: their share of a copy, beside eager and compile.
 
-    python tests/bench/memory_bound.py [--dtype bfloat16] [--only NAME ...] [--rows 1024 8192 ...] [--out FILE.json]
+    python tests/bench/memory_bound.py [--dtype bfloat16] [--only NAME ...] [--rows 1024 ...] [--quick] [--out FILE]
 
 Needs a GPU. Each family runs at several lengths of a row, with as many rows as make some 128 million elements (a few
 have one size). The first draft is built by the judge's compiler and timed by CUDA events, other data in the L2 cache
@@ -15,6 +15,7 @@ import json
 import math
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,9 @@ def called(plan: Plan, fp: FunctionalProblem, library: Any) -> Any:
     return lambda *tensors: scope["forward"](*tensors, **dict(fp.constants))
 
 
-def measure(name: str, text: str, fp: FunctionalProblem, plan: Plan, library: Any, compiled: bool) -> dict[str, Any]:
+def measure(
+    name: str, text: str, fp: FunctionalProblem, plan: Plan, library: Any, compiled: bool, clock: Any
+) -> dict[str, Any]:
     scope: dict[str, Any] = {}
     exec(text, scope)
     torch.manual_seed(0)
@@ -160,16 +163,16 @@ def measure(name: str, text: str, fp: FunctionalProblem, plan: Plan, library: An
         row: dict[str, Any] = {"tier": plan.candidate.tier, "library": plan.library, "schedules": plan.schedules}
         ours = called(plan, fp, library)
         row |= errors(model, inputs, ours(*tensors))
-        row["ours"] = by_events(ours, [tensors])
-        row["eager"] = by_events(model, [inputs])
+        row["ours"] = clock(ours, [tensors])
+        row["eager"] = clock(model, [inputs])
         if compiled:
             torch._dynamo.reset()
             faster = torch.compile(model)
             faster(*inputs)
-            row["compile"] = by_events(faster, [inputs])
+            row["compile"] = clock(faster, [inputs])
         source = torch.empty(size // 2, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
-        row["copy"] = by_events(lambda: target.copy_(source), [()])
+        row["copy"] = clock(lambda: target.copy_(source), [()])
     row["gb"] = size / 1e9
     return row
 
@@ -196,9 +199,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--rows", nargs="*", type=int, default=list(LENGTHS))
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--quick", action="store_true", help="a third of the calls, and short pauses")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     texts = {n: t for n, t in problems(asked.dtype, asked.rows).items() if not asked.only or n.split()[0] in asked.only}
+    clock = partial(by_events, count=20, pause=3_000_000) if asked.quick else by_events
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     tools = toolchain()
     parameters = starting_parameters("cuda", "sm_90")
     forms, plans = {}, {}
@@ -223,7 +229,7 @@ def main() -> None:
                 continue
             try:
                 library = tvm_ffi.load_module(str(made.library))
-                rows[name] = measure(name, texts[name], forms[name], plan, library, not asked.no_compile)
+                rows[name] = measure(name, texts[name], forms[name], plan, library, not asked.no_compile, clock)
             except Exception as error:  # one problem that cannot be had leaves the others
                 print(f"{name}: {type(error).__name__}: {error}"[:400], flush=True)
                 continue

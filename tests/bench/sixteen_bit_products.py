@@ -1,8 +1,9 @@
 """Matrix products of sixteen bits, and of TF32, by the offline writer beside the library: sizes of many kinds.
 
-    python tests/bench/sixteen_bit_products.py [--rounds 21] [--dtypes bfloat16 tf32] [--out FILE.json]
+    python tests/bench/sixteen_bit_products.py [--rounds 21] [--dtypes bfloat16 tf32] [--few] [--out FILE.json]
 
-Needs a GPU. TF32 is fp32 with TF32 allowed on both sides. For each product the writer's CUDA is built by the judge's
+Needs a GPU. TF32 is fp32 with TF32 allowed on both sides. `--few`: products of few rows, of weights of eight bits too,
+for which `torch.compile` runs besides. For each product the writer's CUDA is built by the judge's
 compiler with the tile that it would choose for these sizes, checked against float64, and timed in turns with eager
 PyTorch by CUDA events: other data in the L2 cache before each call, the host ahead, and a pause, so that the power
 limit meets both alike. Ratios are medians of pairs.
@@ -28,6 +29,7 @@ from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
 from rag_kernels.ingest.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cuda.function import CudaParameters
+from rag_kernels.offline.cuda.gemm_few_rows import columns_for
 from rag_kernels.offline.cuda.gemm_wgmma import best_shape
 
 # name -> (init, arguments with their shapes, body); m rows, n columns, depth k
@@ -40,6 +42,7 @@ FORMS: dict[str, tuple[str, dict[str, str], str]] = {
         {"x": "m, k", "w": "n, k", "b": "n"},
         "return F.gelu(F.linear(x, w, b), approximate='tanh')",
     ),
+    "int8 w": ("pass", {"x": "m, k", "w": "n, k: int8", "s": "n, one"}, "return F.linear(x, w.to(x.dtype) * s)"),
     "bias, residual": ("pass", {"x": "m, k", "w": "n, k", "b": "n", "r": "m, n"}, "return F.linear(x, w, b) + r"),
 }
 SIZES = (
@@ -49,6 +52,11 @@ SIZES = (
     *(("x @ w.T", 64, 4096, 4096), ("x @ w.T", 4104, 4088, 4080), ("x.T @ y", 4096, 4096, 8192)),
     *(("x @ w.T", 128, 28672, 8192), ("x @ w.T", 256, 4096, 4096), ("x @ y", 16384, 512, 2048)),
     *(("bias, GELU", 8192, 4096, 4096), ("bias, GELU", 4096, 4096, 1024), ("bias, residual", 8192, 4096, 4096)),
+)
+FEW = (
+    *(("int8 w", m, 8192, 8192) for m in (4, 16, 64)),
+    *(("x @ w.T", m, 8192, 8192) for m in (4, 16, 32)),
+    *(("x @ w.T", 16, 4096, 4096), ("x @ w.T", 16, 14336, 4096), ("x @ w.T", 16, 4096, 14336)),
 )
 STORED = {"tf32": "float32"}
 MODEL = """import torch
@@ -77,26 +85,35 @@ def get_init_inputs():
 def planned(form: str, dtype: str, sizes: tuple[int, int, int]) -> tuple[FunctionalProblem, Plan]:
     """The problem at small sizes, and the text with the tile that the writer chooses at the real ones."""
     init, arguments, body = FORMS[form]
-    small = {"m": 64, "n": 72, "k": 80}
+    m, n, k = sizes
+    small = {"m": min(m, 64), "n": 72, "k": 80, "one": 1}
     kind = STORED.get(dtype, dtype)
-    inputs = ", ".join(f"torch.randn({_shape(text, small)}).to(torch.{kind})" for text in arguments.values())
+    inputs = ", ".join(
+        f"torch.randn({_shape(text, small)}).to(torch.{_kind(text, kind)})" for text in arguments.values()
+    )
     text = MODEL.format(init=init, names=", ".join(arguments), body=body, inputs=inputs)
     fp = functionalize_here({"problem": Problem("product", text), "threads": 4})
     assert isinstance(fp, FunctionalProblem), fp
-    m, n, k = sizes
     tf32 = dtype == "tf32"
     turned = tf32 and form == "x @ y"
     lanes = (n, m) if turned else (m, n)
     best = best_shape(*lanes, 1, 2 * k if tf32 else k, registers=tf32 and form in ("x @ y", "x.T @ y"))
     turns = 2 if best.alternate else 1
     shape = best.rows * 1000 + best.columns
-    plan = write(fp, CudaParameters(products=2, tensor=1 + tf32, shape=shape, clusters=best.cluster, turns=turns))
+    few = columns_for(m, n)
+    plan = write(
+        fp, CudaParameters(products=2, tensor=1 + tf32, shape=shape, clusters=best.cluster, turns=turns, few=few)
+    )
     assert plan is not None and plan.candidate.tier == "kernel"
     return fp, plan
 
 
 def _shape(text: str, sizes: dict[str, int]) -> str:
-    return ", ".join(str(sizes[letter]) for letter in text.split(", "))
+    return ", ".join(str(sizes[letter]) for letter in text.partition(":")[0].split(", "))
+
+
+def _kind(text: str, kind: str) -> str:
+    return text.partition(": ")[2] or kind
 
 
 def race(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
@@ -123,7 +140,11 @@ def measure(form: str, dtype: str, sizes: dict[str, int], fp: FunctionalProblem,
     kind = getattr(torch, STORED.get(dtype, dtype))
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     _, arguments, body = FORMS[form]
-    made = {n: torch.randn(*(sizes[x] for x in t.split(", ")), device="cuda").to(kind) for n, t in arguments.items()}
+    made: dict[str, Any] = {}
+    for name, text in arguments.items():
+        shape = [int(n) for n in _shape(text, sizes).split(", ")]
+        bytes_ = torch.randint(-127, 128, shape, device="cuda", dtype=torch.int8) if ": int8" in text else None
+        made[name] = torch.randn(shape, device="cuda").to(kind) if bytes_ is None else bytes_
     scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     exec(f"def eager({', '.join(arguments)}): {body}", scope)
     eager = scope["eager"]
@@ -135,8 +156,14 @@ def measure(form: str, dtype: str, sizes: dict[str, int], fp: FunctionalProblem,
     exact = eager(**{n: t.double() for n, t in of_rows.items()})
     errors = [(v[rows].double() - exact).pow(2).mean().sqrt().item() for v in (out, eager(**made))]
     ours = lambda: library.forward(*inputs, *(v for _, v in fp.abi_constants), out)  # noqa: E731
-    times = race({"eager": lambda: eager(**made), "ours": ours}, rounds)
-    ratio = statistics.median(a / b for a, b in zip(times["eager"], times["ours"], strict=True))
+    calls = {"eager": lambda: eager(**made), "ours": ours}
+    if "int8" in form:
+        faster = torch.compile(eager)
+        faster(**made)
+        calls["compile"] = lambda: faster(**made)
+    times = race(calls, rounds)
+    best = min((statistics.median(t), n) for n, t in times.items() if n != "ours")[1]
+    ratio = statistics.median(a / b for a, b in zip(times[best], times["ours"], strict=True))
     us = {name: statistics.median(t) for name, t in times.items()}
     flops = 2 * sizes["m"] * sizes["n"] * sizes["k"]
     return us | {"ratio": ratio, "tflops": flops / us["ours"] / 1e6, "error": errors[0] / max(errors[1], 1e-30)}
@@ -146,9 +173,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--dtypes", nargs="*", default=["bfloat16", "float16"])
+    parser.add_argument("--few", action="store_true", help="products of few rows alone")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    wanted = [(dtype, *size) for dtype in asked.dtypes for size in SIZES]
+    wanted = [(dtype, *size) for dtype in asked.dtypes for size in (FEW if asked.few else SIZES)]
     plans = [planned(form, dtype, (m, n, k)) for dtype, form, m, n, k in wanted]
     rows = []
     print(torch.cuda.get_device_name(), torch.__version__)
@@ -161,7 +189,7 @@ def main() -> None:
         for (dtype, form, m, n, k), (fp, plan), made in zip(wanted, plans, done, strict=True):
             assert isinstance(made, Built), made
             library = tvm_ffi.load_module(str(made.library))
-            row = measure(form, dtype, {"m": m, "n": n, "k": k}, fp, library, asked.rounds)
+            row = measure(form, dtype, {"m": m, "n": n, "k": k, "one": 1}, fp, library, asked.rounds)
             found = [
                 x.split(" = ")
                 for x in plan.candidate.source.split("// tuning")[0].split("constexpr int ")[-1].split(", ")

@@ -256,11 +256,13 @@ def without_scale(value: ir.Value, contraction: Contraction) -> tuple[ir.Value, 
     return value, None
 
 
-def columns_of(count: int, most: int) -> int:
-    """Return how many columns a block should have, so that all blocks run at once or in waves that are full.
+def columns_for(rows: int, count: int) -> int:
+    """Return how many of so many columns a block should have, so that all blocks run at once or in full waves.
 
     A column costs its bytes, a block those of the rows besides.
     """
+
+    most = WIDE if rows <= 16 else WIDE // 2
 
     def cost(columns: int) -> int:
         waves = math.ceil(math.ceil(count / columns) / PROCESSORS)
@@ -291,7 +293,6 @@ def few_rows_kernel(kernel: Kernel, columns: int) -> FewRowsKernel | None:
         return None
     if ITEMSIZE[right.load.storage] == 2 and c.count(c.rows) > MOST:
         return None
-    tall = -(-c.count(c.rows) // 16)
-    columns = columns if columns > 1 else columns_of(c.count(c.columns), WIDE if tall == 1 else WIDE // 2)
+    columns = columns if columns > 1 else columns_for(c.count(c.rows), c.count(c.columns))
     found = FewRowsKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, columns)
     return found if found.shared_bytes <= SHARED else None
