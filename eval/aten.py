@@ -83,7 +83,7 @@ _NORM_DEFAULTS: tuple[tuple[int, Scalar], ...] = ((2, None), (3, None), (4, 1e-0
 _ROWS: tuple[tuple[str, Operator], ...] = (
     # Arithmetic, element by element.
     ("acos asin atan cos cosh sin sinh tan tanh erf exp expm1 log log10 log1p log2", Operator()),
-    ("reciprocal rsqrt sqrt square sigmoid trunc div floor_divide remainder lerp addcdiv addcmul", Operator()),
+    ("reciprocal rsqrt sqrt square sigmoid div floor_divide remainder lerp addcdiv addcmul", Operator()),
     ("eq ne lt le gt ge", Operator(parts_inputs=True)),
     ("isnan logical_and logical_not logical_or bitwise_and bitwise_not bitwise_or", Operator()),
     ("bitwise_xor log_sigmoid bitwise_left_shift bitwise_right_shift atan2 isinf isfinite", Operator()),
@@ -94,7 +94,7 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("sub rsub pow", Operator(light=True)),
     ("mul", Operator(commutative="Tensor")),
     ("maximum minimum", Operator(exact=True, commutative="default")),
-    ("abs neg sign floor ceil round", Operator(exact=True)),
+    ("abs neg sign floor ceil round trunc", Operator(exact=True)),
     ("clamp_max", Operator(parts_inputs=True)),
     ("clamp_min", Operator(exact=True, parts_inputs=True)),
     ("clamp", Operator(exact=True, light=True, parts_inputs=True)),

@@ -308,3 +308,45 @@ def test_composed_sources_keep_to_their_subset(line: str) -> None:
 def test_the_sources_here_have_these_tiers() -> None:
     assert [source_form(source).tier for source in (HONEST, COMPOSED, MODULE)] == ["kernel", "composed", "module"]
     check_composed(COMPOSED)
+
+
+QUANTISED = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        return torch.round(x / scale).to(torch.int8)
+
+def get_inputs():
+    return [torch.randn(256, 1024)]
+
+def get_init_inputs():
+    return []
+"""
+QUANTISE = """
+#include "rag_kernel.h"
+#include <cmath>
+void quantise(rk::Tensor<const float> x, int64_t dim, int64_t divisor, rk::Tensor<int8_t> q) {
+  int64_t n = x.size(1), rows = x.size(0);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* p = x.data + r * n;
+    float m = 0;
+    for (int64_t i = 0; i < n; ++i) m = std::fmax(m, std::fabs(p[i]));
+    const float inverse = 1.0f / (m / 127.0f);
+    for (int64_t i = 0; i < n; ++i) q.data[r * n + i] = (int8_t)(ROUNDED);
+  }
+}
+RK_EXPORT(forward, quantise)
+"""
+
+
+def test_integers_may_be_one_apart_where_rounding_decides_and_nowhere_else(judge: LocalJudge) -> None:
+    problem = functionalize(problem_from_source("quantised", QUANTISED), workers=judge.workers)
+    rounded = "std::nearbyint(p[i] * inverse)"
+    passed = verdict(judge, problem, QUANTISE.replace("ROUNDED", rounded))
+    assert isinstance(passed, Passed), passed
+    for elsewhere in ("(r == 0 && i == n - 1)", "(p[i] * inverse > 100.1f && p[i] * inverse < 100.3f)"):
+        wrong = verdict(judge, problem, QUANTISE.replace("ROUNDED", f"{rounded} + {elsewhere}"))
+        assert isinstance(wrong, Wrong) and "elements differ" in wrong.where, wrong

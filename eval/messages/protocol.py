@@ -225,6 +225,7 @@ class Comparison:
     where: str
     relative: float = math.inf
     rounding: str = ""  # what is wrong with the rounding of an output of 16 bits
+    one_apart: bool = False  # integers that are wrong, each by one
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,12 @@ class ProblemSession:
         return any(operator(name).reads_in_part for name in self.fp.features.operators)
 
     @property
+    def exact_outputs(self) -> bool:
+        """Whether integers or truth values are among the outputs: whether rounding decides these is seen on their
+        content."""
+        return any(s.dtype in INTEGERS or s.dtype == "bool" for s in self.fp.outputs)
+
+    @property
     def exceeds_cache(self) -> bool:
         """Whether arguments and outputs are several times the last-level cache (a GPU's L2 is taken as 64 MiB)."""
         cache = 64 << 20 if self.on_gpu else cache_bytes()
@@ -457,7 +463,7 @@ class ProblemSession:
         limits = a.limits(self.limits.precision) if a and ordinary else None
         limit_s = max(self.limits.open_s, self.call_limit_s)
         answer = self.remembered.number(recipe) if draw is None else draw
-        if answer is None or answer not in self.answered:
+        if answer is None or answer not in self.answered or self.exact_outputs:
             self.write(recipe)
         if answer is not None and answer not in self.answered:
             self.ask(ComputeAnswer(answer, noisy), Answered, deadline_s=limit_s)
