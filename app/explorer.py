@@ -55,7 +55,7 @@ def main() -> None:
         if data.is_empty():
             page.configure("Nothing archived yet")
             show.empty_archive(place)
-            st.fragment(look_again, run_every="5s")()
+            st.fragment(look_again, run_every="3s")()
         else:
             here.run()
     except ArchiveError as error:

@@ -5,31 +5,34 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from factories import candidate, problem
 
-from rag_kernels import cli
+from rag_kernels import cli, wiring
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.memory import MemoryArchive
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.retrieval.starter import BUNDLE
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = [str(Path(sys.executable).with_name("rag-kernels"))]
 
 # The same with a judge that leaves torch.compile out: it takes longer than everything else together.
-QUICK = """
-from dataclasses import replace
+QUICK = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from cli_home import quick_limits
 from rag_kernels import cli, wiring
-from rag_kernels.eval.timing_rule import TimingRule
-asked = wiring.Limits
-wiring.Limits = lambda **given: replace(asked(**given), measure_compile=False, timing=TimingRule(timed_s=0.1))
+wiring.Limits = quick_limits
 cli.main()
 """
 QUICK_PROGRAM = [sys.executable, "-c", QUICK]
@@ -53,6 +56,11 @@ else:
     sources = json.loads((here / "sources.json").read_text())
     print("Idea: the next one\\n```cpp\\n" + sources[min(number, len(sources) - 1)] + "```")
 """
+
+
+def quick_limits(**given: Any) -> Limits:
+    """Return the limits of a judge that times briefly, and eager alone."""
+    return replace(Limits(**given), measure_compile=False, timing=TimingRule(timed_s=0.1))
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,15 @@ def run(home: Path, *arguments: str | Path, program: list[str] = PROGRAM, **env:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def inside(home: Path, *arguments: str | Path, **env: str) -> Done:
+def inside(home: Path, *arguments: str | Path, quick: bool = False, **env: str) -> Done:
     """Run a command in this process: the same as `run` without loading everything anew, for commands that end by
-    themselves and start no other program in their place.
+    themselves and start no other program in their place. `quick` is `QUICK_PROGRAM`'s judge.
     """
     out, err, wanted = io.StringIO(), io.StringIO(), environment(home, **env)
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        if quick:
+            patch.setattr(wiring, "Limits", quick_limits)
         for name in os.environ.keys() - wanted.keys():
             patch.delenv(name)
         for name, value in wanted.items():
@@ -101,6 +112,8 @@ def inside(home: Path, *arguments: str | Path, **env: str) -> Done:
         patch.setattr(sys, "argv", ["rag-kernels", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
+    for number, handler in kept.items():
+        signal.signal(number, handler)
     return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 

@@ -114,7 +114,7 @@ print("same")
 
 def test_a_resumed_run_judges_nothing_again(generated: Done, home: Path) -> None:
     name = model(home / "again", SLOW)
-    done = run(home, "generate", "relu.py", "--model", name, *BRIEF, "--resume", "latest", "--json")
+    done = inside(home, "generate", "relu.py", "--model", name, *BRIEF, "--resume", "latest", "--json")
     [result] = done.rows
     assert done.code == 0 and result["run_id"] == generated.rows[-1]["run_id"]
     assert result["kernel_id"] == generated.rows[-1]["kernel_id"] and result["attempts"] == 2
@@ -122,7 +122,7 @@ def test_a_resumed_run_judges_nothing_again(generated: Done, home: Path) -> None
 
 def test_without_a_verified_kernel_the_code_is_one(home: Path) -> None:
     arguments = ("generate", "relu.py", "--model", model(home / "bad", WRONG), *BRIEF, "--archive", ":memory:")
-    done = run(home, *arguments, "--out", "none.cpp", program=QUICK_PROGRAM)
+    done = inside(home, *arguments, "--out", "none.cpp", quick=True)
     assert done.code == 1 and "\x1b" not in done.out and not (home / "none.cpp").exists()
     assert "  1  wrong" in done.out and "No verified kernel (1 candidate in" in done.out
 
@@ -226,14 +226,14 @@ def test_grow_and_resume(home: Path, tmp_path: Path) -> None:
     (folder / "1_relu.py").write_text(RELU.problem.source)
     (folder / "2_broken.py").write_text("class Model(:\n")
     arguments = ("grow", folder, "--model", model(tmp_path / "m", RIGHT), *BRIEF, "--archive", tmp_path / "a")
-    done = run(home, *arguments, "--json", program=QUICK_PROGRAM)
+    done = inside(home, *arguments, "--json", quick=True)
     problems = [r for r in done.rows if r["type"] == "problem"]
     assert done.code == 0, done.err
     assert {(r["problem"], r["state"]) for r in problems} == {("1_relu", "done"), ("2_broken", "failed")}
     [page] = (tmp_path / "a" / "reports").glob("*.html")
     assert "1 problem of 1 got a better kernel" in page.read_text()
     assert done.rows[-1] == {"type": "summary", "schema": 1, "problems": 2, "done": 2, "verified": 1}
-    again = run(home, *arguments, "--resume", program=QUICK_PROGRAM)
+    again = inside(home, *arguments, "--resume", quick=True)
     assert again.code == 0 and "skipped" in again.out and "1 of 2 problems" in again.out
 
 

@@ -10,7 +10,7 @@ from typing import Any, NotRequired, get_origin, get_type_hints
 
 import pytest
 import typer
-from cli_home import BRIEF, QUICK_PROGRAM, RELU, RIGHT, WRONG, Done, inside, model, run
+from cli_home import BRIEF, RELU, RIGHT, WRONG, Done, inside, model, run
 from pydantic import TypeAdapter, ValidationError
 
 from rag_kernels import cli
@@ -53,9 +53,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_types_of_a_search(home: Path) -> None:
     where = ("--archive", home / "a", "--json")
-    done = run(
-        home, "generate", "relu.py", "--model", model(home / "m", RIGHT, WRONG), *BRIEF, *where, program=QUICK_PROGRAM
-    )
+    writer = model(home / "m", RIGHT, WRONG)
+    done = inside(home, "generate", "relu.py", "--model", writer, *BRIEF, *where, quick=True)
     assert faults(done, "attempt", "result") == []
     kernel_id = done.rows[-1]["kernel_id"]
     assert faults(inside(home, "report", "latest", *where), "solved", "score") == []
@@ -72,15 +71,16 @@ def test_the_types_of_a_search(home: Path) -> None:
     small = ("--archive", home / "b", "--json")  # without the starter archive, whose pages take a while
     assert faults(run(home, "app", "--export", "site", *small), "site") == []
     assert faults(inside(home, "archive", "retract", kernel_id, "--why", "a test", *where), "retracted") == []
-    assert faults(run(home, "replay", "latest", *where, program=QUICK_PROGRAM), "replayed", "replay_summary") == []
+    again = inside(home, "replay", "latest", *where, quick=True)
+    assert faults(again, "replayed", "replay_summary") == []
 
 
 def test_the_types_of_judging(home: Path) -> None:
     for file in ("right.cpp", "wrong.cpp"):
         where = ("--archive", ":memory:", "--no-confirm", "--json")
-        assert faults(run(home, "eval", "relu.py", file, *where, program=QUICK_PROGRAM), "attempt", "result") == []
+        assert faults(inside(home, "eval", "relu.py", file, *where, quick=True), "attempt", "result") == []
     assert faults(inside(home, "functionalize", "relu.py", "broken.py", "--json"), "functional") == []
-    checked = inside(home, "check", "relu.py", "broken.py", "--baselines", "--json")
+    checked = inside(home, "check", "relu.py", "broken.py", "--baselines", "--json", quick=True)
     assert faults(checked, "admission") == []
     assert [row.get("eager_us", 0) > 0 for row in checked.rows] == [True, False]
 
