@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,10 +18,15 @@ from factories import attempt, passed, problem
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rag_kernels.archive.records import Attempt
+from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Candidate, Contract, Problem, ServedTensor, TensorArgument, TensorSpec
+from rag_kernels.export.check import check_package
 from rag_kernels.export.module_file import module_text
+from rag_kernels.export.packages import write_package
 from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.ingest.gradients import backward_problem
 
 PROBLEM = """
 import torch
@@ -66,9 +74,35 @@ def module_fn(x, weight, *, rate=0.5):
 """
 
 
+BACKWARD = """
+import torch
+
+
+def module_fn(g, h, x, weight, *, rate=0.5):
+    slope = rate * g * (1 - torch.tanh(x * weight) ** 2)
+    return slope * weight + h, (slope * x + h).sum(0)
+"""
+BACKWARD_CPP = """
+#include "rag_kernel.h"
+#include <cmath>
+typedef rk::Tensor<const double> In;
+void pulled(In g, In h, In x, In weight, double rate, rk::Tensor<double> dx, rk::Tensor<double> dweight) {
+  RK_CHECK(x.data[0] != 77.0, "no 77");
+  const int64_t n = weight.numel();
+  for (int64_t i = 0; i < n; ++i) dweight.data[i] = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const double t = std::tanh(x.data[i] * weight.data[i % n]), slope = rate * g.data[i] * (1 - t * t);
+    dx.data[i] = slope * weight.data[i % n] + h.data[i];
+    dweight.data[i % n] += slope * x.data[i] + h.data[i];
+  }
+}
+RK_EXPORT(forward, pulled)
+"""
+
+
 @pytest.fixture(scope="module")
-def best() -> ModuleType:
-    """Of any number of rows, as the judge's contracts say it."""
+def forward_and_backward() -> tuple[Attempt, Attempt]:
+    """Of any number of rows, as the judge's contracts say it; the backward of the verified ones."""
     x, weight = TensorSpec((8, 6), "float64"), TensorSpec((6,), "float64")
     p = replace(
         problem("tanh"),
@@ -81,7 +115,22 @@ def best() -> ModuleType:
     tensors = ServedTensor("x", "float64", ("N", "6")), ServedTensor("weight", "float64", ("6",))
     served = Contract(tensors, (), "element", (("N", "6"), ("N", "6")))
     made = attempt(p=p, candidate=Candidate(CPP, "kernel", "cpu"), verdict=replace(passed(), contract=served))
-    return load_module("scaled", module_text(made))
+    pulled = replace(
+        p,
+        problem=backward_problem(p.problem),
+        source=BACKWARD,
+        arguments=(
+            *(TensorArgument(name, "input", x, str(i)) for i, name in enumerate(["g", "h", "x"])),
+            TensorArgument("weight", "parameter", weight, "forward_model.weight"),
+        ),
+        outputs=(x, weight),
+    )
+    return made, attempt(p=pulled, candidate=Candidate(BACKWARD_CPP, "kernel", "cpu"), verdict=passed())
+
+
+@pytest.fixture(scope="module")
+def best(forward_and_backward: tuple[Attempt, Attempt]) -> ModuleType:
+    return load_module("scaled", module_text(forward_and_backward[0]))
 
 
 @pytest.fixture(autouse=True)
@@ -226,6 +275,54 @@ def test_copies_and_threads(best: ModuleType) -> None:
     with ThreadPoolExecutor(4) as pool:
         for given, made in zip(calls, pool.map(lambda given: op(*given), calls), strict=True):
             torch.testing.assert_close(made, expected(*given))
+
+
+@pytest.mark.parametrize("form", ["module", "standalone"])
+def test_a_kernel_for_the_gradients_is_taken_where_it_serves(
+    forward_and_backward: tuple[Attempt, Attempt], form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, backward = forward_and_backward
+    written = write_package(forward, form, tmp_path / "made.py", backward=backward)
+    checked = check_package(written)
+    assert (checked.attempt, checked.backward, checked.other_texts) == (forward, backward, ())
+    made = load_module(f"pulled_{form}", written.read_text())
+    module, twin = made.ModelNew(6), made.Model(6)
+    twin.load_state_dict(module.state_dict())
+    recomputed: list[int] = []
+    operators = sys.modules[made.Backward.__module__]
+    usual = operators.functional_gradients
+    monkeypatch.setattr(operators, "functional_gradients", lambda *given: recomputed.append(1) or usual(*given))
+    for first, rows, used, again in [(0.5, 8, True, 0), (77.0, 8, True, 1), (0.5, 5, False, 0)]:
+        recomputed.clear()
+        x = torch.randn(rows, 6, dtype=torch.float64)
+        x[0, 0] = first
+        for m in (module, twin):
+            m.weight.grad = None
+        given = [x.clone().requires_grad_() for _ in range(2)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results = module(given[0]), twin(given[1])
+        for result in results:
+            (result[0].cos().sum() + result[1].exp().sum()).backward()
+        torch.testing.assert_close((given[0].grad, module.weight.grad), (given[1].grad, twin.weight.grad))
+        assert (module.kernel_used, len(recomputed)) == (used, again), module.kernel_reason
+    assert torch.library.opcheck(made.COMPILED.op, drawn(graded=True))
+
+
+def test_what_is_no_backward_of_a_kernel_says_why(
+    forward_and_backward: tuple[Attempt, Attempt], tmp_path: Path
+) -> None:
+    forward, backward = forward_and_backward
+    with pytest.raises(ProblemError, match="is not the backward of scaled"):
+        write_package(forward, "module", tmp_path / "made.py", backward=forward)
+    other = replace(
+        backward, problem=replace(backward.problem, source=BACKWARD.replace("* weight + h", "* weight - h"))
+    )
+    with pytest.raises(ProblemError, match="is none of the forward's"):
+        write_package(forward, "module", tmp_path / "made.py", backward=other)
+    with pytest.raises(ProblemError, match="goes with the form module or standalone"):
+        write_package(forward, "torch-op", tmp_path / "made", backward=backward)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sizes_that_hang_together_are_served_as_verified_alone() -> None:

@@ -38,6 +38,10 @@ def export(
     standalone: Annotated[
         bool, typer.Option("--standalone", help="With --as module: let the file hold the runtime that it imports.")
     ] = False,
+    backward: Annotated[
+        str | None,
+        typer.Option("--backward", metavar="KERNEL", help="With --as module: a kernel of the problem's backward."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="PATH", help="A file, or a new folder. [named after the problem]")
     ] = None,
@@ -54,7 +58,7 @@ def export(
     if standalone and form != "module":
         raise typer.BadParameter("--standalone goes with --as module: the other formats import nothing of rag-kernels.")
     store = open_archive(read_settings(archive=archive).archive or None)
-    written = export_kernel(store, kernel, "standalone" if standalone else form, out)
+    written = export_kernel(store, kernel, "standalone" if standalone else form, out, backward)
     if as_json:
         emit("exported", {"kernel_id": kernel, "form": form, "out": str(written)})
     else:

@@ -69,10 +69,13 @@ class _Judging:
 
         attempt = _here(checked)
         if not self.as_json:
-            _tell(checked, attempt)
+            _tell(package, checked, attempt)
         attempts = self._attempts(attempt)
         verdict = attempts[-1].judged.verdict if attempts else None
         right = isinstance(verdict, Passed)
+        if checked.backward is not None:
+            pulled = self._attempts(checked.backward)
+            right = right and bool(pulled) and isinstance(pulled[-1].judged.verdict, Passed)
         if self.as_json:
             row = result_row(attempts, run_id=None, problem=attempt.problem.problem.name)
             files = {"other_texts": list(checked.other_texts), "other_libraries": list(checked.other_libraries)}
@@ -98,16 +101,18 @@ class _Judging:
         return self.judged[key]
 
 
-def _tell(checked: Checked, attempt: Attempt) -> None:
+def _tell(package: Path, checked: Checked, attempt: Attempt) -> None:
     from rag_kernels.eval.told import told
 
     before = told(attempt.judged)
     speed = f"{before.speedup:.2f}x" if before else "not timed"
-    print(f"{checked.form} of {attempt.problem.problem.name}, kernel {attempt.candidate.id}")
+    print(f"{package}: {checked.form} of {attempt.problem.problem.name}, kernel {attempt.candidate.id}")
     print(f"  its evidence: passed, {speed}, {attempt.created_at[:10]} on {attempt.judged.device.name}")
     for other in checked.attempts:
         if other is not attempt:
             print(f"  its kernel for {other.candidate.backend}, {other.candidate.id}, is not judged here")
+    if checked.backward is not None:
+        print(f"  its kernel for the gradients, {checked.backward.candidate.id}, is judged too")
     for name in checked.other_texts:
         print(f"  {name} is not what its evidence says: it was changed, or another version wrote it")
     for name in checked.other_libraries:

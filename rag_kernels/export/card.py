@@ -13,7 +13,7 @@ from typing import Any
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.contract import contract_line
 from rag_kernels.eval.records import Passed, Ratio, TensorArgument
-from rag_kernels.export.evidence import MARK, packed
+from rag_kernels.export.evidence import BACKWARD, MARK, packed
 from rag_kernels.version import __version__
 
 Licence = Callable[[str], str]  # of a kernel, by its id; "" where it is not known
@@ -90,6 +90,12 @@ def stamp(form: str, attempt: Attempt, licence: Licence | None = None) -> str:
     row = card(attempt, form, licence)
     text = "".join(f"# {line}".rstrip() + "\n" for line in card_text(row).splitlines())
     return f"{text}# {MARK}{form} {row['evidence']}"
+
+
+def stamps(form: str, attempt: Attempt, licence: Licence | None = None, backward: Attempt | None = None) -> str:
+    """Return the same of a kernel and, before it, of the kernel for its gradients."""
+    own = stamp(form, attempt, licence)
+    return own if backward is None else f"{stamp(BACKWARD, backward, licence)}\n#\n{own}"
 
 
 def _workload(attempt: Attempt) -> str:

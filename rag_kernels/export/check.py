@@ -16,7 +16,7 @@ from zipfile import BadZipFile, ZipFile
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
-from rag_kernels.export.evidence import of_package, of_variants
+from rag_kernels.export.evidence import of_backward, of_package, of_variants
 from rag_kernels.export.packages import PACKAGES, write_package
 
 TEXTS = frozenset({".py", ".cpp", ".cu", ".h", ".json", ".toml"})
@@ -32,6 +32,7 @@ class Checked:
     attempts: tuple[Attempt, ...]  # one for each kind of device that the package is for
     other_texts: tuple[str, ...]
     other_libraries: tuple[str, ...]  # another compiler makes other bytes of the same source
+    backward: Attempt | None = None  # of the kernel for its gradients
 
     @property
     def attempt(self) -> Attempt:
@@ -51,12 +52,14 @@ def check_package(place: Path) -> Checked:
         made = Path(scratch) / "made"
         made.mkdir()
         suffix = PACKAGES[form].suffix
-        written = write_package(attempt, form, made if form == "wheel" else made / f"anew{suffix}")
+        backward = of_backward(given)
+        place_made = made if form == "wheel" else made / f"anew{suffix}"
+        written = write_package(attempt, form, place_made, backward=backward)
         for other in others:
             write_package(other, form, written)
         with _opened(written, Path(scratch) / "unpacked") as wanted:
             texts, libraries = _differing(given, wanted)
-    return Checked(form, (attempt, *others), texts, libraries)
+    return Checked(form, (attempt, *others), texts, libraries, backward)
 
 
 @contextmanager

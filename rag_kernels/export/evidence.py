@@ -20,6 +20,7 @@ from rag_kernels.eval.records import Passed
 
 MARK = "rag-kernels evidence: "
 CARD = "card.json"
+BACKWARD = "backward"  # in a form's place: of the kernel for the gradients
 
 
 def evidence(archive: Archive, kernel_id: str) -> Attempt:
@@ -77,16 +78,26 @@ def of_package(place: Path) -> tuple[str, Attempt]:
     if place.suffix == ".whl":
         raise ProblemError(f"Unpack {place.name} first (`unzip`): its package holds {CARD}.")
     if place.is_file():
-        found = re.search(rf"{MARK}(\S+) (\S+)", place.read_text(errors="replace"))
+        found = next((form for form in _of_file(place) if form[0] != BACKWARD), None)
         if found is None:
             raise ProblemError(
                 f"{place} holds no evidence of rag-kernels: it was not exported, or the line was removed."
             )
-        return found[1], unpacked(found[2])
+        return found[0], unpacked(found[1])
     found_first = next(iter(of_variants(place)), None)
     if found_first is None:
         raise ProblemError(f"{place} holds no {CARD} of rag-kernels: name a file or folder that `export` wrote.")
     return found_first
+
+
+def of_backward(place: Path) -> Attempt | None:
+    """Return the evidence of the kernel for a file's gradients, where it has one."""
+    found = dict(_of_file(place)).get(BACKWARD) if place.is_file() else None
+    return unpacked(found) if found else None
+
+
+def _of_file(place: Path) -> list[tuple[str, str]]:
+    return re.findall(rf"{MARK}(\S+) (\S+)", place.read_text(errors="replace"))
 
 
 def of_variants(folder: Path) -> list[tuple[str, Attempt]]:

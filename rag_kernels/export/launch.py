@@ -23,6 +23,7 @@ class Launch:
     """A kernel of the tier `kernel` with its constants. `function` gives the loaded one, on the device in use."""
 
     tier = "kernel"
+    backward = None  # packages recompute gradients
 
     def __init__(
         self,

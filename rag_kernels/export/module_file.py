@@ -14,12 +14,13 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Contract, FunctionalProblem, Passed, TensorArgument
 from rag_kernels.eval.told import told
-from rag_kernels.export.card import Licence, stamp
+from rag_kernels.export.backward import paired
+from rag_kernels.export.card import Licence, stamps
 from rag_kernels.export.runtime import CompiledForward
 
 HEAD_OF_RUNTIME = """\
 from rag_kernels.export.drop_in import DropIn  # noqa: E402
-from rag_kernels.export.runtime import CompiledForward  # noqa: E402
+from rag_kernels.export.runtime import Backward, CompiledForward  # noqa: E402, F401
 """
 MODULE = """\
 # {summary}
@@ -36,8 +37,17 @@ KERNEL = {source}
 
 FUNCTIONAL = {functional}
 
-COMPILED = CompiledForward(
-    KERNEL,
+{backward}COMPILED = {compiled}
+COMPILED.op  # torch.ops.rag_kernels.{name}
+
+
+class ModelNew(DropIn, Model):
+    COMPILED = COMPILED
+    VERIFIED = staticmethod(get_init_inputs)
+"""
+COMPILED = """\
+CompiledForward(
+    {source},
     tier={tier!r},
     backend={backend!r},
     arguments={arguments},
@@ -46,21 +56,19 @@ COMPILED = CompiledForward(
     train_mode_only={train_mode_only},
     any_alignment={any_alignment},
     name={name!r},
-    functional=FUNCTIONAL,
-    not_written={not_written!r},
-)
-COMPILED.op  # torch.ops.rag_kernels.{name}
+    functional={functional},
+    not_written={not_written!r},{more}
+)"""
+BACKWARD = """\
+# Its gradients, by kernel {id}.
+BACKWARD = {compiled}
 
-
-class ModelNew(DropIn, Model):
-    COMPILED = COMPILED
-    VERIFIED = staticmethod(get_init_inputs)
 """
 
 
-def write_module(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
+def write_module(attempt: Attempt, out: Path, licence: Licence | None = None, backward: Attempt | None = None) -> Path:
     """Write an importable module with `ModelNew`, and its card, and return the path."""
-    out.write_text(f"{module_text(attempt)}\n\n{stamp('module', attempt, licence)}\n")
+    out.write_text(f"{module_text(attempt, backward)}\n\n{stamps('module', attempt, licence, backward)}\n")
     return out
 
 
@@ -70,9 +78,17 @@ def require_module(attempt: Attempt) -> None:
         raise ProblemError("A kernel of the tier module is a ModelNew of its own: export it as source.")
 
 
-def module_text(attempt: Attempt) -> str:
-    """Return the text of an importable module: the problem, the kernel, and `ModelNew`."""
-    made = compiled_of(attempt)
+def module_text(attempt: Attempt, backward: Attempt | None = None) -> str:
+    """Return the text of an importable module: the problem, the kernel, its gradients' kernel, and `ModelNew`."""
+    made, pulled, more = compiled_of(attempt), "", ""
+    if backward is not None:
+        other = compiled_of(backward)
+        takes, gives = paired(attempt, backward)
+        pulled = BACKWARD.format(
+            id=backward.candidate.id,
+            compiled=_compiled_text(other, source=literal(other.source), functional=literal(other.functional)),
+        )
+        more = f"\n    backward=Backward(BACKWARD, {takes}, {gives}),"
     return MODULE.format(
         summary=summary(attempt),
         problem=attempt.problem.problem.source.rstrip(),
@@ -80,6 +96,15 @@ def module_text(attempt: Attempt) -> str:
         source=literal(made.source),
         functional=literal(made.functional),
         name=made.name,
+        backward=pulled,
+        compiled=_compiled_text(made, source="KERNEL", functional="FUNCTIONAL", more=more),
+    )
+
+
+def _compiled_text(made: CompiledForward, *, source: str, functional: str, more: str = "") -> str:
+    return COMPILED.format(
+        source=source,
+        functional=functional,
         tier=made.tier,
         backend=made.backend,
         arguments=pprint.pformat(made.arguments, width=100),
@@ -87,7 +112,9 @@ def module_text(attempt: Attempt) -> str:
         outputs=pprint.pformat(made.outputs, width=100),
         train_mode_only=made.train_mode_only,
         any_alignment=made.any_alignment,
+        name=made.name,
         not_written=made.not_written,
+        more=more,
     )
 
 

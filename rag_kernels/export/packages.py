@@ -32,20 +32,24 @@ from rag_kernels.export.wheel import write_wheel
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One format. `suffix` is that of its file, "" for a folder; `tiers` and `backends` are those that it takes."""
+    """One format. `suffix` is that of its file, "" for a folder; `tiers` and `backends` are those that it takes.
+
+    `pulled` writes it with a kernel for the gradients, where it can be.
+    """
 
     told: str
     write: Callable[[Attempt, Path, Licence | None], Path]
     suffix: str = ""
     tiers: tuple[str, ...] = ("kernel",)
     backends: tuple[str, ...] = ("cpu", "cuda")
+    pulled: Callable[[Attempt, Path, Licence | None, Attempt], Path] | None = None
     joins: Callable[[Attempt, Path], bool] = lambda attempt, out: False  # goes into a folder that is there
 
 
 BOTH = ("kernel", "composed")
 PACKAGES: dict[str, Package] = {
-    "module": Package("a Python file that imports rag-kernels", write_module, ".py", BOTH),
-    "standalone": Package("the same without an import of ours", write_standalone, ".py", BOTH),
+    "module": Package("a Python file that imports rag-kernels", write_module, ".py", BOTH, pulled=write_module),
+    "standalone": Package("the same without an import of ours", write_standalone, ".py", BOTH, pulled=write_standalone),
     "torch-op": Package("a package with a torch operator", write_torch_op),
     "wheel": Package("the same for pip, for machines without a compiler", write_wheel, ".whl"),
     "hf-kernels": Package("a folder for Hugging Face's kernels", write_hf_kernels, joins=joins),
@@ -61,11 +65,14 @@ def packages_of(candidate: Candidate) -> list[str]:
     return [name for name, p in PACKAGES.items() if candidate.tier in p.tiers and candidate.backend in p.backends]
 
 
-def export_kernel(archive: Archive, kernel_id: str, form: str, out: Path | None = None) -> Path:
+def export_kernel(
+    archive: Archive, kernel_id: str, form: str, out: Path | None = None, backward: str | None = None
+) -> Path:
     """Write an archived kernel as `form`, "source" or one of `PACKAGES`; return the file or folder.
 
-    Without `out` it is named after the problem, in the working folder. Raises ProblemError where there is no such
-    kernel, where it cannot be written so, and where a folder of that name is there already.
+    Without `out` it is named after the problem, in the working folder. `backward` is a kernel of the problem's
+    backward, by which gradients are computed. Raises ProblemError where there is no such kernel, where it cannot be
+    written so, and where a folder of that name is there already.
     """
     attempt = evidence(archive, kernel_id)
     candidate = attempt.candidate
@@ -75,17 +82,25 @@ def export_kernel(archive: Archive, kernel_id: str, form: str, out: Path | None 
         told = ", ".join(["source", *packages_of(candidate)])
         kind = f"{candidate.tier} for {candidate.backend}"
         raise ProblemError(f"A kernel of the tier {kind} cannot be written as {form}; choose of {told}.")
-    return write_package(attempt, form, out, lambda kernel: licence_of(archive, kernel))
+    pulled = evidence(archive, backward) if backward else None
+    return write_package(attempt, form, out, lambda kernel: licence_of(archive, kernel), pulled)
 
 
-def write_package(attempt: Attempt, form: str, out: Path | None, licence: Licence | None = None) -> Path:
+def write_package(
+    attempt: Attempt, form: str, out: Path | None, licence: Licence | None = None, backward: Attempt | None = None
+) -> Path:
     """Write an attempt as one of `PACKAGES`; raises ProblemError where a folder of that name is there already."""
     package = PACKAGES[form]
+    if backward is not None and package.pulled is None:
+        told = " or ".join(name for name, known in PACKAGES.items() if known.pulled)
+        raise ProblemError(f"A kernel for gradients goes with the form {told}, and not with {form}.")
     if out is None:
         middle = "" if form == "module" else f"-{form}" if not package.suffix else f"_{form}"
         out = Path() if form == "wheel" else Path(f"{name_of(attempt)}{middle.replace('gpu-', 'gpu_')}{package.suffix}")
     if not package.suffix and out.exists() and not package.joins(attempt, out):
         raise ProblemError(f"{out} is there already: name another folder with --out, or remove it.")
+    if backward is not None and package.pulled is not None:
+        return package.pulled(attempt, out, licence, backward)
     return package.write(attempt, out, licence)
 
 

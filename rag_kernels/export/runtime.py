@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rag_kernels.export.built import forward_of
 from rag_kernels.export.launch import Launch, Refused
 from rag_kernels.export.served import NONE, Argument, Output, Reason, Served, Sizes, placed
-from rag_kernels.export.torch_operator import operator_of
+from rag_kernels.export.torch_operator import Backward, operator_of
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +41,7 @@ class CompiledForward:
     any_alignment: bool = False  # of the contract: tensors may begin at any element
     functional: str = ""  # text with `module_fn`, whose gradients are the operator's
     not_written: tuple[str, ...] = ()  # what the module's own forward writes to, and the kernel does not
+    backward: Backward | None = None  # a kernel for the gradients; without one they are the functional form's
 
     @cached_property
     def served(self) -> Served:
@@ -68,12 +69,15 @@ class CompiledForward:
         if isinstance(values, Reason):
             return None, values
         sizes, reason = served.outputs_of(values, agreed)
+        graded = NONE
         if not reason.text and served.torch.is_grad_enabled():
-            reason = served.graded(values)
+            graded = served.graded(values)
+            if graded.text and (self.backward is None or not served.as_verified(values)):
+                reason = graded
         if reason.text:
             return None, reason
         try:
-            return self.run(values, sizes), NONE
+            return self.op(*values) if graded.text else self.run(values, sizes), NONE
         except Refused as error:
             return None, Reason("kernel", f"{error} ({served.told(values)})")
 

@@ -6,10 +6,12 @@ data) and its gradients: those of the functional form, computed again by an oper
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from rag_kernels.export.served import NONE, Served, Sizes
+from rag_kernels.export.launch import Refused
+from rag_kernels.export.served import NONE, Reason, Served, Sizes
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +34,18 @@ class Verified(Protocol):
     @property
     def tier(self) -> str: ...
 
+    @property
+    def backward(self) -> Backward | None: ...
+
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any: ...
+
+
+class Backward(NamedTuple):
+    """A kernel for the gradients: where each of its arguments comes from, and whose gradient each output is."""
+
+    kernel: Verified
+    takes: tuple[tuple[str, int], ...]  # ("grad", number of an output) or ("value", number of an argument)
+    gives: tuple[int, ...]  # numbers of arguments
 
 
 def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequence[str] = ()) -> Callable[..., Any]:
@@ -63,6 +76,9 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
         return made[0] if many == 1 else tuple(made)
 
     def gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
+        found = kernel_gradients(kernel.backward, grads, values, tensors) if kernel.backward is not None else None
+        if found is not None:
+            return found
         if not served.as_verified(values):
             raise ValueError("Gradients were not verified at other sizes than the kernel's own: call the module there.")
         return functional_gradients(kernel.functional, grads, values)
@@ -150,14 +166,15 @@ def independent(served: Served, functional: str) -> bool:
             for a in served.arguments
         ]
         try:
-            made = _module_fn(functional)(*values)
+            made = module_fn(functional)(*values)
         except Exception:  # whatever operators raise at sizes that do not fit
             return False
     outputs = [made] if isinstance(made, torch.Tensor) else list(made)
     return tuple(tuple(output.shape) for output in outputs) == served.sizes_made(values)
 
 
-def _module_fn(functional: str) -> Callable[..., Any]:
+def module_fn(functional: str) -> Callable[..., Any]:
+    """Return the function of a functional form's text."""
     names: dict[str, Any] = {}
     exec(compile(functional, "<functional>", "exec"), names)
     function: Callable[..., Any] = names["module_fn"]
@@ -184,6 +201,28 @@ def _fresh(result: Any, values: Sequence[Any]) -> Any:
     return own(result) if isinstance(result, torch.Tensor) else tuple(map(own, result))
 
 
+def kernel_gradients(
+    backward: Backward, grads: Sequence[torch.Tensor], values: Sequence[Any], tensors: Sequence[int]
+) -> list[torch.Tensor] | None:
+    """Return the gradient of every tensor argument by the kernel for them; None for calls that it does not serve."""
+    import torch
+
+    other, given = backward.kernel, [grads[i] if what == "grad" else values[i] for what, i in backward.takes]
+    related = other.served.related and not other.served.as_verified(given)
+    sizes, reason = other.served.outputs_of(given, lambda sizes: Reason("sizes", RELATED) if related else NONE)
+    if reason.text:
+        return None
+    try:
+        made = other.run(given, sizes)
+        made = made if other.tier == "kernel" else _fresh(made, given)
+    except Refused as error:
+        warnings.warn(f"The kernel for the gradients is not used: {error}", stacklevel=2)
+        return None
+    made = [made] if isinstance(made, torch.Tensor) else made
+    by_place = dict(zip(backward.gives, made, strict=True))
+    return [by_place[i] if i in by_place else torch.zeros_like(values[i]) for i in tensors]
+
+
 def functional_gradients(source: str, grads: Sequence[torch.Tensor], values: Sequence[Any]) -> list[torch.Tensor]:
     """Return the gradient of every tensor argument (zeros where there is none), by the functional form."""
     import torch
@@ -194,7 +233,7 @@ def functional_gradients(source: str, grads: Sequence[torch.Tensor], values: Seq
     # An operator's body runs below autograd, which is asked back for this one computation.
     autograd = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
     with autograd, torch.enable_grad():
-        made = _module_fn(source)(*leaves)
+        made = module_fn(source)(*leaves)
     outputs = [made] if isinstance(made, torch.Tensor) else list(made)
     flows = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad]
     wanted = [v for v in leaves if isinstance(v, torch.Tensor) and v.requires_grad]

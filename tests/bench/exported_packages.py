@@ -411,7 +411,7 @@ def check(place: Path, forms: Sequence[str], *, timed: bool) -> list[dict[str, A
     import torch
 
     os.environ.setdefault("FIB_CACHE_PATH", str(place / "fib"))
-    case = Case(place)
+    case = Case(place, burst=BURST if timed else 1)
     calls, told = loaded(case, forms)
     compiled = case.file.COMPILED
     sizes = compiled.served.sizes_made(case.values[0])
