@@ -133,11 +133,6 @@ template <class T> T shuffle(T v, unsigned lane) {
 }
 template <class T> T __shfl_xor_sync(unsigned, T v, int d) { return shuffle(v, (in_block() % 32) ^ d); }
 template <class T> T __shfl_sync(unsigned, T v, int lane) { return shuffle(v, lane); }
-inline unsigned __ballot_sync(unsigned, bool v) {
-  unsigned all = 0;
-  for (unsigned lane = 0; lane < 32; ++lane) all |= shuffle(unsigned(v), lane) << lane;
-  return all;
-}
 inline int __ffs(int v) { return __builtin_ffs(v); }
 template <class T> T __shfl_up_sync(unsigned, T v, unsigned d) {
   const unsigned lane = in_block() % 32;

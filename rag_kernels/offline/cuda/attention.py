@@ -23,6 +23,7 @@ from rag_kernels.offline.ir.parameters import Number, c_name
 
 LOG2E = "1.4426950408889634"
 ROOM = 99 << 10  # bytes of shared memory that a block of any device from sm_80 on may have
+ROOM_ON_HOPPER = 160 << 10
 
 
 class CudaAttention:
@@ -55,6 +56,8 @@ class CudaAttention:
         """Return the number of keys of a tile."""
         least = 16 * (4 // (self.rows // 16))
         wide = max(self.depth, self.columns)
+        if self.sixteen and self.rows == 16 and wide <= 128 and self.room > ROOM:
+            return 128  # of few queries memory bounds it: the more at once, the less a key costs
         wanted = (64 if wide <= 128 else 32) if self.sixteen else (64 if wide <= 32 else 32)
         return max(least, wanted)
 
@@ -63,7 +66,12 @@ class CudaAttention:
         size = 2 if self.sixteen else 4
         lanes = [(n + 15) // 16 * 16 + 16 // size for n in (self.depth, self.columns)]
         needed = (self.rows * lanes[0] + 2 * self.keys * sum(lanes)) * size
-        return 2 if needed <= ROOM else 1
+        return 2 if needed <= self.room else 1
+
+    @property
+    def room(self) -> int:
+        """Return the bytes of shared memory that a block may have."""
+        return ROOM_ON_HOPPER if self.tuned.attention == 2 else ROOM
 
     def parameters(self) -> list[tuple[str, str, str]]:
         """Return what a kernel gets: the type, the name, and the expression at its launch."""

@@ -30,8 +30,8 @@ from rag_kernels.offline.ir.patterns import NARROWED, operands, strip
 MOST, MOST_OF_BYTES = 32, 64  # rows at most, where terms have two bytes and where one
 LEAST_COLUMNS, NARROW, WIDE = 33, 32, 128  # columns at least; of a block
 PROCESSORS = 132  # of the device that a block's columns are chosen for
-WARPS = 8  # of a block
-LINE = 64 * WARPS  # bytes of a column in one piece of the depth: 64 for each warp
+FEW_COLUMNS = 48  # of a block of 16 warps; of more, eight have enough to do
+LINE = 64  # bytes of a column in one piece of the depth, for each warp
 SHARED = 227 * 1024  # bytes of a processor's blocks
 BYTES = ("int8", "uint8")  # elements that become floats four at a time
 
@@ -49,6 +49,11 @@ class FewRowsKernel(Kernel):
         """Do nothing: there is one tile."""
 
     @property
+    def warps(self) -> int:
+        """Return the warps of a block."""
+        return 16 if self.columns <= FEW_COLUMNS and self.rows == 16 else 8
+
+    @property
     def itemsize(self) -> int:
         """Return the bytes of what streams."""
         assert self.right
@@ -62,7 +67,7 @@ class FewRowsKernel(Kernel):
     @property
     def depth(self) -> int:
         """Return the terms of a piece."""
-        return LINE // self.itemsize
+        return LINE * self.warps // self.itemsize
 
     @property
     def rows(self) -> int:
@@ -72,7 +77,7 @@ class FewRowsKernel(Kernel):
     @property
     def lines(self) -> tuple[int, int]:
         """Return the bytes from one line to the next, of both factors: what eight lanes read lies in all banks."""
-        return 2 * self.depth + (64 if self.each == 8 else 16), LINE + 64
+        return 2 * self.depth + (64 if self.each == 8 else 16), LINE * self.warps + 64
 
     @property
     def stage(self) -> int:
@@ -83,7 +88,7 @@ class FewRowsKernel(Kernel):
     @property
     def joined(self) -> int:
         """Return the bytes in which warps add up."""
-        return 4 * WARPS * self.rows * (self.columns + 8)
+        return 4 * self.warps * self.rows * (self.columns + 8)
 
     @property
     def stages(self) -> int:
@@ -101,7 +106,7 @@ class FewRowsKernel(Kernel):
         number, element = (stored_type(t, "cuda") for t in (self.numbers, self.right.load.storage))
         lines = [
             f"constexpr int ROWS = {self.rows}, COLUMNS = {self.columns}, DEPTH = {self.depth};",
-            f"constexpr int STAGES = {self.stages}, WARPS = {WARPS}, T = {32 * WARPS}, EACH = {self.each};",
+            f"constexpr int STAGES = {self.stages}, WARPS = {self.warps}, T = {32 * self.warps}, EACH = {self.each};",
             "constexpr int SKEW = COLUMNS + 8;",
             f"constexpr int LEFT = {left}, RIGHT = {right}, STAGE = ROWS * LEFT + COLUMNS * RIGHT;  // bytes of lines",
             f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
@@ -214,7 +219,7 @@ class FewRowsKernel(Kernel):
     def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
         shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
         every = ", ".join([*parameters, *shared])
-        head = f"__global__ void __launch_bounds__({32 * WARPS}, 1) {name}({every}) {{"
+        head = f"__global__ void __launch_bounds__({32 * self.warps}, 1) {name}({every}) {{"
         return [self.contraction.note(), head, *indent(body), "}"]
 
     def few_launch(self, name: str, arguments: list[str]) -> list[str]:
@@ -224,12 +229,12 @@ class FewRowsKernel(Kernel):
             f"const int64_t all = ({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {self.rows})"
             f" * tiles({c.extents(c.columns)}, {self.columns});",
             f"const int64_t bytes = {self.shared_bytes};",
-            f"static const int64_t places = few_places({name}, {32 * WARPS}, bytes);",
+            f"static const int64_t places = few_places({name}, {32 * self.warps}, bytes);",
             f"const int parts = few_parts(all, tiles({c.extents(c.depth)}, {self.depth}), places);",
             f"float* partial = parts > 1 ? scratch<float>(all * parts * {self.rows * self.columns}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(all, stream) : nullptr;",
             "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * all, stream);",
-            f"if (all > 0) {name}<<<blocks(all * parts), {32 * WARPS}, bytes, stream>>>"
+            f"if (all > 0) {name}<<<blocks(all * parts), {32 * self.warps}, bytes, stream>>>"
             f"({', '.join([*arguments, 'parts', 'partial', 'arrived'])});",
             "if (parts > 1) {",
             "  cudaFreeAsync(partial, stream);",

@@ -21,7 +21,7 @@ from rag_kernels.offline.cuda.vectorized import MOST_WIDTH, VectorizedRegion, ax
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 
-KEPT_ELEMENTS = 32  # of a thread, of each value that is scanned
+KEPT_ELEMENTS = 64  # of a thread, of all values that are scanned
 
 HEAD = """
 // What comes before this warp: the warps before it in its tile, and the tiles before that in its row.

@@ -27,14 +27,16 @@ from rag_kernels.offline.ir.patterns import (
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Lowered, Stored
 
+STREAMED = 4  # sums of exponentials of narrow rows, of which nothing is stored, run in one pass from so much less on
 Row = tuple[ir.Value, frozenset[ir.Atom]]  # what is reduced, and over which loops
 
 
 def one_pass(lowered: Lowered, kept: int) -> Lowered:
     """Return the steps with values rewritten to one pass over the data, where rows have more than `kept` bytes."""
-    stored = [step for step in lowered.steps if isinstance(step, Stored)]
     change = _OnePass(kept)
-    change.collect([step.value for step in stored])
+    values = [step.value for step in lowered.steps if isinstance(step, Stored)]
+    inside = {a for v in values for group in v.dims for a in ir.leaves(group)}
+    change.collect(values, inside)
     steps = tuple(replace(s, value=rewrite(s.value, change)) if isinstance(s, Stored) else s for s in lowered.steps)
     return replace(lowered, steps=steps)
 
@@ -51,7 +53,8 @@ class _OnePass:
     doubles: dict[Row, ir.Value] = field(default_factory=dict)  # what is summed in float64
     made: dict[tuple[Row, str], ir.Reduce] = field(default_factory=dict)
 
-    def collect(self, values: Iterable[ir.Value]) -> None:
+    def collect(self, values: Iterable[ir.Value], inside: set[ir.Atom]) -> None:
+        """Find the rows that are rewritten; `inside` are the loops along which anything is stored."""
         for v in ir.walk(*values):
             hit = place_of_extreme(v.arg) if isinstance(v, ir.Reduce) and v.kind is Kind.MIN else None
             if hit and isinstance(v, ir.Reduce) and (weights := self.weights_of(v)):
@@ -61,9 +64,10 @@ class _OnePass:
             if not isinstance(v, ir.Reduce) or v.kind is not Kind.SUM or v.guards:
                 continue
             row = self.inner(v)
-            if row is None or bytes_of(v) <= self.kept:
-                continue
             about = squared_difference(v.arg)
+            streams = about is None and not inside & set(ir.leaves(v.over)) and bytes_of(v) < 4 * ir.size_of(v.over)
+            if row is None or bytes_of(v) <= (self.kept // STREAMED if streams else self.kept):
+                continue
             if about is None:
                 self.tops.add(row)
             elif divided := mean(about[1]):
