@@ -47,6 +47,16 @@ CASES = {
         "torch.randn(9, 40)",
         "torch.randint(0, 9, (9, 40))",
     ),
+    "bags": Case(
+        "i = y[0]; c = torch.arange(4) * 3; t = x.t(); p = x.argsort(1); w = x[0];"
+        "return F.embedding_bag(i, t, c), F.embedding_bag(i, t, c, mode='max'),"
+        "F.embedding_bag(i, t, c, mode='sum', per_sample_weights=w, padding_idx=2),"
+        "F.embedding_bag(i, t, c * 2, include_last_offset=True, padding_idx=3),"
+        "torch.segment_reduce(t[:9], 'mean', offsets=c), torch.segment_reduce(t, 'mean', lengths=c[1:]),"
+        "torch.searchsorted(x, x * 2, sorter=p), torch.searchsorted(x[1], x, sorter=p[1], right=True)",
+        "torch.randn(2, 18)",
+        "torch.randint(0, 18, (2, 18))",
+    ),
     "places": Case(
         "q = x.flatten(); c = torch.arange(4) * 3; n = q[:18].view(9, 2);"
         "return torch.searchsorted(y, x), torch.searchsorted(y[0], q, right=True), torch.bucketize(q, y[1]),"

@@ -235,7 +235,7 @@ class Lowering:
                         self.storage[value] = spec.dtype
                 if isinstance(found, ir.Load) and found.buffer == node.name:  # written slot by slot
                     return Entry(buffer=node.name)
-                if made := self.already_made(values[0], node.outputs[0].dtype) if len(values) == 1 else None:
+                if made := None if isinstance(found, tuple) else self.already_made(found, node.outputs[0].dtype):
                     return made
                 return Entry(values, dtype=node.outputs[0].dtype, view=node if self.is_view(node, name) else None)
         if not operator(name).view:

@@ -17,6 +17,7 @@ from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.arguments import out_dtype
 from rag_kernels.offline.lowering.computed import apart, at
 from rag_kernels.offline.lowering.lower import Lowering, Rule
+from rag_kernels.offline.lowering.rules_norm import gather_along
 from rag_kernels.offline.lowering.rules_reduce import extreme_index
 from rag_kernels.offline.lowering.rules_shape import slice_value
 
@@ -171,10 +172,12 @@ def searchsorted(bucketize: bool) -> Rule:
     def rule(lowering: Lowering, node: Node) -> ir.Value:
         row, value = given(node, int(bucketize)), given(node, int(not bucketize))
         keywords = dict(node.kwargs)
-        if keywords.get("sorter") is not None or not isinstance(row, Ref):
-            raise ir.Unfusable("a sorted row by way of indices")
+        if not isinstance(row, Ref):
+            raise ir.Unfusable("a sorted row that is no tensor")
         right = bool(given(node, 3, "right", False)) or keywords.get("side") == "right"
         bounds, found = lowering.value(row), lowering.value(value)
+        if (sorter := keywords.get("sorter")) is not None:
+            bounds = lowering.reload(gather_along(lowering, bounds, len(bounds.dims) - 1, lowering.value(sorter)))
         if bounds.dtype != found.dtype:
             raise ir.Unfusable("a place among elements of another dtype")
         if not found.dims or (len(bounds.dims) > 1 and bounds.shape[:-1] != found.shape[:-1]):

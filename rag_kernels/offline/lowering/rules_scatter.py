@@ -16,7 +16,7 @@ from rag_kernels.eval.records import Node, Ref
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import RANGE, is_float
-from rag_kernels.offline.ir.expressions import both, cast, equal, floor, greater, mul, where
+from rag_kernels.offline.ir.expressions import both, cast, equal, floor, mul, where
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.computed import apart, iota, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
@@ -285,17 +285,29 @@ def segment_reduce(lowering: Lowering, node: Node) -> ir.Value:
     segment = sorted_place(lowering, bounds, lowering.cast(here, bounds.dtype), right=True)
     if offsets is not None:
         segment = lowering.op(lambda i: i - 1, segment)
+    segment, value = lowering.align([lowering.reload(segment), value])  # once a row
     base = lowering.with_dims(
         ir.Const((), value.dtype, start_of(KINDS[how], value.dtype)), ir.tensor_dims(node.outputs[0].shape)
     )
     places: list[ir.Form | ir.Value] = [segment, *(along(group) for group in value.dims[1:])]
-    out = reduced_by(lowering, base, places, value, how, include_self=how != "mean")
-    if how == "mean":  # of no row it is 0 / 0
-        one = lowering.with_dims(ir.Const((), "float32", 1), value.dims)
-        none = lowering.with_dims(ir.Const((), "float32", 0), base.dims)
-        count = lowering.scattered(none, places, one, Kind.SUM)
-        out = lowering.op(lambda n, x: where(greater(n, 0), x, math.nan), count, out)
-    return out
+    if how != "mean":
+        return reduced_by(lowering, base, places, value, how)
+    return lowering.op(
+        lambda x, n: x / n, joined(lowering, base, places, value, Kind.SUM), counted(lowering, base, segment)
+    )
+
+
+def counted(lowering: Lowering, base: ir.Value, place: ir.Value) -> ir.Value:
+    """Return how many rows go to each row of `base`, with its rank."""
+    rows = lowering.with_dims(place, place.dims[:1])
+    one = lowering.with_dims(ir.Const((), "float32", 1), rows.dims)
+    none = lowering.with_dims(ir.Const((), "float32", 0), loop_of_rows(base))
+    count = lowering.scattered(none, (rows,), one, Kind.SUM)
+    return lowering.with_dims(count, (*count.dims, *[()] * (len(base.dims) - 1)))
+
+
+def loop_of_rows(base: ir.Value) -> tuple[ir.Group, ...]:
+    return (loop(base.shape[0]),)
 
 
 def spread(
@@ -334,19 +346,28 @@ def max_unpool(rank: int) -> Rule:
 
 
 def embedding_bag(lowering: Lowering, node: Node) -> tuple[ir.Value, ...]:
-    """Return sums, means or maxima of rows of a table, by bags that offsets begin."""
+    """Return sums, means or maxima of rows of a table, by bags that offsets begin; of none zero."""
     table, index, offsets = (lowering.value(given(node, i)) for i in range(3))
     how = ("sum", "mean", "max")[given(node, 4, "mode", 0)]
-    unusual = given(node, 6, "per_sample_weights") is not None or given(node, 8, "padding_idx", -1) not in {-1, None}
-    if unusual or given(node, 3, "scale_grad_by_freq", False) or given(node, 7, "include_last_offset", False):
-        raise ir.Unfusable("bags of another form")
-    if how == "max" or offsets.dtype != "int64":
+    weights, padding = given(node, 6, "per_sample_weights"), given(node, 8, "padding_idx", -1)
+    if given(node, 3, "scale_grad_by_freq", False) or not index.dims[0]:
         raise ir.Unfusable("bags of another form")
     index = lowering.reload(index) if not isinstance(index, ir.Load) else apart(lowering, index)
     rows = indexed(lowering, table, [0], [index])
-    here = iota(lowering, index.dims[0], 1)
+    if weights is not None:
+        each = lowering.value(weights)
+        each, rows = lowering.align([lowering.with_dims(each, (*each.dims, ())), rows])
+        rows = lowering.with_dims(lowering.op(mul, rows, each), rows.dims)
+    here = lowering.cast(iota(lowering, index.dims[0], 1), offsets.dtype)
     bag = sorted_place(lowering, lowering.reload(offsets), here, right=True)
-    place = lowering.op(lambda i: i - 1, bag)
+    place = lowering.cast(lowering.op(lambda i: i - 1, bag), "int64")
+    if padding is not None and padding >= 0:
+        number = lowering.with_dims(lowering.cast(index, "int64"), (*index.dims, ()))
+        place = lowering.op(lambda i, bag: where(equal(i, padding), -1, bag), number, place)
+    place, rows = lowering.align([lowering.reload(place), rows])  # once a row
     base = lowering.with_dims(ir.Const((), table.dtype, 0), ir.tensor_dims(node.outputs[0].shape))
     places = (place, along(rows.dims[1]))
-    return (reduced_by(lowering, base, places, rows, how, include_self=how != "mean"),)
+    if how != "mean":
+        return (reduced_by(lowering, base, places, rows, how, include_self=how == "sum"),)
+    total, count = joined(lowering, base, places, rows, Kind.SUM), counted(lowering, base, place)
+    return (lowering.op(lambda x, n: x / where(n > 1, n, 1), total, count),)
