@@ -187,6 +187,13 @@ class TellsBaselines(Protocol):
     def baseline_times(self, fp: FunctionalProblem) -> BaselineTimes | None: ...
 
 
+@runtime_checkable
+class SaysWhyNot(Protocol):
+    """A writer that can say what of a problem it has no kernel for."""
+
+    def why_not(self, fp: FunctionalProblem) -> str: ...
+
+
 class WriterError(RagKernelsError):
     """The writer cannot go on (bad key, unreachable model, no usable reply); the message says what to do."""
 

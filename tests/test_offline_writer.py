@@ -25,6 +25,7 @@ from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.tuning import has_effect, neighbours, parameters_in, starting_parameters
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Draft
+from rag_kernels.run.generate import with_reason
 
 FFI = Path(tvm_ffi.__file__).parent
 INCLUDE = Path(__file__).parent.parent / "eval" / "include"
@@ -111,6 +112,14 @@ def test_a_wrong_attempt_is_never_drafted_again() -> None:
     (first,) = OfflineWriter().propose(brief(fp))
     failed = dataclasses.replace(attempt("run", 1, fp, verdict=wrong()), candidate=first.candidate)
     assert OfflineWriter().propose(brief(fp, attempts=(failed,), number=2)) == []
+
+
+def test_what_stays_with_the_library_is_named_with_the_reason() -> None:
+    found = functional("left", Case("return torch.linalg.inv(x + 0)", "torch.rand(4, 4)", "torch.rand(1)"))
+    assert OfflineWriter().why_not(found) == "It leaves to PyTorch: linalg_inv (no rule)."
+    run = with_reason("Nothing is left.", OfflineWriter(), found)
+    assert run == "Nothing is left. It leaves to PyTorch: linalg_inv (no rule)."
+    assert OfflineWriter().why_not(problem()) == ""
 
 
 def test_tuning_starts_from_the_fastest_and_ends() -> None:

@@ -96,6 +96,13 @@ def write(
     return Plan(Candidate(text, "composed", backend), schedules_of(regions), len(regions), library, stopped)
 
 
+def stopped_at(fp: FunctionalProblem, parameters: Parameters) -> tuple[str, ...]:
+    """Return the operators that stay with the library, each with the reason in parentheses."""
+    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
+    stopped = Lowering(fp).run(RULES | product_rules(2, backend)).stopped
+    return tuple(told if told.endswith(")") else f"{told} (no rule)" for told in stopped)
+
+
 def split_of(parameters: Parameters) -> Split:
     """Return when reductions of few long rows are split, for the backend of these parameters."""
     if isinstance(parameters, CpuParameters):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from rag_kernels.archive.records import Attempt, Relation
 from rag_kernels.eval.records import FunctionalProblem, Passed, TensorSpec
-from rag_kernels.offline.compose import Plan, choices, first_plans, write
+from rag_kernels.offline.compose import Plan, choices, first_plans, stopped_at, write
 from rag_kernels.offline.foreign_kernel import MARK, Foreign
 from rag_kernels.offline.graph.rewrites import rewrites, simplified
 from rag_kernels.offline.product_choice import advised
@@ -40,6 +40,11 @@ class OfflineWriter:
                 seen.add(draft.candidate.id)
                 drafts.append(draft)
         return drafts
+
+    def why_not(self, fp: FunctionalProblem) -> str:
+        """Return a sentence on what of a problem stays with the library, and why; empty where nothing does."""
+        left = stopped_at(simplified(fp)[0], starting_parameters("cpu"))
+        return f"It leaves to PyTorch: {', '.join(left)}." if left else ""
 
     def _ideas(self, brief: Brief) -> Iterator[Draft]:
         reused = list(_reused(brief))

@@ -25,7 +25,17 @@ from rag_kernels.eval.records import (
     Rejected,
     Wrong,
 )
-from rag_kernels.records import Brief, Card, Draft, Learnt, Shown, StreamingWriter, TellsBaselines, Writer
+from rag_kernels.records import (
+    Brief,
+    Card,
+    Draft,
+    Learnt,
+    SaysWhyNot,
+    Shown,
+    StreamingWriter,
+    TellsBaselines,
+    Writer,
+)
 from rag_kernels.run.background_index import BackgroundIndex
 from rag_kernels.run.draft_flow import DraftFlow
 from rag_kernels.run.history import History
@@ -137,13 +147,19 @@ def generate(
         log.info("%s", flow.stopped)
         background.finish()
         status = "finished"
-        return flow.stopped
+        return flow.stopped if history.attempts else with_reason(flow.stopped, writer, functional)
     except Exception:
         status = "failed"
         raise
     finally:
         background.close()
         archive.finish_run(run.id, status)
+
+
+def with_reason(stopped: str, writer: Writer, problem: FunctionalProblem) -> str:
+    """Return why a run without a candidate ended, with what the writer has no kernel for where it can say so."""
+    why = writer.why_not(problem) if isinstance(writer, SaysWhyNot) else ""
+    return f"{stopped} {why}".strip()
 
 
 def require_verifiable(problem: FunctionalProblem) -> None:
