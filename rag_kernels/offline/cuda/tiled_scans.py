@@ -21,7 +21,8 @@ from rag_kernels.offline.cuda.vectorized import MOST_WIDTH, VectorizedRegion, ax
 from rag_kernels.offline.fusion.regions import Region
 from rag_kernels.offline.ir import values as ir
 
-KEPT_ELEMENTS = 64  # of a thread, of all values that are scanned
+KEPT_ELEMENTS, THREADS = 64, 256  # of a thread, of all values that are scanned; of a block
+KEPT_OF_TILES, THREADS_OF_TILES = 32, 512  # where a row has several tiles, and blocks wait for each other
 
 HEAD = """
 // What comes before this warp: the warps before it in its tile, and the tiles before that in its row.
@@ -72,12 +73,18 @@ class TiledScans(VectorizedRegion):
     def threads(self) -> int:
         """Return the threads of a block: as many as a short row wants."""
         wanted = -(-self.vectors // self.most)
-        return next((n for n in (32, 64, 128) if n >= wanted), 256)
+        return THREADS_OF_TILES if self.is_long else next((n for n in (32, 64, 128) if n >= wanted), THREADS)
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether a row has several tiles."""
+        return self.reduced_count() * len(self.scans_in_order()) > THREADS * KEPT_ELEMENTS
 
     @property
     def most(self) -> int:
         """Return how many vectors a thread takes at most."""
-        return max(1, KEPT_ELEMENTS // self.width // len(self.scans_in_order()))
+        kept = KEPT_OF_TILES if self.is_long else KEPT_ELEMENTS
+        return max(1, kept // self.width // len(self.scans_in_order()))
 
     def items(self) -> int:
         return min(self.most, -(-self.vectors // self.threads))
@@ -200,7 +207,7 @@ def tiled_scans(
         or len(found.inner_stores()) < len(found.stores)
     ):
         return None
-    if len(scans) > KEPT_ELEMENTS // MOST_WIDTH:
+    if len(scans) > KEPT_OF_TILES // MOST_WIDTH:
         return None
     if single:
         found.width, found.axis = 1, axis  # even where no load or store lies so
