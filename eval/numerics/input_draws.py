@@ -102,13 +102,19 @@ def redraw(kind: str, own: torch.Tensor, generator: torch.Generator) -> torch.Te
 
 
 def widened(own: torch.Tensor, bound: IndexBound | None, generator: torch.Generator) -> torch.Tensor:
-    """Return an integer input of other values: of either sign and beyond 16 bits, or within what they index."""
+    """Return an integer input of other values: of either sign and beyond 16 bits, or within what they index.
+
+    A quarter are the least or the greatest.
+    """
     info = torch.iinfo(own.dtype)
     low, high = max(info.min, -WIDEST), min(info.max, WIDEST)
     if bound is not None:
         signed = bound.wraps and bool((own < 0).any())  # from the end, where the problem counts from there too
         low, high = max(info.min, -bound.high if signed else bound.low), min(info.max, bound.high - 1)
     drawn = torch.randint(low, high + 1, own.shape, generator=generator, device=own.device)
+    ends = torch.tensor([low, high], device=own.device)  # where products, and sums of two, are the largest
+    end = ends[torch.randint(0, 2, own.shape, generator=generator, device=own.device)]
+    drawn = torch.where(torch.rand(own.shape, generator=generator, device=own.device) < 0.25, end, drawn)
     if bound is None and own.numel() > 1:  # half of it of one sign, so that sums grow beyond 32 bits
         half = _rows(drawn) if own.dim() > 1 else drawn.reshape(-1)
         half[len(half) // 2 :].abs_()

@@ -95,4 +95,21 @@ PROBLEMS = {
         arguments="x, at, y",
     ),
     "root": task("x / (torch.sqrt(y) + 1e-8)", "torch.randn(256, 512), torch.rand(256, 512)", arguments="x, y"),
+    "running count": task("torch.cumsum(x, 0)", "torch.randint(0, 1000, (65536,))"),
+    "ignored": task(
+        "F.cross_entropy(x, target, ignore_index=-100)",
+        "torch.randn(512, 256), torch.randint(0, 256, (512,))",
+        arguments="x, target",
+    ),
+    "from the end": task("table[at]", "torch.randn(2000, 64), torch.randint(0, 2000, (4096,))", arguments="table, at"),
+    "dots": task(
+        "(x.to(torch.int32) * y.to(torch.int32)).sum(-1)",
+        "torch.randint(-8, 8, (256, 1024), dtype=torch.int8), torch.randint(-8, 8, (256, 1024), dtype=torch.int8)",
+        arguments="x, y",
+    ),
+    "mean of all": task("torch.mean(x)", "torch.rand(2048, 2048)"),
+    "unit": task("F.normalize(x, dim=-1)", "torch.randn(256, 512)"),
+    "quantise": task(
+        "torch.round(x / (x.abs().amax(-1, keepdim=True) / 127)).to(torch.int8)", "torch.randn(256, 1024)"
+    ),
 }

@@ -303,6 +303,76 @@ for (int64_t i = 0; i < y.numel(); ++i) out.data[at.data[i]] += y.data[i];""",
             "In x, In y, double eps, Out out",
             "for (int64_t i = 0; i < x.numel(); ++i) out.data[i] = x.data[i] / (std::sqrt(y.data[i]) + float(eps));",
         ),
+        Task(
+            "running count",
+            "Classes x, int64_t dim, Index out",
+            "int64_t total = 0;\nfor (int64_t i = 0; i < x.numel(); ++i) out.data[i] = total += x.data[i];",
+        ),
+        Task(
+            "ignored",
+            "In x, Classes target, Out out",
+            "double loss = 0;\nint64_t counted = 0;\n"
+            + EACH_ROW
+            + """\
+  if (target.data[r] == -100) continue;
+  float top = a[0];
+  double total = 0;
+  for (int64_t i = 1; i < n; ++i) top = a[i] > top ? a[i] : top;
+  for (int64_t i = 0; i < n; ++i) total += exp(double(a[i] - top));
+  loss += log(total) + top - a[target.data[r]];
+  ++counted;
+}
+out.data[0] = float(loss / counted);""",
+        ),
+        Task(
+            "from the end",
+            "In table, Classes at, Out out",
+            """\
+const int64_t rows = table.size(0), width = table.size(1);
+for (int64_t i = 0; i < at.numel(); ++i) {
+  const int64_t row = at.data[i] < 0 ? at.data[i] + rows : at.data[i];
+  memcpy(out.data + i * width, table.data + row * width, width * 4);
+}""",
+        ),
+        Task(
+            "dots",
+            "Bytes x, Bytes y, int64_t dim, Index out",
+            ROWS
+            + """\
+for (int64_t r = 0; r < rows; ++r) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < n; ++i) total += int(x.data[r * n + i]) * int(y.data[r * n + i]);
+  out.data[r] = total;
+}""",
+        ),
+        Task(
+            "mean of all",
+            "In x, Out out",
+            "const int64_t n = x.numel();\ndouble total = 0;\n"
+            "for (int64_t i = 0; i < n; ++i) total += x.data[i];\nout.data[0] = float(total / x.numel());",
+        ),
+        Task(
+            "unit",
+            "In x, int64_t dim, double least, Out out",
+            EACH_ROW
+            + """\
+  double square = 0;
+  for (int64_t i = 0; i < n; ++i) square += double(a[i]) * a[i];
+  const float norm = std::max(float(sqrt(square)), float(least));
+  for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = a[i] / norm;
+}""",
+        ),
+        Task(
+            "quantise",
+            "In x, int64_t dim, int64_t most, BytesOut out",
+            EACH_ROW
+            + """\
+  float largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(a[i]));
+  const float scale = largest / float(most);
+  for (int64_t i = 0; i < n; ++i) out.data[r * n + i] = int8_t(std::nearbyint(a[i] / scale));
+}""",
+        ),
     )
 }
 
@@ -318,6 +388,7 @@ typedef rk::Tensor<float> Out;
 EXTRAS = {
     "Index": "typedef rk::Tensor<int64_t> Index;\n",
     "Classes": "typedef rk::Tensor<const int64_t> Classes;\n",
+    "Bytes": "typedef rk::Tensor<const int8_t> Bytes;\ntypedef rk::Tensor<int8_t> BytesOut;\n",
     "HalfOut": """\
 typedef rk::Tensor<const rk::bf16> Half;
 typedef rk::Tensor<rk::bf16> HalfOut;
