@@ -104,6 +104,7 @@ class Brief:
     baselines: BaselineTimes | None = field(default=None, metadata=LATER)  # timed before there was any kernel
     cards: tuple[Card, ...] = field(default=(), metadata=LATER)  # techniques that may help
     precision: str = field(default="strict", metadata=LATER)  # the lowest that products may be computed in
+    also: tuple[str, ...] = field(default=(), metadata=LATER)  # other sizes at which the kernel is to be right
 
 
 @dataclass(frozen=True, slots=True)

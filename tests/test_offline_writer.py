@@ -122,6 +122,14 @@ def test_what_stays_with_the_library_is_named_with_the_reason() -> None:
     assert OfflineWriter().why_not(problem()) == ""
 
 
+def test_no_reduced_loop_is_a_number_where_other_sizes_are_to_be_served() -> None:
+    fp = functional("short", Case("return x.sum(-1) * y", "torch.rand(7, 40)", "torch.rand(7)"))
+    for also, needs in [((), True), (("COLUMNS=99",), False)]:
+        (draft,) = OfflineWriter().propose(dataclasses.replace(brief(fp), also=also))
+        assert ("= 40;" in draft.candidate.source) is needs and ("SHORT = 0" in draft.candidate.source) is not needs
+        assert parameters_in(draft.candidate.source, "cpu") == CpuParameters(short=64 if needs else 0)
+
+
 def test_tuning_starts_from_the_fastest_and_ends() -> None:
     fp = functional("tuned", CASES["column_softmax"])
     writer = OfflineWriter()

@@ -50,6 +50,7 @@ class OfflineWriter:
         reused = list(_reused(brief))
         yield from (draft for proven, draft in reused if proven)
         start = starting_parameters(brief.device.backend, brief.device.arch, brief.precision)
+        start = replace(start, short=0) if brief.also else start  # no size is a number that need not be
         fp, done = simplified(brief.problem)
         plain = Variant(fp, note=_rewritten(*done))
         planted, rewritten = list(_transplanted(brief, plain)), list(_rewrites(plain))

@@ -80,6 +80,7 @@ def generate(
     confirm: bool = True,
     techniques: Techniques = no_techniques,
     precision: str = "strict",
+    also: Sequence[str] = (),
 ) -> Generator[Attempt, None, str]:
     """Write, judge and archive kernels for a problem until the budget or the writer's ideas are spent; return why it
     ended.
@@ -113,7 +114,7 @@ def generate(
         shown = exemplars.shown
         cards = tuple(techniques(functional, attempts))
         device = judge.device
-        known = (attempts, hint, number, count, asked, learnt, times, cards, precision)
+        known = (attempts, hint, number, count, asked, learnt, times, cards, precision, tuple(also))
         return Brief(run.id, functional, device, shown, *known)
 
     flow = DraftFlow(

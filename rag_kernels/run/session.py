@@ -81,6 +81,7 @@ class Session:
             width=options.width,
             hint=" ".join(filter(None, [options.hint, told_sizes(also)])),
             precision=options.precision,
+            also=also,
         )
 
     def evaluate(self, problem: Problem, candidate: Candidate, *, confirm: bool) -> Iterator[Attempt]:

@@ -68,7 +68,13 @@ def main(files: Sequence[str]) -> None:
 def row(session: Session, problem: Problem) -> tuple[str, int, int]:
     """Return a row, how many workloads are as fast as alone, and how many there are."""
     workloads = workloads_for(problem)
-    choice = chosen(session, problem, workloads, search(session, searched_at(problem, workloads)), confirm=False)
+    choice = chosen(
+        session,
+        problem,
+        workloads,
+        search(session, searched_at(problem, workloads), [w.name for w in workloads]),
+        confirm=False,
+    )
     names = "; ".join(w.name for w in workloads)
     if choice is None:
         return f"{problem.name} | {names} | 0 | | | no kernel", 0, len(workloads)
@@ -102,7 +108,7 @@ def workloads_for(problem: Problem) -> list[Workload]:
     return [Workload(tuple((name, s[name]) for name in free)) for s in sizes]
 
 
-def search(session: Session, problem: Problem) -> Sequence[Any]:
+def search(session: Session, problem: Problem, also: Sequence[str]) -> Sequence[Any]:
     """Return the attempts of a search at these sizes, unconfirmed."""
     ledger = Ledger(OPTIONS.budget)
     run = session.new_run("generate", problem)
@@ -118,6 +124,7 @@ def search(session: Session, problem: Problem) -> Sequence[Any]:
         ledger=ledger,
         width=OPTIONS.width,
         confirm=False,
+        also=also,
     )
     return list(found)
 

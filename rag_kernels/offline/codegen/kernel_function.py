@@ -107,14 +107,17 @@ class Sizes:
     known: set[ir.Atom] = field(default_factory=set)
     constants: dict[str, str] = field(default_factory=dict)  # those that are numbers
 
-    def solve(self, function: Function) -> None:
-        """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations."""
+    def solve(self, function: Function, *, short: int = SHORT) -> None:
+        """Declare every size of the function's loops, and collect checks that other shapes satisfy the equations.
+
+        Reduced loops of at most `short` steps are numbers in the source.
+        """
         external, internal = self.equations(function)
         plain = [r for r in function.regions if not any(tile_of(v) for v in ir.walk(*r.stores.values()))]
-        short = {a for r in plain for a in r.reduced if a.size <= SHORT}
+        numbers = {a for r in plain for a in r.reduced if a.size <= short}
         for _, group in external:
             for leaf in ir.leaves(group):
-                if leaf.fixed or leaf in short:
+                if leaf.fixed or leaf in numbers:
                     self.declare(leaf, str(leaf.size))
         for leaf in {leaf: None for pair in internal for group in pair for leaf in ir.leaves(group) if leaf.fixed}:
             self.declare(leaf, str(leaf.size))

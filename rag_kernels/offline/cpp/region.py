@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rag_kernels.offline.codegen.c_types import CTYPES
 from rag_kernels.offline.codegen.contraction import find_contraction
-from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names, build_nest
 from rag_kernels.offline.codegen.reduction_levels import (
     RegionPrinter,
@@ -57,6 +57,7 @@ class CpuParameters:
     depth: int = 256
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
     attention: int = 1  # whether attention is one operator of ours
+    short: int = SHORT  # reduced loops of at most so many steps are numbers; 0 where other sizes are to be served
 
 
 COLUMN_BLOCK = 64  # rows summed in float before they join the double
@@ -67,7 +68,7 @@ def constants(p: CpuParameters) -> str:
     """Return the declarations that state the tuning parameters in a source."""
     numbers = f"BLOCK = {p.block}, TILE = {p.tile}, LANES = {p.lanes}, KEEP = {int(p.keep)}"
     numbers += f", ROWS = {p.rows}, COLUMNS = {p.columns}, DEPTH = {p.depth}, PRODUCTS = {p.products}, "
-    numbers += f"ATTENTION = {p.attention}"
+    numbers += f"ATTENTION = {p.attention}" + (f", SHORT = {p.short}" if p.short != SHORT else "")
     return f"constexpr int64_t {numbers};  // tuning parameters\n"
 
 
@@ -83,7 +84,7 @@ def function_text(function: Function, parameters: CpuParameters) -> str:
     """Return the function that runs these regions, and its export."""
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(function)
+    sizes.solve(function, short=parameters.short)
     regions = [line for r in function.regions for line in ["", *region_text(r, function, names, parameters)]]
     lines = [f"void {function.name}_kernel({function.parameters('cpu')}) {{"]
     lines += ["  " + d for d in sizes.declarations]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.cuda import gemm_few_rows_text, gemm_tensor_core_text, gemm_text, gemm_wgmma_text, hopper
@@ -40,7 +40,8 @@ def constants(p: CudaParameters) -> str:
         f"constexpr int THREADS = {p.threads}, LONG_THREADS = {p.long_threads}, TEAM = {p.team}, VECTOR = {p.vector}, "
         f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, FEW = {p.few}, SHAPE = {p.shape}, "
         f"CLUSTERS = {p.clusters}, TURNS = {p.turns}, SHARING = {p.sharing}, "
-        f"ATTENTION = {p.attention}, KEYS = {p.keys}, IN_TURN = {p.in_turn};  // tuning parameters\n"
+        f"ATTENTION = {p.attention}, KEYS = {p.keys}, IN_TURN = {p.in_turn}"
+        f"{f', SHORT = {p.short}' if p.short != SHORT else ''};  // tuning parameters\n"
     )
 
 
@@ -92,7 +93,7 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
     """
     names = Names()
     sizes = Sizes(names)
-    sizes.solve(function)
+    sizes.solve(function, short=parameters.short)
     texts: list[str] = []
     launches: list[str] = []
 

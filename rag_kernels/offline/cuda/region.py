@@ -13,7 +13,7 @@ from typing import Self
 
 from rag_kernels.offline.codegen.c_types import stored_type
 from rag_kernels.offline.codegen.contraction import find_contraction
-from rag_kernels.offline.codegen.kernel_function import Function, Sizes
+from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, build_nest, text_of
 from rag_kernels.offline.codegen.reduction_levels import around, indent, levels, words
 from rag_kernels.offline.codegen.statements import Printer, Scope
@@ -50,6 +50,7 @@ class CudaParameters:
     keys: int = 0  # of a tile of attention by wgmma, or 0 for what fits
     in_turn: int = 1  # whether its warpgroups take turns at multiplying, where there are two
     sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
+    short: int = SHORT  # reduced loops of at most so many steps are numbers; 0 where other sizes are to be served
 
 
 FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 each
