@@ -13,7 +13,7 @@ from rag_kernels.eval.process.workers import WorkerFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("eval", "archive", "ingest", "rag_kernels", "app")
-CARRIED = ("rag_kernels/export/plain/", "rag_kernels/export/built_alone.py")  # they import nothing of ours
+CARRIED = tuple(f"rag_kernels/export/{name}" for name in ("plain/", "built_alone.py", "launch.py"))  # without ours
 FILES = [
     p
     for folder in FOLDERS

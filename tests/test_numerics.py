@@ -86,6 +86,10 @@ def test_roundings_by_chance_are_as_large_as_said_and_others_in_every_block() ->
     assert abs(float(moved.mean())) < 0.01
     parts = moved.reshape(3, -1)
     assert max(abs(float(torch.corrcoef(parts[[a, b]])[0, 1])) for a, b in ((0, 1), (0, 2), (1, 2))) < 0.02
+    chances = [Chance(torch.Generator().manual_seed(seed)) for seed in range(40)]
+    sums = [float((chance.move(torch.ones(8 * BLOCK), 0.5) - 1).double().sum()) for chance in chances]
+    expected = 0.25 * 8 * BLOCK  # of independent numbers: blocks have nothing in common that adds up
+    assert 0.4 < sum(s * s for s in sums) / len(sums) / expected < 2.0
     across = torch.ones(64, 8).T
     assert chance.move(across, 0.5) is across
     assert float(across.std()) > 0.3

@@ -6,6 +6,7 @@ rounds, at random by 1 + scale * u * N(0, 1), u the unit roundoff of its dtype. 
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from rag_kernels.eval.numerics.blocks import BLOCK, one_thread, pieces
 from rag_kernels.eval.numerics.compare import NOISE_SHARE, UNIT_ROUNDOFF
 
 SCALE = 16.0
+TABLE = 4 * BLOCK
 Change = Callable[[torch.Tensor], torch.Tensor]
 MATMUL_LIKE = re.compile(
     r"_?(add|badd)?(b?mm|bmm|mv|dot|vdot|addr)|linear\w*|\w*conv\w*|\w*scaled_dot_product\w*|\w*(rnn|lstm|gru)\w*"
@@ -97,6 +99,8 @@ class Chance:
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
+        # Places overlap, and in a sum of all what blocks have in common would not average out but for random signs.
+        self._random = random.Random(int(torch.randint(1 << 40, (), generator=generator, device=generator.device)))
         self._tables: dict[torch.dtype, torch.Tensor] = {}
 
     def move(self, value: torch.Tensor, by: float) -> torch.Tensor:
@@ -107,16 +111,16 @@ class Chance:
         flat = value.view(-1)
         with one_thread():
             for piece in pieces(flat):
-                part = flat[piece]
-                part.addcmul_(part, self._numbers(part), value=by)
+                part, numbers = flat[piece], self._numbers(flat[piece])
+                part.addcmul_(part, numbers, value=by if self._random.random() < 0.5 else -by)
         return value
 
     def _numbers(self, part: torch.Tensor) -> torch.Tensor:
         if part.is_cuda:
             return torch.randn(part.shape, generator=self._generator, device=part.device).to(part.dtype)
         if part.dtype not in self._tables:
-            self._tables[part.dtype] = torch.randn(2 * BLOCK, generator=self._generator).to(part.dtype)
-        start = int(torch.randint(BLOCK, (), generator=self._generator))
+            self._tables[part.dtype] = torch.randn(TABLE, generator=self._generator).to(part.dtype)
+        start = int(torch.randint(TABLE - BLOCK, (), generator=self._generator))
         return self._tables[part.dtype][start : start + part.numel()]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Refused(ValueError):
+class KernelRefused(ValueError):
     """The kernel itself raised: its own checks are narrower than what it was seen to take."""
 
 
@@ -80,7 +80,7 @@ class Launch:
         try:
             function(*given, *self.constants, *results)
         except Exception as error:  # of whatever kind the kernel names
-            raise Refused(f"The kernel itself refuses the call: {error}") from error
+            raise KernelRefused(f"The kernel itself refuses the call: {error}") from error
 
     def _load(self, index: int | None) -> Callable[..., Any]:
         function = self.loaded[index] = self.function()

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from rag_kernels.export.held import WATCHED, Held, outside
-from rag_kernels.export.launch import Refused
+from rag_kernels.export.launch import KernelRefused
 from rag_kernels.export.served import NONE, Reason, Served
 
 RELATED = Reason("sizes", "several of its sizes are free, and how they hang together only the module can say.")
@@ -36,7 +36,7 @@ class LayerCall:
         if not isinstance(values, Reason):
             try:
                 return self.operator(*values)
-            except Refused as error:
+            except KernelRefused as error:
                 values = Reason("kernel", f"{error} ({self.served.told(values)})")
         if values.what not in self.told:
             self.told.add(values.what)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.export.built import forward_of
-from rag_kernels.export.launch import Launch, Refused
+from rag_kernels.export.launch import KernelRefused, Launch
 from rag_kernels.export.served import NONE, Argument, Output, Reason, Served, Sizes, placed
 from rag_kernels.export.torch_operator import Backward, operator_of
 
@@ -78,13 +78,13 @@ class CompiledForward:
             return None, reason
         try:
             return self.op(*values) if graded.text else self.run(values, sizes), NONE
-        except Refused as error:
+        except KernelRefused as error:
             return None, Reason("kernel", f"{error} ({served.told(values)})")
 
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
         """Call the kernel on the device of its tensors.
 
-        Raises MachineError when it cannot be built here, and Refused for whatever the kernel raises.
+        Raises MachineError when it cannot be built here, and KernelRefused for whatever the kernel raises.
         """
         if self.tier != "composed":
             return self._launch.run(values, sizes)
@@ -97,7 +97,7 @@ class CompiledForward:
             try:
                 return forward(*given, **self.constants)
             except Exception as error:
-                raise Refused(f"The kernel itself refuses the call: {error}") from error
+                raise KernelRefused(f"The kernel itself refuses the call: {error}") from error
 
     def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> tuple[Any, str]:
         """Return the operator's result where its contract holds, else why it does not; conditions become guards.

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from rag_kernels.export.launch import Refused
+from rag_kernels.export.launch import KernelRefused
 from rag_kernels.export.served import NONE, Reason, Served, Sizes
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def kernel_gradients(
     try:
         made = other.run(given, sizes)
         made = made if other.tier == "kernel" else _fresh(made, given)
-    except Refused as error:
+    except KernelRefused as error:
         warnings.warn(f"The kernel for the gradients is not used: {error}", stacklevel=2)
         return None
     made = [made] if isinstance(made, torch.Tensor) else made

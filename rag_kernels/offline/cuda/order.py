@@ -183,9 +183,9 @@ __device__ void move_tile(P* s, int64_t lanes, int64_t n, int64_t wanted, unsign
   }
   __syncthreads();
   unsigned count = 0;  // of the digit that is this thread's number, in the tile
-  for (unsigned w = 0; w < WARPS; ++w) {
-    const unsigned more = ranks[w * DIGITS + threadIdx.x];
-    ranks[w * DIGITS + threadIdx.x] = count;
+  for (unsigned part = 0; part < WARPS; ++part) {
+    const unsigned more = ranks[part * DIGITS + threadIdx.x];
+    ranks[part * DIGITS + threadIdx.x] = count;
     count += more;
   }
   volatile unsigned* const told = board.told + (pass * lanes + lane) * tiles * DIGITS + threadIdx.x;

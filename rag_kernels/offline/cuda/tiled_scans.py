@@ -33,11 +33,11 @@ __device__ T of_earlier(T mine, F f, T start, unsigned tile, int64_t tiles, ulon
   if (lane == 0) parts[warp] = mine;
   __syncthreads();
   T before = start;
-  for (int w = 0; w < warp; ++w) before = f(before, parts[w]);
+  for (int part = 0; part < warp; ++part) before = f(before, parts[part]);
   if (tiles == 1) return before;
   if (warp == 0) {
     T all = start, carry = start;
-    for (int w = 0; w < warps; ++w) all = f(all, parts[w]);
+    for (int part = 0; part < warps; ++part) all = f(all, parts[part]);
     if (lane == 0) post(state + tile, packed(all, tile == 0 ? 2 : 1));
     for (int back = int(tile) - 1 - lane; tile > 0; back -= 32) {
       ulonglong2 words = packed(start, 2);  // before the first
