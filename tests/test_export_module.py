@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import pickle
 import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,9 +27,10 @@ from rag_kernels.best import Best
 from rag_kernels.eval.build import compile as compiling
 from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.problem import load_module, problem_from_source
-from rag_kernels.eval.records import Candidate, Passed
+from rag_kernels.eval.records import Candidate, Passed, Problem
 from rag_kernels.export.drop_in import KernelNotUsed
 from rag_kernels.export.formats import write_kernel
+from rag_kernels.export.module_file import module_text
 from rag_kernels.ingest.functionalize import functionalize
 from rag_kernels.ingest.sizes import at_other_sizes
 
@@ -338,6 +341,114 @@ def test_modules_of_a_model_are_replaced_copied_pickled_and_reported(norm_attemp
     assert rag_kernels.apply(model, [best]) == [], "none is replaced twice"
 
 
+CHANGED = """
+import functools
+import torch
+import torch.nn as nn
+
+SHIFT = 0.0
+
+
+@functools.cache
+def cached(x):
+    return x
+
+
+def plain(x):
+    return x
+
+
+class Part(nn.Module):
+    def forward(self, x):
+        return x * getattr(self, "more", 1.0)
+
+
+class Model(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self._factor = factor
+        self.part = Part()
+
+    @staticmethod
+    def static(x):
+        return x
+
+    @classmethod
+    def of_class(cls, x):
+        return x
+
+    @property
+    def one(self):
+        return 1.0
+
+    def forward(self, x):
+        y = self.part(self.static(self.of_class(plain(torch.tanh(x)))))
+        return y * self._factor * self.one * cached(1.0) + SHIFT
+
+
+def get_inputs():
+    return [torch.randn(64, 1024)]
+
+
+def get_init_inputs():
+    return [2.0]
+"""
+
+
+@pytest.fixture(scope="module")
+def changeable() -> ModuleType:
+    p = problem("tanh")
+    p = replace(p, problem=Problem("changeable", CHANGED))
+    return load_module("changeable", module_text(attempt(p=p, candidate=candidate(p))))
+
+
+def other(x: Any) -> Any:
+    return x * 3.0
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ("", "_factor", 9.0),
+        ("", "part", nn.ReLU()),
+        ("part", "more", 3.0),
+        ("part", "forward", other),
+        ("Part", "forward", lambda part, x: x * 3.0),
+        ("Model", "static", staticmethod(other)),
+        ("Model", "of_class", classmethod(lambda cls, x: x * 3.0)),
+        ("Model", "one", property(lambda module: 3.0)),
+        ("Model", "forward", lambda module, x: x * 3.0),
+        ("file", "SHIFT", 3.0),
+        ("file", "plain", other),
+        ("file", "cached", functools.cache(other)),
+    ],
+)
+def test_what_changed_is_seen_in_calls_and_in_what_is_recorded(
+    changeable: ModuleType, place: str, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after it was recorded, and where nobody called the module before."""
+    module, twin, seen = changeable.ModelNew(2.0), changeable.Model(2.0), []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.append(changeable.COMPILED.name in str(graph.graph))
+        return graph.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        whole = torch.compile(module, backend=backend, fullgraph=True)
+        torch.testing.assert_close((module(X), whole(X)), (twin(X), twin(X)))
+        assert module.kernel_used and seen == [True]
+        places = {"": (module, twin), "part": (module.part, twin.part), "file": (changeable,)}
+        for changed in places.get(place) or (getattr(changeable, place),):
+            monkeypatch.setattr(changed, name, value, raising=False)
+        assert not torch.allclose(twin(X), torch.tanh(X) * 2.0)
+        torch.testing.assert_close((called(module, X)[0], whole(X)), (twin(X), twin(X)))
+        assert not module.kernel_used and seen == [True, False]
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(module, backend=backend, fullgraph=True)(X), twin(X))
+        assert seen == [True, False, False]
+
+
 def answer(module: Any, twin: nn.Module, *args: Any, **kwargs: Any) -> str:
     """Call an exported module and the original; return what ran, once their numbers agree."""
     twin.load_state_dict(module.state_dict())
@@ -379,7 +490,8 @@ def recorded(norm: ModuleType, *more: Any, **how: Any) -> str:
     torch._dynamo.reset()
     module, twin = norm.ModelNew(64), norm.Model(64)
     twin.load_state_dict(module.state_dict())
-    torch.testing.assert_close(torch.compile(module, backend=backend, **how)(ROWS, *more), twin(ROWS))
+    module.eps = twin.eps = how.pop("eps", 1e-6)
+    torch.testing.assert_close(torch.compile(module, backend=backend, **how)(ROWS, *more), twin(ROWS, *more))
     return "operator" if norm.COMPILED.name in seen[0] else "module"
 
 
@@ -391,6 +503,16 @@ def exported(norm: ModuleType, **bounds: int) -> str:
     given = ROWS[:7] if bounds else ROWS
     torch.testing.assert_close(program.module()(given, 2), twin(given))
     return "operator" if norm.COMPILED.name in str(program.graph) else "module"
+
+
+def recorded_changed(norm: ModuleType, what: str) -> str:
+    """What torch.compile records once this was changed, in a module that was right before."""
+    with pytest.MonkeyPatch.context() as patch:
+        if what == "global":
+            patch.setattr(norm, "SHIFT", 7.0)
+        elif what == "forward":
+            patch.setattr(norm.Model, "forward", lambda module, x, power: x * module.gain)
+        return recorded(norm, 2, **({"eps": 0.5} if what == "attribute" else {}))
 
 
 def jit_traced(norm: ModuleType) -> str:
@@ -441,6 +563,9 @@ WAYS: dict[str, Any] = {
     "torch.compile": lambda n: recorded(n, 2),
     "torch.compile(fullgraph=True)": lambda n: recorded(n, 2, fullgraph=True),
     "torch.compile, with an input's default left out": recorded,
+    "torch.compile, a changed attribute": lambda n: recorded_changed(n, "attribute"),
+    "torch.compile, a changed global that the forward reads": lambda n: recorded_changed(n, "global"),
+    "torch.compile, a forward replaced in the class": lambda n: recorded_changed(n, "forward"),
     "torch.export": exported,
     "torch.export, free sizes with bounds, without gradients": lambda n: exported(n, min=2, max=4096),
     "torch.export, free sizes without bounds": lambda n: exported(n, min=2),

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from rag_kernels.export.built import MachineError
-from rag_kernels.export.held import PLAIN, Held, Looks, frozen, outside
+from rag_kernels.export.held import PLAIN, VALUES, WATCHED, Held, Looks, frozen, outside, unwrapped
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.served import NONE, Reason, state_at
 
@@ -149,7 +149,7 @@ class DropIn(nn.Module):
         if not reason and kwargs:
             reason = "inputs are given by keyword: a graph is recorded by position."
         if not reason and self._held is not None:
-            reason = _changed_traced(self, self._held)
+            reason = _changed_traced(self, self._held, self.OUTSIDE)
         if not reason:
             result, reason = self.COMPILED.traced(self, pytree.tree_leaves(tuple(args)))
             if not reason:
@@ -265,16 +265,30 @@ def _told_of_recording(reason: str) -> None:
     warnings.warn(f"The compiled kernel is not used in what is recorded: {reason}", KernelNotUsed, stacklevel=2)
 
 
-def _changed_traced(module: nn.Module, held: Held) -> str:
-    """Return what is not as it was, for a compiler that records Python.
+def _changed_traced(module: nn.Module, held: Held, places: Sequence[tuple[Any, str, dict[str, Any]]]) -> str:
+    """Return what is not as it was, for a compiler that records Python: each look becomes a guard.
 
-    Plain values, each of which becomes a guard, else the module.
+    Attributes that are no plain values are not looked into: there the module is recorded.
     """
     for path, values in held.parts.items():
         part = state_at(module, path) if path else module
         for name, value in values.items():
-            if name.startswith("_"):
-                continue
-            if not isinstance(value, bool | int | float | str | None) or getattr(part, name) != value:
+            now = getattr(part, name)
+            if name in WATCHED:
+                differs = len(now) != len(value) or any(key not in now or now[key] is not value[key] for key in value)
+            else:
+                differs = not isinstance(value, bool | int | float | str | None) or now != value
+            if differs:
                 return f"{path}.{name}".lstrip(".") + " is not as it was, or no plain value."
+        if new := held.added(part.__dict__, path):
+            return f"{new} was set after the module was constructed."
+    for one, other in held.tied:
+        if state_at(module, one) is not state_at(module, other):
+            return f"{one} is no longer the same tensor as another one."
+    for place, told, values in places:
+        for name, value in values.items():
+            now = place.get(name)
+            # Compilers know neither the type nor the identity of a cached function, but its number.
+            if now != value if isinstance(value, VALUES) else id(unwrapped(now)) != id(unwrapped(value)):
+                return f"{told}.{name}".lstrip(".") + " is not as it was."
     return ""

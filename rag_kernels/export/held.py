@@ -21,8 +21,12 @@ from rag_kernels.export.served import NONE, Reason, attrgetter_of
 
 OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
 WATCHED = ("_modules", "_forward_hooks", "_forward_pre_hooks")
-FIXED = (Enum, type, nn.Module, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, functools.partial)
+METHODS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
+CACHED = functools._lru_cache_wrapper
+CALLED = (types.FunctionType, types.BuiltinFunctionType, functools.partial, CACHED, *METHODS)
+FIXED = (Enum, type, nn.Module, types.ModuleType, *CALLED)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+VALUES = (*PLAIN, list, tuple, dict, set, frozenset)  # of constants
 Values = dict[str, Any]
 
 
@@ -93,6 +97,14 @@ class Held:
     def _skips(self, path: str) -> frozenset[str]:
         return frozenset() if path else self.skipped
 
+    def added(self, attributes: Mapping[str, Any], path: str) -> str:
+        """Return the first attribute of a part that it did not have and that is read, by its path; "" for none."""
+        for name in attributes:
+            known = name in self.keys[path] or (not path and name in self.skipped)
+            if not known and (name in self.names or name == "forward"):
+                return _dotted(path, name)
+        return ""
+
     def looks(self, module: nn.Module) -> Looks:
         """Return the look at this module that each call takes."""
         return Looks(self, module)
@@ -140,20 +152,12 @@ class Looks:
             except (ValueError, RuntimeError, TypeError) as error:
                 return Reason(path, f"an attribute of {path or 'the module'} cannot be compared ({error}).")
         for attributes, path, count in self.counts:
-            if len(attributes) != count:
-                return self._added(attributes, path)
+            if len(attributes) != count and (name := self.held.added(attributes, path)):
+                return Reason(name, f"{name} was set after the module was constructed.")
         for one, other, path in self.tied:
             if one(self.module) is not other(self.module):
                 return Reason(path, f"{path} is no longer the same tensor as another one.")
         return NONE
-
-    def _added(self, attributes: Mapping[str, Any], path: str) -> Reason:
-        known = self.held.keys[path] | self.held._skips(path)
-        read = [name for name in attributes if name not in known and (name in self.held.names or name == "forward")]
-        if not read:
-            return NONE  # nobody reads it
-        name = _dotted(path, read[0])
-        return Reason(name, f"{name} was set after the module was constructed.")
 
 
 def outside(kinds: Sequence[type], replaced: type | None = None) -> list[tuple[Mapping[str, Any], str, Values]]:
@@ -164,10 +168,9 @@ def outside(kinds: Sequence[type], replaced: type | None = None) -> list[tuple[M
     places: list[tuple[Mapping[str, Any], str, Values]] = []
     own = [kind for kind in dict.fromkeys(base for kind in kinds for base in kind.__mro__) if not _library(kind)]
     names = names_read(own)
-    watched = [] if replaced is None else replaced.__mro__
     for kind in own:
         values = {name: v for name, v in vars(kind).items() if name in names and _constant(v)}
-        if kind in watched:
+        if replaced is not None:
             values |= {name: v for name, v in vars(kind).items() if _function(v) and name != "__init__"}
         places.append((vars(kind), kind.__name__, {name: frozen(v) for name, v in values.items()}))
     for space in {id(space): space for kind in own for space in _globals(kind)}.values():
@@ -201,7 +204,7 @@ def _globals(kind: type) -> Iterator[dict[str, Any]]:
 
 def _functions(values: Any) -> Iterator[types.FunctionType]:
     for value in values:
-        function = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+        function = unwrapped(value)
         if isinstance(function, types.FunctionType) and function.__name__ not in ("get_inputs", "get_init_inputs"):
             yield function
 
@@ -216,8 +219,19 @@ def _code_names(code: types.CodeType) -> Iterator[str]:
             yield constant
 
 
+def unwrapped(value: Any) -> Any:
+    """Return the function within a method of a class, a property or a cache; anything else as it is."""
+    if isinstance(value, staticmethod | classmethod | types.MethodType):
+        return value.__func__
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, functools.cached_property | functools.partialmethod):
+        return value.func
+    return value.__wrapped__ if isinstance(value, CACHED) else value
+
+
 def _function(value: Any) -> bool:
-    return isinstance(value, types.FunctionType)
+    return any(_functions([value]))
 
 
 def _constant(value: Any) -> bool:
