@@ -23,6 +23,7 @@ from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Candidate, Contract, Problem, ServedTensor, TensorArgument, TensorSpec
 from rag_kernels.export.check import check_package
+from rag_kernels.export.launch import KernelRefused
 from rag_kernels.export.module_file import module_text
 from rag_kernels.export.packages import write_package
 from rag_kernels.export.runtime import CompiledForward
@@ -334,3 +335,31 @@ def test_sizes_that_hang_together_are_served_as_verified_alone() -> None:
     with pytest.raises(ValueError, match="hang together"):
         kernel.op(torch.ones(9), torch.ones(4))
     assert kernel.served.related
+
+
+@pytest.mark.parametrize("tier", ["kernel", "composed"])
+@pytest.mark.parametrize(
+    ("backend", "raised", "falls_back"),
+    [
+        ("cuda", ValueError("too odd"), True),
+        ("cuda", TypeError("a number was expected here"), True),
+        ("cuda", RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        ("cuda", torch.OutOfMemoryError("CUDA out of memory"), False),
+        ("cpu", RuntimeError("the kernel threw an exception of its own"), True),
+        ("cpu", MemoryError(), False),
+    ],
+)
+def test_only_a_kernels_own_checks_are_refusals(
+    tier: Any, backend: Any, raised: Exception, falls_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of the GPU is told, and nothing runs after it."""
+
+    def forward(*given: Any) -> None:
+        raise raised
+
+    kernel = CompiledForward("", tier, backend, [("input", "0", (8,), "float32")], {}, [((8,), "float32")])
+    monkeypatch.setattr(CompiledForward, "_arch", lambda self: "sm_90")
+    monkeypatch.setitem(kernel._forwards, "sm_90", forward)
+    with pytest.raises(KernelRefused if falls_back else type(raised)) as seen:
+        kernel.run([torch.ones(8)], [(8,)])
+    assert falls_back == isinstance(seen.value, KernelRefused) and str(raised) in str(seen.value)

@@ -19,6 +19,17 @@ class KernelRefused(ValueError):
     """The kernel itself raised: its own checks are narrower than what it was seen to take."""
 
 
+def refused(error: Exception, backend: str) -> KernelRefused:
+    """Return an error of a kernel as its refusal; raises the error itself where no check of a kernel raised it.
+
+    On a GPU a RuntimeError is CUDA's: a launch that failed, no memory, or the fault of an earlier kernel, after which
+    nothing may run. A kernel's own checks raise others (`RK_CHECK` a ValueError).
+    """
+    if isinstance(error, MemoryError) or (backend == "cuda" and isinstance(error, RuntimeError)):
+        raise error
+    return KernelRefused(f"The kernel itself refuses the call: {error}")
+
+
 class Launch:
     """A kernel of the tier `kernel` with its constants. `function` gives the loaded one, on the device in use."""
 
@@ -80,7 +91,7 @@ class Launch:
         try:
             function(*given, *self.constants, *results)
         except Exception as error:  # of whatever kind the kernel names
-            raise KernelRefused(f"The kernel itself refuses the call: {error}") from error
+            raise refused(error, self.backend) from error
 
     def _load(self, index: int | None) -> Callable[..., Any]:
         function = self.loaded[index] = self.function()

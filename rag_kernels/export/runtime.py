@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.export.built import forward_of
-from rag_kernels.export.launch import KernelRefused, Launch
+from rag_kernels.export.launch import KernelRefused, Launch, refused
 from rag_kernels.export.served import NONE, Argument, Output, Reason, Served, Sizes, placed
 from rag_kernels.export.torch_operator import Backward, operator_of
 
@@ -84,7 +84,7 @@ class CompiledForward:
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
         """Call the kernel on the device of its tensors.
 
-        Raises MachineError when it cannot be built here, and KernelRefused for whatever the kernel raises.
+        Raises MachineError when it cannot be built here, and KernelRefused for what its own checks raise.
         """
         if self.tier != "composed":
             return self._launch.run(values, sizes)
@@ -97,7 +97,7 @@ class CompiledForward:
             try:
                 return forward(*given, **self.constants)
             except Exception as error:
-                raise KernelRefused(f"The kernel itself refuses the call: {error}") from error
+                raise refused(error, self.backend) from error
 
     def traced(self, module: torch.nn.Module, leaves: Sequence[Any]) -> tuple[Any, str]:
         """Return the operator's result where its contract holds, else why it does not; conditions become guards.
