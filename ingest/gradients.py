@@ -3,7 +3,7 @@
 Comes in: a Problem. Goes out: a Problem whose `Model` takes the gradient of the output (a tuple, where the forward
 returns several tensors) before the forward's inputs, and returns the gradients of the floating-point inputs, then those
 of the parameters that want one, in order. It is the same text with lines after it, so its sizes scale as the forward's
-do. Works on text: nothing of the problem is run.
+do. Works on text; which gradients come out of it `gradients_child` finds, in a child process.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+from dataclasses import dataclass
 from pathlib import Path
 
 from rag_kernels.eval.problem import load_problem
-from rag_kernels.eval.records import Problem
+from rag_kernels.eval.process.workers import WorkerFailed, Workers
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
+
+CHILD = "rag_kernels.ingest.gradients_child:names_here"
 
 _BACKWARD = """
 
@@ -81,6 +85,33 @@ def get_inputs():
     drawn = tuple(torch.randn(shape, dtype=dtype) for shape, dtype in _output_forms)
     return [drawn[0] if len(drawn) == 1 else drawn, *inputs]
 """
+
+
+@dataclass(frozen=True, slots=True)
+class GradientNames:
+    """What a backward takes and gives, in order: numbers of the forward's outputs whose gradients it gets, and paths of
+    the forward's arguments whose gradients it returns, as in `TensorArgument`.
+    """
+
+    outputs: tuple[int, ...]
+    arguments: tuple[str, ...]
+
+
+def gradient_names(backward: FunctionalProblem, *, deadline_s: float = 300.0) -> GradientNames:
+    """Return the names of what a backward takes and gives, found and checked in a child process.
+
+    Raises ProblemError where its functional form gives other gradients than the forward has.
+    """
+    with Workers() as workers:
+        try:
+            reply = workers.call(CHILD, {"backward": backward}, deadline_s=deadline_s)
+        except WorkerFailed as failure:
+            raise ProblemError(
+                f"The gradients of {backward.problem.name} cannot be named ({failure.message}): make its sizes smaller."
+            ) from failure
+    if "reason" in reply:
+        raise ProblemError(str(reply["reason"]))
+    return GradientNames(tuple(map(int, reply["outputs"])), tuple(map(str, reply["arguments"])))
 
 
 def load_backward(path: Path) -> Problem:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,15 +20,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rag_kernels.archive.records import Attempt
+from rag_kernels.cli.verify import _Judging
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Candidate, Contract, Problem, ServedTensor, TensorArgument, TensorSpec
-from rag_kernels.export.check import check_package
+from rag_kernels.export.backward import pulled_of
+from rag_kernels.export.check import Checked, check_package
+from rag_kernels.export.evidence import Pulled
 from rag_kernels.export.launch import KernelRefused
 from rag_kernels.export.module_file import module_text
 from rag_kernels.export.packages import write_package
 from rag_kernels.export.runtime import CompiledForward
-from rag_kernels.ingest.gradients import backward_problem
+from rag_kernels.ingest.gradients import GradientNames, backward_problem
 
 PROBLEM = """
 import torch
@@ -283,9 +287,11 @@ def test_a_kernel_for_the_gradients_is_taken_where_it_serves(
     forward_and_backward: tuple[Attempt, Attempt], form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward, backward = forward_and_backward
-    written = write_package(forward, form, tmp_path / "made.py", backward=backward)
+    pulled = Pulled(backward, GradientNames((0, 1), ("0", "weight")))
+    written = write_package(forward, form, tmp_path / "made.py", backward=pulled)
     checked = check_package(written)
-    assert (checked.attempt, checked.backward, checked.other_texts) == (forward, backward, ())
+    assert (checked.attempt, checked.backward, checked.other_texts) == (forward, pulled, ())
+    assert "Backward" not in write_package(forward, "module", tmp_path / "own.py").read_text(), "unknown to older ones"
     made = load_module(f"pulled_{form}", written.read_text())
     module, twin = made.ModelNew(6), made.Model(6)
     twin.load_state_dict(module.state_dict())
@@ -315,15 +321,131 @@ def test_what_is_no_backward_of_a_kernel_says_why(
 ) -> None:
     forward, backward = forward_and_backward
     with pytest.raises(ProblemError, match="is not the backward of scaled"):
-        write_package(forward, "module", tmp_path / "made.py", backward=forward)
+        pulled_of(forward, forward)
     other = replace(
         backward, problem=replace(backward.problem, source=BACKWARD.replace("* weight + h", "* weight - h"))
     )
-    with pytest.raises(ProblemError, match="is none of the forward's"):
-        write_package(forward, "module", tmp_path / "made.py", backward=other)
+    with pytest.raises(ProblemError, match="does not give the gradients of 0, weight, in this order"):
+        pulled_of(forward, other)
     with pytest.raises(ProblemError, match="goes with the form module or standalone"):
-        write_package(forward, "torch-op", tmp_path / "made", backward=backward)
+        write_package(forward, "torch-op", tmp_path / "made", backward=Pulled(backward, GradientNames((), ())))
+    for names in [GradientNames((0, 1), ("weight", "0")), GradientNames((0, 7), ("0", "weight"))]:
+        with pytest.raises(ProblemError, match="not those of its sizes"):
+            write_package(forward, "module", tmp_path / "made.py", backward=Pulled(backward, names))
     assert list(tmp_path.iterdir()) == []
+
+
+FROZEN = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.frozen = torch.nn.Parameter(torch.rand(features), requires_grad=False)
+        self.learnt = torch.nn.Parameter(torch.rand(features))
+
+    def forward(self, x):
+        return x.argmax(1), torch.relu(x) * 2 + self.frozen + self.learnt
+
+
+def get_inputs():
+    return [torch.randn(8, 6)]
+
+
+def get_init_inputs():
+    return [6]
+"""
+FROZEN_CPP = """
+#include "rag_kernel.h"
+typedef rk::Tensor<const float> In;
+void f(In x, In frozen, In learnt, rk::Tensor<int64_t> top, rk::Tensor<float> out) {
+  const int64_t n = learnt.numel();
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    int64_t& best = top.data[i / n];
+    if (i % n == 0 || x.data[i] > x.data[i - i % n + best]) best = i % n;
+    out.data[i] = (x.data[i] > 0 ? x.data[i] : 0) * 2 + frozen.data[i % n] + learnt.data[i % n];
+  }
+}
+RK_EXPORT(forward, f)
+"""
+FROZEN_BACKWARD_CPP = """
+#include "rag_kernel.h"
+typedef rk::Tensor<const float> In;
+void f(In g, In x, rk::Tensor<float> dx, rk::Tensor<float> dlearnt) {
+  const int64_t n = dlearnt.numel();
+  for (int64_t i = 0; i < n; ++i) dlearnt.data[i] = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    dx.data[i] = x.data[i] > 0 ? 2 * g.data[i] : 0;
+    dlearnt.data[i % n] += g.data[i];
+  }
+}
+RK_EXPORT(forward, f)
+"""
+
+
+def test_gradients_are_those_of_the_arguments_that_want_one(
+    forward_and_backward: tuple[Attempt, Attempt], tmp_path: Path
+) -> None:
+    """Two parameters of the same gradient, of which one is frozen, and an output that has none."""
+    x, weight, top = TensorSpec((8, 6), "float32"), TensorSpec((6,), "float32"), TensorSpec((8,), "int64")
+    p = replace(
+        forward_and_backward[0].problem,
+        problem=Problem("frozen", FROZEN),
+        source="import torch\n\n\ndef module_fn(x, frozen, learnt):\n"
+        "    return x.argmax(1), torch.relu(x) * 2 + frozen + learnt\n",
+        arguments=(
+            TensorArgument("x", "input", x, "0"),
+            TensorArgument("frozen", "parameter", weight, "frozen"),
+            TensorArgument("learnt", "parameter", weight, "learnt"),
+        ),
+        constants=(),
+        outputs=(top, x),
+    )
+    pulled = replace(
+        p,
+        problem=backward_problem(p.problem),
+        source="def module_fn(g, x):\n    return g * 2 * (x > 0), g.sum(0)\n",
+        arguments=(TensorArgument("g", "input", x, "0"), TensorArgument("x", "input", x, "1")),
+        outputs=(x, weight),
+    )
+    forward = attempt(p=p, candidate=Candidate(FROZEN_CPP, "kernel", "cpu"), verdict=passed())
+    backward = attempt(p=pulled, candidate=Candidate(FROZEN_BACKWARD_CPP, "kernel", "cpu"), verdict=passed())
+    found = pulled_of(forward, backward)
+    assert found.names == GradientNames((1,), ("0", "learnt"))
+    judging = _Judging(SimpleNamespace(), confirm=False, as_json=False)  # type: ignore[arg-type]
+    judging.judged = {(a.problem.problem.id, a.candidate.id): [a] for a in (forward, backward)}
+    for arguments in [("0", "learnt"), ("0", "frozen")]:
+        checked = Checked("module", (forward,), (), (), Pulled(backward, GradientNames((1,), arguments)))
+        assert judging.holds(Path("frozen.py"), checked) == (arguments == found.names.arguments)
+    made = load_module("frozen", module_text(forward, found))
+    module, twin = made.ModelNew(6), made.Model(6)
+    twin.load_state_dict(module.state_dict())
+    given = torch.randn(8, 6)
+    for wants in (False, True):
+        results = []
+        for m in (module, twin):
+            m.frozen.requires_grad_(wants)
+            m.zero_grad()
+            leaf = given.clone().requires_grad_()
+            m(leaf)[1].cos().sum().backward()
+            results.append((leaf.grad, m.learnt.grad, m.frozen.grad if wants else torch.zeros(6)))
+        torch.testing.assert_close(*results)
+        assert module.kernel_used, module.kernel_reason
+
+
+def test_checking_a_file_runs_nothing_of_it(forward_and_backward: tuple[Attempt, Attempt], tmp_path: Path) -> None:
+    """The functional forms of the evidence are those of a stranger."""
+    forward, backward = forward_and_backward
+    ran = tmp_path / "ran"
+    planted = f"open({str(ran)!r}, 'w').close()\n"
+    both = [replace(a, problem=replace(a.problem, source=planted + a.problem.source)) for a in (forward, backward)]
+    pulled = Pulled(both[1], GradientNames((0, 1), ("0", "weight")))
+    written = write_package(both[0], "module", tmp_path / "made.py", backward=pulled)
+    assert check_package(written).backward == pulled and not ran.exists()
+    with pytest.raises(ProblemError, match="names of gradients cannot be read"):
+        written.write_text(re.sub(r"evidence: gradients .*", "", written.read_text()))
+        check_package(written)
 
 
 def test_sizes_that_hang_together_are_served_as_verified_alone() -> None:

@@ -184,6 +184,9 @@ def test_the_command_writes_archived_kernels(tanh: Attempt, tmp_path: Path, monk
         assert done.exit_code == 0 and name in done.stdout and (tmp_path / name).exists(), done.output
     again = CliRunner().invoke(app, [*command, "torch-op"])
     assert again.exit_code != 0 and "is there already" in str(again.exception)
+    for form in ("source", "torch-op"):
+        done = CliRunner().invoke(app, [*command, form, "--backward", "k_any"])
+        assert f"goes with the form module or standalone, and not with {form}" in str(done.exception)
 
 
 def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_path: Path) -> None:

@@ -40,7 +40,12 @@ def export(
     ] = False,
     backward: Annotated[
         str | None,
-        typer.Option("--backward", metavar="KERNEL", help="With --as module: a kernel of the problem's backward."),
+        typer.Option(
+            "--backward",
+            metavar="KERNEL",
+            help="With --as module: compute gradients by this kernel, one of `generate --backward` for the same "
+            "problem; without it calls that want gradients run the module.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="PATH", help="A file, or a new folder. [named after the problem]")

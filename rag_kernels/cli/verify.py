@@ -14,11 +14,12 @@ from rag_kernels.cli.generate import watch
 if TYPE_CHECKING:
     from rag_kernels.archive.records import Attempt
     from rag_kernels.export.check import Checked
+    from rag_kernels.export.evidence import Pulled
     from rag_kernels.run.session import Session
 
 
 def verify(
-    packages: Annotated[list[Path], typer.Argument(metavar="PACKAGE...", help="Files or folders of `export`.")],
+    packages: Annotated[list[Path], typer.Argument(metavar="PACKAGE", help="Files or folders of `export`.")],
     confirm: Annotated[bool, typer.Option(help="Judge a passed kernel once more in a fresh process.")] = True,
     archive: ArchivePlace = None,
     as_json: Json = False,
@@ -63,7 +64,6 @@ class _Judging:
 
     def holds(self, package: Path, checked: Checked) -> bool:
         """Judge a package's kernel, tell of it, and return whether it passes and its texts agree."""
-        from rag_kernels.eval.records import Passed, verdict_name
         from rag_kernels.eval.told import told
         from rag_kernels.report.json_rows import result_row
 
@@ -71,11 +71,10 @@ class _Judging:
         if not self.as_json:
             _tell(package, checked, attempt)
         attempts = self._attempts(attempt)
-        verdict = attempts[-1].judged.verdict if attempts else None
-        right = isinstance(verdict, Passed)
-        if checked.backward is not None:
-            pulled = self._attempts(checked.backward)
-            right = right and bool(pulled) and isinstance(pulled[-1].judged.verdict, Passed)
+        why_not = _why_not(attempts, "It does")
+        if not why_not and checked.backward is not None:
+            why_not = self._why_not_gradients(checked.backward)
+        right = not why_not
         if self.as_json:
             row = result_row(attempts, run_id=None, problem=attempt.problem.problem.name)
             files = {"other_texts": list(checked.other_texts), "other_libraries": list(checked.other_libraries)}
@@ -84,9 +83,18 @@ class _Judging:
         elif right:
             after = told(attempts[-1].judged)
             print(f"It passes here{f', {after.speedup:.2f}x the better baseline' if after else ''}.")
-        elif verdict is not None:
-            print(f"It does not pass here: {verdict_name(verdict)}, {getattr(verdict, 'reason', '')}")
+        else:
+            print(why_not)
         return right and not checked.other_texts
+
+    def _why_not_gradients(self, pulled: Pulled) -> str:
+        """Return why a file's gradients are not what it says; "" where its kernel for them passes, by their names."""
+        from rag_kernels.ingest.gradients import gradient_names
+
+        why_not = _why_not(self._attempts(pulled.attempt), "Its kernel for the gradients does")
+        if why_not or gradient_names(pulled.attempt.problem) == pulled.names:
+            return why_not
+        return "Its kernel for the gradients gives those of other arguments than it says: export it again."
 
     def _attempts(self, attempt: Attempt) -> Sequence[Attempt]:
         """Return what came of a kernel; nothing where it was interrupted."""
@@ -101,6 +109,16 @@ class _Judging:
         return self.judged[key]
 
 
+def _why_not(attempts: Sequence[Attempt], what: str) -> str:
+    """Return that a kernel does not pass, and why; "" where it does."""
+    from rag_kernels.eval.records import Passed, verdict_name
+
+    verdict = attempts[-1].judged.verdict
+    if isinstance(verdict, Passed):
+        return ""
+    return f"{what} not pass here: {verdict_name(verdict)}, {getattr(verdict, 'reason', '')}"
+
+
 def _tell(package: Path, checked: Checked, attempt: Attempt) -> None:
     from rag_kernels.eval.told import told
 
@@ -112,7 +130,7 @@ def _tell(package: Path, checked: Checked, attempt: Attempt) -> None:
         if other is not attempt:
             print(f"  its kernel for {other.candidate.backend}, {other.candidate.id}, is not judged here")
     if checked.backward is not None:
-        print(f"  its kernel for the gradients, {checked.backward.candidate.id}, is judged too")
+        print(f"  its kernel for the gradients, {checked.backward.attempt.candidate.id}, is judged too")
     for name in checked.other_texts:
         print(f"  {name} is not what its evidence says: it was changed, or another version wrote it")
     for name in checked.other_libraries:

@@ -13,7 +13,7 @@ from typing import Any
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.contract import contract_line
 from rag_kernels.eval.records import Passed, Ratio, TensorArgument
-from rag_kernels.export.evidence import BACKWARD, MARK, packed
+from rag_kernels.export.evidence import BACKWARD, GRADIENTS, MARK, Pulled, packed, packed_names
 from rag_kernels.version import __version__
 
 Licence = Callable[[str], str]  # of a kernel, by its id; "" where it is not known
@@ -92,10 +92,13 @@ def stamp(form: str, attempt: Attempt, licence: Licence | None = None) -> str:
     return f"{text}# {MARK}{form} {row['evidence']}"
 
 
-def stamps(form: str, attempt: Attempt, licence: Licence | None = None, backward: Attempt | None = None) -> str:
-    """Return the same of a kernel and, before it, of the kernel for its gradients."""
+def stamps(form: str, attempt: Attempt, licence: Licence | None = None, backward: Pulled | None = None) -> str:
+    """Return the same of a kernel and, before it, of the kernel for its gradients with their names."""
     own = stamp(form, attempt, licence)
-    return own if backward is None else f"{stamp(BACKWARD, backward, licence)}\n#\n{own}"
+    if backward is None:
+        return own
+    named = f"# {MARK}{GRADIENTS} {packed_names(backward.names)}"
+    return f"{stamp(BACKWARD, backward.attempt, licence)}\n{named}\n#\n{own}"
 
 
 def _workload(attempt: Attempt) -> str:

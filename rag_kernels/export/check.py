@@ -16,7 +16,7 @@ from zipfile import BadZipFile, ZipFile
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
-from rag_kernels.export.evidence import of_backward, of_package, of_variants
+from rag_kernels.export.evidence import Pulled, of_backward, of_package, of_variants
 from rag_kernels.export.packages import PACKAGES, write_package
 
 TEXTS = frozenset({".py", ".cpp", ".cu", ".h", ".json", ".toml"})
@@ -32,7 +32,7 @@ class Checked:
     attempts: tuple[Attempt, ...]  # one for each kind of device that the package is for
     other_texts: tuple[str, ...]
     other_libraries: tuple[str, ...]  # another compiler makes other bytes of the same source
-    backward: Attempt | None = None  # of the kernel for its gradients
+    backward: Pulled | None = None  # the kernel for its gradients
 
     @property
     def attempt(self) -> Attempt:

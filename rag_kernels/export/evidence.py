@@ -9,6 +9,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rag_kernels.archive import browse, queries
@@ -17,10 +18,20 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Passed
+from rag_kernels.ingest.gradients import GradientNames
 
 MARK = "rag-kernels evidence: "
 CARD = "card.json"
 BACKWARD = "backward"  # in a form's place: of the kernel for the gradients
+GRADIENTS = "gradients"  # in a form's place: the names of what that kernel takes and gives
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The kernel for a forward's gradients, and their names."""
+
+    attempt: Attempt
+    names: GradientNames
 
 
 def evidence(archive: Archive, kernel_id: str) -> Attempt:
@@ -78,7 +89,7 @@ def of_package(place: Path) -> tuple[str, Attempt]:
     if place.suffix == ".whl":
         raise ProblemError(f"Unpack {place.name} first (`unzip`): its package holds {CARD}.")
     if place.is_file():
-        found = next((form for form in _of_file(place) if form[0] != BACKWARD), None)
+        found = next((form for form in _of_file(place) if form[0] not in (BACKWARD, GRADIENTS)), None)
         if found is None:
             raise ProblemError(
                 f"{place} holds no evidence of rag-kernels: it was not exported, or the line was removed."
@@ -90,10 +101,27 @@ def of_package(place: Path) -> tuple[str, Attempt]:
     return found_first
 
 
-def of_backward(place: Path) -> Attempt | None:
+def of_backward(place: Path) -> Pulled | None:
     """Return the evidence of the kernel for a file's gradients, where it has one."""
-    found = dict(_of_file(place)).get(BACKWARD) if place.is_file() else None
-    return unpacked(found) if found else None
+    found = dict(_of_file(place)) if place.is_file() else {}
+    return Pulled(unpacked(found[BACKWARD]), unpacked_names(found.get(GRADIENTS, ""))) if BACKWARD in found else None
+
+
+def packed_names(names: GradientNames) -> str:
+    """Return the names of gradients as one word of ASCII."""
+    return json.dumps(asdict(names), separators=(",", ":")).replace(" ", r"\u0020")
+
+
+def unpacked_names(word: str) -> GradientNames:
+    """Return the names; raises ProblemError where the text is not of names."""
+    try:
+        row = json.loads(word)
+        names = GradientNames(tuple(row["outputs"]), tuple(row["arguments"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProblemError(f"The names of gradients cannot be read ({error}): export the kernel again.") from error
+    if not all(type(i) is int and i >= 0 for i in names.outputs) or not all(type(n) is str for n in names.arguments):
+        raise ProblemError("The names of gradients are of another kind: export the kernel again.")
+    return names
 
 
 def _of_file(place: Path) -> list[tuple[str, str]]:

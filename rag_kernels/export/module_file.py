@@ -16,11 +16,12 @@ from rag_kernels.eval.records import Contract, FunctionalProblem, Passed, Tensor
 from rag_kernels.eval.told import told
 from rag_kernels.export.backward import paired
 from rag_kernels.export.card import Licence, stamps
+from rag_kernels.export.evidence import Pulled
 from rag_kernels.export.runtime import CompiledForward
 
 HEAD_OF_RUNTIME = """\
-from rag_kernels.export.drop_in import DropIn  # noqa: E402
-from rag_kernels.export.runtime import Backward, CompiledForward  # noqa: E402, F401
+from {package}.drop_in import DropIn  # noqa: E402
+from {package}.runtime import {names}  # noqa: E402
 """
 MODULE = """\
 # {summary}
@@ -66,7 +67,7 @@ BACKWARD = {compiled}
 """
 
 
-def write_module(attempt: Attempt, out: Path, licence: Licence | None = None, backward: Attempt | None = None) -> Path:
+def write_module(attempt: Attempt, out: Path, licence: Licence | None = None, backward: Pulled | None = None) -> Path:
     """Write an importable module with `ModelNew`, and its card, and return the path."""
     out.write_text(f"{module_text(attempt, backward)}\n\n{stamps('module', attempt, licence, backward)}\n")
     return out
@@ -78,21 +79,30 @@ def require_module(attempt: Attempt) -> None:
         raise ProblemError("A kernel of the tier module is a ModelNew of its own: export it as source.")
 
 
-def module_text(attempt: Attempt, backward: Attempt | None = None) -> str:
-    """Return the text of an importable module: the problem, the kernel, its gradients' kernel, and `ModelNew`."""
+def head_of(package: str, backward: Pulled | None) -> str:
+    """Return the lines that import what a file uses of the runtime: older ones do not know all of it."""
+    names = "Backward, CompiledForward" if backward is not None else "CompiledForward"
+    return HEAD_OF_RUNTIME.format(package=package, names=names)
+
+
+def module_text(attempt: Attempt, backward: Pulled | None = None, runtime: str = "") -> str:
+    """Return the text of an importable module: the problem, the kernel, its gradients' kernel, and `ModelNew`.
+
+    `runtime` is where the runtime comes from, an import of ours where it is empty.
+    """
     made, pulled, more = compiled_of(attempt), "", ""
     if backward is not None:
-        other = compiled_of(backward)
+        other = compiled_of(backward.attempt)
         takes, gives = paired(attempt, backward)
         pulled = BACKWARD.format(
-            id=backward.candidate.id,
+            id=backward.attempt.candidate.id,
             compiled=_compiled_text(other, source=literal(other.source), functional=literal(other.functional)),
         )
         more = f"\n    backward=Backward(BACKWARD, {takes}, {gives}),"
     return MODULE.format(
         summary=summary(attempt),
         problem=attempt.problem.problem.source.rstrip(),
-        runtime=HEAD_OF_RUNTIME,
+        runtime=runtime or head_of("rag_kernels.export", backward),
         source=literal(made.source),
         functional=literal(made.functional),
         name=made.name,

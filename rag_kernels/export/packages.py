@@ -17,9 +17,10 @@ from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
+from rag_kernels.export.backward import pulled_of
 from rag_kernels.export.bench_sets import write_flashinfer_bench, write_sol_execbench
 from rag_kernels.export.card import Licence
-from rag_kernels.export.evidence import evidence
+from rag_kernels.export.evidence import Pulled, evidence
 from rag_kernels.export.formats import FORMATS, formats_of
 from rag_kernels.export.gpu_mode import write_gpu_mode
 from rag_kernels.export.hf_kernels import joins, write_hf_kernels
@@ -42,7 +43,7 @@ class Package:
     suffix: str = ""
     tiers: tuple[str, ...] = ("kernel",)
     backends: tuple[str, ...] = ("cpu", "cuda")
-    pulled: Callable[[Attempt, Path, Licence | None, Attempt], Path] | None = None
+    pulled: Callable[[Attempt, Path, Licence | None, Pulled], Path] | None = None
     joins: Callable[[Attempt, Path], bool] = lambda attempt, out: False  # goes into a folder that is there
 
 
@@ -76,24 +77,25 @@ def export_kernel(
     """
     attempt = evidence(archive, kernel_id)
     candidate = attempt.candidate
+    if backward:
+        _require_pulled(form)
     if form == "source":
         return FORMATS[form].write(attempt, out or Path(f"{name_of(attempt)}{formats_of(candidate)[form]}"))
     if form not in packages_of(candidate):
         told = ", ".join(["source", *packages_of(candidate)])
         kind = f"{candidate.tier} for {candidate.backend}"
         raise ProblemError(f"A kernel of the tier {kind} cannot be written as {form}; choose of {told}.")
-    pulled = evidence(archive, backward) if backward else None
+    pulled = pulled_of(attempt, evidence(archive, backward)) if backward else None
     return write_package(attempt, form, out, lambda kernel: licence_of(archive, kernel), pulled)
 
 
 def write_package(
-    attempt: Attempt, form: str, out: Path | None, licence: Licence | None = None, backward: Attempt | None = None
+    attempt: Attempt, form: str, out: Path | None, licence: Licence | None = None, backward: Pulled | None = None
 ) -> Path:
     """Write an attempt as one of `PACKAGES`; raises ProblemError where a folder of that name is there already."""
     package = PACKAGES[form]
-    if backward is not None and package.pulled is None:
-        told = " or ".join(name for name, known in PACKAGES.items() if known.pulled)
-        raise ProblemError(f"A kernel for gradients goes with the form {told}, and not with {form}.")
+    if backward is not None:
+        _require_pulled(form)
     if out is None:
         middle = "" if form == "module" else f"-{form}" if not package.suffix else f"_{form}"
         out = Path() if form == "wheel" else Path(f"{name_of(attempt)}{middle.replace('gpu-', 'gpu_')}{package.suffix}")
@@ -102,6 +104,13 @@ def write_package(
     if backward is not None and package.pulled is not None:
         return package.pulled(attempt, out, licence, backward)
     return package.write(attempt, out, licence)
+
+
+def _require_pulled(form: str) -> None:
+    """Raise ProblemError for a form that takes no kernel for gradients."""
+    known = [name for name, package in PACKAGES.items() if package.pulled]
+    if form not in known:
+        raise ProblemError(f"A kernel for gradients goes with the form {' or '.join(known)}, and not with {form}.")
 
 
 def content(attempt: Attempt, form: str, licence: Licence | None = None) -> tuple[str, bytes]:

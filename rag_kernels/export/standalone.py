@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.export.card import Licence, stamps
-from rag_kernels.export.module_file import HEAD_OF_RUNTIME, literal, module_text, require_module
+from rag_kernels.export.evidence import Pulled
+from rag_kernels.export.module_file import head_of, literal, module_text, require_module
 from rag_kernels.export.portable import headers
 
 HERE = Path(__file__).parent
@@ -59,25 +60,23 @@ def rk_runtime():
 
 rk_runtime()
 
-from {package}.drop_in import DropIn  # noqa: E402
-from {package}.runtime import Backward, CompiledForward  # noqa: E402, F401
-"""
+{imports}"""
 
 
 def write_standalone(
-    attempt: Attempt, out: Path, licence: Licence | None = None, backward: Attempt | None = None
+    attempt: Attempt, out: Path, licence: Licence | None = None, backward: Pulled | None = None
 ) -> Path:
     """Write an importable module that imports nothing of ours, and return the path."""
     require_module(attempt)
     texts = {name.removesuffix("_alone"): _text(name) for name in CARRIED}
     included = headers(attempt.candidate.source)
-    included |= headers(backward.candidate.source) if backward is not None else {}
+    included |= headers(backward.attempt.candidate.source) if backward is not None else {}
     number = sha256("".join([*included.values(), *texts.values()]).encode()).hexdigest()[:12]
     package = f"rag_kernels_runtime_{number}"
     written = "\n".join(f"    {name!r}: {literal(text.replace(PACKAGE, package))}," for name, text in texts.items())
     told = "\n".join(f"    {name!r}: {literal(text)}," for name, text in included.items())
-    runtime = RUNTIME.format(package=package, texts=written, headers=told)
-    text = module_text(attempt, backward).replace(HEAD_OF_RUNTIME, runtime)
+    runtime = RUNTIME.format(package=package, texts=written, headers=told, imports=head_of(package, backward))
+    text = module_text(attempt, backward, runtime)
     text = text.replace("# torch.ops.rag_kernels.", f"# torch.ops.{package}.")
     out.write_text(f"{text}\n\n{stamps('standalone', attempt, licence, backward)}\n")
     return out

@@ -75,15 +75,18 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
         made = [torch.empty(shape, dtype=getattr(torch, output.dtype), device=device) for shape, output in shapes]
         return made[0] if many == 1 else tuple(made)
 
-    def gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
-        found = kernel_gradients(kernel.backward, grads, values, tensors) if kernel.backward is not None else None
+    def gradients(grads: Sequence[torch.Tensor], wanted: Sequence[bool], *values: Any) -> list[torch.Tensor]:
+        """Return the gradients of all tensors, of which the `wanted` ones must be right."""
+        asked, found = {i for i, want in zip(tensors, wanted, strict=True) if want}, None
+        if kernel.backward is not None and asked <= set(kernel.backward.gives):
+            found = kernel_gradients(kernel.backward, grads, values, tensors)
         if found is not None:
             return found
         if not served.as_verified(values):
             raise ValueError("Gradients were not verified at other sizes than the kernel's own: call the module there.")
         return functional_gradients(kernel.functional, grads, values)
 
-    def fake_gradients(grads: Sequence[torch.Tensor], *values: Any) -> list[torch.Tensor]:
+    def fake_gradients(grads: Sequence[torch.Tensor], wanted: Sequence[bool], *values: Any) -> list[torch.Tensor]:
         return [torch.empty_like(values[i], memory_format=torch.contiguous_format) for i in tensors]
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -93,10 +96,10 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         saved = list(ctx.saved_tensors)
         values = [saved.pop(0) if kind == "Tensor" else value for kind, value in zip(kinds, ctx.scalars, strict=True)]
-        found = gradient_op([g.contiguous() for g in grads], *values)
-        by_place = dict(zip(tensors, found, strict=True))
-        wanted = [i in by_place and ctx.needs_input_grad[i] for i in range(len(kinds))]
-        return tuple(by_place[i] if want else None for i, want in enumerate(wanted))
+        wanted = [ctx.needs_input_grad[i] for i in tensors]
+        found = gradient_op([g.contiguous() for g in grads], wanted, *values)
+        by_place = {i: g for i, g, want in zip(tensors, found, wanted, strict=True) if want}
+        return tuple(by_place.get(i) for i in range(len(kinds)))
 
     custom_op = torch.library.custom_op
     name = f"{namespace}::{kernel.name}"
@@ -104,7 +107,7 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
     device = kernel.backend if tensors else None
     op = custom_op(name, forward, mutates_args=(), device_types=(), schema=f"({given}) -> {result}")
     op.register_fake(fake)
-    schema = f"(Tensor[] grads_{', ' * bool(given)}{given}) -> Tensor[]"
+    schema = f"(Tensor[] grads_, bool[] wanted_{', ' * bool(given)}{given}) -> Tensor[]"
     gradient_op = custom_op(f"{name}_backward", gradients, mutates_args=(), device_types=device, schema=schema)
     gradient_op.register_fake(fake_gradients)
     op.register_autograd(backward, setup_context=setup)
@@ -204,7 +207,7 @@ def _fresh(result: Any, values: Sequence[Any]) -> Any:
 def kernel_gradients(
     backward: Backward, grads: Sequence[torch.Tensor], values: Sequence[Any], tensors: Sequence[int]
 ) -> list[torch.Tensor] | None:
-    """Return the gradient of every tensor argument by the kernel for them; None for calls that it does not serve."""
+    """Return the gradients by the kernel for them, or zeros; None for calls that it does not serve."""
     import torch
 
     other, given = backward.kernel, [grads[i] if what == "grad" else values[i] for what, i in backward.takes]
