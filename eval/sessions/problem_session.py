@@ -8,6 +8,7 @@ operating system and stay here. Nothing of a candidate is known in this module. 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -335,7 +336,9 @@ class ProblemSession:
         return min(most, MOST_DRAWS)
 
     def _nothing_remembered(self) -> RememberedContents:
-        return RememberedContents(self.rng, ANSWERS_BYTES // max(1, 4 * self.output_bytes))
+        elements = sum(math.prod(s.shape) for s in self.fp.outputs)
+        answer_bytes = self.output_bytes + 12 * elements  # what is right in fp64, and the noise
+        return RememberedContents(self.rng, ANSWERS_BYTES // max(1, answer_bytes))
 
     @property
     def fresh(self) -> list[int]:

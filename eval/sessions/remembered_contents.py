@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable
 from rag_kernels.eval.buffers.call_content import Recipe
 
 MOST = 48
+PLAIN = 8  # of ordinary contents: a race looks at six or so
+MIXED, NUDGED = 2, 1  # of each special kind among others; of one content with another element
 
 
 class RememberedContents:

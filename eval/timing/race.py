@@ -22,6 +22,7 @@ from rag_kernels.eval.records import Ratio
 from rag_kernels.eval.sessions.candidate_session import LEAST_S, BoundBuffers, LoadedCandidate
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
+from rag_kernels.eval.sessions.remembered_contents import MIXED, NUDGED, PLAIN
 from rag_kernels.eval.timing.paired_ratio import Paired, interleave, pairs_for
 
 AT_ONCE_BYTES = 1 << 30  # outputs of more are not kept until the race is over
@@ -307,15 +308,15 @@ class Race:
         if look.what == "nudged":
             known = session.remembered.number(recipe) is not None  # else its draws may become others
             make = partial(nudged, recipe, specs, session.ordered, session.rng)
-            return self._remembered(recipe, 1, make) if known else make()
+            return self._remembered(recipe, NUDGED, make) if known else make()
         if look.what != "special":
             return self._remembered()
         if look.kind == EDGES or session.rng.random() < 0.5:
             return plain(look.draw, len(specs))
         mixed = partial(with_rows_of, session.random_recipe(), look.draw, specs, session.rng)
-        return self._remembered(look.kind, 2, mixed)
+        return self._remembered(look.kind, MIXED, mixed)
 
-    def _remembered(self, sort: Hashable = "", most: int = 8, make: Callable[[], Recipe] | None = None) -> Recipe:
+    def _remembered(self, sort: Hashable = "", most: int = PLAIN, make: Callable[[], Recipe] | None = None) -> Recipe:
         """Return a secret content whose answer is remembered, new to this candidate's process."""
         return self.session.remembered.content(sort, most, self.subject.met, make or self.session.random_recipe)
 
