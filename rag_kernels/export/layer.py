@@ -18,9 +18,7 @@ from torch.utils import _pytree as pytree
 
 from rag_kernels.export.held import WATCHED, Held, outside
 from rag_kernels.export.launch import KernelRefused
-from rag_kernels.export.served import NONE, Reason, Served
-
-RELATED = Reason("sizes", "several of its sizes are free, and how they hang together only the module can say.")
+from rag_kernels.export.served import NONE, RELATED, Reason, Served
 
 
 class LayerCall:

@@ -116,7 +116,7 @@ class CompiledForward:
             return None, f"it got {len(leaves)} inputs, and was verified with {self.served.leaves}."
         exporting = torch.compiler.is_exporting()
         holds = statically_known_true if exporting else bool
-        other = self.served.other_traced(values, holds)
+        other = self.served.other_traced(values, holds, anywhere=False)
         if other:
             return None, f"{other} Free sizes need bounds (torch.export.Dim)." if exporting else other
         graded = torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)

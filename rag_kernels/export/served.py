@@ -29,6 +29,7 @@ class Reason(NamedTuple):
 
 
 NONE = Reason()
+RELATED = Reason("sizes", "several of its sizes are free, and how they hang together only the module can say.")
 
 
 class Argument(NamedTuple):
@@ -196,24 +197,11 @@ class Served:
             for i, shape in pairs
         )
 
-    def serves_shapes(self, values: Sequence[Any]) -> bool:
-        """Return whether sizes and types are served, as a compiler of graphs asks: each answer becomes a guard.
-
-        Several free sizes may hang together in a way that nobody told here: `related`.
-        """
-        bound: dict[str, int] = {}
-        for argument, value in zip(self.arguments, values, strict=True):
-            if argument.role == "scalar":
-                if _other_number(argument, value):
-                    return False
-            elif _other_tensor(argument, value, None) or _other_shape(argument, value, bound):
-                return False
-        return not self.related or self.as_verified(values)
-
-    def other_traced(self, values: Sequence[Any], holds: Callable[[Any], bool]) -> str:
+    def other_traced(self, values: Sequence[Any], holds: Callable[[Any], bool] = bool, *, anywhere: bool = True) -> str:
         """Return what is not served as a compiler of graphs asks, in a sentence without sizes: these may be symbols.
 
-        `holds` tells whether a condition on sizes does: as a guard, or only where it always will.
+        `holds` tells whether a condition on sizes does: as a guard, or only where it always will. `anywhere` takes
+        tensors of whatever device.
         """
         bound: dict[str, int] = {}
         for argument, value in zip(self.arguments, values, strict=True):
@@ -221,13 +209,13 @@ class Served:
                 other = _other_number(argument, value) is not None
             else:
                 other = _other_tensor(argument, value, None) is not None or _other_size(argument, value, bound, holds)
-                if not other and value.device.type != self.backend:
+                if not other and not anywhere and value.device.type != self.backend:
                     return f"{name_of(argument.path)} is not on {self.backend}."
             if other:
                 return (
                     f"{name_of(argument.path)} is not {_wanted(argument)}, as it was verified, for all sizes recorded."
                 )
-        return "several of its sizes are free." if self.related and not self.as_verified(values, holds) else ""
+        return RELATED.text if self.related and not self.as_verified(values, holds) else ""
 
     def mode(self) -> Reason:
         """Return which mode of torch is on in which the kernel was not verified."""

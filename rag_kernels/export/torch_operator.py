@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rag_kernels.export.launch import KernelRefused
-from rag_kernels.export.served import NONE, Reason, Served, Sizes
+from rag_kernels.export.served import NONE, RELATED, Served, Sizes
 
 if TYPE_CHECKING:
     import torch
 
-RELATED = "several of its sizes are free, and how they hang together only the module can say."
 SCALARS = {"int": "int", "float": "float", "bool": "bool"}
 
 
@@ -186,9 +185,8 @@ def module_fn(functional: str) -> Callable[..., Any]:
 
 def _sizes(served: Served, values: Sequence[Any]) -> tuple[Sizes, ...]:
     """Return the sizes of the outputs; raises ValueError for arguments that the kernel was not verified for."""
-    if not served.serves_shapes(values):
-        reason = served.other(values).text or RELATED
-        raise ValueError(f"The operator cannot be called so: {reason}")
+    if other := served.other_traced(values):
+        raise ValueError(f"The operator cannot be called so: {served.other(values).text or other}")
     return served.sizes_made(values)
 
 
@@ -212,7 +210,7 @@ def kernel_gradients(
 
     other, given = backward.kernel, [grads[i] if what == "grad" else values[i] for what, i in backward.takes]
     related = other.served.related and not other.served.as_verified(given)
-    sizes, reason = other.served.outputs_of(given, lambda sizes: Reason("sizes", RELATED) if related else NONE)
+    sizes, reason = other.served.outputs_of(given, lambda sizes: RELATED if related else NONE)
     if reason.text:
         return None
     try:
