@@ -18,23 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from converted import converted
+
 from rag_kernels.eval.machine.device import cpu_name
 
 PROGRAM = "from rag_kernels import cli; cli.main()"
-CONVERTED = """
-
-_Model, _get_inputs = Model, get_inputs
-
-
-class Model(_Model):
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.to(torch.{0})
-
-
-def get_inputs():
-    return [x.to(torch.{0}) if torch.is_tensor(x) and x.is_floating_point() else x for x in _get_inputs()]
-"""
 
 
 def main() -> None:
@@ -48,9 +36,7 @@ def main() -> None:
     for problem in asked.problems:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             if asked.dtype:
-                text = problem.read_text() + CONVERTED.format(asked.dtype)
-                problem = Path(folder) / f"{problem.stem}_{asked.dtype}.py"
-                problem.write_text(text)
+                problem = converted(problem, asked.dtype, Path(folder))
             command = ["generate", str(problem), "--device", asked.device, "--archive", f"{folder}/a", "--json", *more]
             started = time.perf_counter()
             done = subprocess.run(

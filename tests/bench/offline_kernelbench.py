@@ -6,7 +6,8 @@
 PATH is the folder KernelBench of a checkout. Every problem goes through the writer and the judge as in
 `rag-kernels generate`, without an archive: one fused candidate or several, then --rounds rounds of tuning. Sizes are
 the problem's own, or scaled down to --max-mib of tensors (a two-core machine: 256). Rows are appended to --out as they
-come, and problems that are in it are left out, so that a run that was cut off goes on. --part 2/4 takes every fourth
+come, and problems that are in it are left out, so that a run that was cut off goes on. --sample 20 takes twenty
+problems of each folder, drawn by --seed; --dtype converts modules and floating inputs. --part 2/4 takes every fourth
 problem; on a machine with several GPUs run a few processes for each, with one --cache: they take turns in measuring.
 """
 
@@ -14,13 +15,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from converted import converted
 from offline_tables import Row, read, tables
 
 from rag_kernels.archive.records import Attempt
@@ -44,6 +48,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4, help="candidates a round")
     parser.add_argument("--enough", type=float, default=1e9, help="no further round once the speed-up is this")
     parser.add_argument("--max-mib", type=int, default=0, help="scale problems down to this many MiB of tensors")
+    parser.add_argument("--dtype", help="convert modules and floating inputs to it")
+    parser.add_argument("--sample", type=int, default=0, help="so many problems of each folder")
+    parser.add_argument("--seed", type=int, default=1, help="what draws them")
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--only", nargs="*", default=[], help="names that start so")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (to look at kernels)")
@@ -76,7 +83,8 @@ def main() -> None:
 def run(asked: argparse.Namespace) -> None:
     part, parts = (int(n) for n in asked.part.split("/"))
     done = {(r["level"], r["name"]) for r in read([asked.out])}
-    files = [(folder.name, f) for folder in asked.folders for f in find_problems([folder])][part - 1 :: parts]
+    files = [(folder.name, f) for folder in asked.folders for f in sampled(find_problems([folder]), asked)]
+    files = files[part - 1 :: parts]
     wanted = [x for x in files if (x[0], x[1].stem) not in done]
     if asked.only:
         wanted = [x for x in wanted if any(x[1].stem.startswith(o) for o in asked.only)]
@@ -88,18 +96,28 @@ def run(asked: argparse.Namespace) -> None:
         timing=TimingRule(pairs=asked.pairs, max_pairs=2 * asked.pairs, few_pairs=min(7, asked.pairs)),
     )
     with (
+        tempfile.TemporaryDirectory() as folder,
         asked.out.open("a") as out,
         open_judge(asked.device, limits=limits, cache_dir=asked.cache, at_other_sizes=at_other_sizes) as judge,
         ThreadPoolExecutor(max_workers=1) as ahead,
     ):
+        if asked.dtype:
+            wanted = [(level, converted(file, asked.dtype, Path(folder))) for level, file in wanted]
         ready = read_ahead(wanted, judge, asked, ahead)
         for (level, file), prepared in zip(wanted, ready, strict=True):
             if time.monotonic() - started > asked.seconds:
                 break
-            row = {"level": level, "name": file.stem} | one(judge, prepared, asked)
+            row = {"level": level, "name": file.stem, "dtype": asked.dtype} | one(judge, prepared, asked)
             out.write(json.dumps(row) + "\n")
             out.flush()
             print(progress(row), file=sys.stderr, flush=True)
+
+
+def sampled(files: Sequence[Path], asked: argparse.Namespace) -> Sequence[Path]:
+    """So many of the files as --sample asks for, in their order; all of them without it."""
+    if not asked.sample:
+        return files
+    return sorted(random.Random(asked.seed).sample(sorted(files), min(asked.sample, len(files))))
 
 
 def read_ahead(
