@@ -81,6 +81,8 @@ def main() -> None:
 
 
 def run(asked: argparse.Namespace) -> None:
+    if asked.precision != "strict" and "admission" in asked.without:
+        raise SystemExit("What an allowed precision may cost is measured by admission: leave it in.")
     part, parts = (int(n) for n in asked.part.split("/"))
     done = {(r["level"], r["name"]) for r in read([asked.out])}
     files = [(folder.name, f) for folder in asked.folders for f in sampled(find_problems([folder]), asked)]
