@@ -21,6 +21,7 @@ class Lesson:
     parent_id: str
     gain: float  # how many times as fast
     change: str  # a unified diff, where it is short; else empty
+    counted: str = field(default="", metadata=LATER)  # what the GPU's counters said of the parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Shown:
     problem: FunctionalProblem | None = field(default=None, metadata=LATER)
     lesson: Lesson | None = field(default=None, metadata=LATER)
     claim: Claim | None = field(default=None, metadata=LATER)  # what its maker says, where nobody has judged it here
+    counted: str = field(default="", metadata=LATER)  # what the GPU's counters say of it
 
 
 @dataclass(frozen=True, slots=True)

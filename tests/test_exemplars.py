@@ -8,7 +8,7 @@ import pytest
 from factories import attempt, candidate, device, judged, linear_problem, measurement, passed, problem, run, wrong
 
 from rag_kernels.archive.memory import MemoryArchive
-from rag_kernels.eval.records import Candidate, Device, FunctionalProblem, Problem, ProblemError
+from rag_kernels.eval.records import Candidate, Counters, Device, FunctionalProblem, Passed, Problem, ProblemError
 from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.pipeline import index_attempt
@@ -217,4 +217,24 @@ def test_a_reader_is_told_what_a_kernel_gained_and_by_which_change(shop: Shop) -
     assert first is not None and lesson_of(first, shop.archive) is None
     told = render("exemplars", exemplars=exemplar_values([seen]))
     assert "It is 2 times as fast as the kernel that it was made from, by this change:" in told
-    assert "right by this judge, twice: " in told and "Verified" not in told
+    assert "right by this judge, twice: " in told and "Verified" not in told and "ncu" not in told
+
+
+def test_a_reader_is_told_what_the_gpu_counted_before_and_after(shop: Shop) -> None:
+    parent = shop.add(problem("tanh"), judged=judged(replace(timed(200.0), counters=counters(dram=0.41, sm=0.2))))
+    child = shop.add(
+        problem("tanh"),
+        parents=(parent,),
+        judged=judged(replace(timed(100.0), counters=counters(dram=0.88, sm=0.3))),
+    )
+    shown = Exemplars(shop.retriever, replace(OPTIONS, examples=4), device())(problem("tanh"), [])
+    told = render("exemplars", exemplars=exemplar_values([s for s in shown if s.kernel.id == child]))
+    assert "ncu counted 88% of DRAM throughput (41% of DRAM throughput, 20% of SM throughput" in told
+
+
+def timed(us: float) -> Passed:
+    return replace(passed(), measurement=measurement(400.0 / us, candidate_us=us))
+
+
+def counters(*, dram: float, sm: float) -> Counters:
+    return Counters("k", 1, 1.0, dram, sm, 0.9, "registers", 32, 0.0, 4.0, "long scoreboard", 0.6)

@@ -175,6 +175,8 @@ def exemplar_values(shown: Sequence[Shown]) -> list[dict[str, Any]]:
             "source": called_only(s.kernel.source).strip(),
             "gain": f"{s.lesson.gain:.2g}" if s.lesson else "",
             "change": s.lesson.change if s.lesson else "",
+            "counted": s.counted,
+            "counted_before": s.lesson.counted if s.lesson else "",
         }
         for s in shown
     ]

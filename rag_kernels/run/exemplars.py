@@ -22,7 +22,7 @@ from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
 from rag_kernels.options import Options
 from rag_kernels.records import Shown
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
-from rag_kernels.run.lessons import lesson_of
+from rag_kernels.run.lessons import counted_of, lesson_of
 from rag_kernels.run.reverify import reverify
 from rag_kernels.run.standings import merit, standing
 
@@ -53,7 +53,15 @@ class Exemplars:
         if not self.for_reading:
             return shown
         archive = self.retriever.archive
-        return [replace(s, lesson=lesson_of(s.kernel, archive), claim=claim_on(s.kernel, archive)) for s in shown]
+        return [
+            replace(
+                s,
+                lesson=lesson_of(s.kernel, archive),
+                claim=claim_on(s.kernel, archive),
+                counted=counted_of(s.kernel.id, archive),
+            )
+            for s in shown
+        ]
 
     def _shown(self, fp: FunctionalProblem, attempts: Sequence[Attempt]) -> list[Shown]:
         known = {attempt.candidate.id for attempt in attempts}  # the writer sees these anyway

@@ -1,14 +1,17 @@
-"""The lesson of an archived kernel: what it gained over its parent, and by which change.
+"""The lesson of an archived kernel: what it gained over its parent, by which change, and what the GPU counted.
 
 Comes in: a kernel and the archive. Goes out: a `Lesson`, where one was measured. Knows nothing of prompts.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import unified_diff
 
 from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import ArchivedKernel
+from rag_kernels.eval.records import Passed
+from rag_kernels.feedback.bottleneck import counted
 from rag_kernels.records import Lesson
 from rag_kernels.text.called import called_only
 
@@ -22,7 +25,17 @@ def lesson_of(kernel: ArchivedKernel, archive: Archive) -> Lesson | None:
     edges = [e for e in archive.lineage(kernel.id) if e.child == kernel.id and e.relation in ("parent", "crossover")]
     parents = [parent for e in edges if (parent := archive.kernel(e.source)) is not None]
     found = [lesson for parent in parents if (lesson := _over(kernel, parent)) is not None]
-    return max(found, key=lambda lesson: lesson.gain, default=None)
+    best = max(found, key=lambda lesson: lesson.gain, default=None)
+    return best and replace(best, counted=counted_of(best.parent_id, archive))
+
+
+def counted_of(kernel_id: str, archive: Archive) -> str:
+    """Return what the GPU's counters say of a kernel, in a few words; empty where they were not read."""
+    kernel = archive.kernel(kernel_id)
+    if kernel is None or kernel.trust == "claimed":  # nobody has judged it
+        return ""
+    verdict = archive.evaluation(kernel_id)[1].verdict
+    return counted(verdict.counters)[1] if isinstance(verdict, Passed) and verdict.counters is not None else ""
 
 
 def _over(kernel: ArchivedKernel, parent: ArchivedKernel) -> Lesson | None:
