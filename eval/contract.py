@@ -2,7 +2,8 @@
 
 Comes in: the problem, and the same problem at the other sizes at which the kernel was right. Goes out: a Contract. A
 size is free if it differed there; sizes that moved together bear one name, and multiples of another are told as such.
-Knows nothing of kernels and processes.
+Of several workloads nothing is free that the kernel's own contract has not free. Knows nothing of kernels and
+processes.
 """
 
 from __future__ import annotations
@@ -36,16 +37,29 @@ def joint_contract(
     fp: FunctionalProblem, own: Contract | None, others: Sequence[FunctionalProblem], *, any_alignment: bool
 ) -> Contract:
     """Return the contract of a kernel that was judged at several workloads: its own one at the sizes of `fp` where that
-    has every size free that differs among them, else what these show.
+    takes the others too, else these very sizes: that a kernel is right at a few says nothing of those between.
     """
+    if own is not None and all(_values(own, other) is not None for other in others):
+        return replace(own, alignment="element" if any_alignment else "allocation")
     shown = contract(fp, others, any_alignment=any_alignment)
-    if own is None:
-        return shown
-    pairs = [
-        (a, b) for x, y in zip(own.tensors, shown.tensors, strict=True) for a, b in zip(x.shape, y.shape, strict=True)
-    ]
-    covers = all(b.isdigit() or not a.isdigit() for a, b in pairs)
-    return replace(own, alignment=shown.alignment) if covers else shown
+    judged = [tuple(values.items()) for p in (fp, *others) if (values := _values(shown, p))]
+    return replace(shown, only=tuple(dict.fromkeys(judged)))
+
+
+def _values(held: Contract, fp: FunctionalProblem) -> dict[str, int] | None:
+    """Return what the free sizes of a contract are in a problem; None where it does not take these sizes."""
+    values: dict[str, int] = {}
+    if [(t.name, t.dtype, len(t.shape)) for t in held.tensors] != [
+        (a.name, a.spec.dtype, len(a.spec.shape)) for a in fp.tensors
+    ]:
+        return None
+    for tensor, argument in zip(held.tensors, fp.tensors, strict=True):
+        for told, size in zip(tensor.shape, argument.spec.shape, strict=True):
+            factor, _, name = told.rpartition("*")
+            one = int(name) if name.isdigit() else values.setdefault(name, size // int(factor or 1))
+            if size != int(factor or 1) * one:
+                return None
+    return values
 
 
 def _sizes(shapes: Sequence[Sequence[int]]) -> list[_Sizes]:
@@ -85,4 +99,5 @@ def contract_line(told: Contract) -> str:
     tensors = ", ".join(f"{t.name}[{', '.join(t.shape)}] {t.dtype}" for t in told.tensors)
     moved = f"; {', '.join(told.following)} follow the sizes" if told.following else ""
     where = "at any alignment" if told.alignment == "element" else "aligned as PyTorch allocates"
-    return f"{tensors}{moved}; contiguous, {where}"
+    judged = " or ".join(", ".join(f"{name}={size}" for name, size in values) for values in told.only)
+    return f"{tensors}{moved}; contiguous, {where}{f'; {judged} alone' if judged else ''}"

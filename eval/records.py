@@ -23,6 +23,7 @@ LATER = {"later": True}  # for fields that old archives do not have (`eval.codec
 HEADLINE_LABELS = frozenset({"custom kernel", "fused + library"})
 UNCHECKED = "unchecked"  # begins a label: what could not be tried, which lowers the trust in a result
 MORE_MEMORY = "more memory than the module"
+SPECIALISED = "shape-specialised"  # a label: right at its own sizes, and not at others
 # What keeps a speed-up out of headlines: also less accuracy than PyTorch's on finite inputs, unless these are subnormal
 # numbers, integers beyond those that the problem draws, or padding that is read and thrown away.
 BARRED_LABELS = ("degenerate problem", "suspicious", "fragile")
@@ -325,6 +326,8 @@ class Contract:
     following: tuple[str, ...]  # constants that had other values at the other sizes
     alignment: Literal["element", "allocation"]  # of contiguous tensors: any, or as PyTorch allocates
     outputs: tuple[tuple[str, ...], ...] = field(default=(), metadata=LATER)  # shapes, by the names of the arguments'
+    # What the named sizes may be together, where a kernel was judged at these alone; empty: they are free.
+    only: tuple[tuple[tuple[str, int], ...], ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

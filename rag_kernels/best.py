@@ -97,7 +97,7 @@ class Best:
             raise ProblemError(
                 f"{self.problem.name} has other settings than the kernel was written for: optimize again."
             )
-        return with_kernel(copy.copy(self.module), compiled_of(kernel))
+        return with_kernel(copy.copy(self.module), compiled_of(kernel, listed=True))
 
     def fits(self, module: torch.nn.Module) -> bool:
         """Return whether a module is of the same class, settings, and shapes of parameters and buffers."""
@@ -177,7 +177,7 @@ def apply(model: torch.nn.Module, kernels: Iterable[Best]) -> list[str]:
     Returns the names of the submodules that run one now. They keep their parameters, hooks, names and base class; a
     call that a kernel does not serve runs the module itself, and `apply.report(model)` counts both.
     """
-    found = [(best, compiled_of(best._kernel())) for best in kernels if best.attempt is not None]
+    found = [(best, compiled_of(best._kernel(), listed=True)) for best in kernels if best.attempt is not None]
     replaced: list[str] = []
     for name, module in list(model.named_modules()):
         compiled = next((compiled for best, compiled in found if best.fits(module)), None)

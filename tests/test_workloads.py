@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
+from cli_home import quick_limits
 from factories import problem as made
 from foreign import PROGRAM
 
-from rag_kernels.eval.contract import contract, joint_contract
+from rag_kernels import ScriptedWriter, optimize
+from rag_kernels.eval.contract import contract, contract_line, joint_contract
+from rag_kernels.eval.judge import open_judge
+from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.workloads import Workload, heaviest, problem_at, read_shapes, workloads_of
+from rag_kernels.ingest.sizes import at_other_sizes
 
 PROBLEM = """
 import torch
@@ -42,6 +49,11 @@ void twice(rk::Tensor<const float> x, rk::Tensor<float> out) {
 }
 RK_EXPORT(forward, twice)
 """
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 2
 
 
 def test_shapes_are_every_combination() -> None:
@@ -75,13 +87,50 @@ def test_the_heaviest_has_the_most_to_do() -> None:
     assert heaviest(Problem("p", PROBLEM), (Workload((("ROWS", 1),)), large)) is large
 
 
-def test_a_contract_of_all_workloads_has_free_what_differs_among_them() -> None:
+def test_a_contract_of_all_workloads_is_the_kernels_own_one_or_lists_them() -> None:
     at, rows, both = (made(shape=shape) for shape in ((64, 32), (9, 32), (9, 7)))
     own = contract(at, [made(shape=(63, 32))], any_alignment=True)
     kept = joint_contract(at, own, [at, rows], any_alignment=False)
-    assert (kept.tensors, kept.alignment) == (own.tensors, "allocation")
-    assert joint_contract(at, own, [rows, both], any_alignment=True).tensors[0].shape == ("M", "N")
-    assert joint_contract(at, None, [rows], any_alignment=True).tensors[0].shape == ("N", "32")
+    assert (kept.tensors, kept.alignment, kept.only) == (own.tensors, "allocation", ())
+    for held, others, told in (
+        (
+            own,
+            [at, rows, both],
+            "x[M, N] float32; contiguous, at any alignment; M=64, N=32 or M=9, N=32 or M=9, N=7 alone",
+        ),
+        (None, [rows], "x[N, 32] float32; contiguous, at any alignment; N=64 or N=9 alone"),
+        (None, [at], "x[64, 32] float32; contiguous, at any alignment"),
+    ):
+        assert contract_line(joint_contract(at, held, others, any_alignment=True)) == told
+
+
+def test_sizes_between_those_that_were_judged_are_not_served(tmp_path: Path) -> None:
+    """The kernel is right at both workloads, and at no other number of columns: it leaves some unwritten."""
+    count = "x.size(0) * (x.size(1) == 32 ? 32 : 7)"
+    kernel = KERNEL.replace("COUNT", f"std::min(x.numel(), {count})").replace(
+        "#include", "#include <algorithm>\n#include", 1
+    )
+    calls = [torch.randn(64, 32), torch.randn(9, 7)]
+    with open_judge(
+        "cpu", limits=quick_limits(without=frozenset({"sanitizers"})), at_other_sizes=at_other_sizes
+    ) as judge:
+        best = optimize(
+            Twice(), calls[:1], workloads=[calls[1:]], judge=judge, writer=ScriptedWriter([kernel]), archive=":memory:",
+            retrieval="off",
+        )  # fmt: skip
+    assert best.attempt is not None and best.attempt.judged.verdict.contract.only
+    saved = load_module("best", best.save(tmp_path / "best.py").read_text())
+    for module in (best.optimized(), saved.ModelNew()):
+        for x in calls:
+            torch.testing.assert_close(module(x), Twice()(x))
+            assert module.kernel_used
+        for x in map(torch.randn, ((3, 9), (64, 7), (9, 32), (63, 31))):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                assert torch.equal(module(x), Twice()(x))
+            assert not module.kernel_used and "none of the sizes that it was verified at" in module.kernel_reason
+    with pytest.raises(ValueError, match="none of the sizes that it was verified at"):
+        saved.COMPILED.op(torch.randn(3, 9))
 
 
 @pytest.mark.parametrize(("count", "verdicts"), [("x.numel()", ["passed", "passed"]), ("128", ["passed", "wrong"])])

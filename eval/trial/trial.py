@@ -27,6 +27,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.progress import doing
 from rag_kernels.eval.records import (
     MORE_MEMORY,
+    SPECIALISED,
     Candidate,
     Contract,
     FunctionalProblem,
@@ -151,7 +152,7 @@ class Trial:
 
     def _contract(self) -> Contract:
         """Return what it serves: the sizes at which it was right, unless it failed at others."""
-        served = [] if "shape-specialised" in self.found.labels else self.served
+        served = [] if SPECIALISED in self.found.labels else self.served
         tight = bool(served) and not self.session.on_gpu and "guard pages" not in self.without
         return contract(self.session.fp, served, any_alignment=tight)
 
@@ -164,7 +165,7 @@ class Trial:
             return self._special_at_own_sizes(subject, checks, "the problem is large and could not be scaled down")
         if small is not self.session and not self._at_other_sizes(subject, small, "smaller sizes"):
             return False
-        if "shape-specialised" in self.found.labels:
+        if SPECIALISED in self.found.labels:
             return self._special_where_it_can(subject, checks)
         tight = subject.places[-1] if small is not self.session else self._tight(subject, small)
         checks.probe(tight)
@@ -254,7 +255,7 @@ class Trial:
         except Stopped as stopped:
             if isinstance(stopped.verdict, Rejected):
                 raise
-            self.found.label("shape-specialised")
+            self.found.label(SPECIALISED)
             reason = getattr(stopped.verdict, "reason", "")
             self.found.notes.append(f"at {sizes} ({session.fp.notice or 'scaled'}): {reason}"[:300])
             return stopped.alive
@@ -271,7 +272,7 @@ class Trial:
             return
         native = self.candidate.tier != "module" or builds_its_own(self.candidate)
         sessions = [s for s in (self.known.small, self.known.odd) if s is not None]
-        if "shape-specialised" in self.found.labels:
+        if SPECIALISED in self.found.labels:
             sessions = [self.least] if self.least is not None else []
         if self.session not in sessions and (self.session.content_bytes <= SANITIZED_BYTES or not sessions):
             sessions = [self.session, *sessions]  # what it does at the timed sizes alone shows nowhere else
@@ -314,7 +315,7 @@ class Trial:
             left_out += [f"not run under every sanitizer: {why}" for why in report.left_out]
             for tool, what in report.found:
                 if session is self.known.odd:
-                    self.found.label("shape-specialised")
+                    self.found.label(SPECIALISED)
                 elif tool not in SOFT_TOOLS:
                     raise Stopped(Rejected("sanitizer", f"The {tool} sanitizer found an error: {what}."))
                 else:

@@ -90,7 +90,8 @@ def module_text(attempt: Attempt, backward: Pulled | None = None, runtime: str =
 
     `runtime` is where the runtime comes from, an import of ours where it is empty.
     """
-    made, pulled, more = compiled_of(attempt), "", ""
+    made, pulled = compiled_of(attempt, listed=True), ""
+    more = f"\n    only={made.only!r}," if made.only else ""
     if backward is not None:
         other = compiled_of(backward.attempt)
         takes, gives = paired(attempt, backward)
@@ -98,7 +99,7 @@ def module_text(attempt: Attempt, backward: Pulled | None = None, runtime: str =
             id=backward.attempt.candidate.id,
             compiled=_compiled_text(other, source=literal(other.source), functional=literal(other.functional)),
         )
-        more = f"\n    backward=Backward(BACKWARD, {takes}, {gives}),"
+        more += f"\n    backward=Backward(BACKWARD, {takes}, {gives}),"
     return MODULE.format(
         summary=summary(attempt),
         problem=attempt.problem.problem.source.rstrip(),
@@ -128,10 +129,16 @@ def _compiled_text(made: CompiledForward, *, source: str, functional: str, more:
     )
 
 
-def compiled_of(attempt: Attempt) -> CompiledForward:
-    """Return the kernel of an attempt with the calls that it serves: free sizes where its contract has them."""
-    problem, candidate = attempt.problem, attempt.candidate
-    arguments, outputs = _with_free_sizes(problem, contract_of(attempt))
+def compiled_of(attempt: Attempt, *, listed: bool = False) -> CompiledForward:
+    """Return the kernel of an attempt with the calls that it serves: free sizes where its contract has them.
+
+    Where it was judged at a list of sizes, they are served by forms that hold the list (`listed`); else its own alone.
+    """
+    problem, candidate, held = attempt.problem, attempt.candidate, contract_of(attempt)
+    if held is not None and held.only and not listed:
+        held = None
+    arguments, outputs = _with_free_sizes(problem, held)
+    moving = any(argument[4:] for argument in arguments)
     return CompiledForward(
         candidate.source,
         tier=candidate.tier,
@@ -144,6 +151,7 @@ def compiled_of(attempt: Attempt) -> CompiledForward:
         name=_operator_name(attempt),
         functional=problem.source,
         not_written=(*problem.mutated, *(f"input {path}" for path in problem.written)),
+        only=[dict(values) for values in held.only] if held is not None and moving else (),
     )
 
 

@@ -42,12 +42,13 @@ class CompiledForward:
     functional: str = ""  # text with `module_fn`, whose gradients are the operator's
     not_written: tuple[str, ...] = ()  # what the module's own forward writes to, and the kernel does not
     backward: Backward | None = None  # a kernel for the gradients; without one they are the functional form's
+    only: Sequence[dict[str, int]] = ()  # what the free sizes may be together; empty: anything
 
     @cached_property
     def served(self) -> Served:
         """The calls that it serves."""
         arguments = [Argument(*argument) for argument in self.arguments]
-        return Served(arguments, [Output(*output) for output in self.outputs], self.backend)
+        return Served(arguments, [Output(*output) for output in self.outputs], self.backend, self.only)
 
     @property
     def state_paths(self) -> list[str]:

@@ -53,8 +53,16 @@ class Output(NamedTuple):
 class Served:
     """Which calls are served. The answer for each form of call is kept, so that only the first is looked at closely."""
 
-    def __init__(self, arguments: Sequence[Argument], outputs: Sequence[Output], backend: str) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[Argument],
+        outputs: Sequence[Output],
+        backend: str,
+        only: Sequence[dict[str, int]] = (),
+    ) -> None:
         import torch
+
+        self.only = list(only)  # what the named sizes may be together; empty: anything
 
         self.arguments, self.outputs, self.backend = list(arguments), list(outputs), backend
         taken = [int(a.path) if a.role in ("input", "scalar") else -1 for a in arguments]
@@ -69,7 +77,7 @@ class Served:
         shapes = [arguments[i].free for i in self.tensors]
         self.free = {_factor(s)[1] for shape in shapes for s in shape if isinstance(s, str)}
         self.verified = [tuple(arguments[i].shape) for i in self.tensors]
-        self.related = len(self.free) > 1  # perhaps: how several free sizes hang together was not told
+        self.related = len(self.free) > 1 and not only  # perhaps: how several free sizes hang together was not told
         self.kinds = (torch.Tensor, torch.nn.Parameter)
         self.known: dict[tuple[Any, ...], tuple[Sizes, ...] | Reason] = {}
         self.torch, self.forward_ad = torch, torch.autograd.forward_ad
@@ -156,7 +164,15 @@ class Served:
                     reason = self._elsewhere(argument, value, device)
             if reason:
                 return reason
-        return NONE
+        return NONE if self._judged(bound) else Reason("sizes", self._not_judged(bound))
+
+    def _judged(self, bound: dict[str, int], holds: Callable[[Any], bool] = bool) -> bool:
+        """Return whether the named sizes may be what they are."""
+        return not self.only or any(all(holds(bound[n] == size) for n, size in one.items()) for one in self.only)
+
+    def _not_judged(self, bound: dict[str, int]) -> str:
+        told, *known = (", ".join(f"{n}={size}" for n, size in one.items()) for one in (bound, *self.only))
+        return f"{told} is none of the sizes that it was verified at: {'; '.join(known)}."
 
     def _elsewhere(self, argument: Argument, value: torch.Tensor, device: torch.device) -> Reason | None:
         told = name_of(argument.path)
@@ -215,6 +231,8 @@ class Served:
                 return (
                     f"{name_of(argument.path)} is not {_wanted(argument)}, as it was verified, for all sizes recorded."
                 )
+        if not self._judged(bound, holds):
+            return "its sizes are none of those that it was verified at, for all sizes recorded."
         return RELATED.text if self.related and not self.as_verified(values, holds) else ""
 
     def mode(self) -> Reason:

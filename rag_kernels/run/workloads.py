@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.contract import joint_contract
-from rag_kernels.eval.records import Candidate, Measurement, Passed, Problem
+from rag_kernels.eval.records import SPECIALISED, Candidate, Measurement, Passed, Problem
 from rag_kernels.eval.workloads import Workload, heaviest, problem_at
 from rag_kernels.run.session import Session
 from rag_kernels.run.standings import is_confirmed, merit, standing
@@ -154,8 +154,9 @@ def _with_joint_contract(choice: Choice) -> Attempt:
     assert isinstance(verdict, Passed)
     found = None
     if choice.serves_all:
-        shown = [s.attempt.judged.verdict for s in choice.served]
-        anywhere = all(isinstance(v, Passed) and v.contract and v.contract.alignment == "element" for v in shown)
+        shown = [v for s in choice.served if isinstance(v := s.attempt.judged.verdict, Passed)]
+        anywhere = all(v.contract is not None and v.contract.alignment == "element" for v in shown)
+        own = None if any(SPECIALISED in v.labels for v in shown) else verdict.contract
         others = [s.attempt.problem for s in choice.served]
-        found = joint_contract(attempt.problem, verdict.contract, others, any_alignment=anywhere)
+        found = joint_contract(attempt.problem, own, others, any_alignment=anywhere)
     return replace(attempt, judged=replace(judged, verdict=replace(verdict, contract=found)))
