@@ -59,6 +59,8 @@ def judge_version(rule: TimingRule) -> str:
 
 
 JUDGE_VERSION = judge_version(TimingRule())
+# What all children of the judge import, done once: seconds for dynamo, a tenth of one for our own.
+PRELOAD = ("torch._dynamo", "rag_kernels.eval.children.reference", "rag_kernels.eval.children.examination")
 
 
 More = Callable[[], Sequence[Candidate]]
@@ -110,7 +112,6 @@ class LocalJudge:
     ) -> None:
         self.workers, self.limits, self.cache = workers, limits, cache
         self._candidate_workers = candidate_workers
-        self._with_inductor: Workers | None = None
         self._loading: dict[Candidate, Future[LoadedCandidate]] = {}
         self._turns = DeviceLock(units(device.backend), locks(device.backend, cache))
         self.sessions = Sessions(device, limits, workers, candidate_workers, cache, self._turns, at_other_sizes)
@@ -151,7 +152,7 @@ class LocalJudge:
     ) -> Iterator[tuple[Candidate, Judged]]:
         triaged = [(candidate, self._static_verdict(candidate)) for candidate in candidates]
         if self.can_run and self.limits.measure_compile and not self._baseline_file(fp).is_file():
-            self._compile_workers()  # they start while the candidates are built
+            self._load_compiler()  # while the candidates are built
         to_build = [c for c, verdict in triaged if verdict is None and kernels_of(c)]
         if self.device.backend == "cuda":
             yield from self._judge_while_building(fp, triaged, to_build)
@@ -185,7 +186,8 @@ class LocalJudge:
         started = perf_counter()
         doing("confirming: eager and torch.compile in fresh processes")
         library = self._builder.whole(candidate)
-        with self._turns.shared(), self.sessions.open_fresh(fp, self._compile_workers()) as known:
+        self._load_compiler()
+        with self._turns.shared(), self.sessions.open_fresh(fp) as known:
             known.times.eager_estimate_s()
             if self.limits.measure_compile:
                 known.times.prepare_baselines()
@@ -285,7 +287,8 @@ class LocalJudge:
             return NOT_ASKED
         if not self._baseline_file(fp).is_file():
             doing("timing torch.compile")
-        return open_baseline(self._baseline_file(fp), lambda: self.sessions.for_baselines(fp, self._compile_workers()))
+            self._load_compiler()
+        return open_baseline(self._baseline_file(fp), lambda: self.sessions.for_baselines(fp))
 
     def _baseline_file(self, fp: FunctionalProblem) -> Path:
         limits = self.limits
@@ -295,17 +298,13 @@ class LocalJudge:
         environment = f"{self.environment.torch} {threads()} {asked}"
         return baseline_file(fp, self.device, environment=environment, rule=limits.timing, cache=self.cache)
 
-    def _compile_workers(self) -> Workers:
-        """Return a warm parent that has imported torch.compile's machinery too (seconds), started when first needed.
+    def _load_compiler(self) -> None:
+        """Let the warm parent import torch.compile's machinery too (a second), if that has not been done.
 
         Not on a GPU, where it has not been tried, nor where torch.compile is not measured.
         """
-        if self.device.backend == "cuda" or not self.limits.measure_compile:
-            return self.workers
-        if self._with_inductor is None:
-            heavy = ("torch._dynamo", "torch._inductor.compile_fx")
-            self._with_inductor = Workers(inductor_env(self.cache), preload=heavy)
-        return self._with_inductor
+        if self.device.backend == "cpu" and self.limits.measure_compile:
+            self.workers.preload("torch._inductor.compile_fx")
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Build many candidates ahead, in one go; a judgement then finds them in the cache."""
@@ -324,9 +323,8 @@ class LocalJudge:
     def close(self) -> None:
         self.sessions.close()
         self._builder.close()
-        for workers in {self.workers, self._candidate_workers, self._with_inductor}:
-            if workers is not None:
-                workers.close()
+        self.workers.close()
+        self._candidate_workers.close()
 
     def __enter__(self) -> LocalJudge:
         return self
@@ -351,9 +349,10 @@ def open_judge(
     tools = toolchain(f"sm_{gpu.split(',')[1].strip().replace('.', '')}" if gpu else "sm_90")
     builds = cache / "builds"
     builds.mkdir(parents=True, exist_ok=True)
-    workers = Workers(inductor_env(cache), preload=("torch._dynamo",))  # which most problems need: seconds
+    workers = Workers(inductor_env(cache), preload=PRELOAD)
     boxed = limits is None or "sandbox" not in limits.without
-    candidate_workers = Workers(sandbox=Sandbox((builds,), gpu=backend == "cuda") if boxed else None)
+    box = Sandbox((builds,), gpu=backend == "cuda") if boxed else None
+    candidate_workers = Workers(preload=("rag_kernels.eval.children.candidate",), sandbox=box)
     try:
         if backend == "cuda" and gpu is None and tools.nvcc is not None:
             device = absent_gpu()

@@ -18,6 +18,7 @@ from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem
+from rag_kernels.ingest.functionalize import PRELOAD
 from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
 from rag_kernels.ingest.gradients import load_backward
 from rag_kernels.options import Keywords, Options, options_of
@@ -94,7 +95,7 @@ def evaluate(
 def functionalize(problem: str | Path, *, backward: bool = False) -> FunctionalProblem:
     """Return the problem as a parameterized call, checked against the module, with its features."""
     loaded = _load(problem, backward=backward)
-    with Workers() as workers:
+    with Workers(preload=PRELOAD) as workers:
         return functionalize_problem(loaded, workers=workers)
 
 

@@ -28,6 +28,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, BaselineTimes, Device, FunctionalProblem, MachineError, Problem
 from rag_kernels.ingest.embedder import load_embedder
 from rag_kernels.ingest.fitting import functionalize_as, functionalize_to_fit, room_bytes, room_on
+from rag_kernels.ingest.functionalize import PRELOAD
 from rag_kernels.ingest.pipeline import index_attempt
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.llm.client import LLM, Completer
@@ -127,7 +128,7 @@ class Bench:
 @contextmanager
 def hand_in(judge: Judge) -> Iterator[Bench]:
     """Open the bench of a judge that was handed in; nothing is known of its device but what the judge says."""
-    with Workers() as workers:
+    with Workers(preload=PRELOAD) as workers:
         yield Bench(judge, workers, True, room_bytes(judge.device.backend), lambda: ())
 
 
@@ -148,6 +149,7 @@ def open_bench(options: Options, backend: Backend | None = None, *, counters: bo
     device = backend or target_backend(options)
     room, cache_dir = room_bytes(device), Path(options.cache) if options.cache else None
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+        judge.workers.preload(*PRELOAD)
         facts = partial(hardware, judge.device, judge.workers, judge.cache)
         yield Bench(judge, judge.workers, judge.can_run, room, facts)
 
@@ -161,7 +163,7 @@ def open_sampler(
     """
     archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
     stock(archive, embedder)
-    with Workers() as workers:
+    with Workers(preload=PRELOAD) as workers:
         device = device_for(options, target, workers)
         room = room_on(device) if target else room_bytes(device.backend)  # of where it is judged
         here = Path(options.cache) if options.cache else default_cache()
@@ -219,6 +221,7 @@ def open_arms(options: Options, results: Path) -> Iterator[tuple[Archive, Callab
     cache_dir, room = Path(options.cache) if options.cache else None, room_bytes(device)
     limits = Limits(precision=options.precision, max_autotune=options.max_autotune, ncu=bool(options.models))
     with open_judge(device, limits=limits, cache_dir=cache_dir, at_other_sizes=at_other_sizes) as judge:
+        judge.workers.preload(*PRELOAD)
         functionalize = cache(partial(fitted, workers=judge.workers, max_bytes=room))
         retriever = Retriever(source, embedder, device_key=judge.device.key, fixed=True)
         facts = hardware(judge.device, judge.workers, judge.cache) if options.models else ()

@@ -36,6 +36,13 @@ def test_a_result_comes_back(workers: Workers) -> None:
     assert workers.call("math:sqrt", 9.0, deadline_s=60) == 3.0
 
 
+def test_later_children_have_what_is_preloaded_meanwhile(workers: Workers) -> None:
+    loaded = "import sys; raise ValueError('wave' in sys.modules)"
+    assert "False" in fails(workers, loaded).message
+    workers.preload("wave")
+    assert "True" in fails(workers, loaded).message
+
+
 def test_an_exception_is_reported_with_its_text(workers: Workers) -> None:
     failure = fails(workers, "raise ValueError('no such thing')")
     assert failure.kind == "raised"

@@ -96,12 +96,7 @@ def main(control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | 
     confined = Confinement(**confinement) if confinement else None
     if confined:
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    gc.disable()  # imports make no garbage, and looking for it takes a quarter of their time
-    for module in ("torch", *preload):
-        importlib.import_module(module)
-    gc.freeze()  # nor do children look at what all of them share
-    gc.enable()
-
+    _preload(("torch", *preload))
     control = Channel(socket.socket(fileno=control_fd))
     children: dict[int, _Child] = {}
     watched = time.monotonic()
@@ -124,6 +119,14 @@ def main(control_fd: int, preload: Sequence[str], confinement: dict[str, Any] | 
     os._exit(0)  # tearing down torch's modules would take seconds
 
 
+def _preload(modules: Sequence[str]) -> None:
+    gc.disable()  # imports make no garbage, and looking for it takes a quarter of their time
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()  # nor do children look at what all of them share
+    gc.enable()
+
+
 def _serve(
     control: Channel, request: Any, fds: list[int], children: dict[int, _Child], confined: Confinement | None
 ) -> None:
@@ -136,6 +139,9 @@ def _serve(
             os.close(fd)
         children[pid] = _Child(pid, request["memory_bytes"], scratch, request["may_fork"] or confined is None)
         control.send({"pid": pid})
+    elif "preload" in request:
+        _preload(request["preload"])
+        control.send({"preloaded": True})
     elif "freeze" in request:
         control.send({"stopped": _freeze(children[request["freeze"]], children)})
     elif "thaw" in request:

@@ -304,23 +304,32 @@ class Workers:
         theirs.close()
         self._control = Channel(ours)
         self._lock, self._taking = threading.Lock(), threading.Lock()
-        self._ready = False
+        self._preloaded, self._owed = set(preload), 1  # answers that we have not read yet: first that it is ready
         self._spares: dict[tuple[Any, ...], list[Worker]] = {}
 
     def _ask(self, request: Any, fds: Sequence[int] = ()) -> Any:
         with self._lock:
             try:
-                if not self._ready:
+                if self._owed:
                     self._control.settimeout(START_LIMIT_S)
                     select.select([self._control], [], [], START_LIMIT_S)  # seconds, which may be interrupted
                 with to_the_end():
-                    if not self._ready:
+                    while self._owed:
                         self._control.receive()
-                        self._ready = True
+                        self._owed -= 1
                     self._control.send(request, fds)
                     return self._control.receive()[0]
             except (ChannelClosed, TimeoutError) as error:
                 raise RuntimeError("The warm worker process has died; run `rag-kernels doctor`.") from error
+
+    def preload(self, *modules: str) -> None:
+        """Let the warm parent import more, which later children then have; the next request waits for it."""
+        with self._lock:
+            if missing := [module for module in modules if module not in self._preloaded]:
+                with to_the_end(), suppress(ChannelClosed):  # the next request says that it has died
+                    self._control.send({"preload": missing})
+                    self._preloaded |= set(missing)
+                    self._owed += 1
 
     def spawn(
         self, role: str, *, memory_bytes: int | None = None, limit_address_space: bool = True, may_fork: bool = True

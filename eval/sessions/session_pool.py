@@ -63,14 +63,13 @@ class Sessions:
         self,
         fp: FunctionalProblem,
         *,
-        workers: Workers | None = None,
         limits: Limits | None = None,
         device_lock: DeviceLock | None = None,
     ) -> ProblemSession:
         """Open a session of its own, to be closed by who asked for it."""
         return ProblemSession(
             fp,
-            workers=workers or self.workers,
+            workers=self.workers,
             candidate_workers=self.candidate_workers,
             device=self.device,
             limits=limits or self.limits,
@@ -89,13 +88,13 @@ class Sessions:
         if self._kept is not None:
             self._kept.session.device = device
 
-    def for_baselines(self, fp: FunctionalProblem, workers: Workers) -> ProblemSession:
+    def for_baselines(self, fp: FunctionalProblem) -> ProblemSession:
         """Open a session for baselines: one draw will do, since no answer is checked.
 
         Not opened beside others: torch.compile times kernels to choose.
         """
         limits = replace(self.limits, draws=1, without=self.limits.without | {"zero-mean draw"})
-        return self.new(fp, workers=workers, limits=limits)
+        return self.new(fp, limits=limits)
 
     def open(self, fp: FunctionalProblem) -> ProblemKnowledge:
         """Return what is known of this problem, kept from the last candidate if it was for the same one."""
@@ -113,10 +112,10 @@ class Sessions:
             self.workers.spare("rag_kernels.eval.children.reference:serve_cuda", limit_address_space=False, count=2)
         return self._kept
 
-    def open_fresh(self, fp: FunctionalProblem, workers: Workers) -> ProblemKnowledge:
+    def open_fresh(self, fp: FunctionalProblem) -> ProblemKnowledge:
         """Open sessions that no candidate has been near, at all sizes, to be closed by who asked for them."""
         with ExitStack() as opened:
-            session = opened.enter_context(self.new(fp, workers=workers))
+            session = opened.enter_context(self.new(fp))
             known = self._know(session, None, opened, thorough=True)
             opened.pop_all()
         return known

@@ -50,7 +50,7 @@ def functional_rows(files: list[Path], *, jobs: int, backward: bool = False) -> 
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import Problem, ProblemError
-    from rag_kernels.ingest.functionalize import functionalize_many
+    from rag_kernels.ingest.functionalize import PRELOAD, functionalize_many
     from rag_kernels.ingest.gradients import load_backward
     from rag_kernels.report.json_rows import functional_row
 
@@ -62,7 +62,8 @@ def functional_rows(files: list[Path], *, jobs: int, backward: bool = False) -> 
             loaded.append(error)
     problems = [p for p in loaded if isinstance(p, Problem)]
     with ExitStack() as stack:
-        done = functionalize_many(problems, workers=stack.enter_context(Workers()), jobs=jobs) if problems else iter(())
+        workers = stack.enter_context(Workers(preload=PRELOAD)) if problems else None
+        done = functionalize_many(problems, workers=workers, jobs=jobs) if workers else iter(())
         for path, problem in zip(files, loaded, strict=True):
             if isinstance(problem, ProblemError):
                 row = {"ok": False, "reason": str(problem), "graph_key": None, "seconds": 0.0}

@@ -33,6 +33,7 @@ from rag_kernels.eval.places import ROOT
 from rag_kernels.eval.process.sandbox import allowed_env
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
+from rag_kernels.ingest.functionalize import PRELOAD
 
 log = logging.getLogger(__name__)
 
@@ -281,7 +282,7 @@ def open_cluster(
         try:
             log.info("Waiting for the first of %d judges.", pool.wanted())
             about = dispatcher.ready.result()
-            with Workers() as workers:
+            with Workers(preload=PRELOAD) as workers:
                 yield ClusterJudge(dispatcher, about, workers, expected=max(1, pool.wanted()))
         finally:
             dispatcher.close()

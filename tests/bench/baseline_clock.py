@@ -201,7 +201,7 @@ class Judge:
         from rag_kernels.eval.timing.race import Race
 
         judge = self.judge
-        with judge.sessions.for_baselines(fp, judge._compile_workers()) as session:
+        with judge.sessions.for_baselines(fp) as session:
             reference = ReferenceTimes(session)
             reference.prepare_baselines()
             with LoadedCandidate(session, candidate, judge._builder.whole(candidate)) as subject:
