@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_home import RELU
+from support.kept import STAY_OPEN
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,7 +23,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rag_kernels.eval.build.compile.header_folder", lambda cache: folder / "headers")
         patch.setenv("RAG_KERNELS_CACHE", str(folder))
-        yield folder
+        with STAY_OPEN:
+            yield folder
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from cli_home import QUICK_PROGRAM, RELU, RIGHT, WRONG, model
-from cli_home import run as run_command
+from cli_home import RELU, RIGHT, WRONG, inside, model
 from factories import attempt, candidate, linear_problem, passed, problem, run
 
 from rag_kernels.archive.memory import MemoryArchive
@@ -142,7 +141,7 @@ def test_a_program_as_the_model_is_measured_with_its_tokens(tmp_path: Path) -> N
         arms = "off,hybrid" if name == "right" else "off"
         command = ("ablate", "relu.py", "--model", model(tmp_path / name, *sources), *asked, "--retrieval", arms)
         place = ("--archive", tmp_path / "archive", "--results", tmp_path / name)
-        found[name] = run_command(tmp_path, *command, *place, program=QUICK_PROGRAM).rows
+        found[name] = inside(tmp_path, *command, *place, quick=True).rows
     for name, solved in {"right": True, "wrong": False, "none": False}.items():
         trials = [row for row in found[name] if row["type"] == "trial"]
         assert {(t["solved"], t["first"], t["failure"]) for t in trials} == {(solved, solved, "")}
@@ -150,7 +149,7 @@ def test_a_program_as_the_model_is_measured_with_its_tokens(tmp_path: Path) -> N
     *_, off, hybrid = found["right"]
     assert 0 < off["tokens"] < hybrid["tokens"] and hybrid["shown"] > 0 == off["shown"]
     asked = (*asked, "--retrieval", "off", "--results", tmp_path / "broken")
-    broken = run_command(tmp_path, "ablate", "relu.py", "--model", "cmd:sh -c 'exit 3'", *asked)
+    broken = inside(tmp_path, "ablate", "relu.py", "--model", "cmd:sh -c 'exit 3'", *asked, quick=True)
     assert [row["failure"].count("ended with code 3") for row in broken.rows] == [1]
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import cli_home
 import pytest
-from cli_home import QUICK_PROGRAM, RIGHT, Done, environment, run, starter_kernels
+from cli_home import RIGHT, Done, environment, run, starter_kernels
 from factories import linear_problem
 from typer.testing import CliRunner
 
@@ -183,18 +184,8 @@ def test_functionalize_gives_a_row_a_problem(home: Path) -> None:
 @pytest.mark.parametrize(("source", "code", "verdict"), [(RIGHT, 0, "passed"), ("int", 1, "build_failed")])
 def test_eval(home: Path, tmp_path: Path, source: str, code: int, verdict: str) -> None:
     (tmp_path / "kernel.cpp").write_text(source)
-    done = run(
-        home,
-        "eval",
-        "relu.py",
-        tmp_path / "kernel.cpp",
-        "--archive",
-        ":memory:",
-        "--no-confirm",
-        "--asm",
-        "--json",
-        program=QUICK_PROGRAM,
-    )
+    words = ("--archive", ":memory:", "--no-confirm", "--asm", "--json")
+    done = cli_home.inside(home, "eval", "relu.py", tmp_path / "kernel.cpp", *words, quick=True)
     assert (done.code, done.rows[-1]["verdict"]) == (code, verdict), done.err
     assert ("ret" in done.rows[-1]["assembly"]) if verdict == "passed" else ("kernel.cpp:1:" in done.rows[-1]["log"])
     assert done.rows[-1]["writer"] == "import"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_home import QUICK_PROGRAM, RELU, RIGHT, run
+from cli_home import RELU, RIGHT, inside
 
 from rag_kernels.eval.instruments.sanitizers import as_site, said_first
 
@@ -47,7 +47,7 @@ def test_eval_names_the_line_of_the_users_file(tmp_path: Path) -> None:
     (tmp_path / "relu.py").write_text(RELU.problem.source)
     source = BEYOND.replace("= x.data[i]", "= reach(x.data, i)")
     (tmp_path / "beyond.cpp").write_text(source)
-    done = run(tmp_path, "eval", "relu.py", "beyond.cpp", "--archive", ":memory:", program=QUICK_PROGRAM)
+    done = inside(tmp_path, "eval", "relu.py", "beyond.cpp", "--archive", ":memory:", quick=True)
     line = next(
         n for n, text in enumerate((tmp_path / "beyond.cpp").read_text().splitlines(), 1) if "return p[" in text
     )

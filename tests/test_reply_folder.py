@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from threading import Event, Thread
 
-from cli_home import QUICK_PROGRAM, RELU, RIGHT
-from cli_home import run as run_command
+from cli_home import RELU, RIGHT, inside
 
 BRIDGE = Path(__file__).parent / "bench" / "reply_folder.py"
 
@@ -50,9 +49,7 @@ def test_an_ablation_takes_replies_from_files(tmp_path: Path) -> None:
     options = ("--effort", "1", "--rounds", "1", "--drafts", "1", "--examples", "0", "--json")
     arms = ("--retrieval", "off,hybrid+cards")
     places = ("--archive", tmp_path / "archive", "--results", tmp_path / "results")
-    rows = run_command(
-        tmp_path, "ablate", "relu.py", "--model", model, *options, *arms, *places, program=QUICK_PROGRAM
-    ).rows
+    rows = inside(tmp_path, "ablate", "relu.py", "--model", model, *options, *arms, *places, quick=True).rows
     over.set()
     one, other, *arms = rows
     assert (one["solved"], other["solved"], [arm["problems"] for arm in arms]) == (True, True, [1, 1])

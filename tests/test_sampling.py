@@ -273,7 +273,7 @@ def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
     judged = ("--archive", tmp_path / "b", "--no-confirm", "--json")
 
     def rows(*command: str | Path, kind: str) -> list[dict[str, Any]]:
-        done = cli_home.run(tmp_path, *command, program=cli_home.QUICK_PROGRAM)
+        done = cli_home.inside(tmp_path, *command, quick=True)
         return [row for row in done.rows if row["type"] == kind]
 
     assert rows("sample", "relu.py", *asked, "--out", "c.jsonl", kind="sampled")[0]["candidates"] == 2
@@ -286,4 +286,4 @@ def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
     second = rows("eval", "--batch", "d.jsonl", *judged, kind="attempt")
     assert [row["round"] for row in second] == [2] and second[0]["run_id"] == first[0]["run_id"]
     for wrong in (("sample", "--out", "x"), ("sample", "relu.py", "--after", "v.jsonl", "--out", "x")):
-        assert cli_home.run(tmp_path, *wrong).code == 2
+        assert cli_home.inside(tmp_path, *wrong).code == 2

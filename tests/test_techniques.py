@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_home import QUICK_PROGRAM, RELU, RIGHT, model
-from cli_home import run as run_command
+from cli_home import RELU, RIGHT, inside, model
 from factories import attempt, device, edge, passed, problem, run
 
 from rag_kernels.archive.audit import verify
@@ -227,7 +226,7 @@ def test_a_run_shows_cards_and_remembers_which(tmp_path: Path) -> None:
     asked = ("--effort", "1", "--rounds", "1", "--drafts", "1", "--examples", "0", "--archive", tmp_path / "archive")
     command = ("generate", "relu.py", "--model", model(tmp_path / "model", RIGHT), "--device", "cpu", *asked)
     for mode in ("hybrid", "hybrid+cards"):
-        run_command(tmp_path, *command, "--retrieval", mode, program=QUICK_PROGRAM)
+        inside(tmp_path, *command, "--retrieval", mode, quick=True)
     archive = open_archive(tmp_path / "archive")
     newest, oldest = archive.runs()
     prompts = {r.id: [c.prompt for c in archive.calls(r.id)] for r in (newest, oldest)}
@@ -237,6 +236,6 @@ def test_a_run_shows_cards_and_remembers_which(tmp_path: Path) -> None:
     shown = [titles[card] for a in archive.attempts(newest.id)[:1] for card in a.techniques]
     assert shown and all(title in prompts[newest.id][-1] for title in shown)
     assert archive.attempts(oldest.id)[0].techniques == () and verify(archive) == []
-    listed = run_command(tmp_path, "archive", "cards", "--json", "--archive", tmp_path / "archive").rows
+    listed = inside(tmp_path, "archive", "cards", "--json", "--archive", tmp_path / "archive").rows
     used = {row["title"]: row["shown"] for row in listed if row["shown"]}
     assert used.keys() == set(shown) and all(not math.isnan(row["weight"]) for row in listed)

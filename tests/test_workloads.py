@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from cli_home import quick_limits
+from cli_home import inside, quick_limits
 from factories import problem as made
-from foreign import PROGRAM
 
 from rag_kernels import ScriptedWriter, optimize
 from rag_kernels.eval.contract import contract, contract_line, joint_contract
@@ -138,11 +135,11 @@ def test_a_kernel_is_judged_on_all_of_them(tmp_path: Path, count: str, verdicts:
     (tmp_path / "listed.py").write_text(LISTED)
     (tmp_path / "kernel.cpp").write_text(KERNEL.replace("COUNT", count))
     words = ["eval", "listed.py", "kernel.cpp", "--device", "cpu", "--no-confirm", "--archive", ":memory:", "--json"]
-    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=240, cwd=tmp_path)
-    *rows, total = map(json.loads, done.stdout.splitlines())
-    assert [row["verdict"] for row in rows] == verdicts, done.stderr
+    done = inside(tmp_path, *words, quick=True)
+    *rows, total = done.rows
+    assert [row["verdict"] for row in rows] == verdicts, done.err
     assert [row["workload"] for row in rows] == ["ROWS=1", "ROWS=9, COLS=7"] and rows[0]["weight"] == 3
     assert (total["passed"], total["workloads"]) == (verdicts.count("passed"), 2)
     expected = sum(row["weight"] * row["candidate_us"] for row in rows if row["verdict"] == "passed")
     assert total["candidate_us"] == pytest.approx(expected)
-    assert done.returncode == (0 if verdicts == ["passed", "passed"] else 1)
+    assert done.code == (0 if verdicts == ["passed", "passed"] else 1)
