@@ -24,8 +24,8 @@ inline char* in_shared_memory(uint32_t address, unsigned block) {
       return shared_arrays[i].base + block * shared_arrays[i].bytes + (address - address_of(i));
   std::abort();
 }
-inline char* swizzled(uint32_t address, unsigned block) {
-  return in_shared_memory(address ^ ((address >> 7 & 7) << 4), block);
+inline char* swizzled(uint32_t address, unsigned block, int line = 128) {
+  return in_shared_memory(address ^ ((address >> 7 & (line / 16 - 1)) << 4), block);
 }
 
 struct EmulatedBarrier {
@@ -54,7 +54,14 @@ inline void tma_cluster_sync() { cluster_barrier(); }
 inline uint32_t tma_cluster_rank() { return blockIdx.x % cluster_blocks; }
 inline void tma_publish() {}
 
-struct CUtensorMap { const char* from; int bytes, rank; int64_t sizes[5], strides[5]; int box[5]; bool rounds; };
+struct CUtensorMap {
+  const char* from;
+  int bytes, rank;
+  int64_t sizes[5], strides[5];
+  int box[5];
+  bool rounds;
+  int lower[3], upper[3], every[3], pixels;  // of a window
+};
 enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
   CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
@@ -68,6 +75,7 @@ template <int RANK> CUtensorMap tma_map(CUtensorMapDataType type, int bytes, con
     if (box[d] > 256 || (d && strides[d] * bytes % 16) || sizes[d] <= 0) std::abort();
   return map;
 }
+inline int64_t tma_padded(int64_t elements, int bytes);
 inline void tma_prefetch(const CUtensorMap*) {}
 inline void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const int (&corner)[5]) {
   if (to % 1024 && map.box[1] >= 8) std::abort();
@@ -81,7 +89,7 @@ inline void load_box(const CUtensorMap& map, uint32_t to, unsigned block, const 
         const int64_t at = int64_t(corner[d]) + rest % map.box[d];
         inside = inside && at >= 0 && at < map.sizes[d], offset += at * map.strides[d];
       }
-      char* const place = swizzled(to + line * 128 + e * map.bytes, block);
+      char* const place = swizzled(to + (line * map.box[0] + e) * map.bytes, block, map.box[0] * map.bytes);
       if (inside) std::memcpy(place, map.from + offset * map.bytes, map.bytes);
       else std::memset(place, 0, map.bytes);
       if (inside && map.rounds) *(uint32_t*)place = (*(uint32_t*)place + 0x1000u) & 0xffffe000u;
@@ -102,6 +110,65 @@ template <class... C> void tma_load(const CUtensorMap* map, uint32_t to, uint32_
   tma_load_all(map, to, bar, 1u << tma_cluster_rank(), places...);
 }
 
+// Pixels at which a window begins, one after the other: along a row, down the rows, through the images.
+template <int RANK> CUtensorMap tma_window_map(CUtensorMapDataType type, int bytes, const void* p,
+    const int64_t (&sizes)[RANK], const int (&lower)[RANK - 2], const int64_t (&upper)[RANK - 2],
+    const int (&every)[RANK - 2], int channels, int pixels) {
+  CUtensorMap map = {(const char*)p, bytes, RANK, {}, {}, {channels}, type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
+  map.pixels = pixels;
+  const int bits[] = {0, 15, 7, 4}, corner = 1 << bits[RANK - 2];
+  if (channels * bytes > 128 || pixels > 1024) std::abort();  // what the driver would refuse
+  for (int d = 0; d < RANK; ++d) {
+    map.sizes[d] = sizes[d];
+    map.strides[d] = d == 0 ? 1 : d == 1 ? tma_padded(sizes[0], bytes) : map.strides[d - 1] * sizes[d - 1];
+    if (d >= RANK - 2) continue;
+    map.lower[d] = lower[d], map.upper[d] = int(upper[d]), map.every[d] = every[d];
+    if (lower[d] < -corner || lower[d] >= corner || upper[d] < -corner || upper[d] >= corner) std::abort();
+    if (every[d] < 1 || every[d] > 8 || sizes[d + 1] + upper[d] - lower[d] <= 0) std::abort();
+  }
+  return map;
+}
+template <class... C>
+void tma_load_window_all(const CUtensorMap* from, uint32_t to, uint32_t bar, uint32_t mask, C... places) {
+  const CUtensorMap& map = *from;
+  const int all[] = {int(places)...}, axes = map.rank - 2;
+  if (int(sizeof...(C)) != map.rank + axes) std::abort();
+  int at[5];
+  for (int d = 0; d < map.rank; ++d) at[d] = all[d];
+  for (int d = 0; d < axes; ++d)  // offsets are unsigned and short, and a copy begins at one of the windows
+    if (all[map.rank + d] < 0 || all[map.rank + d] >= 1 << 16 / axes || (at[d + 1] - map.lower[d]) % map.every[d])
+      std::abort();
+  const int line = map.box[0] * map.bytes;
+  for (int pixel = 0; pixel < map.pixels; ++pixel) {
+    int64_t offset = at[map.rank - 1] * map.strides[map.rank - 1];
+    bool inside = at[map.rank - 1] >= 0 && at[map.rank - 1] < map.sizes[map.rank - 1];
+    for (int d = 1; d <= axes; ++d) {
+      const int64_t place = int64_t(at[d]) + all[map.rank + d - 1];
+      inside = inside && place >= 0 && place < map.sizes[d], offset += place * map.strides[d];
+    }
+    for (unsigned rank = 0; rank < cluster_blocks; ++rank)
+      for (int e = 0; e < map.box[0] && mask >> rank & 1; ++e) {
+        char* const place = swizzled(to + pixel * line + e * map.bytes, block_beside(rank), line);
+        if (inside && at[0] + e < map.sizes[0]) std::memcpy(place, map.from + (offset + at[0] + e) * map.bytes, map.bytes);
+        else std::memset(place, 0, map.bytes);
+        if (map.rounds) *(uint32_t*)place = (*(uint32_t*)place + 0x1000u) & 0xffffe000u;
+      }
+    for (int d = 1; d < map.rank; ++d) {
+      if (d > axes) ++at[d];
+      else if ((at[d] += map.every[d - 1]) > map.sizes[d] - 1 + map.upper[d - 1]) at[d] = map.lower[d - 1];
+      else break;
+    }
+  }
+  for (unsigned rank = 0; rank < cluster_blocks; ++rank)
+    if (mask >> rank & 1) {
+      EmulatedBarrier& arrived = barrier_at(bar, block_beside(rank));
+      arrived.bytes -= line * map.pixels, arrived.settle();
+    }
+}
+template <class... C> void tma_load_window(const CUtensorMap* map, uint32_t to, uint32_t bar, C... places) {
+  tma_load_window_all(map, to, bar, 1u << tma_cluster_rank(), places...);
+}
+
 template <int COUNT> void wgmma_more_registers() {}
 template <int COUNT> void wgmma_fewer_registers() {}
 inline void wgmma_group_sync(int) { barriers->groups[in_block() / 128].wait(); }
@@ -109,8 +176,9 @@ inline void wgmma_fence() { wgmma_group_sync(0); }
 inline void wgmma_commit() {}
 template <int LATER> void wgmma_wait() { wgmma_group_sync(0); }
 template <int N> void wgmma_hold(float (&)[N]) {}
-inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride) {
-  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | uint64_t(1) << 62;
+inline uint64_t wgmma_descriptor(uint32_t at, uint32_t leading, uint32_t stride, int line = 128) {
+  const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : 3;
+  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(stride >> 4) << 32 | swizzle << 62;
 }
 inline float number_at(const char* p, const rk::bf16*) { return *(const rk::bf16*)p; }
 inline float number_at(const char* p, const rk::f16*) { return *(const rk::f16*)p; }
@@ -118,9 +186,10 @@ inline float number_at(const char* p, const float*) { return __uint_as_float(*(c
 // One number of a factor: its lane and its term, by the descriptor.
 template <class T, bool LANES> float factor_at(uint64_t from, int lane, int term) {
   const uint32_t at = (from & 0x3fff) << 4, leading = (from >> 16 & 0x3fff) << 4, stride = (from >> 32 & 0x3fff) << 4;
+  const int line = 256 >> (from >> 62);
   const uint32_t offset = LANES ? lane / 64 * leading + term / 8 * stride + term % 8 * 128 + lane % 64 * sizeof(T)
-                                : lane / 8 * stride + lane % 8 * 128 + term * sizeof(T);
-  return number_at(swizzled(at + offset, resident_block()), (const T*)nullptr);
+                                : lane / 8 * stride + lane % 8 * line + term * sizeof(T);
+  return number_at(swizzled(at + offset, resident_block(), line), (const T*)nullptr);
 }
 template <class T, int LANES_LEFT, int LANES_RIGHT, int N> void wgmma(float (&sums)[N], uint64_t a, uint64_t b, int more) {
   constexpr int terms = 32 / sizeof(T);

@@ -391,6 +391,80 @@ def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path, monkeypatch: 
     assert 2**8 < worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < 2**12
 
 
+# Windows in one, two and three dimensions: strides, paddings and dilations that are not alike, tiles that span images,
+# lines of 128, 64 and 32 bytes, pairs of blocks, a split depth, a filter that is turned around, fp32 as TF32.
+WINDOWS = {
+    "a tail": (
+        halved(
+            Case(
+                "return F.gelu(self.c(x)) + y",
+                "torch.randn(3, 72, 9, 7)",
+                "torch.randn(3, 35, 4, 7)",
+                init="self.c = nn.Conv2d(72, 35, (3, 5), (2, 1), (1, 2), (2, 1))",
+            ),
+            "float16",
+        ),
+        CudaParameters(products=2, shape=128128, clusters=2, turns=2),
+    ),
+    "eight places at once": (
+        halved(
+            Case(
+                "return self.c(x).relu() * y",
+                "torch.randn(2, 16, 6, 12)",
+                "torch.randn(2, 72, 6, 12)",
+                init="self.c = nn.ConvTranspose2d(16, 72, 3, padding=1)",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "three dimensions": (
+        halved(
+            Case(
+                "return self.c(x)",
+                "torch.randn(2, 32, 5, 6, 7)",
+                "torch.randn(1)",
+                init="self.c = nn.Conv3d(32, 40, 3, (1, 2, 1), (0, 1, 2))",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2),
+    ),
+    "one dimension": (
+        halved(
+            Case(
+                "return self.c(x).sigmoid()",
+                "torch.randn(2, 20, 70)",
+                "torch.randn(1)",
+                init="self.c = nn.Conv1d(20, 40, 5, 3, 2, 2)",
+            ),
+            "float16",
+        ),
+        CudaParameters(products=2, shape=128256, clusters=2, turns=1),
+    ),
+    "tf32": (
+        Case(
+            "return self.c(x)",
+            "torch.randn(2, 24, 9, 11)",
+            "torch.randn(1)",
+            init="self.c = nn.Conv2d(24, 40, 3, padding=2)",
+        ),
+        CudaParameters(products=2, tensor=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_the_copy_engine_reads_windows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+    case, parameters = WINDOWS[name]
+    fp = functional(name.replace(" ", "_"), case)
+    plan = write(fp, parameters)
+    assert plan is not None and plan.regions == 1 and "tma_load_window" in plan.candidate.source
+    limit = 2**12 if parameters.tensor == 2 else RATIO
+    assert worst_ratio(fp, numbers.caller(for_hopper(plan), fp, tmp_path)) < limit
+
+
 def test_a_round_drafts_no_text_twice() -> None:
     fp = functional("round", halved(Case("return x @ y", "torch.randn(64, 64)", "torch.randn(64, 64)"), "float16"))
     plans = list(first_plans(fp, CudaParameters()))

@@ -11,7 +11,14 @@ import re
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda import gemm_few_rows_text, gemm_tensor_core_text, gemm_text, gemm_wgmma_text, hopper
+from rag_kernels.offline.cuda import (
+    gemm_few_rows_text,
+    gemm_tensor_core_text,
+    gemm_text,
+    gemm_wgmma_text,
+    gemm_window_text,
+    hopper,
+)
 from rag_kernels.offline.cuda.attention import attention_text
 from rag_kernels.offline.cuda.attention_hopper import FIXED as HOPPER_ATTENTION
 from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
@@ -65,7 +72,9 @@ def parts_used(bodies: str) -> str:
     if "tma_map<" in bodies:
         ranks = sorted({int(rank) for rank in re.findall(r"tma_map<(\d)>", bodies)})
         made = sorted(set(re.findall(r"wgmma_64x(\d+)_(\w+)<", bodies)))
-        tensor = hopper.device_text(tuple(ranks)) + hopper.HOST + gemm_wgmma_text.HOST
+        windows = sorted({int(rank) for rank in re.findall(r"tma_window_map<(\d)>", bodies)})
+        tensor = hopper.device_text(tuple(ranks), tuple(windows)) + hopper.HOST + gemm_wgmma_text.HOST
+        tensor += gemm_window_text.HOST if windows else ""
         for columns, numbers in made:
             kind = numbers.removesuffix("_registers")
             tensor += hopper.wgmma_text(int(columns), kind, left_in_registers=kind != numbers)

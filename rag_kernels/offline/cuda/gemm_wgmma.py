@@ -202,6 +202,16 @@ class WgmmaKernel(Kernel):
         return LINE // self.itemsize
 
     @property
+    def line(self) -> int:
+        """Return the bytes of a lane's terms that lie side by side in shared memory."""
+        return LINE
+
+    @property
+    def terms(self) -> str:
+        """Return how many terms there are, as C."""
+        return self.contraction.extents(self.contraction.depth)
+
+    @property
     def slab(self) -> int:
         """Return how many lanes lie side by side in a line."""
         return LINE // self.itemsize
@@ -252,6 +262,7 @@ class WgmmaKernel(Kernel):
         values = [
             f"ROWS = {s.rows}, COLUMNS = {s.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
             f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else 2}",
+            f"LINE = {self.line}, FOLLOW = {self.line // 32}, HIGH = {64 * self.line}",
             f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {STRIP}, SKEW = {STRIP + 8}",
             f"WIDE = {self.wide}, PART = {STRIP * self.wide // s.columns}",
             *steps.values(),
@@ -269,12 +280,9 @@ class WgmmaKernel(Kernel):
             step, last, lanes, multiply = text.FROM_REGISTERS, "", "0", f"{multiply}_registers"
         consumer = text.CONSUMER.replace("STEP", step).replace("  LAST\n", last)
         consumer = consumer.replace("MULTIPLY", f"{multiply}<{lanes}>")
-        tail = "\n".join(indent(indent(indent(self.tail()))))
-        strips = (text.STRIPS_TURNED if self.turned else text.STRIPS).replace("TAIL", tail)
-        strips = strips.replace("OTHER\n", text.OTHER if self.second else "")
-        producer = text.PRODUCER.replace(
-            "BATCHES", "\n".join(indent(indent(indent(c.unflatten(c.batches, "z", kind)))))
-        )
+        strips = text.STRIPS_TURNED if self.turned else text.STRIPS
+        strips = strips.replace("TAILS", "\n".join(indent(self.tails())))
+        producer = text.PRODUCER.replace("BATCHES", "\n".join(indent(indent(indent(self.before_loads())))))
         producer = producer.replace("LOADS", "\n".join(indent(indent(indent(indent(self.loads()))))))
         inside = [
             *text.RELEASE.splitlines(),
@@ -288,7 +296,7 @@ class WgmmaKernel(Kernel):
             "#ifdef ON_HOPPER",
             self.constants(),
             f"constexpr bool ALTERNATE = {str(self.shape.alternate).lower()};",
-            f"const int rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
+            f"const int rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {self.terms};",
             f"const int batches = {c.extents(c.batches)}, of_left = {of_left}, of_right = {of_right};",
             *text.BEGIN.replace("KIND", kind).splitlines(),
             *producer.splitlines(),
@@ -301,6 +309,10 @@ class WgmmaKernel(Kernel):
             "#endif",
         ]
         return lines
+
+    def before_loads(self) -> list[str]:
+        """Return the statements before the loads of a tile."""
+        return self.contraction.unflatten(self.contraction.batches, "z", self.kind)
 
     def loads(self) -> list[str]:
         """Return the statements that fill a stage: of what a cluster shares each block loads its part for all."""
@@ -336,60 +348,55 @@ class WgmmaKernel(Kernel):
 
     # The tail ---------------------------------------------------------------------------------------------------
 
-    def tail(self) -> list[str]:
-        """Return the operators behind the sum, and the stores, for eight neighbouring columns of a row."""
-        c, kind, stores = self.contraction, self.kind, self.contraction.nest.region.stores
+    def tails(self) -> list[str]:
+        """Return the operators behind the sum, and the stores, of what a warp has in its part of shared memory."""
+        eight, one = (text.EIGHT_TURNED, text.ONE_TURNED) if self.turned else (text.EIGHT, text.ONE)
+        c, kind, second = self.contraction, self.kind, self.second
         rows = Scope()
-        for v in ir.walk(*stores.values(), enter=lambda v: v not in c.totals):
+        for v in ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals):
             if self.is_of_row(v):
                 self.printer.emit(v, rows)
+        head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
+        one = one.replace("OTHER\n", text.OTHER_ONE if second else "")
+        one = one.replace("COLUMN", "\n".join(indent(c.unflatten(c.columns, "column", kind))))
+        one = one.replace("TAIL", "\n".join(indent(indent(indent([*head, *self.tail_of_one(Scope(rows))])))))
+        if not self.wide_tail():
+            return one.splitlines()
+        eight = eight.replace("OTHER\n", text.OTHER if second else "")
+        eight = eight.replace("TAIL", "\n".join(indent(indent([*head, *self.tail_of_eight(Scope(rows))]))))
+        return ["if (wide_tail) {", *indent(eight.splitlines()), "} else {", *indent(one.splitlines()), "}"]
+
+    def tail_of_eight(self, scope: Scope) -> list[str]:
+        """Return the operators and stores of eight neighbouring columns."""
+        c, kind, stores = self.contraction, self.kind, self.contraction.nest.region.stores
         inner = c.columns[-1]
         vectors = self.vectors()
-        wide, single = Scope(rows), Scope(rows)
-        wide.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
-        for total, name in zip(c.totals, ("sum[u]", "other[u]"), strict=False):
-            wide.known[total] = single.known[total] = name
-        of_wide = {b: self.printer.emit(v, wide) for b, v in stores.items()}
-        of_single = {b: self.printer.emit(v, single) for b, v in stores.items()}
+        scope.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
+        scope.known |= dict(zip(c.totals, ("sum[u]", "other[u]"), strict=False))
+        values = {b: self.printer.emit(v, scope) for b, v in stores.items()}
         names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in stores}
         types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, 8>" for b in stores}
         loads = [
             f"const {kind_} {name} = *reinterpret_cast<const {kind_}*>(&{place});"
             for place, (name, kind_, _) in vectors.items()
         ]
-        puts = [f"*reinterpret_cast<{types[b]}*>(&{self.place(b)}) = {names[b]};" for b in stores]
-        head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
-        if not self.wide_tail():
-            return [*head, *self.each_column(single, of_single)]
         return [
-            *head,
-            "if (wide_tail) {",
-            *indent(c.unflatten(c.columns, "column", kind)),
-            *indent([*loads, *(f"{types[b]} {names[b]};" for b in stores), f"const {kind} inner = {inner.var};"]),
-            "#pragma unroll",
-            "  for (int u = 0; u < 8; ++u) {",
-            f"    const {kind} {inner.var} = inner + u;",
-            *indent(indent([*wide.lines, *(f"{names[b]}.x[u] = {v};" for b, v in of_wide.items())])),
-            "  }",
-            *indent(puts),
-            "} else {",
-            *indent(self.each_column(single, of_single)),
-            "}",
-        ]
-
-    def each_column(self, scope: Scope, values: dict[str, str]) -> list[str]:
-        """Return the loop that stores eight columns one by one, as far as there are so many."""
-        stores = [f"{self.place(b)} = {v};" for b, v in values.items()]
-        c = self.contraction
-        inside = [*c.unflatten(c.columns, "(column + u)", self.kind), *scope.lines, *stores]
-        return [
+            *c.unflatten(c.columns, "column", kind),
+            *[*loads, *(f"{types[b]} {names[b]};" for b in stores), f"const {kind} inner = {inner.var};"],
             "#pragma unroll",
             "for (int u = 0; u < 8; ++u) {",
-            "  if (column + u < columns) {",
-            *indent(indent(inside)),
-            "  }",
+            f"  const {kind} {inner.var} = inner + u;",
+            *indent([*scope.lines, *(f"{names[b]}.x[u] = {v};" for b, v in values.items())]),
             "}",
+            *(f"*reinterpret_cast<{types[b]}*>(&{self.place(b)}) = {names[b]};" for b in stores),
         ]
+
+    def tail_of_one(self, scope: Scope) -> list[str]:
+        """Return the operators and stores of one column."""
+        stores = self.contraction.nest.region.stores
+        scope.known |= dict(zip(self.contraction.totals, ("sum", "other"), strict=False))
+        values = {b: self.printer.emit(v, scope) for b, v in stores.items()}
+        return [*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())]
 
     def is_of_row(self, value: ir.Value) -> bool:
         """Return whether a value behind the sum is the same for all columns, and takes a load or an operator."""
@@ -500,7 +507,7 @@ class WgmmaKernel(Kernel):
             f"const int64_t across = tiles({of_left}, {s.rows * s.cluster});",
             f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {self.wide});",
             f"static const int64_t places = tma_places({name}, {s.cluster}, {self.shared_bytes});",
-            f"const int parts = tma_parts(all, tiles({c.extents(c.depth)}, {self.depth}), places);",
+            f"const int parts = tma_parts(all, tiles({self.terms}, {self.depth}), places);",
             f"const int64_t slots = all * {s.cluster * groups};",
             f"float* partial = parts > 1 ? scratch<float>(slots * parts * {each}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(slots, stream) : nullptr;",

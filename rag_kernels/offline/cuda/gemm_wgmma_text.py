@@ -82,7 +82,7 @@ for (uint32_t item = first, number = 0; item < all; item += stride, ++number) {
   int before = 0;
   for (int k = 0; k < count; ++k) {
     mbarrier_wait(full + 8 * s, round & 1);
-    const uint32_t left = base + s * STAGE + (ALTERNATE ? 0 : mine * BLOCKS * 8192);
+    const uint32_t left = base + s * STAGE + (ALTERNATE ? 0 : mine * BLOCKS * HIGH);
     const uint32_t right = base + s * STAGE + LEFT_BYTES;
 STEP
     before = s;
@@ -103,8 +103,10 @@ FROM_SHARED = """\
     for (int q = 0; q < 4; ++q)
 #pragma unroll
       for (int h = 0; h < BLOCKS; ++h) {
-        const uint64_t a = wgmma_descriptor(left + h * 8192 + q * LEFT_STEP, LEFT_LEADING, 1024);
-        const uint64_t b = wgmma_descriptor(right + q * RIGHT_STEP, RIGHT_LEADING, 1024);
+        const uint32_t of_a = q % FOLLOW * LEFT_STEP + q / FOLLOW * (ROWS * LINE);
+        const uint32_t of_b = q % FOLLOW * RIGHT_STEP + q / FOLLOW * (COLUMNS * LINE);
+        const uint64_t a = wgmma_descriptor(left + h * HIGH + of_a, LEFT_LEADING, 8 * LINE, LINE);
+        const uint64_t b = wgmma_descriptor(right + of_b, RIGHT_LEADING, 8 * LINE, LINE);
         MULTIPLY(sums[h], a, b, k | q);
       }
     wgmma_commit();
@@ -187,14 +189,34 @@ for (int strip = 0; strip < BLOCKS * WIDE / PART; ++strip) {
   const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (WIDE / PART);
   const int top = row0 + block * 64 + threadIdx.x % 128 / 32 * 16;
   const int from = column0 + strip % (WIDE / PART) * PART;
+TAILS
+}"""
+
+# A thread has eight neighbouring columns of a row...
+EIGHT = """\
 #pragma unroll 1
-  for (int e = lane; e < 2 * PART; e += 32) {
-    const KIND row = top + e / (PART / 8), column = from + e % (PART / 8) * 8;
-    if (row < rows && column < columns) {
-      const float* const at = staged + e / (PART / 8) * SKEW + e % (PART / 8) * 8;
-      float sum[8];
-      *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
-      *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+for (int e = lane; e < 2 * PART; e += 32) {
+  const KIND row = top + e / (PART / 8), column = from + e % (PART / 8) * 8;
+  if (row < rows && column < columns) {
+    const float* const at = staged + e / (PART / 8) * SKEW + e % (PART / 8) * 8;
+    float sum[8];
+    *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
+    *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+OTHER
+TAIL
+  }
+}"""
+
+# ... or, where these cannot be stored at once, one column, of which it goes down the rows.
+ONE = """\
+const KIND column = from + lane % PART;
+if (column < columns) {
+COLUMN
+#pragma unroll 4
+  for (int e = lane / PART; e < 16; e += 32 / PART) {
+    const KIND row = top + e;
+    if (row < rows) {
+      const float sum = staged[e * SKEW + lane % PART];
 OTHER
 TAIL
     }
@@ -203,10 +225,11 @@ TAIL
 
 # The sums of the second product lie beside those of the first.
 OTHER = """\
-      float other[8];
-      *reinterpret_cast<float4*>(&other[0]) = *reinterpret_cast<const float4*>(at + PART);
-      *reinterpret_cast<float4*>(&other[4]) = *reinterpret_cast<const float4*>(at + PART + 4);
+    float other[8];
+    *reinterpret_cast<float4*>(&other[0]) = *reinterpret_cast<const float4*>(at + PART);
+    *reinterpret_cast<float4*>(&other[4]) = *reinterpret_cast<const float4*>(at + PART + 4);
 """
+OTHER_ONE = "      const float other = staged[e * SKEW + PART + lane % PART];\n"
 
 # The same where rows and columns are exchanged: a warp has sixteen columns of the result.
 STRIPS_TURNED = """\
@@ -226,14 +249,29 @@ for (int strip = 0; strip < BLOCKS * COLUMNS / STRIP; ++strip) {
   const int block = (ALTERNATE ? 0 : mine * BLOCKS) + strip / (COLUMNS / STRIP);
   const int top = column0 + strip % (COLUMNS / STRIP) * STRIP;
   const int from = row0 + block * 64 + threadIdx.x % 128 / 32 * 16;
+TAILS
+}"""
+EIGHT_TURNED = """\
 #pragma unroll 1
-  for (int e = lane; e < 2 * STRIP; e += 32) {
-    const KIND row = top + e / 2, column = from + e % 2 * 8;
-    if (row < rows && column < columns) {
-      float sum[8];
-      const float* const at = staged + e / 2 * 20 + e % 2 * 8;
-      *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
-      *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+for (int e = lane; e < 2 * STRIP; e += 32) {
+  const KIND row = top + e / 2, column = from + e % 2 * 8;
+  if (row < rows && column < columns) {
+    float sum[8];
+    const float* const at = staged + e / 2 * 20 + e % 2 * 8;
+    *reinterpret_cast<float4*>(&sum[0]) = *reinterpret_cast<const float4*>(at);
+    *reinterpret_cast<float4*>(&sum[4]) = *reinterpret_cast<const float4*>(at + 4);
+TAIL
+  }
+}"""
+ONE_TURNED = """\
+const KIND column = from + lane % 16;
+if (column < columns) {
+COLUMN
+#pragma unroll 4
+  for (int e = lane / 16; e < STRIP; e += 2) {
+    const KIND row = top + e;
+    if (row < rows) {
+      const float sum = staged[e * 20 + lane % 16];
 TAIL
     }
   }

@@ -73,10 +73,11 @@ __device__ __forceinline__ void tma_prefetch(const CUtensorMap* from_map) {
 LOADS
 // Four warps multiply 64 lanes of the left factor: a thread has of each eight sums two neighbours, of the left lanes
 // thread / 4 and thread / 4 + 8 of its warp's sixteen.
-// Shared memory is swizzled by 128 bytes. Terms side by side: `low` is between groups of eight lanes. Lanes side
-// by side: `high` is between slabs of 64 lanes, `low` between groups of eight terms.
-__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t high, uint32_t low) {
-  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(high >> 4) << 16 | uint64_t(low >> 4) << 32 | uint64_t(1) << 62;
+// Shared memory is swizzled within lines of 128, 64 or 32 bytes. Terms side by side: `low` is between groups of eight
+// lanes. Lanes side by side: `high` is between slabs of 64 lanes, `low` between groups of eight terms.
+__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t at, uint32_t high, uint32_t low, int line = 128) {
+  const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : 3;
+  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(high >> 4) << 16 | uint64_t(low >> 4) << 32 | swizzle << 62;
 }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -103,6 +104,7 @@ __device__ __forceinline__ void wgmma_group_sync(int number) {
 """
 
 HOST = """
+inline int64_t tma_padded(int64_t elements, int bytes) { return (elements * bytes + 15) / 16 * 16 / bytes; }
 inline bool tma_exists() {  // the device has Hopper's instructions, and this text was compiled for them
   int device = 0, high = 0, low = 0;
   cudaGetDevice(&device);
@@ -117,24 +119,26 @@ inline int tma_processors() {
   return processors;
 }
 #ifdef __CUDACC__
-using TmaEncode = decltype(&cuTensorMapEncodeTiled);
-inline TmaEncode tma_encode() {
+template <class F> F tma_entry(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult how;
 #if CUDART_VERSION >= 12050
-  const auto done = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &how);
+  const auto done = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &how);
 #else
-  const auto done = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &how);
+  const auto done = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &how);
 #endif
   RK_CHECK(done == cudaSuccess && found, "the driver makes no tensor maps");
-  return reinterpret_cast<TmaEncode>(found);
+  return reinterpret_cast<F>(found);
+}
+inline CUtensorMapSwizzle tma_swizzle(int line) {
+  return line == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : line == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_32B;
 }
 // A tensor for the copy engine: sizes and strides in elements, innermost dimension (of stride 1) first; boxes are
-// swizzled by 128 bytes.
+// swizzled within their lines, of 128, 64 or 32 bytes.
 template <int RANK>
 CUtensorMap tma_map(CUtensorMapDataType type, int bytes, const void* p, const int64_t (&sizes)[RANK],
                     const int64_t (&strides)[RANK], const int (&box)[RANK]) {
-  static const TmaEncode encode = tma_encode();
+  static const auto encode = tma_entry<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   CUtensorMap from_map;
   cuuint64_t extents[RANK], steps[RANK];
   cuuint32_t boxes[RANK], each[RANK];
@@ -143,9 +147,32 @@ CUtensorMap tma_map(CUtensorMapDataType type, int bytes, const void* p, const in
     if (d) steps[d - 1] = cuuint64_t(strides[d] * bytes);
   }
   const auto done = encode(&from_map, type, RANK, const_cast<void*>(p), extents, steps, boxes, each,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, tma_swizzle(box[0] * bytes),
                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   RK_CHECK(done == CUDA_SUCCESS, "the driver refused a tensor map");
+  return from_map;
+}
+// A tensor of channels, places (innermost axis first) and images, of which a copy takes a run of pixels: those at which
+// a window begins, from `lower` to `upper` of the last place, every `each`th.
+template <int RANK>
+CUtensorMap tma_window_map(CUtensorMapDataType type, int bytes, const void* p, const int64_t (&sizes)[RANK],
+                           const int (&lower)[RANK - 2], const int64_t (&upper)[RANK - 2],
+                           const int (&every)[RANK - 2], int channels, int pixels) {
+  static const auto encode = tma_entry<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+  CUtensorMap from_map;
+  cuuint64_t extents[RANK], steps[RANK];
+  cuuint32_t each[RANK];
+  int below[RANK - 2], above[RANK - 2];
+  for (int d = 0; d < RANK; ++d) {
+    extents[d] = cuuint64_t(sizes[d]), each[d] = d && d < RANK - 1 ? cuuint32_t(every[d - 1]) : 1;
+    if (d) steps[d - 1] = d == 1 ? cuuint64_t(tma_padded(sizes[0], bytes) * bytes) : steps[d - 2] * extents[d - 1];
+  }
+  for (int d = 0; d < RANK - 2; ++d) below[d] = lower[d], above[d] = int(upper[d]);
+  const auto done = encode(&from_map, type, RANK, const_cast<void*>(p), extents, steps, below, above,
+                           cuuint32_t(channels), cuuint32_t(pixels), each, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                           tma_swizzle(channels * bytes), CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  RK_CHECK(done == CUDA_SUCCESS, "the driver refused the tensor map of a window");
   return from_map;
 }
 #endif
@@ -181,9 +208,32 @@ def _load(rank: int) -> str:
 """
 
 
-def device_text(ranks: tuple[int, ...] = (2, 3, 4, 5)) -> str:
-    """Return the device functions, with loads of tensors of these ranks."""
-    return DEVICE.replace("LOADS\n", "".join(_load(rank) for rank in ranks))
+def _load_window(rank: int) -> str:
+    """Return the device functions that load pixels of a tensor of this rank at one step of a window."""
+    names, steps = [f"c{d}" for d in range(rank)], [f"o{d}" for d in range(rank - 2)]
+    parameters = ", ".join(f"int {name}" for name in (*names, *steps))
+    places = ", ".join(f"%{d + 3}" for d in range(rank))
+    offsets = ", ".join(f"%{d + 3 + rank}" for d in range(rank - 2))
+    values = ", ".join([f'"r"({name})' for name in names] + [f'"h"(uint16_t({step}))' for step in steps])
+    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+    inputs = f'"r"(to), "l"(from_map), "r"(bar), {values}'
+    first = "__device__ __forceinline__ void"
+    return f"""\
+{first} tma_load_window(const CUtensorMap* from_map, uint32_t to, uint32_t bar, {parameters}) {{
+  asm volatile("{copy} [%0], [%1, {{{places}}}], [%2], {{{offsets}}};"
+               :: {inputs} : "memory");
+}}
+{first} tma_load_window_all(
+    const CUtensorMap* from_map, uint32_t to, uint32_t bar, uint32_t each, {parameters}) {{
+  asm volatile("{copy}.multicast::cluster [%0], [%1, {{{places}}}], [%2], {{{offsets}}}, %{2 * rank + 1};"
+               :: {inputs}, "h"(uint16_t(each)) : "memory");
+}}
+"""
+
+
+def device_text(ranks: tuple[int, ...] = (2, 3, 4, 5), windows: tuple[int, ...] = ()) -> str:
+    """Return the device functions, with loads of tensors of these ranks, and of windows in them."""
+    return DEVICE.replace("LOADS\n", "".join([*map(_load, ranks), *map(_load_window, windows)]))
 
 
 def wgmma_text(columns: int, numbers: str, *, left_in_registers: bool = False) -> str:

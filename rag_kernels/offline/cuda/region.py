@@ -21,6 +21,7 @@ from rag_kernels.offline.cuda.gemm import Kernel, start_of
 from rag_kernels.offline.cuda.gemm_few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel, numbers_of, serves
 from rag_kernels.offline.cuda.gemm_wgmma import wgmma_kernel
+from rag_kernels.offline.cuda.gemm_window import window_kernel
 from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
@@ -95,7 +96,10 @@ class CudaRegion(ReduceLoops):
         """Return the kernel for Hopper's copy engine, its launch, and the C condition under which it may run."""
         kernel = self.product_kernel(function)
         p = self.parameters
-        made = wgmma_kernel(kernel, (p.shape, p.clusters, p.turns)) if isinstance(kernel, TensorKernel) else None
+        wanted = (p.shape, p.clusters, p.turns)
+        if not isinstance(kernel, TensorKernel):
+            return None
+        made = wgmma_kernel(kernel, wanted) or window_kernel(kernel, wanted)
         if not made:
             return None
         text, arguments, widths, pointers = self.printed(made, name, function)
