@@ -46,6 +46,7 @@ class Operator:
     transposes: Literal["", "matrix", "adjoint", "dims"] = ""  # the last two dimensions, or those that it is given
     random_if: tuple[str, ...] = ()  # arguments all of which must be set for it to draw random numbers
     tells_equals_apart: bool = False  # its result says which one of equal elements it took
+    takes_first: bool = False  # of equal elements, as its documentation says
     last_write_stays: bool = False  # of what it writes to one place one value stays, and which is not defined
     parts_inputs: bool = False  # its numbers are thresholds or bounds: it computes differently on their two sides
     class_numbers: bool = False  # a loss whose second argument holds class numbers, one of which it leaves out
@@ -115,8 +116,8 @@ _ROWS: tuple[tuple[str, Operator], ...] = (
     ("aminmax", Operator(exact=True)),
     ("sum mean var std var_mean std_mean logsumexp cumsum cumprod", _REDUCTION),
     ("amax amin", replace(_REDUCTION, exact=True)),
-    ("max min", replace(_REDUCTION, exact=True, tells_equals_apart=True)),
-    ("argmax argmin", replace(_REDUCTION, reads_in_part=True, tells_equals_apart=True)),
+    ("max min", replace(_REDUCTION, exact=True, tells_equals_apart=True, takes_first=True)),
+    ("argmax argmin", replace(_REDUCTION, reads_in_part=True, tells_equals_apart=True, takes_first=True)),
     ("softmax log_softmax", replace(_REDUCTION, in_functional=True)),
     ("_softmax _log_softmax logcumsumexp quantile", Operator()),
     ("cummax cummin argsort median mode msort kthvalue", Operator(tells_equals_apart=True)),

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Protocol
 
 from rag_kernels.eval.build.candidate_builder import Builder, kernels_of
-from rag_kernels.eval.build.candidate_form import Forbidden, asks_for_sanitizers, check_composed
+from rag_kernels.eval.build.candidate_form import Forbidden, asks_for_sanitizers, check_composed, looks_for_sanitizers
 from rag_kernels.eval.build.compile import BuildError, Toolchain, builds_boxed, toolchain
 from rag_kernels.eval.build.products import Library
 from rag_kernels.eval.instruments.nsight_compute import Profiler
@@ -50,7 +50,7 @@ from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.trial import Trial
 
 CRASH_BYTES = 1 << 22  # of a tensor, when a crash is looked for: the rest repeats them
-CHECKS_VERSION = "8"  # of what is checked and how; raise it with every change of a check
+CHECKS_VERSION = "9"  # of what is checked and how; raise it with every change of a check
 
 
 def judge_version(rule: TimingRule) -> str:
@@ -201,8 +201,7 @@ class LocalJudge:
             why = f"This is {candidate.backend} code, judged with --device {self.device.backend}."
             return Rejected("wrong_backend", why)
         if word := asks_for_sanitizers(candidate.source):
-            why = f"The source asks for `{word}`: code that is another one under sanitizers cannot be checked by them."
-            return Rejected("hides_from_checks", why)
+            return _hides(f"The source asks for `{word}`")
         if candidate.tier == "composed":
             try:
                 check_composed(candidate.source)
@@ -223,6 +222,8 @@ class LocalJudge:
         stages = {"build": build_s}
         if verdict is None and isinstance(built, BuildError):
             verdict = BuildFailed(built.reason, built.log)
+        if verdict is None and isinstance(built, Library) and (word := looks_for_sanitizers(built.path.read_bytes())):
+            verdict = _hides(f"What was built of it refers to `{word}`")
         if verdict is None and not self.can_run:
             verdict = Compiled("It compiles; there is no GPU here to verify it on.")
         if verdict is None:
@@ -365,6 +366,11 @@ def open_judge(
         candidate_workers.close()
         raise
     return LocalJudge(device, workers, candidate_workers, tools, limits or Limits(), cache, at_other_sizes)
+
+
+def _hides(what: str) -> Rejected:
+    why = f"{what}: code that is another one under sanitizers cannot be checked by them."
+    return Rejected("hides_from_checks", why)
 
 
 def inductor_env(cache: Path) -> dict[str, str]:

@@ -7,14 +7,18 @@ import inspect
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from factories import problem
 
 from rag_kernels.eval import aten
 from rag_kernels.eval.aten import OPERATORS, Operator, base_name, operator
+from rag_kernels.eval.index_ties import first_of_equals
+from rag_kernels.eval.records import FunctionalProblem, Node, Ref
 from rag_kernels.ingest import recurrent, spelling, vocabulary
 from rag_kernels.ingest.features import FLOPS
 from rag_kernels.offline.lowering.coverage import RULES
@@ -261,3 +265,18 @@ def test_the_search_finds_sets_in_every_form() -> None:
     source = 'A = {"add", "mul"}\nB = ("sin", "cos")\nC = "exp log".split()\nD = frozenset(["neg"])'
     words = list(itertools.chain.from_iterable(w for _, w in groups(ast.parse(source))))
     assert sorted(words) == sorted("add mul sin cos exp log neg".split())
+
+
+def test_the_first_of_equals_is_owed_of_inputs_as_they_are() -> None:
+    def fp(*nodes: Node) -> FunctionalProblem:
+        return replace(problem("tanh"), nodes=nodes)
+
+    x = problem("tanh").tensors[0].name
+    argmax = Node("a", "aten.argmax.default", (Ref(x), 1), (), ())
+    turned = Node("t", "aten.transpose.int", (Ref(x), 0, 1), (), ())
+    added = Node("s", "aten.add.Tensor", (Ref(x), 1.0), (), ())
+    assert first_of_equals(fp(argmax))
+    assert first_of_equals(fp(turned, replace(argmax, args=(Ref("t"), 1))))
+    assert not first_of_equals(fp(added, replace(argmax, args=(Ref("s"), 1))))  # rounding may make equals
+    assert not first_of_equals(fp(argmax, Node("k", "aten.topk.default", (Ref(x), 5), (), ())))
+    assert not first_of_equals(fp(added))

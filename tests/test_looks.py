@@ -19,7 +19,7 @@ from rag_kernels.eval.buffers.call_content import (
     with_parameters_changed,
     with_rows_of,
 )
-from rag_kernels.eval.build.candidate_form import asks_for_sanitizers
+from rag_kernels.eval.build.candidate_form import asks_for_sanitizers, looks_for_sanitizers
 from rag_kernels.eval.numerics.input_draws import (
     WIDEST,
     at_constants,
@@ -133,6 +133,11 @@ def test_what_pytorch_rounds_in_between_too_is_no_fault() -> None:
 )
 def test_sources_that_ask_for_sanitizers(source: str, word: str) -> None:
     assert asks_for_sanitizers(source) == word
+
+
+def test_libraries_that_refer_to_sanitizers() -> None:
+    assert looks_for_sanitizers(b"\x7fELF\0printf\0__tsan_init\0") == "__tsan_init"
+    assert looks_for_sanitizers(b"\x7fELF\0printf\0my__tsan_init\0__sans\0") == ""
 
 
 def test_what_needs_contents_to_come_again_shows_in_pairs_on_others() -> None:

@@ -117,6 +117,15 @@ def test_zeros_never_pass_whatever_the_scale(scale: float) -> None:
     assert not judged(torch.zeros(8, 512), oracle).ok
 
 
+def test_noise_that_is_not_finite_allows_nothing_and_takes_nothing_away() -> None:
+    oracle = torch.randn(4, 512, dtype=torch.float64, generator=GEN)
+    oracle[0, 0] = math.inf
+    noise = torch.zeros(4, 512)
+    noise[0, 1] = math.nan
+    assert compare(oracle.float(), oracle.float(), oracle, noise=noise).ok
+    assert not compare(oracle.float() * 1.001, oracle.float(), oracle, noise=noise).ok
+
+
 def test_nan_fails_where_the_reference_is_finite_and_is_asked_for_where_it_is_not() -> None:
     oracle = torch.tensor([1.0, float("nan"), float("inf"), 2.0], dtype=torch.float64)
     assert judged(oracle.float(), oracle).ok

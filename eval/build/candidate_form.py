@@ -20,6 +20,7 @@ _SANITIZERS = re.compile(
     r"|\bno_sanitize_\w+|\bno_sanitize\s*\(\s*\"[^\"]*(?:thread|address|memory)|\b__(?:[auhlm]|t)s?an_\w+|\b__ubsan_\w+"
     r"|\b__sanitizer_\w+|\bRUNNING_ON_VALGRIND|\b[ATU]+SAN_OPTIONS"
 )
+_SANITIZER_SYMBOLS = re.compile(rb"\0(__(?:asan|hwasan|lsan|msan|tsan|ubsan|sanitizer)_\w+)(?=[\0@])")
 
 # Methods of tensors that only look or re-shape; everything that computes is written as torch.* or F.*.
 TENSOR_METHODS = frozenset(
@@ -84,6 +85,15 @@ def asks_for_sanitizers(source: str) -> str:
     """Return the first word of a source by which code tells that a sanitizer looks at it, or hides from it; or ""."""
     found = _SANITIZERS.search(_COMMENTS.sub(" ", source))
     return found.group(0) if found else ""
+
+
+def looks_for_sanitizers(library: bytes) -> str:
+    """Return the first symbol of a sanitizer's run time that a library built without one refers to, or "".
+
+    A weak one is there only under the sanitizer, and its name need not stand in the source in one piece.
+    """
+    found = _SANITIZER_SYMBOLS.search(library)
+    return found.group(1).decode() if found else ""
 
 
 def kernels_text(source: str) -> str:

@@ -52,7 +52,7 @@ def compare(
         if bool(unequal.any()):
             return Comparison(False, math.inf, f"{_place(unequal)} differs where the reference is not finite")
         got, reference, oracle = _zeroed(~finite, got, reference, oracle)
-        noise = None if noise is None else _zeroed(~finite, noise)[0]
+        noise = None if noise is None else _zeroed(~(finite & torch.isfinite(noise)), noise)[0]
         bad = ~torch.isfinite(got)
         if bool(bad.any()):
             share = float(bad.double().mean())

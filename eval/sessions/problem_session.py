@@ -33,6 +33,7 @@ from rag_kernels.eval.buffers.call_content import (
 from rag_kernels.eval.buffers.output_snapshot import OutputSnapshot
 from rag_kernels.eval.buffers.parallel_copy import copied, copy_bytes
 from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout, tensor_bytes
+from rag_kernels.eval.index_ties import first_of_equals
 from rag_kernels.eval.input_kinds import (
     AT_CONSTANTS,
     CONSTANT_ROWS,
@@ -90,7 +91,7 @@ MOST_DRAWS = 32
 DRAWS_BYTES, DRAWS_GPU_BYTES = 256 << 20, 6 << 30
 ANSWERS_BYTES = 1 << 30  # of contents that are looked at
 ILL_CONDITIONED = frozenset({CONSTANT_ROWS, "far"})  # where rows differ by little of what they are
-INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index
+INDEX_KINDS = frozenset({"ties", "constant rows"})  # equal values have no one right index, but where the first is taken
 
 
 class ProblemSession:
@@ -288,7 +289,9 @@ class ProblemSession:
 
     def _special(self, kind: str) -> int | None:
         indices = any("int" in s.dtype or s.dtype == "bool" for s in self.fp.outputs)
-        if (kind in INDEX_KINDS and indices) or (kind == "probe" and not self.ask(AskForProbes(), Probes).any):
+        if kind in INDEX_KINDS and indices and not first_of_equals(self.fp):
+            return None
+        if kind == "probe" and not self.ask(AskForProbes(), Probes).any:
             return None
         integers = [a for a in self.fp.tensors if a.role == "input" and a.spec.dtype in INTEGERS]
         # A bad index ends a GPU's work: only what is known to be none, or is bounded, is tried there.
