@@ -19,6 +19,7 @@ from rag_kernels.archive.audit import verify
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Exemplar
 from rag_kernels.budget import Ledger
+from rag_kernels.eval.machine.device import known_devices, read_device
 from rag_kernels.eval.machine.hardware import told_hardware
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
@@ -287,3 +288,10 @@ def test_the_round_trip_on_the_command_line(tmp_path: Path) -> None:
     assert [row["round"] for row in second] == [2] and second[0]["run_id"] == first[0]["run_id"]
     for wrong in (("sample", "--out", "x"), ("sample", "relu.py", "--after", "v.jsonl", "--out", "x")):
         assert cli_home.inside(tmp_path, *wrong).code == 2
+
+
+@pytest.mark.parametrize("name", known_devices())
+def test_devices_that_came_with_the_package_bring_their_rates_and_facts(name: str) -> None:
+    device = read_device(known_devices()[name])
+    assert name.upper() in device.name and min(device.bandwidth_gbs, device.fp16_gflops, device.fp8_gflops) > 1000
+    assert "132 SMs" in " ".join(told_hardware(device, known_devices()[name].parent))

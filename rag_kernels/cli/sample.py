@@ -42,7 +42,7 @@ def sample(
         typer.Option(
             "--target",
             metavar="NAME|FILE",
-            help="The device that they are for: h200, or devices/d_*.json of its cache.",
+            help="The device that they are for: h200, h100, or devices/d_*.json of its cache.",
         ),
     ] = None,
     baselines: Annotated[
