@@ -6,7 +6,7 @@ Goes out: records. Knows nothing of terminals and environment variables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -18,13 +18,15 @@ from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem
+from rag_kernels.eval.workloads import Workload, workloads_of
 from rag_kernels.ingest.functionalize import PRELOAD
 from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
 from rag_kernels.ingest.gradients import load_backward
 from rag_kernels.options import Keywords, Options, options_of
 from rag_kernels.records import Writer
 from rag_kernels.run.session import run_of
-from rag_kernels.wiring import open_session, target_backend
+from rag_kernels.run.workloads import Search, Served, searched_at
+from rag_kernels.wiring import open_session, place_of, target_backend
 
 
 def generate(
@@ -42,35 +44,35 @@ def generate(
     Other keywords are the fields of `Options`: `models`, `device`, `effort`, `hint`... An `archive` is a place or an
     open one. A writer, a judge or an open archive is used as it is and not closed: see `open_session`. A problem, an
     option or a run to resume that cannot be used raises here, before anything is asked for. `backward` takes the
-    gradients of the problem's inputs and parameters for the problem.
+    gradients of the problem's inputs and parameters for the problem. Where the problem has `get_workloads()`, the
+    attempts of the best kernels at each follow, and last the chosen one, with the calls that it serves.
     """
-    place, opened = _place(archive)
+    place, opened = place_of(archive)
     settings, loaded = options_of(options, place), _load(problem, backward=backward)
+    workloads = workloads_of(loaded)
+    searched = searched_at(loaded, workloads)
     if resume:
-        run_of(opened or open_archive(place or None), loaded, resume)
-    return generate_for(
-        loaded,
-        settings,
-        writer=writer,
-        judge=judge,
-        archive=opened,
-        resume=resume,
-    )
+        opened = opened or open_archive(place or None)
+        run_of(opened, searched, resume)
+    return _attempts(loaded, workloads, settings, writer=writer, judge=judge, archive=opened, resume=resume)
 
 
-def generate_for(
+def _attempts(
     loaded: Problem,
+    workloads: Sequence[Workload],
     settings: Options,
     *,
-    writer: Writer | None = None,
-    judge: Judge | None = None,
-    archive: Archive | None = None,
-    resume: str | None = None,
+    writer: Writer | None,
+    judge: Judge | None,
+    archive: Archive | None,
+    resume: str | None,
 ) -> Iterator[Attempt]:
-    """Yield the attempts on a problem, each as it is judged."""
     with open_session(settings, writer=writer, judge=judge, archive=archive) as session:
-        run = session.old_run(resume, loaded) if resume else session.new_run("generate", loaded)
-        yield from session.generate(loaded, run)
+        search = Search.of(session, loaded, workloads, resume)
+        for event in search.events():
+            yield event.attempt if isinstance(event, Served) else event
+        if search.found is not None and search.found.choice is not None:
+            yield search.found.choice.attempt
 
 
 def evaluate(
@@ -85,7 +87,7 @@ def evaluate(
 ) -> Attempt:
     """Judge a kernel from outside and return what came of it (of its confirmation, when it passed)."""
     loaded = _load(problem, backward=backward)
-    place, opened = _place(archive)
+    place, opened = place_of(archive)
     settings = options_of(options, place)
     candidate = candidate_from_file(Path(kernel), judge.device.backend if judge else target_backend(settings))
     with open_session(settings, judge=judge, archive=opened, backend=candidate.backend) as session:
@@ -101,10 +103,3 @@ def functionalize(problem: str | Path, *, backward: bool = False) -> FunctionalP
 
 def _load(problem: str | Path, *, backward: bool) -> Problem:
     return load_backward(Path(problem)) if backward else load_problem(Path(problem))
-
-
-def _place(archive: Archive | str | Path | None) -> tuple[str, Archive | None]:
-    """Return an archive that is named, and one that is open."""
-    if archive is None or isinstance(archive, str | Path):
-        return str(archive or ""), None
-    return "", archive

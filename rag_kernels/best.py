@@ -30,9 +30,8 @@ from rag_kernels.options import Keywords, OptionError, options_of
 from rag_kernels.records import Writer
 from rag_kernels.report.console import attempt_line, detail, served_line, speeds, summary, total_line
 from rag_kernels.report.json_rows import attempt_row, result_row, served_row, total_row
-from rag_kernels.run.standings import winner
-from rag_kernels.run.workloads import Served, chosen, searched_at, total
-from rag_kernels.wiring import open_session
+from rag_kernels.run.workloads import Search, Served, searched_at, total
+from rag_kernels.wiring import open_session, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -141,21 +140,21 @@ def optimize(
         raise OptionError(f"optimize() takes a module, not {module!r}; generate() takes a problem file.")
     if progress is not None and not callable(progress):
         raise OptionError(f"progress={progress!r} cannot be called: it is a function of an attempt.")
-    opened = None if archive is None or isinstance(archive, str | Path) else archive
-    settings = options_of(options, "" if archive is None or opened is not None else str(archive))
+    place, opened = place_of(archive)
+    settings = options_of(options, place)
     problem, signature = _problem(module, example_inputs, workloads, name), _signature(module)
     sizes = workloads_of(problem)
-    searched = searched_at(problem, sizes)
     attempts = []
     with open_session(settings, writer=writer, judge=judge, archive=opened) as session:
-        run = session.new_run("generate", searched)
-        for attempt in session.generate(searched, run, also=[w.name for w in sizes]):
-            attempts.append(attempt)
-            if progress is not None:
-                progress(attempt)
-        choice = chosen(session, problem, sizes, attempts) if sizes else None
-    best, served = (choice.attempt, choice.served) if choice else (winner(attempts), ())
-    return Best(module, searched, tuple(attempts), best, signature, served)
+        search = Search.of(session, problem, sizes)
+        for event in search.events():
+            if isinstance(event, Attempt):
+                attempts.append(event)
+                if progress is not None:
+                    progress(event)
+    found = search.found
+    assert found is not None
+    return Best(module, searched_at(problem, sizes), tuple(attempts), found.best, signature, found.served)
 
 
 def _problem(

@@ -105,6 +105,13 @@ def open_session(
         )
 
 
+def place_of(archive: Archive | str | Path | None) -> tuple[str, Archive | None]:
+    """Return an archive that is named, and one that is open."""
+    if archive is None or isinstance(archive, str | Path):
+        return str(archive or ""), None
+    return "", archive
+
+
 def fitted(problem: Problem, *, workers: Workers, max_bytes: int, where: str = HERE) -> FunctionalProblem:
     """Return the functional form of a problem at sizes for which there is room, and say so where they are smaller."""
     form = functionalize_to_fit(problem, workers=workers, max_bytes=max_bytes, where=where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 from pathlib import Path
@@ -14,14 +15,12 @@ from rag_kernels.cli.flags import with_search_flags
 from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rag_kernels.archive.records import Attempt
     from rag_kernels.eval.records import Problem
-    from rag_kernels.eval.workloads import Workload
     from rag_kernels.options import Options
-    from rag_kernels.run.session import Session
-    from rag_kernels.run.workloads import Choice, Served
+    from rag_kernels.run.workloads import Search, Served
 
 
 @with_search_flags()
@@ -64,64 +63,64 @@ def generate(
     from rag_kernels.export.formats import out_suffixes, write_kernel
     from rag_kernels.report.json_rows import result_row
     from rag_kernels.run.standings import winner
-    from rag_kernels.run.workloads import searched_at
+    from rag_kernels.run.workloads import Search
     from rag_kernels.wiring import open_session, possible_backends
 
     writable_out(out, out_suffixes(possible_backends(options)))
     loaded = problem_of(problem, backward=backward, inputs=inputs, init=init)
     workloads = read_shapes(shapes) if shapes else workloads_of(loaded)
-    searched = searched_at(loaded, workloads)
     end_politely()
-    choice: Choice | None = None
     with open_session(options) as session:
-        run = session.old_run(resume, searched) if resume else session.new_run("generate", searched)
-        why: list[str] = []
-        attempting = noting(session.generate(searched, run, also=[w.name for w in workloads]), why)
-        _, finished = watch(attempting, loaded.name, as_json=as_json)
-        attempts = session.archive.attempts(run.id)
-        if finished and workloads:
-            choice, finished = chosen(session, loaded, workloads, attempts, as_json=as_json)
-    best = choice.attempt if choice else winner(attempts)
+        search = Search.of(session, loaded, workloads, resume)
+        finished, found = followed(search, loaded.name, as_json=as_json), search.found
+        attempts = session.archive.attempts(search.run.id)
+    best = found.best if found else winner(attempts)
     written = str(write_kernel(best, out)) if best and out else None
-    ended = why[0] if why else "it was interrupted before the first one was there."
-    row = result_row(attempts, best=best, run_id=run.id, problem=loaded.name, out=written, why=ended)
+    ended = found.why if found else "it was interrupted before the first one was there."
+    row = result_row(attempts, best=best, run_id=search.run.id, problem=loaded.name, out=written, why=ended)
     show_result(row, as_json=as_json)
-    if not finished:
+    if found is None or not finished:
         given = (("--init", init), ("--inputs", inputs), ("--shapes", shapes))
         made = [f"{option} {shlex.quote(text)}" for option, text in given if text]
-        again = " ".join([str(problem), *(["--backward"] if backward else []), *made, f"--resume {run.id}"])
+        again = " ".join([str(problem), *(["--backward"] if backward else []), *made, f"--resume {search.run.id}"])
         print(f"Interrupted; go on with: rag-kernels generate {again}", file=sys.stderr)
         raise typer.Exit(130)
-    raise typer.Exit(0 if best and (choice is None or choice.serves_all) else 1)
+    raise typer.Exit(0 if found.solved else 1)
 
 
-def chosen(
-    session: Session, problem: Problem, workloads: Sequence[Workload], attempts: Sequence[Attempt], *, as_json: bool
-) -> tuple[Choice | None, bool]:
-    """Show a search's best kernels at every workload, as each is judged; return the one that serves all best, and False
-    beside it when Ctrl-C ended it early.
-    """
+def followed(search: Search, title: str, *, as_json: bool) -> bool:
+    """Show a search: its attempts, then its best kernels at every workload; return False when Ctrl-C ended it early."""
+    from rag_kernels.archive.records import Attempt
     from rag_kernels.eval.contract import contract_line
     from rag_kernels.export.module_file import contract_of
-    from rag_kernels.run.workloads import choose
 
-    choosing, kernel_id = choose(session, problem, workloads, attempts), ""
+    events = search.events()
+    later: list[Served] = []
+
+    def attempts() -> Iterator[Attempt]:
+        for event in events:
+            if not isinstance(event, Attempt):
+                later.append(event)
+                return
+            yield event
+
+    if not watch(attempts(), title, as_json=as_json)[1]:
+        return False
+    workloads, kernel_id = len(search.workloads), ""
     try:
-        while True:
-            one = next(choosing)
+        for one in itertools.chain(later, events):
+            assert not isinstance(one, Attempt)
             if not as_json and one.attempt.candidate.id != kernel_id:
                 kernel_id = one.attempt.candidate.id
-                print(f"{kernel_id} at {len(workloads)} workloads:")
+                print(f"{kernel_id} at {workloads} workloads:")
             show_served(one, as_json=as_json)
-    except StopIteration as stopped:
-        choice: Choice | None = stopped.value
     except KeyboardInterrupt:
-        return None, False
-    if choice is not None:
-        show_total(choice.served, workloads=len(workloads), as_json=as_json, kernel_id=choice.attempt.candidate.id)
+        return False
+    if search.found is not None and (choice := search.found.choice) is not None:
+        show_total(choice.served, workloads=workloads, as_json=as_json, kernel_id=choice.attempt.candidate.id)
         if not as_json and (held := contract_of(choice.attempt)) is not None:
             print(f"  serves {contract_line(held)}")
-    return choice, True
+    return True
 
 
 def show_served(one: Served, *, as_json: bool) -> None:
@@ -161,11 +160,6 @@ def problem_of(written: Path, *, backward: bool, inputs: str = "", init: str = "
         return load_backward(written) if backward else load_problem(written)
     found = problem_of_named(*named, inputs=inputs, init=init)
     return backward_problem(found) if backward else found
-
-
-def noting(attempts: Generator[Attempt, None, str], why: list[str]) -> Iterator[Attempt]:
-    """Yield attempts, and note why they ended."""
-    why.append((yield from attempts))
 
 
 def watch(attempts: Iterator[Attempt], title: str, *, as_json: bool, brief: bool = False) -> tuple[list[Attempt], bool]:

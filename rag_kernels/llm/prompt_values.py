@@ -128,12 +128,17 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
         "floor_is_beaten": _fastest_baseline_us(brief) < floor,
         "hardware": "; ".join(hardware),
         "baselines": baselines(brief),
-        "hint": brief.hint.strip(),
+        "hint": " ".join(filter(None, [brief.hint.strip(), told_sizes(brief.also)])),
         "cards": brief.cards,
         "history": explain.history(brief.attempts),
         "lessons": brief.learnt.lessons,
         "repeats": brief.learnt.repeats,
     }
+
+
+def told_sizes(names: Sequence[str]) -> str:
+    """Return what a writer is told of the sizes at which its kernel will be judged besides."""
+    return f"The kernel will be judged at these sizes too: {'; '.join(names)}." if names else ""
 
 
 def rates(device: Device) -> str:

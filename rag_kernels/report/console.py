@@ -171,8 +171,8 @@ def total_line(row: Row) -> str:
 
 
 def _over(row: Row) -> str:
-    compiled = row["speedup_compile"]
-    return f"{row['speedup_eager']:.2f}x eager" + (f"  {compiled:.2f}x compile" if compiled else "")
+    over_eager, over_compile = speeds(row)
+    return f"{over_eager} eager" + (f"  {over_compile} compile" if row["speedup_compile"] else "")
 
 
 def print_table(

@@ -96,6 +96,7 @@ class TotalRow(TypedDict):
     compile_us: float | None
     speedup_eager: float | None
     speedup_compile: float | None
+    at_least: bool  # not confirmed at all of them
 
 
 class AttemptRow(Measured):

@@ -57,8 +57,18 @@ class Session:
         """Return the run to resume, see `run_of`."""
         return run_of(self.archive, problem, name)
 
+    def ledger(self, run: Run) -> Ledger:
+        """Return what a run may spend, less what it has spent."""
+        return Ledger(self.options.budget, spent=spent_before(self.archive, run.id))
+
     def generate(
-        self, problem: Problem, run: Run, *, ledger: Ledger | None = None, also: Sequence[str] = ()
+        self,
+        problem: Problem,
+        run: Run,
+        *,
+        ledger: Ledger | None = None,
+        also: Sequence[str] = (),
+        confirm: bool = True,
     ) -> Generator[Attempt, None, str]:
         """Search for kernels; yield each attempt as it is judged, and return why it ended.
 
@@ -66,7 +76,7 @@ class Session:
         will be judged besides; the writer is told.
         """
         options, told = self.options, read_journal(self.archive, run.id)
-        ledger = ledger or Ledger(options.budget, spent=spent_before(self.archive, run.id))
+        ledger = ledger or self.ledger(run)
         return generate.generate(
             problem,
             run=run,
@@ -79,7 +89,8 @@ class Session:
             index=self.index,
             ledger=ledger,
             width=options.width,
-            hint=" ".join(filter(None, [options.hint, told_sizes(also)])),
+            hint=options.hint,
+            confirm=confirm,
             precision=options.precision,
             also=also,
         )
@@ -105,11 +116,6 @@ class Session:
             status = "finished"
         finally:
             self.archive.finish_run(run.id, status)
-
-
-def told_sizes(names: Sequence[str]) -> str:
-    """Return what a writer is told of the sizes at which its kernel will be judged besides."""
-    return f"The kernel will be judged at these sizes too: {'; '.join(names)}." if names else ""
 
 
 def new_run(options: Options, command: str, problem: Problem, **settings: Any) -> Run:

@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from support.generated_kernels import F, build, kernels_text, tensors_of
 
-from rag_kernels.budget import Ledger
 from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import load_problem
@@ -37,9 +36,8 @@ from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters
 from rag_kernels.options import Options
-from rag_kernels.run.generate import generate
 from rag_kernels.run.session import Session
-from rag_kernels.run.workloads import chosen, searched_at
+from rag_kernels.run.workloads import Search
 from rag_kernels.wiring import open_session
 
 OPTIONS = Options(device="cpu", archive=":memory:", retrieval="off", rounds=1, drafts=4)
@@ -68,13 +66,9 @@ def main(files: Sequence[str]) -> None:
 def row(session: Session, problem: Problem) -> tuple[str, int, int]:
     """Return a row, how many workloads are as fast as alone, and how many there are."""
     workloads = workloads_for(problem)
-    choice = chosen(
-        session,
-        problem,
-        workloads,
-        search(session, searched_at(problem, workloads), [w.name for w in workloads]),
-        confirm=False,
-    )
+    search = Search.of(session, problem, workloads)
+    list(search.events(confirm=False))
+    choice = search.found.choice if search.found else None
     names = "; ".join(w.name for w in workloads)
     if choice is None:
         return f"{problem.name} | {names} | 0 | | | no kernel", 0, len(workloads)
@@ -106,27 +100,6 @@ def workloads_for(problem: Problem) -> list[Workload]:
     sizes = [named_sizes(p) for p in (problem, small, odd_sizes(odd, reach="inputs") or odd)]
     free = [name for name in sizes[0] if len({s[name] for s in sizes}) > 1]
     return [Workload(tuple((name, s[name]) for name in free)) for s in sizes]
-
-
-def search(session: Session, problem: Problem, also: Sequence[str]) -> Sequence[Any]:
-    """Return the attempts of a search at these sizes, unconfirmed."""
-    ledger = Ledger(OPTIONS.budget)
-    run = session.new_run("generate", problem)
-    found = generate(
-        problem,
-        run=run,
-        functionalize=session.functionalize,
-        retrieve=session.retrieve,
-        writer=session.make_writer(ledger),
-        judge=session.judge,
-        archive=session.archive,
-        index=session.index,
-        ledger=ledger,
-        width=OPTIONS.width,
-        confirm=False,
-        also=also,
-    )
-    return list(found)
 
 
 def beside(one: Candidate, other: Candidate, fp: FunctionalProblem) -> float:
