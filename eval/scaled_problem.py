@@ -17,9 +17,11 @@ from typing import Literal
 from rag_kernels.eval.aten import operator
 from rag_kernels.eval.records import Problem, ProblemError
 
-Reach = Literal["batch", "inputs", "all"]
+Reach = Literal["batch", "inputs", "all", "text"]
 REACHES: tuple[Reach, ...] = ("batch", "inputs", "all")
-SMALLEST = {"batch": 2, "inputs": 16, "all": 32}
+LAST: Reach = "text"  # what else the text says of a size, as a module that computes with the number itself
+SMALLEST = {"batch": 2, "inputs": 16, "all": 32, "text": 16}
+DRAWS = ("get_inputs", "get_init_inputs")
 _TRIES = 12
 
 
@@ -37,15 +39,21 @@ class Site:
 def scaled(problem: Problem, factor: float, *, reach: Reach = "all") -> Problem | None:
     """Shrink sizes until their product has shrunk by about `factor`; None if no size can shrink.
 
-    `reach` bounds which sizes: the batch, every size that only the inputs have, or those of the module too.
+    `reach` bounds which sizes: the batch, every size that only the inputs have, or those of the module too; with "text"
+    numbers of the module's code that are equal to a size go with it.
     """
-    changes = _changes(_sites(problem.source), factor, REACHES[: REACHES.index(reach) + 1])
-    return _rewritten(problem, changes) if changes else None
+    sites, order = _sites(problem.source), (*REACHES, LAST)
+    if reach == LAST:
+        sites = _with_tied(problem.source, sites)
+        if all(site.reach != LAST for site in sites):
+            return None
+    changes = _changes(sites, factor, order[: order.index(reach) + 1])
+    return _rewritten(problem, sites, changes) if changes else None
 
 
-def _rewritten(problem: Problem, changes: dict[str, int]) -> Problem:
+def _rewritten(problem: Problem, sites: list[Site], changes: dict[str, int]) -> Problem:
     data = problem.source.encode()
-    for site in sorted(_sites(problem.source), key=lambda s: -s.start):
+    for site in sorted(sites, key=lambda s: -s.start):
         if site.key in changes:
             data = data[: site.start] + str(changes[site.key]).encode("ascii") + data[site.end :]
     return Problem(problem.name, data.decode())
@@ -53,16 +61,16 @@ def _rewritten(problem: Problem, changes: dict[str, int]) -> Problem:
 
 def odd_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     """Add one to every even size within `reach` (equal sizes stay equal), so that no tile divides it."""
-    reaches = REACHES[: REACHES.index(reach) + 1]
-    changes = {s.key: s.value + 1 for s in _sites(problem.source) if s.reach in reaches and s.value % 2 == 0}
-    return _rewritten(problem, changes) if changes else None
+    sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
+    changes = {s.key: s.value + 1 for s in sites if s.reach in reaches and s.value % 2 == 0}
+    return _rewritten(problem, sites, changes) if changes else None
 
 
 def halved(problem: Problem, least: int, *, reach: Reach) -> Problem | None:
     """Halve every size within `reach` as long as it stays at least `least`; None where none can be halved."""
-    reaches = REACHES[: REACHES.index(reach) + 1]
-    changes = {s.key: smaller for s in _sites(problem.source) if s.reach in reaches if (smaller := _down(s, least))}
-    return _rewritten(problem, changes) if changes else None
+    sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
+    changes = {s.key: smaller for s in sites if s.reach in reaches if (smaller := _down(s, least))}
+    return _rewritten(problem, sites, changes) if changes else None
 
 
 def _down(site: Site, least: int) -> int:
@@ -75,9 +83,9 @@ def _down(site: Site, least: int) -> int:
 
 def larger_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     """Double every size within `reach` and add one, so that limits a little above the problem's sizes show."""
-    reaches = REACHES[: REACHES.index(reach) + 1]
-    changes = {s.key: 2 * s.value + 1 for s in _sites(problem.source) if s.reach in reaches}
-    return _rewritten(problem, changes) if changes else None
+    sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
+    changes = {s.key: 2 * s.value + 1 for s in sites if s.reach in reaches}
+    return _rewritten(problem, sites, changes) if changes else None
 
 
 def size_names(problem: Problem) -> list[str]:
@@ -114,7 +122,7 @@ def fit(problem: Problem, *, max_bytes: int, measure: Callable[[Problem], int]) 
     size = measure(problem)
     if size <= max_bytes:
         return problem, ""
-    for reach in REACHES:
+    for reach in (*REACHES, LAST):
         factor, previous = max_bytes / size, None
         for _ in range(_TRIES):
             candidate = scaled(problem, factor, reach=reach)
@@ -123,7 +131,7 @@ def fit(problem: Problem, *, max_bytes: int, measure: Callable[[Problem], int]) 
             if candidate == previous:
                 factor /= 4
                 continue
-            if reach != "all" and reduction(problem, candidate) < 0.4 * size / max_bytes:
+            if reach in ("batch", "inputs") and reduction(problem, candidate) < 0.4 * size / max_bytes:
                 break  # even this reach's smallest problem is too large
             try:
                 smaller = measure(candidate)
@@ -182,7 +190,7 @@ def _half(value: int, reach: Reach) -> int | None:
 
     Sizes of the module must stay multiples of powers of two.
     """
-    if value // 2 < SMALLEST[reach] or (reach == "all" and value % 2):
+    if value // 2 < SMALLEST[reach] or (reach in ("all", LAST) and value % 2):
         return None
     return value // 2
 
@@ -211,12 +219,22 @@ def _sites(source: str) -> list[Site]:
     return _agreed(sites)
 
 
+def _with_tied(source: str, sites: list[Site]) -> list[Site]:
+    """Return the sites with numbers of the module's code that are equal to a size, under that size's key."""
+    tree, offsets = ast.parse(source), _offsets(source)
+    keys = {site.value: site.key for site in reversed(sites) if site.value >= SMALLEST[LAST]}
+    places = [n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name not in DRAWS]
+    numbers = [n for place in places for n in ast.walk(place) if isinstance(n, ast.Constant)]
+    tied = [_literal_site(n, LAST, offsets) for n in numbers if _integer(n) in keys]
+    return _agreed([*sites, *(Site(keys[s.value], s.value, s.start, s.end, LAST) for s in tied)])
+
+
 def _agreed(sites: list[Site]) -> list[Site]:
     """Let sites with one key shrink at the widest reach that any of them has."""
     widest: dict[str, Reach] = {}
     for site in sites:
         known = widest.get(site.key, site.reach)
-        widest[site.key] = max(known, site.reach, key=REACHES.index)
+        widest[site.key] = max(known, site.reach, key=(*REACHES, LAST).index)
     return [_at(s, widest[s.key]) for s in sites]
 
 

@@ -7,10 +7,12 @@ in the child.
 
 from __future__ import annotations
 
+import re
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
@@ -18,6 +20,9 @@ from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 # What to import before forking: `Workers(preload=PRELOAD)` saves seconds for each problem.
 PRELOAD = ("torch._dynamo", "rag_kernels.ingest.functionalize_child")
 CHILD = "rag_kernels.ingest.functionalize_child:functionalize_here"
+RUNS = "rag-kernels runs the module of"  # and the problem's id: what a child that was killed had told last
+ANY = "any"  # among the sizes that a child is told not to run: all but the problem's own
+MOST_CRASHES = 6  # sizes at which a module may end its process before no others are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +57,38 @@ def functionalize(
     `deadline_s`.
     """
     payload = {"problem": problem, "threads": threads, "resized": resized}
-    try:
-        reply = workers.call(CHILD, payload, deadline_s=deadline_s, memory_bytes=memory_bytes)
-    except WorkerFailed as failure:
-        raise ProblemError(_sentence(problem, failure, deadline_s)) from failure
-    if isinstance(reply, FunctionalProblem):
+    crashed: list[str] = []
+    crash = ""
+    while True:
+        try:
+            asked = payload | {"crashed": crashed}
+            reply = workers.call(CHILD, asked, deadline_s=deadline_s, memory_bytes=memory_bytes)
+        except WorkerFailed as failure:
+            if failure.kind != "crashed" or ANY in crashed:
+                raise ProblemError(_sentence(problem, failure, deadline_s)) from failure
+            crash = f"{failure.message}{_where(problem, failure)}"
+            ran = _ran_last(failure)
+            if ran == problem.id:
+                raise ProblemError(_sentence(problem, failure, deadline_s)) from failure
+            crashed.append(ran if ran and ran not in crashed and len(crashed) < MOST_CRASHES else ANY)
+            continue
+        if not isinstance(reply, FunctionalProblem):
+            raise ProblemError(str(reply["reason"]))
+        if crash and not reply.verified:
+            return replace(reply, notice=f"{reply.notice} (at smaller sizes the module ended its process: {crash})")
         return reply
-    raise ProblemError(str(reply["reason"]))
+
+
+def _ran_last(failure: WorkerFailed) -> str:
+    """Return the id of the problem whose module a child ran when it was killed; "" where its last words do not say."""
+    told = [line for line in failure.log.splitlines() if line.startswith(RUNS)]
+    return told[-1].removeprefix(RUNS).strip() if told else ""
+
+
+def _where(problem: Problem, failure: WorkerFailed) -> str:
+    """Return the innermost line of the problem's own text that a child's last words name."""
+    found = re.search(rf'File "<{re.escape(problem.name)}>", (line \d+ in \w+)', failure.log)
+    return f", {found[1]}" if found else ""
 
 
 def _sentence(problem: Problem, failure: WorkerFailed, deadline_s: float) -> str:
@@ -69,8 +99,11 @@ def _sentence(problem: Problem, failure: WorkerFailed, deadline_s: float) -> str
         )
     if failure.kind == "memory":
         return f"{problem.name} allocates more memory than there is ({failure.message}); make its sizes smaller."
-    tail = failure.log.strip().splitlines()[-1:] or [failure.message]
-    return f"{problem.name} ended its process while it was functionalized ({failure.message}): {tail[0]}"
+    told = f"{problem.name} ended its process while it was functionalized ({failure.message}{_where(problem, failure)})"
+    if failure.signal in (signal.SIGSEGV, signal.SIGBUS):
+        return f"{told}: an operator reads or writes out of bounds there; correct its indices, offsets or sizes."
+    tail = failure.log.strip().splitlines()[-1:]
+    return f"{told}: {tail[0]}" if tail and not tail[0].startswith(RUNS) else f"{told}."
 
 
 def functionalize_many(

@@ -7,7 +7,8 @@ size where that is cheap, else on a smaller problem that goes through the very s
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,11 @@ from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, T
 from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.emit import Emitted, emit
 from rag_kernels.ingest.features import count_flops, features, graph_key, nbytes, output_specs, working_bytes
+from rag_kernels.ingest.functionalize import ANY, RUNS
 from rag_kernels.ingest.graph import Functional, functional
 from rag_kernels.ingest.ranges import in_range, index_bounds
 from rag_kernels.ingest.recording import refuse_dtype, trace
-from rag_kernels.ingest.verify import Disagrees, DoesNotRun, Ran, compare, run_module
+from rag_kernels.ingest.verify import Disagrees, DoesNotRun, ModuleFails, Ran, compare, run_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
     random.seed(0)
     torch.manual_seed(0)
     try:
-        return _functionalize(problem, resized=bool(payload.get("resized")))
+        return _functionalize(problem, frozenset(payload.get("crashed", ())), resized=bool(payload.get("resized")))
     except ProblemError as error:
         return {"reason": str(error)}
     except (MemoryError, RecursionError) as error:
@@ -64,14 +66,14 @@ def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str,
         return {"reason": f"{problem.name} needs {kind}; make its sizes smaller."}
 
 
-def _functionalize(problem: Problem, *, resized: bool) -> FunctionalProblem:
+def _functionalize(problem: Problem, crashed: Set[str], *, resized: bool) -> FunctionalProblem:
     try:
-        return _attempt(problem, plain=False, resized=resized)
+        return _attempt(problem, crashed, plain=False, resized=resized)
     except (DoesNotRun, Disagrees):  # an operator whose Python spelling is not known well enough
-        return _attempt(problem, plain=True, resized=resized)
+        return _attempt(problem, crashed, plain=True, resized=resized)
 
 
-def _attempt(problem: Problem, *, plain: bool, resized: bool) -> FunctionalProblem:
+def _attempt(problem: Problem, crashed: Set[str], *, plain: bool, resized: bool) -> FunctionalProblem:
     forms: dict[str, tuple[Functional, Emitted]] = {}
 
     def form(of: Problem) -> tuple[Functional, Emitted]:
@@ -84,7 +86,7 @@ def _attempt(problem: Problem, *, plain: bool, resized: bool) -> FunctionalProbl
         return forms[of.id]
 
     graph, emitted = form(problem)
-    verified, notice = _verified(problem, form, resized=resized)
+    verified, notice = _verified(problem, form, crashed, resized=resized)
     return FunctionalProblem(
         problem=in_range(problem, graph) if resized else problem,
         source=emitted.source,
@@ -105,11 +107,12 @@ def _attempt(problem: Problem, *, plain: bool, resized: bool) -> FunctionalProbl
 
 
 def _verified(
-    problem: Problem, form: Callable[[Problem], tuple[Functional, Emitted]], *, resized: bool
+    problem: Problem, form: Callable[[Problem], tuple[Functional, Emitted]], crashed: Set[str], *, resized: bool
 ) -> tuple[bool, str]:
     """Verify at the largest size that is cheap; a problem that cannot be shrunk stays unverified, with a notice.
 
-    A smaller problem on which the module itself fails does not hold together: others are then tried.
+    A smaller problem on which the module itself fails, or has ended its process, does not hold together: others are
+    then tried.
     """
     ran: dict[str, Ran] = {}
 
@@ -117,6 +120,9 @@ def _verified(
         graph = form(of)[0]
         whole = of.id == problem.id and not resized
         ran.clear()
+        if of.id in crashed or (ANY in crashed and of.id != problem.id):
+            raise ModuleFails(f"{of.name}: the module ends its process at these sizes.")
+        print(RUNS, of.id, file=sys.stderr, flush=True)
         ran[of.id] = run_module(of if whole else in_range(of, graph), graph.arguments)
 
     deep = len(form(problem)[0].nodes) > DEEP_NODES

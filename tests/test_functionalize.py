@@ -479,3 +479,43 @@ def test_a_long_list_of_outputs_is_broken_so_that_it_parses(workers: Workers) ->
     body = "\n".join(f"{name} = x + {i}" for i, name in enumerate(names)) + f"\nreturn {', '.join(names)}"
     done = functionalize(problem("pass", body, "torch.randn(4)"), workers=workers)
     assert len(done.outputs) == 40 and " \\\n" in done.source
+
+
+SEGMENTS = """\
+import torch
+
+ROWS = 65536
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("offsets", torch.arange(65536 // 16 + 1) * 16)
+
+    def forward(self, x):
+        return torch.segment_reduce(x, "sum", offsets=self.offsets)
+
+
+def get_inputs():
+    return [torch.randn(ROWS, 320)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_sizes_at_which_an_operator_ends_the_process_are_left_for_others(workers: Workers) -> None:
+    found = functionalize(Problem("segments", SEGMENTS), workers=workers)
+    assert found.verified and found.notice.startswith("verified at ROWS=") and found.outputs[0].shape == (4096, 320)
+    apart = SEGMENTS.replace("65536 // 16 + 1", "4096 + 1").replace("320", "6400")  # of a number that no size is
+    found = functionalize(Problem("segments", apart), workers=workers)
+    assert not found.verified and "SIGSEGV, line 12 in forward" in found.notice
+
+
+def test_a_module_that_ends_the_process_is_a_sentence(workers: Workers) -> None:
+    beyond = SEGMENTS.replace("* 16)", "* 16000)").replace("ROWS = 65536", "ROWS = 64")
+    with pytest.raises(
+        ProblemError, match=r"killed by SIGSEGV, line 12 in forward\): an operator reads or writes out of"
+    ):
+        functionalize(Problem("segments", beyond), workers=workers)

@@ -128,3 +128,14 @@ def test_of_a_range_only_the_end_is_a_size() -> None:
     odd = odd_sizes(Problem("p", source), reach="inputs")
     assert odd is not None and "torch.arange(0, 4097, 8), torch.arange(513)" in odd.source
     fit(Problem("p", source), max_bytes=100, measure=elements)
+
+
+def test_numbers_of_the_module_that_are_a_size_shrink_with_it_at_last() -> None:
+    source = (
+        "import torch\nROWS = 65536\nclass Model:\n    def f(self, x):\n        return x[65536 // 16 :], 65537, 16\n"
+        "def get_inputs():\n    return [torch.rand(ROWS, 8)]\ndef get_init_inputs():\n    return []\n"
+    )
+    apart, together = (scaled(Problem("p", source), 1 / 16, reach=reach) for reach in ("all", "text"))
+    assert apart is not None and "65536 // 16" in apart.source and "ROWS = 4096" in apart.source
+    assert together is not None and "4096 // 16 :], 65537, 16" in together.source and "ROWS = 4096" in together.source
+    assert scaled(Problem("p", CONV), 1e-9, reach="text") is None  # nothing of the kind: all sizes were tried before
