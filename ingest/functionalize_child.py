@@ -140,7 +140,8 @@ def _verified(
             continue
         if checked.id not in ran:
             run(checked)
-        compare(ran[checked.id], form(checked)[1].source, output_specs(form(checked)[0]))
+        graph, emitted = form(checked)
+        compare(ran[checked.id], emitted.source, output_specs(graph), random=graph.uses_random)
         return True, f"verified at {smaller}" if smaller else ""
     return False, (
         "not verified against the module: it is too large to run here, and its sizes cannot be made smaller "

@@ -13,6 +13,7 @@ from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.scaled_problem import odd_sizes
 from rag_kernels.ingest.functionalize import PRELOAD, functionalize
 from rag_kernels.ingest.gradients import backward_problem
+from rag_kernels.ingest.verify import Disagrees, compare, run_module
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 NORM = Problem(
@@ -102,6 +103,19 @@ def test_outputs_without_a_gradient_take_none(workers: Workers) -> None:
     )
     torch.testing.assert_close(found, expected)
     assert functionalize(problem, workers=workers).verified
+
+
+def test_what_cancels_out_is_held_to_the_error_of_the_module(workers: Workers) -> None:
+    forward = "F.gelu(self.norm(self.linear(x)) * self.fixed) + residual"
+    problem = Problem("cancels", NORM.source.replace(forward, "self.norm(residual + x.sum(1, keepdim=True))"))
+    done = functionalize(backward_problem(problem), workers=workers)
+    ran = run_module(backward_problem(problem), done.arguments)
+    assert done.verified and float(ran.outputs[0].abs().max()) < 1e-4 < float(ran.outputs[1].abs().max())
+    for wrong in ("made[0], 1.001 * made[1]", "1e-3 + made[0], made[1]", "made[0].double(), made[1]"):
+        changed = f"def module_fn(*x):\n    made = right(*x)\n    return {wrong}, *made[2:]\n"
+        given = f"{done.source}\nright = module_fn\n\n{changed}"
+        with pytest.raises(Disagrees):
+            compare(ran, given)
 
 
 def test_a_forward_without_gradients_says_so(workers: Workers) -> None:
