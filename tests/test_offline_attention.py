@@ -33,7 +33,7 @@ CASES = {
     ),
     "masks": Case(
         "s = (x @ y.transpose(-1, -2)) / 4.0; i, j = torch.arange(37), torch.arange(37)[:, None]; "
-        "m = torch.tril(torch.ones(37, 37)); a = F.softmax(s.masked_fill(m == 0, float('-inf')), dim=-1) @ y; "
+        "m = torch.ones(37, 37, dtype=torch.bool).tril(); a = F.softmax(s.masked_fill(~m, float('-inf')), dim=-1) @ y; "
         "m = torch.triu(torch.full((37, 37), float('-inf')), 1); b = torch.softmax(x * 0.3 @ y.mT + m, 3) @ y; "
         "c = torch.softmax((x @ y.mT).masked_fill((i > j) | (j - i >= 5), -1e9), -1) @ y; "
         "d = torch.softmax(torch.where((i <= j + 2) & (j < i + 9), x @ y.mT, -torch.inf), -1) @ y; "

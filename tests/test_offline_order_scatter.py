@@ -28,7 +28,7 @@ CASES = {
     "orders": Case(
         "s = torch.sort(x + 0, dim=1, stable=True); d = torch.sort(x, 0, True); t = (x * 2).topk(3);"
         "k = x.kthvalue(5, 1); return *s, *d, *t, *k, x.argsort(dim=1, stable=True), *x.median(1), x.quantile(0.3, 1),"
-        "torch.sort(y, -1)[0], *y.cummax(0), *x.cummin(1)",
+        "torch.sort(y, -1)[0], *y.cummax(0), *x.cummin(1), x.view(-1).argsort(stable=True), y.view(-1).topk(9)[0]",
         "torch.randn(9, 133)",
         "torch.randint(-3, 3, (7, 20))",
     ),

@@ -20,17 +20,12 @@ def nest_of(region: ScatterRegion | OrderRegion, loops: Sequence[ir.Atom], names
     accesses = {v: access_of(v.stored, v.index, names) for v in loads}
     stores = {}
     for buffer in region.stores:
-        dims = region.dims(buffer)
-        stores[buffer] = access_of(dims, tuple(ir.Form(tuple((a, 1) for a in group)) for group in dims), names)
+        dims = tuple((leaf,) for group in region.dims(buffer) for leaf in ir.leaves(group))  # merged loops, one by one
+        stores[buffer] = access_of(dims, tuple(ir.Form(((leaf, 1),)) for (leaf,) in dims), names)
     if isinstance(region, ScatterRegion):
         stores = {region.scattered.buffer: access_of(region.scattered.dims, region.scattered.places, names)}
     outer = [Loop((leaf,), f"i{k}", names[leaf], leaf.size) for k, leaf in enumerate(loops)]
     return Nest(region, "point", outer, [], None, names, accesses, stores)
-
-
-def index_of(nest: Nest, group: ir.Group) -> str:
-    """Return the index along a group of loops as C."""
-    return nest.position(ir.Form(tuple((a, 1) for a in group)))
 
 
 def apart(nest: Nest, whole: str, leaves: Sequence[ir.Atom]) -> list[str]:

@@ -51,7 +51,7 @@ class _OnePass:
     placed: dict[tuple[Row, Kind], ir.Value] = field(default_factory=dict)  # rows whose extreme has an index -> that
     weighed: dict[Row, ir.Value] = field(default_factory=dict)  # rows whose largest weight has an index -> that
     doubles: dict[Row, ir.Value] = field(default_factory=dict)  # what is summed in float64
-    made: dict[tuple[Row, str], ir.Reduce] = field(default_factory=dict)
+    made: dict[tuple[Row, str, tuple[ir.Group, ...]], ir.Reduce] = field(default_factory=dict)  # by its dimensions too
 
     def collect(self, values: Iterable[ir.Value], inside: set[ir.Atom]) -> None:
         """Find the rows that are rewritten; `inside` are the loops along which anything is stored."""
@@ -126,7 +126,7 @@ class _OnePass:
         row = (x, frozenset(ir.leaves(value.over)))
         if row not in self.doubles:
             self.doubles[row] = cast_value(rewrite(x, self), "float64")
-        key = row, "squares" if squares else "sum"
+        key = row, "squares" if squares else "sum", value.dims
         if key not in self.made:
             term = self.doubles[row]
             term = square(Expr(term)).value if squares else term
@@ -168,14 +168,14 @@ class _OnePass:
 
     def pair_of_place(self, value: ir.Reduce, kind: Kind, x: ir.Value, index: ir.Value) -> ir.Value:
         """Return an extreme with its index."""
-        key = ((x, frozenset(ir.leaves(value.over))), f"{kind}place")
+        key = ((x, frozenset(ir.leaves(value.over))), f"{kind}place", value.dims)
         if key not in self.made:
             both = ir.Op(x.dims, PLACE, Operator.PLACED, (rewrite(x, self), index))
             self.made[key] = ir.Reduce(value.dims, PLACE, Kind(f"{kind}place"), both, value.over)
         return self.made[key]
 
     def pair(self, value: ir.Reduce, x: ir.Value) -> ir.Value:
-        key = ((x, frozenset(ir.leaves(value.over))), PAIR)
+        key = ((x, frozenset(ir.leaves(value.over))), PAIR, value.dims)
         if key not in self.made:
             self.made[key] = ir.Reduce(value.dims, PAIR, Kind.MAXSUM, rewrite(x, self), value.over)
         return self.made[key]

@@ -222,11 +222,11 @@ class Planner:
             other = self.regions[place]
             if isinstance(other, Library | OwnText):
                 break
-            near = inlined(region, other)
-            reads_it = bool(reads_of(near) & other.stores.keys())
+            touched = bool(reads & other.stores.keys())
+            near = inlined(region, other) if touched else region
+            reads_it = touched and bool(reads_of(near) & other.stores.keys())
             disjoint = not reads_it and not region.stores.keys() & other.stores.keys()
-            apart = products(other) != products(near) or (self.is_tiled(other) != self.is_tiled(near))
-            if disjoint and share_loops(other, near) and not apart:
+            if disjoint and share_loops(other, near) and not self.apart(other, near):
                 wide = other if other.reduced else near
                 stores, slots = other.stores | near.stores, other.slots | near.slots
                 self.regions[place] = Region(stores, wide.outer, wide.reduced, slots)
@@ -234,6 +234,10 @@ class Planner:
             if reads & other.stores.keys():
                 break
         self.regions.append(region)
+
+    def apart(self, one: Region, other: Region) -> bool:
+        """Return whether two regions of the same loops want nests of their own."""
+        return products(one) != products(other) or self.is_tiled(one) != self.is_tiled(other)
 
     def is_tiled(self, region: Region) -> bool:
         """Return whether blocks will share the rows of a region: few long ones, of scans alone."""
@@ -363,7 +367,7 @@ def reads_of(region: Region) -> set[str]:
 
 def inlined(region: Region, other: Region) -> Region:
     """Return the region with elements that the other one stores at the same place replaced by how they are computed."""
-    if not reads_of(region) & other.stores.keys() or reductions_in(other) or other.slots:
+    if reductions_in(other) or other.slots:
         return region
 
     def change(v: ir.Value) -> ir.Value | None:

@@ -220,18 +220,20 @@ def walk(*roots: Value, enter: Callable[[Value], bool] = lambda _: True) -> Iter
     Values below one that `enter` refuses are not visited.
     """
     seen: set[Value] = set()
-
-    def visit(v: Value) -> Iterator[Value]:
-        if v in seen:
-            return
-        seen.add(v)
-        if enter(v):
-            for child in children(v):
-                yield from visit(child)
-        yield v
-
     for root in roots:
-        yield from visit(root)
+        if root in seen:
+            continue
+        seen.add(root)
+        path = [(root, iter(children(root) if enter(root) else ()))]  # no recursion: chains of steps are deep
+        while path:
+            value, below = path[-1]
+            child = next((v for v in below if v not in seen), None)
+            if child is None:
+                path.pop()
+                yield value
+            else:
+                seen.add(child)
+                path.append((child, iter(children(child) if enter(child) else ())))
 
 
 def forms(value: Value) -> list[Form]:
@@ -260,15 +262,20 @@ def own_atoms(value: Value) -> Iterator[Atom]:
 
 def tree_atoms(value: Value) -> set[Atom]:
     """Return the loops on which the value depends: free ones only, without those that a reduction inside consumes."""
+    return atoms_below(value)[value]
+
+
+def atoms_below(*roots: Value) -> dict[Value, set[Atom]]:
+    """Return `tree_atoms` of every value of the trees: for those who ask about many of them."""
     known: dict[Value, set[Atom]] = {}
-    for v in walk(value):
+    for v in walk(*roots):
         found = {leaf for child in children(v) for leaf in known[child]}
         if isinstance(v, Reduce):
             found -= set(leaves(v.over))
         elif isinstance(v, Load | Index | Scan):
             found |= set(own_atoms(v))
         known[v] = found
-    return known[value]
+    return known
 
 
 def tensor_dims(shape: Iterable[int]) -> tuple[Group, ...]:

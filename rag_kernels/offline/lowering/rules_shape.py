@@ -245,6 +245,7 @@ def triangle(upper: bool) -> Rule:
         (r,), (k,) = ir.leaves(row), ir.leaves(column)
         place = ir.Index((row, column), "int64", ir.Form(((k, 1), (r, -1))))
         inside = at_least if upper else at_most
-        return lowering.op(lambda place, x: where(inside(place, diagonal), x, 0), place, value)
+        outside = False if value.dtype == "bool" else 0  # a 0 would make numbers of truth values, of which ~ is another
+        return lowering.op(lambda place, x: where(inside(place, diagonal), x, outside), place, value)
 
     return rule
