@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,16 @@ from streamlit.testing.v1 import AppTest
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval import codec
 from rag_kernels.eval.admission_records import Examination, NullKernel, Sensitivity
+from rag_kernels.eval.instruments import assembly
 from rag_kernels.eval.sessions.admission import admission_file, admit
+
+SASS = """\
+        Function : k
+        /*0010*/                   LDG.E R4, [R2.64] ;
+        /*0020*/                   FFMA R5, R4, R4, R5 ;
+        /*0030*/              @!P0 BRA 0x10 ;
+        /*0040*/                   EXIT ;
+"""
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +90,25 @@ def test_what_nothing_confirmed_is_marked_and_loses_to_what_is_confirmed_on_ever
 )
 def test_every_tab_of_a_kernel_draws(explorer: AppTest, tab: str, expected: str) -> None:
     assert expected in shown(visit(explorer, "kernel", id=CHILD.id, tab=tab))
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="binutils are not installed")
+def test_the_assembly_of_a_kernel_is_shown_with_its_hot_loop(explorer: AppTest) -> None:
+    page = visit(explorer, "kernel", id=CHILD.id, tab="Assembly", asm="true")
+    loop, listing = [code.value for code in page.code if code.language == "asm"]
+    assert "The hot loop" in shown(page) and all(line in listing for line in loop.splitlines())
+
+
+def test_a_kernel_for_a_gpu_is_shown_in_sass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the page has it: `test_assembly` makes SASS where there are tools for it."""
+    monkeypatch.setattr(assembly, "assembly", lambda source, backend, cache: SASS)
+    made = candidate(problem(), variant=3, backend="cuda")
+    archive = FileArchive(tmp_path / "gpu")
+    archive.start_run(run("r"))
+    archive.record_attempt(attempt("r", 1, candidate=made, judged=judged(passed(), on=device(backend="cuda"))))
+    page = visit(over(tmp_path / "gpu", monkeypatch), "kernel", id=made.id, tab="Assembly", asm="true")
+    loop, listing = [code.value for code in page.code if code.language == "asm"]
+    assert listing == SASS.rstrip() and "FFMA" in loop and "EXIT" not in loop
 
 
 def test_the_prompt_and_the_exemplars_are_shown_as_they_were_sent(explorer: AppTest) -> None:

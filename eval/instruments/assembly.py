@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 from rag_kernels.eval.build.compile import BuildError, build, toolchain
@@ -30,16 +31,24 @@ def assembly(source: str, backend: Backend, cache: Path) -> str:
     [built] = build([(source, backend)], tools=toolchain(), cache=cache)
     if isinstance(built, BuildError):
         raise MachineError(f"There is no assembly of what does not build: {built.reason}")
-    tool = "objdump" if backend == "cpu" else "cuobjdump"
-    if shutil.which(tool) is None:
-        package = "binutils" if backend == "cpu" else "the CUDA toolkit"
-        raise MachineError(f"Assembly is shown by {tool}, which is not on the PATH: install {package}.")
+    tool = shutil.which("objdump") if backend == "cpu" else cuobjdump()
+    if tool is None:
+        name, package = ("objdump", "binutils") if backend == "cpu" else ("cuobjdump", "the CUDA toolkit")
+        raise MachineError(f"Assembly is shown by {name}, which is not on the PATH: install {package}.")
     options = ["-d", "-C", "--no-show-raw-insn", "-j", ".text"] if backend == "cpu" else ["-sass"]
     command = [tool, *options, str(built.library)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
-        raise MachineError(f"{tool} cannot read the library: {done.stderr.strip()}")
+        raise MachineError(f"{Path(tool).name} cannot read the library: {done.stderr.strip()}")
     return done.stdout.strip() if backend == "cuda" else _own(done.stdout)
+
+
+def cuobjdump() -> str | None:
+    """Return the reader of CUDA's libraries: on the PATH, beside nvcc, or the one that comes with Triton."""
+    nvcc, triton = toolchain().nvcc, find_spec("triton")
+    folders = [Path(nvcc).resolve().parent] if nvcc else []
+    folders += [Path(triton.origin).parent / "backends/nvidia/bin"] if triton and triton.origin else []
+    return shutil.which("cuobjdump") or next(filter(None, (shutil.which("cuobjdump", path=p) for p in folders)), None)
 
 
 def _own(text: str) -> str:
