@@ -16,7 +16,7 @@ PYTHON_H = "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench starter starter-claims setup setup-dev tools clean
+.PHONY: help demo test lint docs readme bench starter starter-claims setup setup-dev tools clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' Makefile | awk -F '|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -38,6 +38,9 @@ docs: $(READY)  ## make docs/reference anew from the source
 	@$(BIN)/python docs/make_json.py
 	@$(BIN)/python docs/make_graph.py
 	@$(BIN)/python -m rag_kernels.archive.docs > docs/reference/archive_schema.md
+
+readme: $(READY_DEV)  ## make README's sample output and the explorer's pictures anew; on a quiet machine, with chromium
+	@$(BIN)/python docs/make_readme.py
 
 bench: $(READY)  ## time the examples, eager and under torch.compile
 	@$(BIN)/python tests/bench/examples_sizes.py --compile

@@ -1,4 +1,4 @@
-"""Makes README's sample output and the explorer's pictures anew: `python docs/make_readme.py [--archive FOLDER]`.
+"""Makes README's sample output and the explorer's pictures anew: `make readme`, or `make_readme.py --archive FOLDER`.
 
 Runs the command that README shows, in a new archive, puts what it printed under it, serves that archive, and takes the
 pictures in a browser (Debian's chromium, by playwright). Nothing in either is typed by hand; run it on a quiet machine.

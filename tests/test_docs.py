@@ -16,9 +16,11 @@ import make_cli
 import make_graph
 import make_json
 import make_python
+import make_readme
 import pytest
 
 from rag_kernels.archive import docs as archive_docs
+from rag_kernels.report.console import attempt_line, summary
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -59,6 +61,46 @@ def slug(heading: str) -> str:
 def test_readme_starts_with_its_two_commands() -> None:
     head = "\n".join((ROOT / "README.md").read_text().splitlines()[:30])
     assert {"make demo", "make test"} <= {" ".join(words) for words in commands(head)}
+
+
+ATTEMPT = re.compile(
+    r"(?P<attempt>\d+)  (?P<verdict>\w+) +(?P<least>≥?)(?P<eager>[\d.]+)x eager  ≥?(?P<compile>[\d.]+)x compile"
+    r"  (?P<floor>\d+) % of floor  (?P<seconds>[\d.]+) s  (?P<writer>\w+): (?P<idea>.+)"
+)
+SUMMARY = re.compile(
+    r"(?P<problem>\w+): kernel (?P<kernel_id>k_\w+), confirmed.*\n  (?P<eager>[\d.]+)x eager, (?P<compile>[\d.]+)x.*, "
+    r"(?P<floor>\d+) % .* on (?P<device_name>.+)\n  (?P<label>.+), (?P<tier>\w+) tier, (?P<precision>\w+) precision, "
+    r"(?P<writer>\w+) writer\n  (?P<attempts>\d+) candidates in (?P<seconds>[\d.]+) s, .*; run (?P<run_id>r_\w+)\n"
+    r"  shown to the writer: (?P<shown>.+)\n  written to (?P<out>.+)"
+)
+
+
+def row_of(found: re.Match[str]) -> dict[str, object]:
+    """Return what a command prints from, as far as its lines say it."""
+    told = found.groupdict()
+    numbers = {"speedup_eager": float(told["eager"]), "speedup_compile": float(told["compile"])}
+    numbers |= {"floor_fraction": int(told["floor"]) / 100, "seconds": float(told["seconds"])}
+    kept = {
+        "at_least": bool(told.get("least")),
+        "confirmed": True,
+        "cost_usd": 0.0,
+        "model": "",
+        "note": "",
+        "reason": "",
+    }
+    return {**told, **numbers, **kept, "exemplars": told.get("shown", "").split(", ")}
+
+
+def test_readmes_sample_is_what_the_command_prints_of_such_a_run() -> None:
+    """`make readme` puts it there. What is printed of the numbers that it names is the same, word by word."""
+    found = make_readme.COMMAND.search((ROOT / "README.md").read_text())
+    assert found is not None and make_readme.sample(found[3]) == found[3]
+    attempts = [ATTEMPT.match(line.strip()) for line in found[3].splitlines() if make_readme.ATTEMPT.match(line)]
+    assert len(attempts) == make_readme.SHOWN + 1
+    for attempt in attempts:
+        assert attempt is not None and attempt_line(row_of(attempt)).strip() == attempt[0]
+    end = SUMMARY.search(found[3])
+    assert end is not None and found[3].endswith(summary(row_of(end)))
 
 
 @every_document
