@@ -7,6 +7,7 @@ data) and its gradients: those of the functional form, computed again by an oper
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 SCALARS = {"int": "int", "float": "float", "bool": "bool"}
+# By name, all that were registered: torch frees an operator when another of its name comes.
+_REGISTERED: dict[str, weakref.WeakSet[Any]] = {}
 
 
 class Verified(Protocol):
@@ -112,6 +115,10 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
     op.register_autograd(backward, setup_context=setup)
     if device is None or not _directly(op, forward, device):
         op.register_kernel(device)(forward)
+    registered = _REGISTERED.setdefault(name, weakref.WeakSet())
+    for earlier in registered:
+        earlier._opoverload = op._opoverload
+    registered.add(op)
     served.related = served.related and not independent(served, kernel.functional)
     return op
 
