@@ -83,11 +83,13 @@ def flags(judge: LocalJudge, honest: Honest) -> set[str]:
 
 
 @pytest.mark.parametrize("start", SAMPLED)
-def test_an_honest_kernel_passes(judge: LocalJudge, start: str) -> None:
+def test_an_honest_kernel_passes(judge: LocalJudge, start: str, tmp_path: Path) -> None:
     honest = next(h for h in CPU if h.name.startswith(start))
     found = flags(judge, honest)
-    if found == {"fragile"}:  # the special values of a session are drawn; seen once, never in 35 sessions after it
-        with open_judge("cpu", limits=QUICK) as fresh:
+    # Special values and admissions are drawn: the first was seen once, never in 35 sessions after it; the second of a
+    # sum of all, whose one number's errors are as chance has them, once, and in none of 8 after it.
+    if found in ({"fragile"}, {"precision-unverifiable"}):
+        with open_judge("cpu", limits=QUICK, cache_dir=tmp_path) as fresh:
             found = flags(fresh, honest)
     assert found == set()
 
