@@ -226,6 +226,7 @@ def test_verify_judges_packages_of_every_form_again(tanh: Attempt, tmp_path: Pat
         row = verified[place]
         here = torch.cuda.is_available() or attempts[form] is tanh
         assert (row["form"], row["holds"], row["other_texts"], row["other_libraries"]) == (form, here, [], []), row
+        assert (row["why_not"] == "") == here, row
     assert verified[str(cut)]["holds"] and verified[str(cut)]["other_texts"] == ["cut.py"]
     assert len([row for row in rows if row["type"] == "attempt"]) == 2, "each kernel once"
 

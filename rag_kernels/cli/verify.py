@@ -79,7 +79,7 @@ class _Judging:
             row = result_row(attempts, run_id=None, problem=attempt.problem.problem.name)
             files = {"other_texts": list(checked.other_texts), "other_libraries": list(checked.other_libraries)}
             named = {"package": str(package), "form": checked.form, "kernel_id": attempt.candidate.id}
-            emit("verified", {**row, **named, "holds": right, **files})
+            emit("verified", {**row, **named, "holds": right, "why_not": why_not, **files})
         elif right:
             after = told(attempts[-1].judged)
             print(f"It passes here{f', {after.speedup:.2f}x the better baseline' if after else ''}.")

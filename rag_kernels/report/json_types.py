@@ -443,11 +443,15 @@ class ExplorerRow(TypedDict):
 
 
 class VerifiedRow(ResultRow):
-    """An exported package that was judged again; `holds` says whether its kernel passed here."""
+    """An exported package that was judged again; `holds` says whether its kernel passed here, `why_not` why it did not.
+
+    The latter is of the kernel for the gradients too, whose verdict the row does not hold.
+    """
 
     package: str
     form: str
     holds: bool
+    why_not: str
     other_texts: list[str]
     other_libraries: list[str]
 
