@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import tvm_ffi
+from sixteen_bit_products import race
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
@@ -127,23 +128,9 @@ def planned(r: Row) -> tuple[FunctionalProblem, Plan]:
     return fp, plan
 
 
-def race(calls: dict[str, Any], rounds: int) -> dict[str, float]:
+def medians(calls: dict[str, Any], rounds: int) -> dict[str, float]:
     """Milliseconds of every call, in turns: medians."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds + 2):
-        for name in list(calls) if number % 2 else [*calls][::-1]:
-            time.sleep(0.002)
-            flush.zero_()
-            torch.cuda._sleep(600_000)
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            calls[name]()
-            end.record()
-            torch.cuda.synchronize()
-            if number >= 2:
-                times[name].append(start.elapsed_time(end))
-    return {name: statistics.median(t) for name, t in times.items()}
+    return {name: statistics.median(found) / 1000 for name, found in race(calls, rounds).items()}
 
 
 def table(found: list[dict[str, Any]]) -> list[str]:
@@ -234,7 +221,7 @@ def main() -> None:
                         line[f"{name}: error over eager's"] = worst / error
                         line[f"{name}: farthest from eager"] = every
                         calls[name] = call
-                    line |= race(calls, asked.rounds)
+                    line |= medians(calls, asked.rounds)
                     compiled.append((line, model, inputs))
                 except Exception as error_:  # a row that fails is told
                     line["failed"] = str(error_)[:600]
@@ -245,7 +232,7 @@ def main() -> None:
             with torch.no_grad():
                 faster = torch.compile(model)
                 faster(*inputs)
-                line["compile"] = race({"compile": lambda f=faster, i=inputs: f(*i)}, asked.rounds)["compile"]
+                line["compile"] = medians({"compile": lambda f=faster, i=inputs: f(*i)}, asked.rounds)["compile"]
             print(line["layer"], line["dtype"], f"compile {line['compile']:.4f}", flush=True)
             if asked.out:
                 asked.out.write_text(json.dumps(results, indent=1))
