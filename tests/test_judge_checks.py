@@ -405,6 +405,28 @@ def test_a_burst_grows_until_asking_for_it_takes_little_of_it(
         assert times.stopped_early and len(times.seconds["eager"]) == session.limits.timing.few_pairs
 
 
+def test_what_is_compiled_ahead_is_found_in_the_cache_and_nothing_of_it_ran(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import torch
+    from torch._dynamo.utils import counters
+
+    from rag_kernels.eval.children.baseline_variants import compile_ahead, make
+
+    class Product(torch.nn.Module):  # without a kernel of Inductor's own, for which a compiler would run
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.mm(x, x.T, out=written)
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    x, written = torch.rand(8, 8), torch.zeros(8, 8)
+    with torch.no_grad():
+        compile_ahead(Product(), [x])
+        assert not written.any()
+        counters.clear()
+        make("compile", Product(), [x])(x)
+    assert counters["inductor"]["fxgraph_cache_hit"] == 1 and written.any()
+
+
 def test_what_was_prepared_is_prepared_again_when_an_input_kills_the_reference(
     judge: LocalJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,10 +17,45 @@ def make(variant: str, model: torch.nn.Module, inputs: Sequence[Any]) -> Callabl
     """
     if variant == "graph":
         return _graph(model, inputs)
+    _get_ready_to_compile()
+    return torch.compile(model, mode="max-autotune" if variant == "autotune" else None)
+
+
+class Stop(BaseException):
+    """Ends a compilation before it computes; none of the compiler's own handlers takes it for an error."""
+
+
+def compile_ahead(model: torch.nn.Module, inputs: Sequence[Any]) -> None:
+    """Let torch.compile compile the module into its cache on disk, without computing on the device.
+
+    Raises where the module is not one graph. What it would time to choose (whether to pad a product) ends it: then
+    nothing is kept, and it is left for later.
+    """
+    from torch._inductor.fx_passes import pad_mm
+
+    _get_ready_to_compile()
+    inductor = torch._TorchCompileInductorWrapper("default", None, None)  # type: ignore[no-untyped-call]
+
+    def stop(*_: Any) -> Any:
+        raise Stop
+
+    def compiled_only(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        inductor(graph, examples)
+        raise Stop
+
+    get_do_bench, pad_mm.get_do_bench = pad_mm.get_do_bench, lambda: stop
+    try:
+        with contextlib.suppress(Stop):
+            torch.compile(model, backend=compiled_only, fullgraph=True)(*inputs)  # none of it runs in eager
+    finally:
+        pad_mm.get_do_bench = get_do_bench
+        torch._dynamo.reset()
+
+
+def _get_ready_to_compile() -> None:
     _keep_headers()
     with contextlib.suppress(AttributeError):  # a torch without it leaves what computes gradients eager
         torch._dynamo.config.trace_autograd_ops = True
-    return torch.compile(model, mode="max-autotune" if variant == "autotune" else None)
 
 
 def _graph(model: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:

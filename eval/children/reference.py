@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import Recipe, compose
 from rag_kernels.eval.buffers.shared_arena import ArenaLayout, attach
-from rag_kernels.eval.children.baseline_variants import make
+from rag_kernels.eval.children.baseline_variants import compile_ahead, make
 from rag_kernels.eval.children.gpu_buffers import answers, flush_caches, ran_out_of_memory
 from rag_kernels.eval.children.gpu_delay import delay_until, set_clock
 from rag_kernels.eval.children.gpu_exchange import Exchange, KeptOutputs
@@ -48,6 +48,7 @@ from rag_kernels.eval.messages.protocol import (
     Checked,
     CheckOutputs,
     Comparison,
+    CompileAhead,
     ComputeAnswer,
     Done,
     Drawn,
@@ -245,6 +246,8 @@ class Reference:
                 reply = self.take(keep=keep)
             case PrepareVariant(variant):
                 self.prepare(variant)
+            case CompileAhead():
+                self.compile_ahead()
             case ComputeAnswer(draw, noisy, moved):
                 reply = self.compute(draw, noisy=noisy, moved=moved)
             case CheckOutputs(draw, taken, limits, noisy):
@@ -378,6 +381,12 @@ class Reference:
                 self.variants[variant] = make(variant, self.model, pytree.tree_unflatten(self.leaves, self.tree))
         self.ready(cold=False, calls=1)
         self.call(variant, 1, 0.0)
+
+    def compile_ahead(self) -> None:
+        """Compile what `prepare` will, on the host's cores alone (GPU only: on a CPU they are the device)."""
+        if self.device.type == "cuda":
+            with timed_precision(tf32=self.tf32):
+                compile_ahead(self.model, pytree.tree_unflatten(self.leaves, self.tree))
 
     def ready(self, *, cold: bool, calls: int) -> None:
         """Make ready for a call, or a burst of calls that each have inputs of their own, as a candidate's have."""

@@ -147,6 +147,11 @@ class PrepareVariant:
 
 
 @dataclass(frozen=True, slots=True)
+class CompileAhead:
+    """Let torch.compile fill its cache for the variant of that name, computing nothing on the device: `Done`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadyVariant:
     """Before so many timed calls: put state back, empty the GPU's caches if they are to be cold: `Done`."""
 
@@ -290,6 +295,7 @@ ReferenceRequest = (
     | OfferDraw
     | TakeOutputs
     | PrepareVariant
+    | CompileAhead
     | ComputeAnswer
     | CheckOutputs
     | ShowPrecision

@@ -10,11 +10,12 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.messages.protocol import (
     CallVariant,
+    CompileAhead,
     Done,
     MemoryTaken,
     PrepareVariant,
@@ -146,11 +147,18 @@ class ReferenceTimes:
         return min(self.eager_s)
 
     def prepare_baselines(self) -> None:
-        """Prepare what candidates race beside eager; `compile_note` says why torch.compile is not among it."""
+        """Prepare what candidates race beside eager; `compile_note` says why torch.compile is not among it.
+
+        On a GPU others may compute and time while compilers run on the host's cores.
+        """
+        session = self._session
+        if session.on_gpu:
+            with session.device_lock.away(), suppress(WorkerFailed):
+                session.send(CompileAhead(), Done, deadline_s=session.limits.compile_s)
         self.compile_note = self._prepare("compile")
-        if self._session.on_gpu:
+        if session.on_gpu:
             self._prepare("graph")
-        if self._session.limits.max_autotune and not self.compile_note:
+        if session.limits.max_autotune and not self.compile_note:
             self._prepare("autotune")
 
     def prepare_again(self) -> None:

@@ -9,6 +9,11 @@ the problem's own, or scaled down to --max-mib of tensors (a two-core machine: 2
 come, and problems that are in it are left out, so that a run that was cut off goes on. --sample 20 takes twenty
 problems of each folder, drawn by --seed; --dtype converts modules and floating inputs. --part 2/4 takes every fourth
 problem; on a machine with several GPUs run a few processes for each, with one --cache: they take turns in measuring.
+
+--shuffle takes the problems of all folders in an order drawn by --seed, so that a run that was cut off has a sample of
+them. Processes with one --claims FOLDER take the next problem that none of the same dtype and precision has taken.
+Those with one --room FILE wait until the GPU has the memory that a problem may need (--room-gib for all of them), and
+what met the end of the memory all the same is tried once more, alone.
 """
 
 from __future__ import annotations
@@ -20,12 +25,16 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import TextIO
 
 from converted import converted
-from offline_tables import Row, read, tables
+from gpu_room import Room
+from offline_tables import BEGUN, Row, read, tables
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.judge import LocalJudge, open_judge
@@ -34,10 +43,13 @@ from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
-from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
+from rag_kernels.ingest.fitting import footprint, functionalize_to_fit, room_bytes
 from rag_kernels.ingest.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, WriterError
+
+NEED = 5  # times its footprint is what a problem takes of a GPU about: draws, answers in fp64, two workers
+OUT_OF_MEMORY = ("out of memory", "OutOfMemoryError", "no room for memory")
 
 
 def main() -> None:
@@ -52,6 +64,10 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=0, help="so many problems of each folder")
     parser.add_argument("--seed", type=int, default=1, help="what draws them")
     parser.add_argument("--part", default="1/1")
+    parser.add_argument("--shuffle", action="store_true", help="all folders' problems in one drawn order")
+    parser.add_argument("--claims", type=Path, help="a folder in which processes say what they have taken")
+    parser.add_argument("--room", type=Path, help="a file by which processes share the GPU's memory")
+    parser.add_argument("--room-gib", type=float, default=60, help="how much there is for all of them")
     parser.add_argument("--only", nargs="*", default=[], help="names that start so")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out (to look at kernels)")
     parser.add_argument("--without", nargs="*", default=[], choices=DEFENCES, help="checks to leave out, to be quick")
@@ -83,13 +99,6 @@ def main() -> None:
 def run(asked: argparse.Namespace) -> None:
     if asked.precision != "strict" and "admission" in asked.without:
         raise SystemExit("What an allowed precision may cost is measured by admission: leave it in.")
-    part, parts = (int(n) for n in asked.part.split("/"))
-    done = {(r["level"], r["name"]) for r in read([asked.out])}
-    files = [(folder.name, f) for folder in asked.folders for f in sampled(find_problems([folder]), asked)]
-    files = files[part - 1 :: parts]
-    wanted = [x for x in files if (x[0], x[1].stem) not in done]
-    if asked.only:
-        wanted = [x for x in wanted if any(x[1].stem.startswith(o) for o in asked.only)]
     started = time.monotonic()
     limits = Limits(
         precision=asked.precision,
@@ -97,22 +106,53 @@ def run(asked: argparse.Namespace) -> None:
         without=frozenset(asked.without),
         timing=TimingRule(pairs=asked.pairs, max_pairs=2 * asked.pairs, few_pairs=min(7, asked.pairs)),
     )
+    room = Room(asked.room, int(asked.room_gib * 2**30))
     with (
         tempfile.TemporaryDirectory() as folder,
         asked.out.open("a") as out,
         open_judge(asked.device, limits=limits, cache_dir=asked.cache, at_other_sizes=at_other_sizes) as judge,
         ThreadPoolExecutor(max_workers=1) as ahead,
     ):
+        files = wanted(asked)
         if asked.dtype:
-            wanted = [(level, converted(file, asked.dtype, Path(folder))) for level, file in wanted]
-        ready = read_ahead(wanted, judge, asked, ahead)
-        for (level, file), prepared in zip(wanted, ready, strict=True):
+            files = ((level, converted(file, asked.dtype, Path(folder))) for level, file in files)
+        for (level, file), prepared in read_ahead(files, judge, asked, ahead):
             if time.monotonic() - started > asked.seconds:
                 break
-            row = {"level": level, "name": file.stem, "dtype": asked.dtype} | one(judge, prepared, asked)
-            out.write(json.dumps(row) + "\n")
-            out.flush()
+            row = {"level": level, "name": file.stem, "dtype": asked.dtype, "allowed": asked.precision}
+            write_row(out, row | {"outcome": BEGUN})
+            row |= one_with_room(judge, prepared, asked, room)
+            write_row(out, row)
             print(progress(row), file=sys.stderr, flush=True)
+
+
+def write_row(out: TextIO, row: Row) -> None:
+    out.write(json.dumps(row) + "\n")
+    out.flush()
+
+
+def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """Yield level and file of each problem that is to be done, in order; those of others are left out."""
+    part, parts = (int(n) for n in asked.part.split("/"))
+    done = {(r["level"], r["name"]) for r in read([asked.out]) if r["outcome"] != BEGUN}
+    files = [(folder.name, f) for folder in asked.folders for f in sampled(find_problems([folder]), asked)]
+    if asked.shuffle:
+        random.Random(asked.seed).shuffle(files)
+    for level, file in files[part - 1 :: parts]:
+        if (level, file.stem) in done or (asked.only and not any(file.stem.startswith(o) for o in asked.only)):
+            continue
+        if asked.claims is None or claim(asked.claims, f"{level} {file.stem} {asked.dtype} {asked.precision}"):
+            yield level, file
+
+
+def claim(folder: Path, name: str) -> bool:
+    """Say that one has taken it; False where another process was first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def sampled(files: Sequence[Path], asked: argparse.Namespace) -> Sequence[Path]:
@@ -123,23 +163,53 @@ def sampled(files: Sequence[Path], asked: argparse.Namespace) -> Sequence[Path]:
 
 
 def read_ahead(
-    wanted: Sequence[tuple[str, Path]], judge: LocalJudge, asked: argparse.Namespace, pool: ThreadPoolExecutor
-) -> Iterator[Future[FunctionalProblem]]:
-    """The next problem's functional form is made while the last one is judged (not on a CPU, whose cores are timed)."""
+    files: Iterable[tuple[str, Path]], judge: LocalJudge, asked: argparse.Namespace, pool: ThreadPoolExecutor
+) -> Iterator[tuple[tuple[str, Path], Future[FunctionalProblem]]]:
+    """The next problem's functional form is made, and its first drafts written and built, while the last one is judged.
+
+    Not on a CPU, whose cores are timed.
+    """
     limit = asked.max_mib << 20 if asked.max_mib else room_bytes(asked.device)
 
     def prepare(file: Path) -> FunctionalProblem:
-        return functionalize_to_fit(load_problem(file), workers=judge.workers, max_bytes=limit)
+        fp = functionalize_to_fit(load_problem(file), workers=judge.workers, max_bytes=limit)
+        if asked.device == "cuda":
+            with suppress(Exception):  # which comes again when it is judged
+                for draft in OfflineWriter().propose(brief(judge, fp, (), 1, asked)):
+                    judge.build_ahead(draft.candidate)
+        return fp
 
     if asked.device == "cpu":
-        for _, file in wanted:
-            yield pool.submit(prepare, file)
+        for place in files:
+            yield place, pool.submit(prepare, place[1])
         return
-    coming = [pool.submit(prepare, file) for _, file in wanted[:2]]
-    for number in range(len(wanted)):
-        yield coming[number]
-        if number + 2 < len(wanted):
-            coming.append(pool.submit(prepare, wanted[number + 2][1]))
+    places = iter(files)
+    coming = [(place, pool.submit(prepare, place[1])) for place in islice(places, 1)]
+    while coming:
+        coming += [(place, pool.submit(prepare, place[1])) for place in islice(places, 1)]
+        yield coming.pop(0)
+
+
+def one_with_room(judge: LocalJudge, prepared: Future[FunctionalProblem], asked: argparse.Namespace, room: Room) -> Row:
+    """Judge the problem when there is room for it; once more, alone, where there was none all the same."""
+    need = room.total
+    with suppress(Exception):  # which `one` meets again
+        need = NEED * footprint(prepared.result())
+    with room.taken(need):
+        row = one(judge, prepared, asked)
+        judge.sessions.close()
+    if asked.room is None or not ran_out(row):
+        return row
+    with room.taken(room.total):
+        row = one(judge, prepared, asked)
+        judge.sessions.close()
+    return row | {"again": "out of memory"}
+
+
+def ran_out(row: Row) -> bool:
+    """Return whether memory was at an end, for the problem itself, a candidate or torch.compile."""
+    told = [str(row.get(key, "")) for key in ("why", "refused", "compile_note")]
+    return any(words in text for text in told for words in OUT_OF_MEMORY)
 
 
 def one(judge: LocalJudge, prepared: Future[FunctionalProblem], asked: argparse.Namespace) -> Row:
@@ -173,13 +243,16 @@ def search(judge: LocalJudge, fp: FunctionalProblem, asked: argparse.Namespace) 
             >= asked.enough
         ):
             break
-        brief = Brief(
-            "bench", fp, judge.device, (), tuple(attempts), "", number, asked.width, precision=asked.precision
-        )
-        drafts = {d.candidate: d for d in writer.propose(brief)}
+        drafts = {d.candidate: d for d in writer.propose(brief(judge, fp, attempts, number, asked))}
         for candidate, judged in judge.judge(fp, list(drafts)):
             attempts.append(attempt(fp, drafts[candidate], judged, len(attempts) + 1, number))
     return attempts
+
+
+def brief(
+    judge: LocalJudge, fp: FunctionalProblem, attempts: Sequence[Attempt], number: int, asked: argparse.Namespace
+) -> Brief:
+    return Brief("bench", fp, judge.device, (), tuple(attempts), "", number, asked.width, precision=asked.precision)
 
 
 def attempt(fp: FunctionalProblem, draft: Draft, judged: Judged, number: int, round_: int) -> Attempt:

@@ -22,6 +22,7 @@ from typing import Any
 from rag_kernels.eval.records import bars
 
 Row = dict[str, Any]
+BEGUN = "begun"  # the outcome of a problem that a run was cut off at
 OWN = ("custom kernel", "fused + library")
 MEMORY = ("pointwise", "normalisation", "softmax", "reduction", "loss")  # families that memory bounds
 HEAD = [

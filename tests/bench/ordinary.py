@@ -86,7 +86,7 @@ def judged(files: list[Path], precision: str, asked: argparse.Namespace, started
         ThreadPoolExecutor(max_workers=1) as ahead,
     ):
         wanted = [(asked.folder.name, f) for f in files]
-        for file, prepared in zip(files, read_ahead(wanted, judge, asked, ahead), strict=True):
+        for (_, file), prepared in read_ahead(wanted, judge, asked, ahead):
             if time.monotonic() - started > asked.seconds:
                 break
             row = {"level": "ordinary", "name": file.stem} | one(judge, prepared, asked)
