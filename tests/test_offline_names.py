@@ -94,3 +94,13 @@ def test_arguments_may_have_any_names(names: str, tmp_path: Path, monkeypatch: p
     plan = write(fp, CudaParameters(products=2, tensor=0))
     assert plan is not None and all(f"{name}_arg" in plan.candidate.source for name in names.split())
     assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < numbers.RATIO
+
+
+def test_a_dimension_is_no_operand() -> None:
+    """A number of the graph is passed under the name of its constant, unless that says where or how many."""
+    case = Case(
+        "return x.cumsum(dim=0).masked_fill(y > 3, 0) + 3, x.new_zeros(4, 5)", "torch.randn(4, 5)", "torch.randn(5)"
+    )
+    for parameters in (CpuParameters(), CudaParameters()):
+        plan = write(functional("fill", case), parameters)
+        assert plan is not None and not re.search(r"\(dim\w*\)", plan.candidate.source)

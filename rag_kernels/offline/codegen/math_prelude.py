@@ -12,9 +12,10 @@ LIBM_OF_TWO = ("fmod", "atan2", "pow", "hypot")
 
 CPP: dict[str, tuple[str, tuple[str, ...]]] = {
     "rk_logaddexp": (
-        "template <class T> inline T rk_logaddexp(T a, T b) {\n"
+        "template <class T, class V> inline T rk_logaddexp(T a, V x) {\n"
+        "  const T b = x;\n"
         "  const T high = a < b || b != b ? b : a, low = a < b || b != b ? a : b;\n"
-        "  return high - high == 0 && low == low ? high + std::log1p(std::exp(low - high)) : high;\n}\n",
+        "  return high - high == 0 && low == low ? high + std::log1p(std::exp(V(low - high))) : high;\n}\n",
         (),
     ),
     "rk_abs": (
@@ -286,9 +287,10 @@ CUDA |= {
     for name in LIBM_OF_TWO
 }
 CUDA["rk_logaddexp"] = (
-    "template <class T> __device__ inline T rk_logaddexp(T a, T b) {\n"
+    "template <class T, class V> __device__ inline T rk_logaddexp(T a, V x) {\n"
+    "  const T b = x;\n"
     "  const T high = a < b || b != b ? b : a, low = a < b || b != b ? a : b;\n"
-    "  return high - high == 0 && low == low ? high + log1p(exp(low - high)) : high;\n}\n",
+    "  return high - high == 0 && low == low ? high + log1p(exp(V(low - high))) : high;\n}\n",
     (),
 )
 

@@ -20,11 +20,11 @@ from rag_kernels.offline.ir.reductions import Kind
 def accumulator(value: ir.Reduce | ir.Scan) -> str:
     """Return the C type of a reduction's accumulator.
 
-    Sums and products of floats run in double, truth values in int.
+    Sums and products of floats run in double, and logarithms of sums; truth values in int.
     """
     if value.kind in {Kind.ANY, Kind.ALL}:
         return "int"
-    in_double = value.dtype == "float32" and value.kind in {Kind.SUM, Kind.PROD}
+    in_double = value.dtype == "float32" and value.kind in {Kind.SUM, Kind.PROD, Kind.LOGSUM}
     return "double" if in_double else CTYPES[value.dtype]
 
 

@@ -24,7 +24,7 @@ from rag_kernels.offline.ir.dtypes import HALF, is_float
 from rag_kernels.offline.ir.expressions import Expr, add, binary, mul, where
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands as operands_of
-from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.patterns import strip, uncast
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Attended, Entry, Library, Lowered, Lowering, Rule, Stored, values_of
 from rag_kernels.offline.lowering.rules_product import ATTENTION, PRODUCTS, product, transposed
@@ -219,7 +219,8 @@ class _Recogniser:
         pair = operands_of(strip(total.arg), Operator.MUL) if isinstance(total, ir.Reduce) and is_sum else None
         if not isinstance(total, ir.Reduce) or pair is None:
             raise ir.Unfusable("no product with the weights")
-        (w, more), (v, scales) = sorted((peeled(f) for f in pair), key=lambda p: p[0].buffer != weights.buffer)
+        factors = (peeled(before_weights_rounding(f, weights) if half else f) for f in pair)
+        (w, more), (v, scales) = sorted(factors, key=lambda p: p[0].buffer != weights.buffer)
         if w.buffer != weights.buffer or more or scales or not is_plain(w, weights.dims):
             raise ir.Unfusable("another product with the weights")
         if set(ir.leaves(total.over)) != set(ir.leaves(found.keys)):
@@ -421,6 +422,12 @@ def peeled(value: ir.Value) -> tuple[ir.Load, list[tuple[Operator, ir.Const]]]:
         else:
             raise ir.Unfusable("a factor that is computed")
     return value, scales
+
+
+def before_weights_rounding(value: ir.Value, weights: ir.Load) -> ir.Value:
+    """Return the weights of a softmax without their rounding to sixteen bits, which the product does anyway."""
+    below = uncast(value)
+    return below if isinstance(below, ir.Load) and below.buffer == weights.buffer else value
 
 
 def strides(load: ir.Load) -> dict[ir.Atom, int] | None:

@@ -2,7 +2,8 @@
 
 Comes in: names of PyTorch's dtypes. Goes out: names of dtypes. Sixteen-bit floats are stored only: a load widens an
 element to float32, all operators run in float32, and a store rounds once. PyTorch rounds after each operator, so a
-kernel rounds less often than the module that it replaces. Texts of types stand in `codegen/c_types.py`.
+kernel rounds less often than the module that it replaces: in stores, and where the module casts by its own words.
+Texts of types stand in `codegen/c_types.py`.
 """
 
 from __future__ import annotations

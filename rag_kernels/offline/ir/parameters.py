@@ -19,6 +19,18 @@ class Number:
     ctype: str
     python: str
 
+    @property
+    def is_operand(self) -> bool:
+        """Return whether arithmetic may read it: what is a place or a size by its name is equal to others by chance."""
+        return not STRUCTURAL.fullmatch(self.python)
+
+
+STRUCTURAL = re.compile(
+    r"(dims?|dim0|dim1|start|end|step|index|start_dim|end_dim|kernel_size|stride|padding|dilation|output_padding|groups|"
+    r"num_groups|chunks|sections|split_sizes?|diagonal|repeats|shifts|pad|num_classes|k|minlength|dimension|size)"
+    r"(_\d+)?(\[\d+\])?"
+)
+"""Keywords of PyTorch that say where or how many; constants are named after them."""
 
 # Of generated loops; `tests/test_offline_names.py` finds one that is missing.
 GENERATED_NAMES = re.compile(

@@ -26,8 +26,8 @@ def strip(value: ir.Value) -> ir.Value:
 
 
 def uncast(value: ir.Value) -> ir.Value:
-    """Return the value below casts and operators that only lay dimensions out."""
-    while isinstance(value, ir.Op) and value.operator in {Operator.SAME, Operator.CAST}:
+    """Return the value below casts, roundings to sixteen bits and operators that only lay dimensions out."""
+    while isinstance(value, ir.Op) and value.operator in {Operator.SAME, Operator.CAST, *NARROWED}:
         value = value.args[0]
     return value
 
@@ -51,6 +51,14 @@ def sixteen_bits(value: ir.Value) -> str:
     if isinstance(value, ir.Load):
         return value.storage if value.storage in HALF else ""
     return NARROWED.get(value.operator, "") if isinstance(value, ir.Op) else ""
+
+
+def before_rounding(value: ir.Value, dtype: str) -> ir.Value:
+    """Return the value that is stored in a dtype without a rounding to it, which storing does anyway."""
+    below = strip(value)
+    if not isinstance(below, ir.Op) or NARROWED.get(below.operator) != dtype:
+        return value
+    return ir.Op(value.dims, below.dtype, Operator.SAME, below.args)
 
 
 def exponential_below(value: ir.Value) -> Two | None:

@@ -6,9 +6,18 @@ Comes in: a graph node and the `Lowering` that knows its operands. Goes out: nam
 from __future__ import annotations
 
 from rag_kernels.eval.records import Node, Ref
+from rag_kernels.eval.records import Value as Argument
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE, arithmetic
 from rag_kernels.offline.lowering.lower import Lowering
+
+
+def graph_dtype(lowering: Lowering, argument: Argument) -> str:
+    """Return the dtype that a tensor of the graph has there; nothing for a number."""
+    if not isinstance(argument, Ref) or argument.name in lowering.scalars:
+        return ""
+    entry = lowering.env[argument.name]
+    return lowering.specs[entry.buffer].dtype if entry.buffer else entry.dtype
 
 
 def out_dtype(node: Node) -> str:

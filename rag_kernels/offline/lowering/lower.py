@@ -18,9 +18,10 @@ from rag_kernels.offline.graph.growing_concat import growing
 from rag_kernels.offline.graph.nodes import refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
-from rag_kernels.offline.ir.expressions import Expr, Pointwise, cast_value
+from rag_kernels.offline.ir.expressions import Expr, Pointwise, apply, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.parameters import Number, numbers
+from rag_kernels.offline.ir.patterns import NARROWED, before_rounding, sixteen_bits
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.ir.wellformed import Checker
 
@@ -303,7 +304,7 @@ class Lowering:
             name = name or f"part{len(self.kept)}"
             spec = TensorSpec(value.shape, dtype)
             self.specs[name] = spec
-            self.steps.append(Stored(name, value, spec))
+            self.steps.append(Stored(name, before_rounding(value, dtype), spec))
             self.kept[value, dtype] = name
         return self.kept[value, dtype]
 
@@ -319,7 +320,8 @@ class Lowering:
             value = self.reload(value) if len(ir.leaves(value.dims[dim])) > 1 else value
             for leaf in ir.leaves(value.dims[dim]):
                 leaf.fixed = True  # the slots' places are numbers in the source
-            self.steps.append(Stored(last.name, value, last.outputs[0], ir.Slot(dim, start, total)))
+            rounded = before_rounding(value, last.outputs[0].dtype)
+            self.steps.append(Stored(last.name, rounded, last.outputs[0], ir.Slot(dim, start, total)))
             start += value.shape[dim]
         self.slots[last.name] = total, max(filled, len(values))
         self.specs[last.name] = last.outputs[0]
@@ -381,7 +383,7 @@ class Lowering:
             number = self.scalars[argument.name]
             name = next(n.name for n, _ in self.numbers if n.python == argument.name)
         else:
-            same = [n.name for n, v in self.numbers if type(v) is type(argument) and v == argument]
+            same = [n.name for n, v in self.numbers if type(v) is type(argument) and v == argument and n.is_operand]
             number, name = argument, same[0] if len(same) == 1 else ""
         if not isinstance(number, bool | int | float):
             raise ir.Unfusable("an argument that is not a number")
@@ -395,6 +397,12 @@ class Lowering:
     def cast(self, value: ir.Value, dtype: str) -> ir.Value:
         """Return the value in another dtype."""
         return self.tracked(cast_value(value, dtype))
+
+    def rounded(self, value: ir.Value, dtype: str) -> ir.Value:
+        """Return a value in float32 rounded to sixteen bits, or itself where it has no more."""
+        if sixteen_bits(value) == dtype:
+            return value
+        return self.tracked(apply(next(o for o, narrow in NARROWED.items() if narrow == dtype), value).value)
 
     def align(self, values: list[ir.Value]) -> list[ir.Value]:
         """Return broadcast values on shared loops.

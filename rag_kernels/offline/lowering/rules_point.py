@@ -13,7 +13,7 @@ from rag_kernels.eval.aten import base_name
 from rag_kernels.eval.records import Node
 from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import LARGEST, is_float
+from rag_kernels.offline.ir.dtypes import HALF, LARGEST, is_float
 from rag_kernels.offline.ir.expressions import (
     Expr,
     Pointwise,
@@ -41,8 +41,9 @@ from rag_kernels.offline.ir.expressions import (
 )
 from rag_kernels.offline.ir.expressions import power as powered
 from rag_kernels.offline.ir.expressions import softplus as one_softplus
+from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.lowering import activations
-from rag_kernels.offline.lowering.arguments import operand_dtype, out_dtype
+from rag_kernels.offline.lowering.arguments import graph_dtype, operand_dtype, out_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_shape import pieces
 
@@ -228,8 +229,26 @@ def same(lowering: Lowering, node: Node) -> ir.Value:
     return lowering.value(given(node, 0))
 
 
+WITHIN_SIXTEEN = frozenset({"bool", "int8", "uint8"})  # whose numbers sixteen bits hold exactly
+
+
 def cast_to(lowering: Lowering, node: Node) -> ir.Value:
-    return lowering.cast(lowering.value(given(node, 0)), out_dtype(node))
+    """Return the operand in another dtype. To sixteen bits it rounds, as the module's author said.
+
+    Operators on sixteen bits round in PyTorch alone: here only what is stored does.
+    """
+    source, dtype = given(node, 0), node.outputs[0].dtype
+    value = lowering.cast(lowering.value(source), out_dtype(node))
+    exact = graph_dtype(lowering, source) in {dtype, *WITHIN_SIXTEEN} or is_small(value)
+    return value if dtype not in HALF or exact else lowering.rounded(value, dtype)
+
+
+def is_small(value: ir.Value) -> bool:
+    """Return whether a value is a number of which every dtype holds all digits."""
+    value = strip(value)
+    if not isinstance(value, ir.Const) or value.name:
+        return False
+    return not math.isfinite(value.number) or (float(value.number).is_integer() and abs(value.number) <= 256)
 
 
 def dropout(lowering: Lowering, node: Node) -> ir.Value:

@@ -7,7 +7,6 @@ reason. `codegen/contraction.py` later finds such sums and gives them tiles; sma
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 from rag_kernels.eval.aten import base_name
@@ -15,16 +14,16 @@ from rag_kernels.eval.records import Backend, Node
 from rag_kernels.offline.graph.nodes import given, refs
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
-from rag_kernels.offline.ir.expressions import add, apply, mul, quotient
+from rag_kernels.offline.ir.expressions import add, mul, quotient
 from rag_kernels.offline.ir.operators import Operator
-from rag_kernels.offline.ir.patterns import NARROWED, strip
+from rag_kernels.offline.ir.patterns import strip
 from rag_kernels.offline.ir.reductions import Kind
+from rag_kernels.offline.lowering.arguments import graph_dtype
 from rag_kernels.offline.lowering.lower import Lowering, Rule
 from rag_kernels.offline.lowering.rules_pool import per_dimension
 from rag_kernels.offline.lowering.rules_reduce import softmax_value
 
 FEW_LANES = 64  # rows of a block of products, so that weights are dequantised once
-rounded_to = {dtype: partial(apply, operator) for operator, dtype in NARROWED.items()}
 
 
 def operand(lowering: Lowering, value: ir.Value) -> ir.Value:
@@ -49,7 +48,7 @@ def factor_of(lowering: Lowering, argument: Any, *, lanes: int = 0) -> ir.Value:
     if dtype not in HALF or is_stored_in(dtype, value):
         return value
     if 0 < lanes <= FEW_LANES and is_dequantised(value):
-        return lowering.op(rounded_to[dtype], value)
+        return lowering.rounded(value, dtype)
     name = lowering.store(value, dtype=dtype)
     return ir.load(name, value.shape, dtype)
 
@@ -69,12 +68,6 @@ def is_stored_in(dtype: str, value: ir.Value) -> bool:
     """Return whether a value is an element of a tensor of this dtype, however it is laid out."""
     found = strip(value)
     return isinstance(found, ir.Load) and found.storage == dtype
-
-
-def graph_dtype(lowering: Lowering, argument: Any) -> str:
-    """Return the dtype that a tensor of the graph has there."""
-    entry = lowering.env[argument.name]
-    return lowering.specs[entry.buffer].dtype if entry.buffer else entry.dtype
 
 
 def product(lowering: Lowering, a: ir.Value, b: ir.Value) -> ir.Value:

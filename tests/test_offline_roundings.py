@@ -1,0 +1,88 @@
+"""What a module rounds to sixteen bits by its own words is rounded in kernels too, in C++ and in emulated CUDA.
+
+Each case subtracts what it rounded from something near, so that a rounding left out is far beyond PyTorch's error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from emulated_cuda import build_emulated
+from support import generated_kernels as numbers
+from support.generated_kernels import RATIO, Case, functional, halved, worst_ratio
+
+from rag_kernels.offline.compose import write
+from rag_kernels.offline.cpp.region import CpuParameters
+from rag_kernels.offline.cuda.function import CudaParameters
+
+CASES = {
+    "points": Case(
+        "a = x.to(torch.bfloat16).float(); b = (x * y).half().float(); return a - x, (b - x * y).abs() + 1e-6",
+        "torch.randn(9, 64)",
+        "torch.randn(64)",
+    ),
+    "round trips": Case(
+        "return (x * 1000).to(torch.bfloat16).to(torch.int32), (x * 1e5).half().float(), (x > 0).half() - y, "
+        "(x * 300).long().to(torch.bfloat16).float() - y, x.bfloat16().bool(), x.bfloat16().half().float() - x",
+        "torch.randn(9, 65)",
+        "torch.randn(65)",
+    ),
+    "numbers": Case(
+        "return torch.full((7,), 0.1).to(torch.bfloat16).float() * x, torch.zeros(7).half().float() + y",
+        "torch.randn(5, 7)",
+        "torch.randn(7)",
+    ),
+    "rows": Case(
+        "w = x.softmax(-1).to(torch.bfloat16).float(); return w.sum(-1) - 1, (w - x.softmax(-1)).square().sum(-1)",
+        "torch.randn(6, 208)",
+        "torch.randn(1)",
+    ),
+    "norms": Case(
+        "n = (x * torch.rsqrt(x.square().mean(-1, True) + 1e-6)).to(torch.bfloat16); return n.float() * y - x * y",
+        "torch.randn(6, 208)",
+        "torch.randn(208)",
+    ),
+    "columns": Case(
+        "return (x.half().float() - x).sum(0) + y * 1e-4, x.bfloat16().float().amax(0)",
+        "torch.randn(130, 40)",
+        "torch.randn(40)",
+    ),
+    "joined": Case(
+        "a = torch.cat([x.bfloat16(), y.bfloat16()], 1); return a, a.float() - torch.cat([x, y], 1)",
+        "torch.randn(6, 40)",
+        "torch.randn(6, 24)",
+    ),
+    "sums by index": Case(
+        "w = x.softmax(0).to(torch.bfloat16).float(); "
+        "return x.new_zeros(5, 40).index_add(0, y, w - x.softmax(0)), w[y] - x.softmax(0)[y]",
+        "torch.randn(64, 40)",
+        "torch.randint(0, 5, (64,))",
+    ),
+    "scans": Case(
+        "return (x.bfloat16().float() - x).cumsum(-1) + y * 1e-3",
+        "torch.randn(4, 640)",
+        "torch.randn(640)",
+    ),
+    "products": Case(
+        "return (x.half() @ y.half().t()).float(), x.bfloat16().to(x.dtype) @ y.t() - x @ y.t()",
+        "torch.randn(24, 64)",
+        "torch.randn(40, 64)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_explicit_casts_round(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fp = functional(name.replace(" ", "_"), CASES[name])
+    for build, parameters in ((numbers.build, CpuParameters()), (build_emulated, CudaParameters(threads=64))):
+        monkeypatch.setattr(numbers, "build", build)
+        plan = write(fp, parameters)
+        assert plan is not None
+        assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+
+
+def test_operators_on_sixteen_bits_do_not_round() -> None:
+    case = halved(Case("return (x * y - x) * 3", "torch.randn(8, 64)", "torch.randn(64)"), "bfloat16")
+    plan = write(functional("implicit", case), CpuParameters())
+    assert plan is not None and "rk_bfloat16" not in plan.candidate.source
