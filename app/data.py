@@ -35,7 +35,7 @@ from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.eval.sessions.admission import admission_file
-from rag_kernels.ingest.embedder import Embedder, EmbedderError, load_embedder
+from rag_kernels.ingest.description.embedder import Embedder, EmbedderError, load_embedder
 from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.retrieval.starter import starter_ids
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from rag_kernels.app.columns import CARDS, EVERYTHING, FILTERS, FORMS, LISTED, MEASURED, SPENDING, TRIES, Where
 from rag_kernels.archive.protocol import Tables
-from rag_kernels.ingest.describe import main_family
+from rag_kernels.ingest.description.describe import main_family
 
 ANSWERS = 100  # that are kept
 

@@ -24,6 +24,7 @@ ORDERS = {
     "eval": (
         "root process machine buffers messages build sessions timing instruments trial top numerics children zoo"
     ).split(),
+    "ingest": "graphs description functional live importers".split(),
     "rag_kernels": (
         "root text feedback retrieval run llm offline cluster long_runs experiments export zoo mutation report top "
         "agents cli"
@@ -33,6 +34,7 @@ ORDERS = {
 TOP = {
     "eval": ("judge.py",),
     "rag_kernels": ("__init__.py", "api.py", "best.py", "compiled.py", "doctor.py", "scripted.py", "wiring.py"),
+    "ingest": (),
     "rag_kernels/offline": (),
 }
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rag_kernels.cli.settings import Settings
+from rag_kernels.cli.shared.settings import Settings
 
 PAGE = Path(__file__).with_name("reference") / "cli.md"
 

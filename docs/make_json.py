@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NotRequired, get_origin, get_type_hints
 
-from rag_kernels.cli.common import JSON_SCHEMA
+from rag_kernels.cli.shared.common import JSON_SCHEMA
 from rag_kernels.report.json_types import TYPES, JsonType
 
 PAGE = Path(__file__).with_name("reference") / "json.md"

@@ -5,8 +5,8 @@ Comes in: an operator's name, `add` or the overload `aten.add.Tensor` that a gra
 A trait says one thing and who asks for it. Two that seem the same are two because their users must not move together:
 `free` is the judge's word on calls, `view` the offline writer's, and `no_bytes` counts for features that archives hold.
 An operator without a row is plain arithmetic with no other trait; one in a row without traits is so too, and is known
-to a table elsewhere: of loops (`offline/lowering`), of Python's spelling (`ingest/spelling.py`) or of words for
-retrieval (`ingest/vocabulary.py`). Plain data: knows nothing of torch, which a test holds it against.
+to a table elsewhere: of loops (`offline/lowering`), of Python's spelling (`ingest/graphs/spelling.py`) or of words for
+retrieval (`ingest/description/vocabulary.py`). Plain data: knows nothing of torch, which a test holds it against.
 """
 
 from __future__ import annotations

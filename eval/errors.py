@@ -2,14 +2,14 @@
 
     RagKernelsError                    what `except` of a caller needs
     ├── ProblemError                   here                     the problem file cannot be used
-    │   ├── ModuleFails                ingest.verify            the module itself raises on its inputs
-    │   ├── DoesNotRun                 ingest.verify            the emitted source raises
-    │   └── Disagrees                  ingest.verify            the emitted source gives something else
+    │   ├── ModuleFails                ingest.functional.verify the module itself raises on its inputs
+    │   ├── DoesNotRun                 ingest.functional.verify the emitted source raises
+    │   └── Disagrees                  ingest.functional.verify the emitted source gives something else
     ├── OptionError                    options                  an option has a value that it cannot have
     ├── MachineError                   here                     this machine lacks something
     ├── ArchiveError                   archive.records          the archive cannot be used
     │   └── ImportRefused              ingest.importers.protocol   nothing there is what the importer reads
-    ├── EmbedderError                  ingest.embedder          the embedding model cannot be loaded
+    ├── EmbedderError                  ingest.description.embedder the embedding model cannot be loaded
     ├── WriterError                    records                  the writer cannot go on
     │   ├── BudgetExhaustedError       budget                   no room for another call: a clean end
     │   └── NoDraftError               records                  models answered, and nothing of it was a kernel
@@ -26,10 +26,10 @@
         ├── WorkerFailed               eval.process.workers     a child ended without a result
         ├── Stopped                    eval.sessions.candidate_session   a trial ends early with its verdict
         ├── IndexDamaged               archive.index            the vector index must be opened or built again
-        ├── NeedsFunctionalization     ingest.graph             the graph writes through a view
+        ├── NeedsFunctionalization     ingest.graphs.graph      the graph writes through a view
         ├── LostError                  cluster.records          a judge of a cluster is gone
         ├── RequestError               llm.request              a request to a model gave no usable answer
-        ├── RunsAutograd               ingest.recording         the forward computes gradients
+        ├── RunsAutograd               ingest.graphs.recording  the forward computes gradients
         ├── IllFormed                  offline.ir.wellformed    a stage of the offline compiler made a wrong value
         └── Unfusable                  offline.ir.values        these values cannot share loops
 

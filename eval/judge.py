@@ -343,7 +343,7 @@ def open_judge(
 ) -> LocalJudge:
     """Start the warm parents and look at the device. Raises MachineError (no compiler, no GPU and no nvcc).
 
-    `at_other_sizes` finds the same problem at other sizes (`ingest.sizes`); without it those checks are left out.
+    `at_other_sizes` finds the same problem at other sizes (`functional.sizes`); without it those checks are left out.
     """
     cache = cache_dir or default_cache()
     gpu = gpu_name() if backend == "cuda" else None

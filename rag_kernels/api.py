@@ -19,9 +19,9 @@ from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem
 from rag_kernels.eval.workloads import Workload, workloads_of
-from rag_kernels.ingest.functionalize import PRELOAD
-from rag_kernels.ingest.functionalize import functionalize as functionalize_problem
-from rag_kernels.ingest.gradients import load_backward
+from rag_kernels.ingest.functional.functionalize import PRELOAD
+from rag_kernels.ingest.functional.functionalize import functionalize as functionalize_problem
+from rag_kernels.ingest.functional.gradients import load_backward
 from rag_kernels.options import Keywords, Options, options_of
 from rag_kernels.records import Writer
 from rag_kernels.run.session import run_of

@@ -22,10 +22,10 @@ from rag_kernels.eval.told import told
 from rag_kernels.eval.workloads import workloads_of
 from rag_kernels.export.drop_in import DropIn, Fallback, with_kernel
 from rag_kernels.export.formats import write_kernel
-from rag_kernels.export.module_file import compiled_of
+from rag_kernels.export.forms.module_file import compiled_of
 from rag_kernels.feedback import explain
-from rag_kernels.ingest.called_module import Call, problem_of_calls
-from rag_kernels.ingest.live_module import name_of, problem_of_module
+from rag_kernels.ingest.live.called_module import Call, problem_of_calls
+from rag_kernels.ingest.live.live_module import name_of, problem_of_module
 from rag_kernels.options import Keywords, OptionError, options_of
 from rag_kernels.records import Writer
 from rag_kernels.report.console import attempt_line, detail, served_line, speeds, summary, total_line

@@ -22,7 +22,7 @@ from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.sandbox import layers
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import Backend, MachineError
-from rag_kernels.ingest.embedder import EmbedderError, load_embedder
+from rag_kernels.ingest.description.embedder import EmbedderError, load_embedder
 from rag_kernels.llm.client import LLM
 from rag_kernels.llm.request import PROGRAM_PREFIX, load_litellm
 from rag_kernels.options import Options

@@ -26,11 +26,11 @@ from rag_kernels.eval.machine.hardware import hardware, told_hardware
 from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, BaselineTimes, Device, FunctionalProblem, MachineError, Problem
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.fitting import functionalize_as, functionalize_to_fit, room_bytes, room_on
-from rag_kernels.ingest.functionalize import PRELOAD
-from rag_kernels.ingest.pipeline import index_attempt
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import index_attempt
+from rag_kernels.ingest.functional.fitting import functionalize_as, functionalize_to_fit, room_bytes, room_on
+from rag_kernels.ingest.functional.functionalize import PRELOAD
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.llm.client import LLM, Completer
 from rag_kernels.llm.novelty import Embed
 from rag_kernels.llm.writer import LLMWriter, Style

@@ -31,8 +31,8 @@ from rag_kernels.archive.records import Attempt, KernelFilter
 from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.judge import More, nothing_more
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Verdict, verdict_name
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.pipeline import index_attempt, reindex
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import index_attempt, reindex
 from rag_kernels.long_runs.growth import grow, open_growth_run
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft

@@ -20,8 +20,8 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, Prob
 from rag_kernels.experiments.bootstrap import ratio_interval, share_interval
 from rag_kernels.experiments.retrieval_ablation import AblationTrial, ablate, summarise
 from rag_kernels.experiments.wilson import wilson
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.pipeline import reindex
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import reindex
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Draft
 from rag_kernels.report.console import arms_text, trial_line

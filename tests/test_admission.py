@@ -17,7 +17,7 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 from rag_kernels.eval.sessions.admission import admission_file, admit, open_admission
-from rag_kernels.ingest.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 Admit = Callable[..., Admission]

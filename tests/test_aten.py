@@ -19,8 +19,9 @@ from rag_kernels.eval import aten
 from rag_kernels.eval.aten import OPERATORS, Operator, base_name, operator
 from rag_kernels.eval.index_ties import first_of_equals
 from rag_kernels.eval.records import FunctionalProblem, Node, Ref
-from rag_kernels.ingest import recurrent, spelling, vocabulary
-from rag_kernels.ingest.features import FLOPS
+from rag_kernels.ingest.description import vocabulary
+from rag_kernels.ingest.description.features import FLOPS
+from rag_kernels.ingest.graphs import recurrent, spelling
 from rag_kernels.offline.lowering.coverage import RULES
 from rag_kernels.offline.lowering.pointwise import POINTWISE
 from rag_kernels.offline.lowering.rules_product import PRODUCTS
@@ -34,8 +35,8 @@ MOST = 5  # names of operators that may stand together outside the table
 # Names that are those of operators by chance, or words of another language.
 ALLOWED = {
     "rag_kernels/offline/codegen/math_prelude.py": "functions of C's library",
-    "ingest/ranges.py": "which values an index is made of; nobody else asks",
-    "ingest/vocabulary.py": "words for retrieval; see its docstring",
+    "ingest/functional/ranges.py": "which values an index is made of; nobody else asks",
+    "ingest/description/vocabulary.py": "words for retrieval; see its docstring",
 }
 
 
@@ -250,7 +251,7 @@ def test_nothing_else_keeps_names_of_operators() -> None:
 
 
 def test_nothing_else_cuts_a_base_name_out() -> None:
-    """`op.split(".")` and its like; of the whole overload only `ingest/graph.py` makes three."""
+    """`op.split(".")` and its like; of the whole overload only `ingest/graphs/graph.py` makes three."""
     cutting = []
     for file in FILES:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -258,7 +259,7 @@ def test_nothing_else_cuts_a_base_name_out() -> None:
                 of = ast.unparse(node.func.value)
                 if of == "op" or of.endswith(".op"):
                     cutting.append(str(file.relative_to(ROOT)))
-    assert sorted(cutting) == ["eval/aten.py", "ingest/graph.py"]
+    assert sorted(cutting) == ["eval/aten.py", "ingest/graphs/graph.py"]
 
 
 def test_the_search_finds_sets_in_every_form() -> None:

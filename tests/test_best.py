@@ -16,7 +16,7 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.best import Best
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Passed, ProblemError
-from rag_kernels.ingest.live_module import problem_of_module
+from rag_kernels.ingest.live.live_module import problem_of_module
 from rag_kernels.options import OptionError, Options
 from rag_kernels.scripted import ScriptedJudge, ScriptedWriter
 

@@ -10,7 +10,7 @@ import pytest
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel, KernelFilter
 from rag_kernels.eval.build.compile import Built, build, toolchain
-from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.retrieval.starter import stock
 from rag_kernels.text.called import called_only
 from rag_kernels.text.tokens import estimate_tokens

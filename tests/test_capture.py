@@ -14,10 +14,10 @@ import torch
 from rag_kernels.eval.problem import load_module, load_problem
 from rag_kernels.eval.records import FunctionalProblem, ProblemError
 from rag_kernels.eval.workloads import Workload, problem_at, workloads_of
-from rag_kernels.ingest.called_module import Call, problem_of_calls
-from rag_kernels.ingest.functionalize_child import functionalize_here
-from rag_kernels.ingest.named_module import named_module, problem_of_named
-from rag_kernels.ingest.named_module_child import problem_here
+from rag_kernels.ingest.functional.functionalize_child import functionalize_here
+from rag_kernels.ingest.live.called_module import Call, problem_of_calls
+from rag_kernels.ingest.live.named_module import named_module, problem_of_named
+from rag_kernels.ingest.live.named_module_child import problem_here
 
 PARTS = """import torch
 

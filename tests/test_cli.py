@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from rag_kernels.cli import app, expected, main
 from rag_kernels.cli.functionalize import functional_text
-from rag_kernels.cli.grouped_help import GROUPS
-from rag_kernels.cli.settings import Settings
+from rag_kernels.cli.shared.grouped_help import GROUPS
+from rag_kernels.cli.shared.settings import Settings
 from rag_kernels.eval.judge import JUDGE_VERSION
 from rag_kernels.eval.machine.device import gpu_name
 

@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 from factories import linear_problem, problem
 
-from rag_kernels.ingest import grammar
-from rag_kernels.ingest.callgraph import Step, idioms
-from rag_kernels.ingest.callgraph import steps as read_steps
-from rag_kernels.ingest.describe import description, functional_text, main_family, query_text
-from rag_kernels.ingest.embedder import BUILTIN, EmbedderError, StaticEmbedder, TransformerEmbedder, load_embedder
+from rag_kernels.ingest.description import grammar
+from rag_kernels.ingest.description.callgraph import Step, idioms
+from rag_kernels.ingest.description.callgraph import steps as read_steps
+from rag_kernels.ingest.description.describe import description, functional_text, main_family, query_text
+from rag_kernels.ingest.description.embedder import (
+    BUILTIN,
+    EmbedderError,
+    StaticEmbedder,
+    TransformerEmbedder,
+    load_embedder,
+)
 
 CONV = """
 import torch
@@ -183,8 +189,8 @@ def test_the_model_is_small_and_described() -> None:
 
 def test_embedding_a_query_imports_no_torch_and_no_sentence_transformers() -> None:
     code = (
-        "import sys\nfrom rag_kernels.ingest.embedder import load_embedder\n"
-        "from rag_kernels.ingest.describe import query_text\n"
+        "import sys\nfrom rag_kernels.ingest.description.embedder import load_embedder\n"
+        "from rag_kernels.ingest.description.describe import query_text\n"
         "load_embedder().embed([query_text('softmax')])\n"
         "print(sorted({'torch', 'sentence_transformers', 'model2vec', 'transformers'} & set(sys.modules)))"
     )
@@ -202,7 +208,7 @@ def test_the_model_is_a_static_embedding_of_sentence_transformers() -> None:
 
 
 def test_training_is_seeded_and_learns(tmp_path: Path) -> None:
-    from rag_kernels.ingest.train_embedder import build_tokenizer, pair, recall, save, train
+    from rag_kernels.ingest.description.train_embedder import build_tokenizer, pair, recall, save, train
 
     rng = Random(5)
     pairs = [pair(rng) for _ in range(600)]

@@ -13,7 +13,9 @@ from rag_kernels.eval.process.workers import WorkerFailed
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("eval", "archive", "ingest", "rag_kernels", "app")
-CARRIED = tuple(f"rag_kernels/export/{name}" for name in ("plain/", "built_alone.py", "launch.py"))  # without ours
+CARRIED = tuple(
+    f"rag_kernels/export/{at}" for at in ("plain/", "serving/built_alone.py", "serving/launch.py")
+)  # by files
 FILES = [
     p
     for folder in FOLDERS

@@ -10,8 +10,8 @@ from factories import attempt, candidate, device, judged, linear_problem, measur
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.eval.records import Candidate, Counters, Device, FunctionalProblem, Passed, Problem, ProblemError
 from rag_kernels.feedback.bottleneck import Bottleneck, bottleneck_of
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.pipeline import index_attempt
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import index_attempt
 from rag_kernels.llm.prompt_values import exemplar_values
 from rag_kernels.llm.templates import render
 from rag_kernels.offline.writer import OfflineWriter

@@ -27,11 +27,11 @@ from rag_kernels.eval.records import Candidate, Contract, Problem, ServedTensor,
 from rag_kernels.export.backward import pulled_of
 from rag_kernels.export.check import Checked, check_package
 from rag_kernels.export.evidence import Pulled
-from rag_kernels.export.launch import KernelRefused
-from rag_kernels.export.module_file import module_text
+from rag_kernels.export.forms.module_file import module_text
 from rag_kernels.export.packages import write_package
 from rag_kernels.export.runtime import CompiledForward
-from rag_kernels.ingest.gradients import GradientNames, backward_problem
+from rag_kernels.export.serving.launch import KernelRefused
+from rag_kernels.ingest.functional.gradients import GradientNames, backward_problem
 
 PROBLEM = """
 import torch

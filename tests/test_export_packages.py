@@ -21,9 +21,9 @@ from rag_kernels.cli import app
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.check import check_package
-from rag_kernels.export.hf_kernels import write_hf_kernels
+from rag_kernels.export.forms.hf_kernels import write_hf_kernels
+from rag_kernels.export.forms.torch_op_package import write_torch_op
 from rag_kernels.export.packages import PACKAGES, content, export_kernel, packages_of, write_package
-from rag_kernels.export.torch_op_package import write_torch_op
 
 
 @pytest.fixture(scope="module")

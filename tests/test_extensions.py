@@ -17,7 +17,7 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, Passed
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 
 NINJA = """
 rule compile

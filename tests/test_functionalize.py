@@ -10,11 +10,11 @@ import torch
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
-from rag_kernels.ingest.functionalize import PRELOAD, functionalize, functionalize_many
-from rag_kernels.ingest.gradients import backward_problem
-from rag_kernels.ingest.graph import refs
-from rag_kernels.ingest.recording import state_at
-from rag_kernels.ingest.verify import verify
+from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize, functionalize_many
+from rag_kernels.ingest.functional.gradients import backward_problem
+from rag_kernels.ingest.functional.verify import verify
+from rag_kernels.ingest.graphs.graph import refs
+from rag_kernels.ingest.graphs.recording import state_at
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 

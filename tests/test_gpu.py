@@ -23,8 +23,8 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejec
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.offline.compose import write
 from rag_kernels.offline.cuda.function import CudaParameters
 

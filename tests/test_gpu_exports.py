@@ -20,7 +20,7 @@ from torch import nn
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Candidate, Problem, TensorArgument, TensorSpec
-from rag_kernels.export.module_file import module_text
+from rag_kernels.export.forms.module_file import module_text
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 SOURCE = """

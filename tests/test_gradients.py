@@ -11,9 +11,9 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.scaled_problem import odd_sizes
-from rag_kernels.ingest.functionalize import PRELOAD, functionalize
-from rag_kernels.ingest.gradients import backward_problem
-from rag_kernels.ingest.verify import Disagrees, compare, run_module
+from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.gradients import backward_problem
+from rag_kernels.ingest.functional.verify import Disagrees, compare, run_module
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 NORM = Problem(

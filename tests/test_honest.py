@@ -15,7 +15,7 @@ from rag_kernels.eval.problem import load_problem, problem_from_source
 from rag_kernels.eval.records import Passed, bars
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.zoo.honest.corpus import Honest, cuda_kernels, honest_kernels
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief
 from rag_kernels.zoo.runner import BLAND

@@ -31,14 +31,14 @@ from rag_kernels.archive.records import ArchiveError
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.functionalize import PRELOAD
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import reindex
+from rag_kernels.ingest.functional.functionalize import PRELOAD
 from rag_kernels.ingest.importers.gpu_mode import GpuMode
 from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
 from rag_kernels.ingest.importers.robust_kbench import RobustKbench
 from rag_kernels.ingest.importers.sakana import Sakana
 from rag_kernels.ingest.importers.take import functionalize_imported
-from rag_kernels.ingest.pipeline import reindex
 
 
 def test_a_kernelbench_run_comes_in_with_its_results(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from rag_kernels.archive.claims import claims_of
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchiveError, Edge, KernelFilter
 from rag_kernels.eval.records import Problem
-from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import reindex
 from rag_kernels.ingest.importers.gpu_mode import GpuMode
 from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
 from rag_kernels.ingest.importers.protocol import too_good, without_paths
 from rag_kernels.ingest.importers.robust_kbench import RobustKbench
 from rag_kernels.ingest.importers.sakana import KNOWN, Sakana
 from rag_kernels.ingest.importers.take import import_from
-from rag_kernels.ingest.pipeline import reindex
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 from rag_kernels.run.exemplars import is_from
 

@@ -14,7 +14,7 @@ from cli_home import BRIEF, RELU, RIGHT, WRONG, Done, inside, model, run
 from pydantic import TypeAdapter, ValidationError
 
 from rag_kernels import cli
-from rag_kernels.cli.common import JSON_SCHEMA
+from rag_kernels.cli.shared.common import JSON_SCHEMA
 from rag_kernels.report.json_types import TYPES
 
 

@@ -25,7 +25,7 @@ from rag_kernels.eval.records import (
 )
 from rag_kernels.eval.source_form import source_form
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 
 PROBLEM = """
 import torch

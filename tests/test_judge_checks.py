@@ -25,8 +25,8 @@ from rag_kernels.eval.timing.race import Race, Times
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.result_class import fuses_nothing
 from rag_kernels.eval.verdict_codes import codes
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 LINEAR = (

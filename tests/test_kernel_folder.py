@@ -15,8 +15,8 @@ from rag_kernels.archive.claims import claims_of, written_for
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.functionalize import PRELOAD
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.functional.functionalize import PRELOAD
 from rag_kernels.ingest.importers.kernel_folder import KernelFolder
 from rag_kernels.ingest.importers.protocol import ImportRefused
 from rag_kernels.ingest.importers.take import functionalize_imported

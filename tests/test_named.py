@@ -11,8 +11,8 @@ from factories import attempt, problem, run
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.pipeline import reindex
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import reindex
 from rag_kernels.retrieval.retriever import Retriever
 from rag_kernels.retrieval.starter import BUNDLE
 

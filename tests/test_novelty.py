@@ -8,7 +8,7 @@ from itertools import combinations
 import factories
 import pytest
 
-from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.llm.novelty import form, repeated_idea, repeated_source
 
 PARAPHRASES = [

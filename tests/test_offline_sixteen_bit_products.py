@@ -21,7 +21,7 @@ from support.product_cases import CASES as PRODUCTS
 
 from rag_kernels.offline.compose import Plan, first_plans, write
 from rag_kernels.offline.cuda.function import CudaParameters
-from rag_kernels.offline.cuda.gemm_wgmma import SHAPES, time_of
+from rag_kernels.offline.cuda.gemm.wgmma import SHAPES, time_of
 from rag_kernels.offline.tuning import neighbours, parameters_in
 
 RATIO = 1.1  # of PyTorch's own error, which rounds after every operator

@@ -21,9 +21,9 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.pipeline import index_attempt
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import index_attempt
+from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.cpp.region import CpuParameters
 from rag_kernels.offline.foreign_kernel import foreign

@@ -101,7 +101,7 @@ from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 from rag_kernels.eval.timing.baseline import NOT_ASKED
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.trial.trial import Trial
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 
 PROBLEM = """import torch
 import torch.nn as nn

@@ -17,8 +17,8 @@ from rag_kernels.archive.store import open_archive
 from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import Candidate, FunctionalProblem
 from rag_kernels.eval.zoo.tasks import cpp
-from rag_kernels.ingest.embedder import load_embedder
-from rag_kernels.ingest.pipeline import index_attempt, reindex
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import index_attempt, reindex
 from rag_kernels.retrieval.bm25 import Postings
 from rag_kernels.retrieval.rank_fusion import diversify, foremost, fuse, jaccard, places
 from rag_kernels.retrieval.retriever import LEAST_RELEVANT, Hit, RetrievalLimits, Retriever
@@ -309,7 +309,7 @@ def test_the_archive_in_a_folder_gives_the_same_and_the_query_path_imports_no_to
     [hit] = Retriever(archive, EMBEDDER).search("tanh")
     code = (
         "import sys\nfrom rag_kernels.archive.store import open_archive\n"
-        "from rag_kernels.ingest.embedder import load_embedder\n"
+        "from rag_kernels.ingest.description.embedder import load_embedder\n"
         "from rag_kernels.retrieval.retriever import Retriever\n"
         "hits = Retriever(open_archive(sys.argv[1]), load_embedder()).search('hyperbolic tanh')\n"
         "heavy = {'torch', 'sentence_transformers', 'litellm', 'chromadb', 'scipy'}\n"

@@ -13,8 +13,8 @@ from rag_kernels.eval.children.candidate import Recorder
 from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import FunctionalProblem, Passed, Rejected
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 PROBLEM = """import torch
 import torch.nn as nn

@@ -13,8 +13,8 @@ from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 # Without torch's headers, which take twenty seconds to parse; its compilers are found as theirs are.
 MODULE = """import ctypes

@@ -15,7 +15,7 @@ from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Exemplar, KernelFilter
 from rag_kernels.eval.records import Candidate, Passed, Problem, ProblemError
 from rag_kernels.eval.zoo.tasks import cpp
-from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.options import Options
 from rag_kernels.records import Budget, Draft, Shown, WriterError
 from rag_kernels.report.json_rows import result_row

@@ -10,8 +10,8 @@ from rag_kernels.eval.judge import LocalJudge, open_judge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import MORE_MEMORY, UNCHECKED, Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.verdict_codes import codes
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.report.json_rows import judged_row
 
 ROWS, COLUMNS = 1280, 1024

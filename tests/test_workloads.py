@@ -16,7 +16,7 @@ from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.workloads import Workload, heaviest, problem_at, read_shapes, workloads_of
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 PROBLEM = """
 import torch

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_kernels.cli.common import JSON_SCHEMA
+from rag_kernels.cli.shared.common import JSON_SCHEMA
 from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
 from rag_kernels.eval.build.compile import header_options, toolchain
 from rag_kernels.eval.limits import DEFENCES

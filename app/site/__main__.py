@@ -15,7 +15,7 @@ from pathlib import Path
 from rag_kernels.app.site.write import write_site
 from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.store import open_archive
-from rag_kernels.cli.common import emit
+from rag_kernels.cli.shared.common import emit
 from rag_kernels.eval.errors import RagKernelsError
 
 TELL_S = 0.5

@@ -19,7 +19,7 @@ from typing import Any
 
 from rag_kernels.archive.records import Claim, Imported
 from rag_kernels.eval.records import Candidate, Problem
-from rag_kernels.ingest.gradients import backward_problem
+from rag_kernels.ingest.functional.gradients import backward_problem
 from rag_kernels.ingest.importers.protocol import (
     ImportRefused,
     Read,

@@ -16,10 +16,10 @@ from rag_kernels.archive.protocol import Archive
 from rag_kernels.archive.records import Imported
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem
-from rag_kernels.ingest.embedder import Embedder
-from rag_kernels.ingest.functionalize import Row, functionalize_many
+from rag_kernels.ingest.description.embedder import Embedder
+from rag_kernels.ingest.description.pipeline import embed_problem
+from rag_kernels.ingest.functional.functionalize import Row, functionalize_many
 from rag_kernels.ingest.importers.protocol import Importer, Skipped, stated
-from rag_kernels.ingest.pipeline import embed_problem
 
 BATCH = 4000
 

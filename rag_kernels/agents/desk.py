@@ -35,7 +35,7 @@ from rag_kernels.eval.sessions.admission import admission_file, open_admission
 from rag_kernels.eval.source_form import form_of, is_whole, source_form
 from rag_kernels.feedback.bottleneck import Bottleneck, Kind
 from rag_kernels.feedback.explain import explain
-from rag_kernels.ingest.embedder import Embedder, load_embedder
+from rag_kernels.ingest.description.embedder import Embedder, load_embedder
 from rag_kernels.llm.prompt_values import contract_values, problem_values
 from rag_kernels.llm.templates import render
 from rag_kernels.options import Options

@@ -36,8 +36,8 @@ from rag_kernels.cli import (
     verify,
     zoo,
 )
-from rag_kernels.cli.common import columns, emit, start_logging
-from rag_kernels.cli.grouped_help import GroupedHelp
+from rag_kernels.cli.shared.common import columns, emit, start_logging
+from rag_kernels.cli.shared.grouped_help import GroupedHelp
 from rag_kernels.eval.errors import Internal, RagKernelsError
 from rag_kernels.text.wording import broken
 
@@ -76,7 +76,7 @@ app.command("doctor", short_help="Check this machine.")(doctor.doctor)
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        from rag_kernels.cli.versions import versions
+        from rag_kernels.cli.shared.versions import versions
 
         print(versions())
         raise typer.Exit

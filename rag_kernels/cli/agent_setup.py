@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import Json, emit
+from rag_kernels.cli.shared.common import Json, emit
 
 WAYS = "claude,cursor,codex"
 

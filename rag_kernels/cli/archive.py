@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rag_kernels.cli import serve
-from rag_kernels.cli.common import (
+from rag_kernels.cli.shared.common import (
     ArchivePlace,
     DeviceChoice,
     Json,
@@ -61,8 +61,8 @@ def found(store: Archive, kernel_id: str) -> ArchivedKernel:
 
 
 def embed_missing(store: Archive) -> int:
-    from rag_kernels.ingest.embedder import load_embedder
-    from rag_kernels.ingest.pipeline import reindex
+    from rag_kernels.ingest.description.embedder import load_embedder
+    from rag_kernels.ingest.description.pipeline import reindex
 
     return reindex(store, load_embedder(read_settings().embedder))
 
@@ -277,8 +277,8 @@ def functionalize(
     import os
 
     from rag_kernels.eval.process.workers import Workers
-    from rag_kernels.ingest.embedder import load_embedder
-    from rag_kernels.ingest.functionalize import PRELOAD
+    from rag_kernels.ingest.description.embedder import load_embedder
+    from rag_kernels.ingest.functional.functionalize import PRELOAD
     from rag_kernels.ingest.importers.take import functionalize_imported
 
     store, embedder = opened(archive), load_embedder(read_settings().embedder)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import Json, emit
+from rag_kernels.cli.shared.common import Json, emit
 
 
 def capture(
@@ -31,7 +31,7 @@ def capture(
     Example: rag-kernels capture serve.py --module LlamaMLP --out mlp.py -- --requests 100
     """
     from rag_kernels.eval.records import ProblemError
-    from rag_kernels.ingest.capture import capture as record
+    from rag_kernels.ingest.live.capture import capture as record
 
     if not module:
         raise typer.BadParameter("Say which module: --module NAME, a class or a place such as `layers.*.mlp`.")

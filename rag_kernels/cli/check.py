@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Backward, DeviceChoice, Json, emit, read_options
+from rag_kernels.cli.shared.common import Backward, DeviceChoice, Json, emit, read_options
 
 DEGENERATE, BROKEN = 1, 2
 
@@ -65,9 +65,9 @@ def admission_rows(
     from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import ProblemError
     from rag_kernels.eval.sessions.admission import admission_file, open_admission
-    from rag_kernels.ingest.fitting import functionalize_to_fit, room_bytes
-    from rag_kernels.ingest.functionalize import PRELOAD
-    from rag_kernels.ingest.gradients import load_backward
+    from rag_kernels.ingest.functional.fitting import functionalize_to_fit, room_bytes
+    from rag_kernels.ingest.functional.functionalize import PRELOAD
+    from rag_kernels.ingest.functional.gradients import load_backward
     from rag_kernels.report.json_rows import admission_row
     from rag_kernels.wiring import target_backend
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ApiBase, ArchivePlace, Json, Model, columns, emit, read_options
+from rag_kernels.cli.shared.common import ApiBase, ArchivePlace, Json, Model, columns, emit, read_options
 from rag_kernels.text.wording import broken
 
 INDENT = 24  # where what is told of a check begins

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from rag_kernels.cli.common import (
+from rag_kernels.cli.generate import show_result, show_served, show_total, watch
+from rag_kernels.cli.shared.common import (
     ArchivePlace,
     Backward,
     Cluster,
@@ -25,7 +26,6 @@ from rag_kernels.cli.common import (
     end_politely,
     read_options,
 )
-from rag_kernels.cli.generate import show_result, show_served, show_total, watch
 from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def evaluate(
     """
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.workloads import read_shapes, workloads_of
-    from rag_kernels.ingest.gradients import load_backward
+    from rag_kernels.ingest.functional.gradients import load_backward
 
     options = read_options(
         device=device,

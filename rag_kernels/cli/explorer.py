@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, emit, read_settings
+from rag_kernels.cli.shared.common import ArchivePlace, Json, emit, read_settings
 
 
 def explorer(

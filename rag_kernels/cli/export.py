@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, emit, read_settings
+from rag_kernels.cli.shared.common import ArchivePlace, Json, emit, read_settings
 
 Form = Literal[
     "module",

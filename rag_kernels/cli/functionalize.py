@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Backward, Json, emit
+from rag_kernels.cli.shared.common import Backward, Json, emit
 
 
 def functionalize(
@@ -50,8 +50,8 @@ def functional_rows(files: list[Path], *, jobs: int, backward: bool = False) -> 
     from rag_kernels.eval.problem import load_problem
     from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import Problem, ProblemError
-    from rag_kernels.ingest.functionalize import PRELOAD, functionalize_many
-    from rag_kernels.ingest.gradients import load_backward
+    from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize_many
+    from rag_kernels.ingest.functional.gradients import load_backward
     from rag_kernels.report.json_rows import functional_row
 
     loaded: list[Problem | ProblemError] = []

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Backward, Json, Shapes, columns, emit, end_politely, writable_out
-from rag_kernels.cli.flags import with_search_flags
+from rag_kernels.cli.shared.common import Backward, Json, Shapes, columns, emit, end_politely, writable_out
+from rag_kernels.cli.shared.flags import with_search_flags
 from rag_kernels.text.wording import broken
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def followed(search: Search, title: str, *, as_json: bool) -> bool:
     """Show a search: its attempts, then its best kernels at every workload; return False when Ctrl-C ended it early."""
     from rag_kernels.archive.records import Attempt
     from rag_kernels.eval.contract import contract_line
-    from rag_kernels.export.module_file import contract_of
+    from rag_kernels.export.forms.module_file import contract_of
 
     events = search.events()
     later: list[Served] = []
@@ -150,8 +150,8 @@ def show_total(served: Sequence[Served], *, workloads: int, as_json: bool, kerne
 def problem_of(written: Path, *, backward: bool, inputs: str = "", init: str = "") -> Problem:
     """Return the problem that a command names: a file, or a module in a file with what it is called with."""
     from rag_kernels.eval.problem import load_problem
-    from rag_kernels.ingest.gradients import backward_problem, load_backward
-    from rag_kernels.ingest.named_module import named_module, problem_of_named
+    from rag_kernels.ingest.functional.gradients import backward_problem, load_backward
+    from rag_kernels.ingest.live.named_module import named_module, problem_of_named
 
     named = named_module(str(written))
     if named is None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rag_kernels.cli.common import Json, emit, end_politely, problem_files
-from rag_kernels.cli.flags import with_search_flags
+from rag_kernels.cli.shared.common import Json, emit, end_politely, problem_files
+from rag_kernels.cli.shared.flags import with_search_flags
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, DeviceChoice, MaxAutotune, Precision, end_politely, read_options
+from rag_kernels.cli.shared.common import ArchivePlace, DeviceChoice, MaxAutotune, Precision, end_politely, read_options
 
 MISSING = 'The protocol\'s package is not installed: pip install "rag-kernels[mcp]".'
 

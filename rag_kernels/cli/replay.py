@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, emit, end_politely, read_settings
+from rag_kernels.cli.shared.common import ArchivePlace, Json, emit, end_politely, read_settings
 
 
 def replay(

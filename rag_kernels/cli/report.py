@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, columns, emit, read_settings, writable_out
+from rag_kernels.cli.shared.common import ArchivePlace, Json, columns, emit, read_settings, writable_out
 from rag_kernels.text.wording import broken
 
 

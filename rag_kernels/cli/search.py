@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, Retrieval, columns, emit, read_options
+from rag_kernels.cli.shared.common import ArchivePlace, Json, Retrieval, columns, emit, read_options
 
 
 def search(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, emit, end_politely, read_settings
+from rag_kernels.cli.shared.common import ArchivePlace, Json, emit, end_politely, read_settings
 
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is everywhere.")]
 Port = Annotated[int, typer.Option(min=1, max=65534, metavar="N", help="Chroma's server takes the next one.")]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rag_kernels.cli.common import ArchivePlace, Json, emit, end_politely, read_options
 from rag_kernels.cli.generate import watch
+from rag_kernels.cli.shared.common import ArchivePlace, Json, emit, end_politely, read_options
 
 if TYPE_CHECKING:
     from rag_kernels.archive.records import Attempt
@@ -89,7 +89,7 @@ class _Judging:
 
     def _why_not_gradients(self, pulled: Pulled) -> str:
         """Return why a file's gradients are not what it says; "" where its kernel for them passes, by their names."""
-        from rag_kernels.ingest.gradients import gradient_names
+        from rag_kernels.ingest.functional.gradients import gradient_names
 
         why_not = _why_not(self._attempts(pulled.attempt), "Its kernel for the gradients does")
         if why_not or gradient_names(pulled.attempt.problem) == pulled.names:

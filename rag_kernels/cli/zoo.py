@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rag_kernels.cli.common import Json, emit, end_politely, writable_out
+from rag_kernels.cli.shared.common import Json, emit, end_politely, writable_out
 
 if TYPE_CHECKING:
     from rag_kernels.eval.records import Backend

@@ -33,7 +33,7 @@ from rag_kernels.eval.places import ROOT
 from rag_kernels.eval.process.sandbox import allowed_env
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
-from rag_kernels.ingest.functionalize import PRELOAD
+from rag_kernels.ingest.functional.functionalize import PRELOAD
 
 log = logging.getLogger(__name__)
 

@@ -33,8 +33,8 @@ from rag_kernels.eval.records import (
     MachineError,
     ProblemError,
 )
-from rag_kernels.ingest.fitting import room_bytes
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.fitting import room_bytes
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.version import __version__
 
 log = logging.getLogger(__name__)

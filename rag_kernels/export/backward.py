@@ -10,7 +10,7 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Argument, TensorArgument, TensorSpec
 from rag_kernels.export.evidence import Pulled
-from rag_kernels.ingest.gradients import backward_problem, gradient_names
+from rag_kernels.ingest.functional.gradients import backward_problem, gradient_names
 
 INNER = "forward_model."  # where the backward's module keeps the forward's
 

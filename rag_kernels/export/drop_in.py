@@ -18,10 +18,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from rag_kernels.export.built import MachineError
-from rag_kernels.export.held import PLAIN, VALUES, WATCHED, Held, Looks, frozen, outside, unwrapped
 from rag_kernels.export.runtime import CompiledForward
-from rag_kernels.export.served import NONE, Reason, state_at
+from rag_kernels.export.serving.built import MachineError
+from rag_kernels.export.serving.held import PLAIN, VALUES, WATCHED, Held, Looks, frozen, outside, unwrapped
+from rag_kernels.export.serving.served import NONE, Reason, state_at
 
 LEAVES = frozenset({torch.Tensor, nn.Parameter, int, float, bool, type(None)})
 OWN = frozenset({"kernel_used", "kernel_reason", "kernel_calls", "kernel_fallbacks", "_refused", "_held", "_looks"})

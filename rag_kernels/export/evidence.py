@@ -18,7 +18,7 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval import codec
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Passed
-from rag_kernels.ingest.gradients import GradientNames
+from rag_kernels.ingest.functional.gradients import GradientNames
 
 MARK = "rag-kernels evidence: "
 CARD = "card.json"

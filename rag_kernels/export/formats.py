@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.records import Backend, Candidate
 from rag_kernels.eval.source_form import NATIVE, SUFFIXES, SourceForm, form_of
-from rag_kernels.export.module_file import write_module
-from rag_kernels.export.source_file import write_source
+from rag_kernels.export.forms.module_file import write_module
+from rag_kernels.export.forms.source_file import write_source
 
 log = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.backward import pulled_of
-from rag_kernels.export.bench_sets import write_flashinfer_bench, write_sol_execbench
 from rag_kernels.export.card import Licence
 from rag_kernels.export.evidence import Pulled, evidence
 from rag_kernels.export.formats import FORMATS, formats_of
-from rag_kernels.export.gpu_mode import write_gpu_mode
-from rag_kernels.export.hf_kernels import joins, write_hf_kernels
-from rag_kernels.export.kernelbench import write_kernelbench
-from rag_kernels.export.module_file import write_module
-from rag_kernels.export.standalone import write_standalone
-from rag_kernels.export.torch_op_package import name_of, write_torch_op
-from rag_kernels.export.wheel import write_wheel
+from rag_kernels.export.forms.bench_sets import write_flashinfer_bench, write_sol_execbench
+from rag_kernels.export.forms.gpu_mode import write_gpu_mode
+from rag_kernels.export.forms.hf_kernels import joins, write_hf_kernels
+from rag_kernels.export.forms.kernelbench import write_kernelbench
+from rag_kernels.export.forms.module_file import write_module
+from rag_kernels.export.forms.standalone import write_standalone
+from rag_kernels.export.forms.torch_op_package import name_of, write_torch_op
+from rag_kernels.export.forms.wheel import write_wheel
 
 
 @dataclass(frozen=True, slots=True)

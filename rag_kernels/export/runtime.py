@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rag_kernels.export.built import forward_of
-from rag_kernels.export.launch import KernelRefused, Launch, refused
-from rag_kernels.export.served import NONE, Argument, Output, Reason, Served, Sizes, placed
-from rag_kernels.export.torch_operator import Backward, operator_of
+from rag_kernels.export.serving.built import forward_of
+from rag_kernels.export.serving.launch import KernelRefused, Launch, refused
+from rag_kernels.export.serving.served import NONE, Argument, Output, Reason, Served, Sizes, placed
+from rag_kernels.export.serving.torch_operator import Backward, operator_of
 
 if TYPE_CHECKING:
     import torch

@@ -24,7 +24,7 @@ from rag_kernels.budget import Ledger
 from rag_kernels.eval import codec
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.records import BaselineTimes, Device, FunctionalProblem, Problem, ProblemError
-from rag_kernels.ingest.fitting import SCALED
+from rag_kernels.ingest.functional.fitting import SCALED
 from rag_kernels.long_runs.side_by_side import Ended, run_side_by_side
 from rag_kernels.options import Options
 from rag_kernels.records import Brief, Budget, Draft, Gained, Shown, StreamingWriter, Writer

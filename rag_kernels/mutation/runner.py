@@ -35,8 +35,8 @@ from rag_kernels.eval.records import (
     Verdict,
 )
 from rag_kernels.eval.verdict_codes import codes
-from rag_kernels.ingest.functionalize import PRELOAD, functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.mutation.mutants import Mutant, mutants
 from rag_kernels.mutation.originals import Original
 from rag_kernels.mutation.records import ORIGINAL, UNUSUAL, Row, State

@@ -14,7 +14,7 @@ from rag_kernels.archive.techniques import KnownTechnique
 from rag_kernels.eval.machine.device import target_of
 from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck
-from rag_kernels.ingest.describe import description
+from rag_kernels.ingest.description.describe import description
 from rag_kernels.records import Card
 
 MOST = 3  # cards in a prompt

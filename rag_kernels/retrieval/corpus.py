@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rag_kernels.archive.catalogue import Catalogue, FunctionalRow
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.ingest.describe import functional_text, graph_words, keywords, main_family, told_family
+from rag_kernels.ingest.description.describe import functional_text, graph_words, keywords, main_family, told_family
 from rag_kernels.retrieval.bm25 import Postings
 
 

@@ -13,7 +13,7 @@ from rag_kernels.archive.store import open_archive
 from rag_kernels.choices import Precision, RetrievalMode
 from rag_kernels.eval.records import FunctionalProblem, Passed
 from rag_kernels.feedback.bottleneck import Bottleneck, Kind, bottleneck_of
-from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.options import Keywords, options_of
 from rag_kernels.retrieval.retriever import Hit, RetrievalLimits, Retriever
 from rag_kernels.retrieval.starter import stock

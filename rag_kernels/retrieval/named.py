@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from rag_kernels.ingest.vocabulary import FAMILIES, is_known, phrases_of, squash
+from rag_kernels.ingest.description.vocabulary import FAMILIES, is_known, phrases_of, squash
 from rag_kernels.retrieval.corpus import Corpus
 
 KERNEL_ID = re.compile(r"\bk_[0-9a-f]{4,}\b")

@@ -23,7 +23,7 @@ from rag_kernels.archive.records import ArchivedKernel, Exemplar
 from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import Backend, FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck
-from rag_kernels.ingest.embedder import Embedder
+from rag_kernels.ingest.description.embedder import Embedder
 from rag_kernels.records import Shown
 from rag_kernels.retrieval.corpus import Corpus, describe_row, make_corpus
 from rag_kernels.retrieval.rank_fusion import diversify, fuse, jaccard

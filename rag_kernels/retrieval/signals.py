@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rag_kernels.choices import RetrievalMode
 from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck
-from rag_kernels.ingest.describe import description, graph_words, keywords, query_graph, query_text
-from rag_kernels.ingest.embedder import Embedder, Matrix
+from rag_kernels.ingest.description.describe import description, graph_words, keywords, query_graph, query_text
+from rag_kernels.ingest.description.embedder import Embedder, Matrix
 from rag_kernels.retrieval.corpus import Corpus, Facts, facts_of
 from rag_kernels.retrieval.named import named
 from rag_kernels.retrieval.rank_fusion import foremost, places

@@ -13,8 +13,8 @@ from zipfile import ZipFile
 
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.protocol import Archive
-from rag_kernels.ingest.embedder import Embedder
-from rag_kernels.ingest.pipeline import reindex
+from rag_kernels.ingest.description.embedder import Embedder
+from rag_kernels.ingest.description.pipeline import reindex
 
 log = logging.getLogger(__name__)
 

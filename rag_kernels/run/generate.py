@@ -90,12 +90,12 @@ def generate(
     Raises ProblemError where no kernel could be proved right, and WriterError where the writer brings nothing at all.
     """
     # Where the arguments come from in the shipped tool, put together by `open_session`:
-    # functionalize  ingest.fitting.functionalize_to_fit: the module as a call of its tensors, traced in a child process
+    # functionalize  ingest.functional.fitting.functionalize_to_fit: the module as a call of its tensors, by a child
     # retrieve       run.exemplars.Exemplars: archived kernels; for a model that reads them, judged here first
     # techniques     retrieval.cards: cards of technique for the prompt, where they are asked for
     # writer         llm.writer.LLMWriter where models are named, else offline.writer.OfflineWriter
     # judge          eval.judge.LocalJudge, or cluster.ray_judge.ClusterJudge
-    # index          ingest.pipeline.index_attempt: embed the problem, put the vector into the archive
+    # index          ingest.description.pipeline.index_attempt: embed the problem, put the vector into the archive
     functional = functionalize(problem)
     require_verifiable(functional)
     cut_short = archive.run_status(run.id) in CUT_SHORT

@@ -15,7 +15,7 @@ from rag_kernels.archive.records import Attempt
 from rag_kernels.archive.techniques import KnownTechnique, known_techniques
 from rag_kernels.eval.records import Device, FunctionalProblem
 from rag_kernels.feedback.bottleneck import Bottleneck, bound
-from rag_kernels.ingest.describe import main_family
+from rag_kernels.ingest.description.describe import main_family
 from rag_kernels.options import Options
 from rag_kernels.records import Card
 from rag_kernels.retrieval.cards import cards_for

@@ -33,8 +33,8 @@ from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
 from rag_kernels.eval.zoo.honest.corpus import Honest
 from rag_kernels.eval.zoo.specimen import VOID, Specimen
 from rag_kernels.eval.zoo.tasks import TASKS, Task, cpp
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 log = logging.getLogger(__name__)
 

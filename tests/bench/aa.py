@@ -37,7 +37,7 @@ from rag_kernels.eval.timing.paired_ratio import Paired, orders, pairs_for
 from rag_kernels.eval.timing.race import Race, self_check
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.experiments.wilson import wilson
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief
 

@@ -188,7 +188,7 @@ class Judge:
         """Milliseconds of each baseline, and of the module as a candidate; with the host's time too, as `host ...`."""
         from rag_kernels.eval.problem import load_problem
         from rag_kernels.eval.records import Candidate
-        from rag_kernels.ingest.functionalize import functionalize
+        from rag_kernels.ingest.functional.functionalize import functionalize
 
         fp = functionalize(load_problem(path), workers=self.judge.workers)
         text = fp.problem.source.replace("class Model(", "class ModelNew(").replace("super(Model", "super(ModelNew")

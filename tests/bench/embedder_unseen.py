@@ -18,11 +18,11 @@ import numpy as np
 from retrieval_kernelbench import Nearest, bm25, by_matrix, family, functional_forms, minilm, precision, tf_idf
 
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.ingest.describe import description
-from rag_kernels.ingest.embedder import StaticEmbedder, load_embedder
-from rag_kernels.ingest.train_embedder import build_tokenizer, pair, save, train
+from rag_kernels.ingest.description.describe import description
+from rag_kernels.ingest.description.embedder import StaticEmbedder, load_embedder
+from rag_kernels.ingest.description.train_embedder import build_tokenizer, pair, save, train
 
-# Families of KernelBench's file names that are left out together, and their names in `ingest.vocabulary`.
+# Families of KernelBench's file names that are left out together, and their names in `ingest.description.vocabulary`.
 FOLDS: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("conv", "conv_transpose"), frozenset({"conv", "conv_transpose"})),
     (("matmul", "attention"), frozenset({"matmul", "attention"})),

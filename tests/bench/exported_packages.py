@@ -50,7 +50,7 @@ def write(folder: Path, packages: Sequence[Path]) -> None:
 def write_one(folder: Path, package: Path) -> None:
     from rag_kernels.eval.errors import RagKernelsError
     from rag_kernels.export.evidence import of_package
-    from rag_kernels.export.module_file import compiled_of
+    from rag_kernels.export.forms.module_file import compiled_of
     from rag_kernels.export.packages import PACKAGES, write_package
 
     _, attempt = of_package(package)

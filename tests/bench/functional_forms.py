@@ -18,8 +18,8 @@ from pathlib import Path
 from rag_kernels.eval.problem import find_problems, load_problem, problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, ProblemError, TensorArgument
-from rag_kernels.ingest.fitting import functionalize_to_fit
-from rag_kernels.ingest.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.fitting import functionalize_to_fit
+from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

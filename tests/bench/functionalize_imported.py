@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem
-from rag_kernels.ingest.functionalize import PRELOAD, Row, functionalize_many
+from rag_kernels.ingest.functional.functionalize import PRELOAD, Row, functionalize_many
 from rag_kernels.ingest.importers.gpu_mode import GpuMode
 from rag_kernels.ingest.importers.protocol import Importer, Skipped
 from rag_kernels.ingest.importers.robust_kbench import RobustKbench

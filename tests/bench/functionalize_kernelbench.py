@@ -22,8 +22,8 @@ from typing import Any
 
 from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.process.workers import Workers
-from rag_kernels.ingest.functionalize import PRELOAD, Row, functionalize_many
-from rag_kernels.ingest.gradients import backward_problem
+from rag_kernels.ingest.functional.functionalize import PRELOAD, Row, functionalize_many
+from rag_kernels.ingest.functional.gradients import backward_problem
 
 NO_GRADIENT = "no output of the forward has a gradient"
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem
-from rag_kernels.ingest.functionalize import PRELOAD, Row, functionalize_many
+from rag_kernels.ingest.functional.functionalize import PRELOAD, Row, functionalize_many
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters
 

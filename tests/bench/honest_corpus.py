@@ -22,8 +22,8 @@ from rag_kernels.eval.records import Passed, ProblemError, Verdict
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.honest.corpus import Honest, honest_kernels
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 QUICK = Limits(measure_compile=False, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3))
 HARDER = {

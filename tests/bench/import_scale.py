@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 from rag_kernels.archive.audit import verify
 from rag_kernels.archive.records import KernelFilter
 from rag_kernels.archive.store import FileArchive
-from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import reindex
 from rag_kernels.ingest.importers.sakana import Sakana
 from rag_kernels.ingest.importers.take import import_from
-from rag_kernels.ingest.pipeline import reindex
 
 SHARES = {1: 0.397, 2: 0.423, 3: 0.18}  # of rows, by level, as published
 TASKS = {1: 91, 2: 95, 3: 44}

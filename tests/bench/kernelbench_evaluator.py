@@ -46,8 +46,8 @@ from rag_kernels.eval.machine.device import cpu_name, gpu_name
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Judged, Passed
 from rag_kernels.eval.verdict_codes import codes
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 ARMS = ("kernelbench", "own", "split", "module")
 CHILD = Path(__file__).with_name("kernelbench_child.py")

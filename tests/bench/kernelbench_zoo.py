@@ -46,7 +46,7 @@ from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.zoo.parts import read_part
 from rag_kernels.zoo.report import line, row
 from rag_kernels.zoo.runner import Text, judge_texts, open_zoo

@@ -36,7 +36,7 @@ from rag_kernels.archive.store import FileArchive
 from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import verdict_name
-from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.llm import branch
 from rag_kernels.llm.client import LLM
 from rag_kernels.llm.run_memory import RunMemory

@@ -26,7 +26,7 @@ from baseline_clock import NONE, N, by_events
 from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
-from rag_kernels.ingest.functionalize_child import functionalize_here
+from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan, write
 from rag_kernels.offline.tuning import starting_parameters
 

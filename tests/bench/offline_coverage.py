@@ -20,7 +20,7 @@ from pathlib import Path
 from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, FunctionalProblem
-from rag_kernels.ingest.functionalize import PRELOAD, functionalize_many
+from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize_many
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters
 

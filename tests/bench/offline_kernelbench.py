@@ -43,8 +43,8 @@ from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
-from rag_kernels.ingest.fitting import footprint, functionalize_to_fit, room_bytes
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.fitting import footprint, functionalize_to_fit, room_bytes
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, WriterError
 

@@ -27,7 +27,7 @@ from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import DEFENCES, Limits
 from rag_kernels.eval.problem import find_problems
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters
 

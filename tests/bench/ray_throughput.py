@@ -36,7 +36,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.eval.zoo.honest.corpus import cuda_kernels, honest_kernels
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 
 OPEN_LIMIT_S = 180.0
 

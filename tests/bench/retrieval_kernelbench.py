@@ -47,10 +47,10 @@ from rag_kernels.eval.records import (
     Passed,
     Ratio,
 )
-from rag_kernels.ingest.describe import description, functional_text
-from rag_kernels.ingest.embedder import Embedder, load_embedder
-from rag_kernels.ingest.functionalize import functionalize_many
-from rag_kernels.ingest.pipeline import reindex
+from rag_kernels.ingest.description.describe import description, functional_text
+from rag_kernels.ingest.description.embedder import Embedder, load_embedder
+from rag_kernels.ingest.description.pipeline import reindex
+from rag_kernels.ingest.functional.functionalize import functionalize_many
 from rag_kernels.retrieval.bm25 import Postings
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 

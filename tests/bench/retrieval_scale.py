@@ -3,7 +3,7 @@
     python tests/bench/retrieval_scale.py [--kernels 30000] [--problems 3000] [--queries 300] [--folder FOLDER]
 
 Makes an archive in a folder (by default a temporary one; one that is there already is used again): so many kernels of
-so many problems that `ingest.grammar` makes up, each kernel with its source, an evaluation, an idea, a vector, and for
+so many problems that `grammar` makes up, each kernel with its source, an evaluation, an idea, a vector, and for
 every fourth an edge to a parent. They are written straight into the tables, because nothing judged them. Then, in a
 fresh process: opening it, one cold `rag-kernels search`, and queries for problems that the archive does not hold, with
 filters by backend, trust, problem and family, with explanations, and with the chosen kernels read from DuckDB. At last,
@@ -32,10 +32,10 @@ from rag_kernels.eval import codec
 from rag_kernels.eval.ids import content_id
 from rag_kernels.eval.records import Features, FunctionalProblem, Problem, TensorArgument, TensorSpec
 from rag_kernels.feedback.bottleneck import Bottleneck
-from rag_kernels.ingest import grammar
-from rag_kernels.ingest.callgraph import steps
-from rag_kernels.ingest.describe import description
-from rag_kernels.ingest.embedder import load_embedder
+from rag_kernels.ingest.description import grammar
+from rag_kernels.ingest.description.callgraph import steps
+from rag_kernels.ingest.description.describe import description
+from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.retrieval.retriever import RetrievalLimits, Retriever
 
 PROBLEMS_SEED, QUERIES_SEED, EMBEDDED_SEED = 1, 2, 3

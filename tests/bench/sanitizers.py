@@ -35,8 +35,8 @@ from rag_kernels.eval.sessions.problem_session import ProblemSession
 from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
 from rag_kernels.eval.zoo.honest.corpus import honest_kernels
 from rag_kernels.eval.zoo.tasks import TASKS
-from rag_kernels.ingest.functionalize import functionalize
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.functionalize import functionalize
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 RACES = ("a race on the accumulator",)
 FLAVOURS: dict[str, Flavour] = {"address": "cpu-checked", "thread": "cpu-raced"}

@@ -27,7 +27,7 @@ from rag_kernels.eval.machine.device import cpu_name
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, verdict_name
 from rag_kernels.eval.timing_rule import TimingRule
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 
 PROBLEM = """
 import torch

@@ -14,7 +14,7 @@ from pathlib import Path
 from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.problem import load_problem
 from rag_kernels.eval.records import Candidate, Passed
-from rag_kernels.ingest.functionalize import functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief
 

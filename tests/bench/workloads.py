@@ -32,7 +32,7 @@ from rag_kernels.eval.records import Candidate, FunctionalProblem, Problem, Tens
 from rag_kernels.eval.scaled_problem import named_sizes, odd_sizes, scaled
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.workloads import Workload
-from rag_kernels.ingest.sizes import at_other_sizes
+from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters
 from rag_kernels.options import Options

@@ -19,7 +19,7 @@ from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
 from rag_kernels.eval.build.compile import Built, toolchain
 from rag_kernels.eval.build.compile import build as compiled
 from rag_kernels.eval.records import FunctionalProblem, Problem, TensorArgument
-from rag_kernels.ingest.functionalize_child import functionalize_here
+from rag_kernels.ingest.functional.functionalize_child import functionalize_here
 from rag_kernels.offline.compose import Plan
 
 ROOT = Path(__file__).parent.parent.parent

@@ -17,7 +17,7 @@ from rag_kernels.eval.places import default_cache
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend
 from rag_kernels.eval.sessions.session_pool import AtOtherSizes
-from rag_kernels.ingest.functionalize import PRELOAD
+from rag_kernels.ingest.functional.functionalize import PRELOAD
 
 STAY_OPEN = ExitStack()
 

@@ -14,10 +14,10 @@ from typing import Any
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.build.candidate_form import kernels_text
 from rag_kernels.eval.errors import ProblemError
-from rag_kernels.export.module_file import compiled_of, literal
+from rag_kernels.export.forms.module_file import compiled_of, literal
 from rag_kernels.export.plain.texts import CPU_FLAGS, CUDA_FLAGS, binding_text, exported, kernel_text
 from rag_kernels.export.runtime import CompiledForward
-from rag_kernels.export.torch_operator import independent
+from rag_kernels.export.serving.torch_operator import independent
 
 TEXT = """\
 RK_KERNEL = {kernel}

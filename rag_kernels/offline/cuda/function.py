@@ -11,19 +11,17 @@ import re
 from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Names
 from rag_kernels.offline.codegen.reduction_levels import indent
-from rag_kernels.offline.cuda import (
-    gemm_few_rows_text,
-    gemm_tensor_core_text,
-    gemm_text,
-    gemm_wgmma_text,
-    gemm_window_text,
-    hopper,
-)
+from rag_kernels.offline.cuda import hopper
 from rag_kernels.offline.cuda.attention import attention_text
 from rag_kernels.offline.cuda.attention_hopper import FIXED as HOPPER_ATTENTION
 from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
 from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 from rag_kernels.offline.cuda.block_text import HEAD, linked
+from rag_kernels.offline.cuda.gemm import few_rows_text as gemm_few_rows_text
+from rag_kernels.offline.cuda.gemm import tensor_core_text as gemm_tensor_core_text
+from rag_kernels.offline.cuda.gemm import text as gemm_text
+from rag_kernels.offline.cuda.gemm import wgmma_text as gemm_wgmma_text
+from rag_kernels.offline.cuda.gemm import window_text as gemm_window_text
 from rag_kernels.offline.cuda.multi_block_rows import multi_block_region, uses_teams
 from rag_kernels.offline.cuda.multi_block_rows_text import COPIES, EXCHANGE, MULTI_BLOCK_HEAD
 from rag_kernels.offline.cuda.order import HEAD as ORDER

@@ -17,11 +17,11 @@ from rag_kernels.offline.codegen.kernel_function import SHORT, Function, Sizes
 from rag_kernels.offline.codegen.loop_nest import Loop, build_nest, text_of
 from rag_kernels.offline.codegen.reduction_levels import around, indent, levels, words
 from rag_kernels.offline.codegen.statements import Printer, Scope
-from rag_kernels.offline.cuda.gemm import Kernel, start_of
-from rag_kernels.offline.cuda.gemm_few_rows import few_rows_kernel
-from rag_kernels.offline.cuda.gemm_tensor_core import TensorKernel, numbers_of, serves
-from rag_kernels.offline.cuda.gemm_wgmma import wgmma_kernel
-from rag_kernels.offline.cuda.gemm_window import window_kernel
+from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
+from rag_kernels.offline.cuda.gemm.gemm import Kernel, start_of
+from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
+from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
+from rag_kernels.offline.cuda.gemm.window import window_kernel
 from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region

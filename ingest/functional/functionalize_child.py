@@ -1,0 +1,156 @@
+"""The part of functionalizing that runs the problem's code: only ever in a child process.
+
+Comes in: a payload with a `Problem`. Goes out: a `FunctionalProblem`, or a reason. Verification happens at full
+size where that is cheap, else on a smaller problem that goes through the very same steps.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument
+from rag_kernels.eval.scaled_problem import fit
+from rag_kernels.ingest.description.features import (
+    count_flops,
+    features,
+    graph_key,
+    nbytes,
+    output_specs,
+    working_bytes,
+)
+from rag_kernels.ingest.functional.functionalize import ANY, RUNS
+from rag_kernels.ingest.functional.ranges import in_range, index_bounds
+from rag_kernels.ingest.functional.verify import Disagrees, DoesNotRun, ModuleFails, Ran, compare, run_module
+from rag_kernels.ingest.graphs.emit import Emitted, emit
+from rag_kernels.ingest.graphs.graph import Functional, functional
+from rag_kernels.ingest.graphs.recording import refuse_dtype, trace
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that one verification may cost."""
+
+    argument_bytes: float  # drawn at random, so dearer than what is computed
+    working_bytes: float
+    flops: float
+
+    def load(self, graph: Functional) -> float:
+        """Return the share of the limit that a graph takes; 1 is all of it."""
+        arguments = nbytes(a.spec for a in graph.arguments if isinstance(a, TensorArgument))
+        return max(
+            arguments / self.argument_bytes,
+            working_bytes(graph) / self.working_bytes,
+            count_flops(graph) / self.flops,
+        )
+
+
+# The later limits are for problems that cannot be shrunk to the first. Each smaller problem has to be recorded, which
+# takes seconds for a deep network, so those start at the second.
+LIMITS = (Limit(64e6, 256e6, 4e9), Limit(512e6, 1e9, 30e9), Limit(800e6, 2e9, 90e9))
+DEEP_NODES = 150
+UNIT = 1_000_000  # a load of 1, in the bytes that `fit` compares
+
+
+def functionalize_here(payload: dict[str, Any]) -> FunctionalProblem | dict[str, str]:
+    """Return the functional form of `payload["problem"]`, or `{"reason": sentence}` if it cannot be used."""
+    problem = payload["problem"]
+    if payload["threads"]:
+        torch.set_num_threads(int(payload["threads"]))
+    random.seed(0)
+    torch.manual_seed(0)
+    try:
+        return _functionalize(problem, frozenset(payload.get("crashed", ())), resized=bool(payload.get("resized")))
+    except ProblemError as error:
+        return {"reason": str(error)}
+    except (MemoryError, RecursionError) as error:
+        kind = "more memory than there is" if isinstance(error, MemoryError) else "too deep a recursion"
+        return {"reason": f"{problem.name} needs {kind}; make its sizes smaller."}
+
+
+def _functionalize(problem: Problem, crashed: Set[str], *, resized: bool) -> FunctionalProblem:
+    try:
+        return _attempt(problem, crashed, plain=False, resized=resized)
+    except (DoesNotRun, Disagrees):  # an operator whose Python spelling is not known well enough
+        return _attempt(problem, crashed, plain=True, resized=resized)
+
+
+def _attempt(problem: Problem, crashed: Set[str], *, plain: bool, resized: bool) -> FunctionalProblem:
+    forms: dict[str, tuple[Functional, Emitted]] = {}
+
+    def form(of: Problem) -> tuple[Functional, Emitted]:
+        if of.id not in forms:
+            recorded = trace(of)
+            graph = functional(of.name, recorded)
+            for spec in (spec for node in graph.nodes for spec in node.outputs):
+                refuse_dtype(of, spec)
+            forms[of.id] = graph, emit(graph, recorded.attributes, plain=plain)
+        return forms[of.id]
+
+    graph, emitted = form(problem)
+    verified, notice = _verified(problem, form, crashed, resized=resized)
+    return FunctionalProblem(
+        problem=in_range(problem, graph) if resized else problem,
+        source=emitted.source,
+        arguments=graph.arguments,
+        constants=emitted.constants,
+        outputs=output_specs(graph),
+        nodes=graph.nodes,
+        results=graph.results,
+        mutated=graph.mutated,
+        uses_random=graph.uses_random,
+        graph_key=graph_key(graph),
+        features=features(graph),
+        verified=verified,
+        notice=notice,
+        written=graph.written,
+        bounds=index_bounds(graph),
+    )
+
+
+def _verified(
+    problem: Problem, form: Callable[[Problem], tuple[Functional, Emitted]], crashed: Set[str], *, resized: bool
+) -> tuple[bool, str]:
+    """Verify at the largest size that is cheap; a problem that cannot be shrunk stays unverified, with a notice.
+
+    A smaller problem on which the module itself fails, or has ended its process, does not hold together: others are
+    then tried.
+    """
+    ran: dict[str, Ran] = {}
+
+    def run(of: Problem) -> None:
+        graph = form(of)[0]
+        whole = of.id == problem.id and not resized
+        ran.clear()
+        if of.id in crashed or (ANY in crashed and of.id != problem.id):
+            raise ModuleFails(f"{of.name}: the module ends its process at these sizes.")
+        print(RUNS, of.id, file=sys.stderr, flush=True)
+        ran[of.id] = run_module(of if whole else in_range(of, graph), graph.arguments)
+
+    deep = len(form(problem)[0].nodes) > DEEP_NODES
+    for limit in LIMITS[deep:]:
+
+        def load(of: Problem, limit: Limit = limit) -> int:
+            size = int(UNIT * limit.load(form(of)[0]))
+            if size <= UNIT and of.id != problem.id:
+                run(of)
+            return size
+
+        try:
+            checked, smaller = fit(problem, max_bytes=UNIT, measure=load)
+        except ProblemError:
+            continue
+        if checked.id not in ran:
+            run(checked)
+        graph, emitted = form(checked)
+        compare(ran[checked.id], emitted.source, output_specs(graph), random=graph.uses_random)
+        return True, f"verified at {smaller}" if smaller else ""
+    return False, (
+        "not verified against the module: it is too large to run here, and its sizes cannot be made smaller "
+        "so that the module still runs"
+    )

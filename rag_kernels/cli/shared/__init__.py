@@ -1,0 +1,1 @@
+"""What the commands share: flags, settings, output, the help's groups and what `--version` says."""

@@ -1,0 +1,1 @@
+"""The formats in which a kernel leaves the archive, a file each."""

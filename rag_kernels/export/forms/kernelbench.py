@@ -1,0 +1,107 @@
+"""The format `kernelbench`: a file with `ModelNew` as KernelBench's own evaluator takes it; imports torch alone.
+
+Comes in: an attempt and a path. Goes out: a file with the problem's `Model`, the kernel, built by torch's own loader,
+and a `ModelNew` that runs it; calls that were not verified run the `Model`'s forward, with one warning that says why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rag_kernels.archive.records import Attempt
+from rag_kernels.export.card import Licence, stamp
+from rag_kernels.export.forms.module_file import compiled_of, summary
+from rag_kernels.export.plain.calls import call_text, require_plain
+
+TEXT = '''\
+# {summary}
+
+{problem}
+
+import torch  # noqa: E402, F811
+
+# ---- the kernel ----
+
+{call}
+
+
+class ModelNew(Model):
+    RK_PLACES = {places}  # of the kernel's arguments: numbers of inputs, and attributes of the module
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.rk_same = self.rk_arguments(*args, **kwargs) == self.rk_arguments(*get_init_inputs())
+        self.rk_settings, self.rk_warned = self.rk_found(), set()
+
+    def forward(self, *args, **kwargs):
+        try:
+            return rk_kernel(self.rk_values(args, kwargs))
+        except RkNotVerified as reason:
+            if str(reason) not in self.rk_warned:
+                import warnings
+
+                self.rk_warned.add(str(reason))
+                warnings.warn(f"The kernel is not used: {{reason}}", stacklevel=2)
+            return super().forward(*args, **kwargs)
+
+    def rk_arguments(self, *args, **kwargs):
+        """Constructor arguments by name."""
+        import inspect
+
+        bound = inspect.signature(Model.__init__).bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        return repr(list(bound.arguments.items())[1:])
+
+    def rk_found(self):
+        """Plain attributes of the module and its parts, which its forward may read."""
+        plain = (bool, int, float, complex, str, bytes, type(None), tuple)
+        return [
+            (path, name, repr(value))
+            for path, part in self.named_modules()
+            for name, value in sorted(vars(part).items())
+            if isinstance(value, plain) and not name.startswith(("_", "rk_"))
+        ]
+
+    def rk_at(self, path):
+        found = self
+        for part in path.split("."):
+            found = found[int(part)] if isinstance(found, (list, tuple)) else getattr(found, part)
+        return found
+
+    def rk_values(self, args, kwargs):
+        """The kernel's arguments, for a call that it was verified for."""
+        if not self.rk_same or self.rk_found() != self.rk_settings:
+            raise RkNotVerified("the module has other settings than it was verified with.")
+        if kwargs or torch.is_autocast_enabled({device!r}):
+            raise RkNotVerified("inputs by keyword, or autocast.")
+        inputs = [value for value in torch.utils._pytree.tree_leaves(args) if value is not None]
+        if len(inputs) != {inputs}:
+            raise RkNotVerified(f"it got {{len(inputs)}} inputs, and was verified with {inputs}.")
+        values = [inputs[place] if isinstance(place, int) else self.rk_at(place) for place in self.RK_PLACES]
+        if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
+            raise RkNotVerified("gradients are wanted; use torch.no_grad().")
+        return values
+
+
+{stamp}
+'''
+
+
+def write_kernelbench(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
+    """Write the file and return the path; raises ProblemError for a kernel that cannot be one."""
+    require_plain(attempt, "kernelbench")
+    arguments = compiled_of(attempt).served.arguments
+    places = [int(a.path) if a.role in ("input", "scalar") else a.path for a in arguments]
+    taken = sorted(place for place in places if isinstance(place, int))
+    out.write_text(
+        TEXT.format(
+            summary=summary(attempt),
+            problem=attempt.problem.problem.source.rstrip(),
+            call=call_text(attempt),
+            places=[taken.index(place) if isinstance(place, int) else place for place in places],
+            inputs=len(taken),
+            device=attempt.candidate.backend,
+            stamp=stamp("kernelbench", attempt, licence),
+        )
+    )
+    return out

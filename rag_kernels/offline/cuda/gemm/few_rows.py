@@ -1,0 +1,303 @@
+"""Products of few rows on tensor cores: memory bounds them, so that the other factor streams through shared memory.
+
+Comes in: a Contraction of numbers of sixteen bits with at most `MOST` rows, whose right factor has its terms side by
+side: a tensor of sixteen bits, or one of eight that is dequantised on its way by whatever the factor computes. Goes
+out: the kernel and its launch, as in `gemm.py`, with the condition on sizes and addresses under which it may run. A
+block has some columns; its warps share every piece of the depth, and add up in the end. Pieces of both factors arrive
+by copies that run ahead (`cp.async`), so that memory never waits for what is computed. A thread takes sixteen
+neighbouring bytes of a column: `mma.sync` may have its terms in any order, if both factors have the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rag_kernels.offline.codegen.c_types import CTYPES, stored_type
+from rag_kernels.offline.codegen.contraction import Contraction
+from rag_kernels.offline.codegen.loop_nest import text_of
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.gemm.few_rows_text import BEGIN, LOOP, TOGETHER
+from rag_kernels.offline.cuda.gemm.gemm import Kernel
+from rag_kernels.offline.cuda.gemm.tensor_core import numbers_of
+from rag_kernels.offline.cuda.gemm.wgmma import Matrix, matrix_of, matrix_read, start_of_matrix
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import NARROWED, operands, strip
+
+MOST, MOST_OF_BYTES = 32, 64  # rows at most, where terms have two bytes and where one
+LEAST_COLUMNS, NARROW, WIDE = 33, 32, 128  # columns at least; of a block
+PROCESSORS = 132  # of the device that a block's columns are chosen for
+FEW_COLUMNS = 48  # of a block of 16 warps; of more, eight have enough to do
+LINE = 64  # bytes of a column in one piece of the depth, for each warp
+SHARED = 227 * 1024  # bytes of a processor's blocks
+BYTES = ("int8", "uint8")  # elements that become floats four at a time
+
+
+@dataclass(slots=True)
+class FewRowsKernel(Kernel):
+    """A kernel for a product of few rows, bound by the right factor's bytes."""
+
+    numbers: str = "bfloat16"
+    left: Matrix | None = None
+    right: Matrix | None = None  # of the right factor, what streams
+    columns: int = 64  # of a block
+
+    def __post_init__(self) -> None:
+        """Do nothing: there is one tile."""
+
+    @property
+    def warps(self) -> int:
+        """Return the warps of a block."""
+        return 16 if self.columns <= FEW_COLUMNS and self.rows == 16 else 8
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of what streams."""
+        assert self.right
+        return ITEMSIZE[self.right.load.storage]
+
+    @property
+    def each(self) -> int:
+        """Return the terms that a thread takes at a time."""
+        return 16 // self.itemsize
+
+    @property
+    def depth(self) -> int:
+        """Return the terms of a piece."""
+        return LINE * self.warps // self.itemsize
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of a block: those of one to four tensor core products."""
+        return -(-self.contraction.count(self.contraction.rows) // 16) * 16
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """Return the bytes from one line to the next, of both factors: what eight lanes read lies in all banks."""
+        return 2 * self.depth + (64 if self.each == 8 else 16), LINE * self.warps + 64
+
+    @property
+    def stage(self) -> int:
+        """Return the bytes of one piece of both factors."""
+        left, right = self.lines
+        return self.rows * left + self.columns * right
+
+    @property
+    def joined(self) -> int:
+        """Return the bytes in which warps add up."""
+        return 4 * self.warps * self.rows * (self.columns + 8)
+
+    @property
+    def stages(self) -> int:
+        """Return how many pieces there is room for."""
+        return max(2, min(8, SHARED // self.stage))
+
+    @property
+    def shared_bytes(self) -> int:
+        return max(self.stages * self.stage, self.joined)
+
+    def body(self) -> list[str]:
+        c, kind = self.contraction, self.kind
+        assert self.left and self.right
+        left, right = self.lines
+        number, element = (stored_type(t, "cuda") for t in (self.numbers, self.right.load.storage))
+        lines = [
+            f"constexpr int ROWS = {self.rows}, COLUMNS = {self.columns}, DEPTH = {self.depth};",
+            f"constexpr int STAGES = {self.stages}, WARPS = {self.warps}, T = {32 * self.warps}, EACH = {self.each};",
+            "constexpr int SKEW = COLUMNS + 8;",
+            f"constexpr int LEFT = {left}, RIGHT = {right}, STAGE = ROWS * LEFT + COLUMNS * RIGHT;  // bytes of lines",
+            f"const {kind} rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {c.extents(c.depth)};",
+            *BEGIN.replace("KIND", kind).splitlines(),
+            *c.unflatten(c.batches, "z", kind),
+            f"const {number}* const from_left = {self.address_of(self.left, 'row0')};",
+            f"const {element}* const from_right = {self.address_of(self.right, 'column0')};",
+        ]
+        steps = {"LEFT_STEP": self.lane_step(self.left), "RIGHT_STEP": self.lane_step(self.right)}
+        loop = LOOP.replace("KIND", kind).replace("NUMBERS", self.numbers).replace("ELEMENT", element)
+        for name, step in steps.items():
+            loop = loop.replace(name, step)
+        for line in loop.splitlines():
+            lines += indent(indent(indent(self.converted(number)))) if line.strip() == "CONVERT" else [line]
+        return [*lines, *TOGETHER.splitlines(), *self.epilogue()]
+
+    def lane_step(self, matrix: Matrix) -> str:
+        """Return the distance from one lane to the next, as C."""
+        return f"({text_of(matrix.steps[matrix.by.index('lane')])})"
+
+    @property
+    def streamed(self) -> ir.Value:
+        """Return the right factor before it is rounded, without its scale."""
+        return without_scale(dequantised(self.contraction.right.value), self.contraction)[0]
+
+    @property
+    def scale(self) -> ir.Value | None:
+        """Return what all terms of a column are multiplied by, where their numbers are exact without it."""
+        return without_scale(dequantised(self.contraction.right.value), self.contraction)[1]
+
+    def address_of(self, matrix: Matrix, lane: str) -> str:
+        """Return where a lane begins, as C."""
+        places = [
+            f"{'int64_t(' + lane + ')' if by == 'lane' else by} * ({text_of(step)})"
+            for by, step in zip(matrix.by, matrix.steps, strict=True)
+            if by != "term"
+        ]
+        return " + ".join([start_of_matrix(matrix, self.printer.pointers), *places])
+
+    def converted(self, number: str) -> list[str]:
+        """Return the statements that make the terms `b` of what was streamed, `w`, for products of tensor cores."""
+        c, kind = self.contraction, self.kind
+        assert self.right
+        value, load = self.streamed, self.right.load
+        if strip(value) is load:
+            return ["memcpy(b, &w, sizeof b);"]
+        scope, inner = Scope(), c.depth[-1]
+        scope.known[load] = "each.x[u]"
+        floats = [
+            v
+            for v in ir.walk(value)
+            if (found := operands(v, Operator.CAST)) and strip(found[0]) is load and v.dtype == "float32"
+        ]
+        scope.known |= dict.fromkeys(floats if load.storage in BYTES else (), "whole[u]")
+        element = stored_type(load.storage, "cuda")
+        text = self.printer.emit(value, scope)
+        made = "\n".join([*scope.lines, text])
+        taken = [f"Pack<{element}, EACH> each;", "memcpy(&each, &w, sizeof each);"] if "each.x" in made else []
+        if "whole[u]" in made:
+            taken += ["float whole[EACH];", f"floats_of_bytes<{element}>(w, whole);"]
+        return [
+            f"const {kind} lane = column0 + j * 8 + g, column = lane < columns ? lane : columns - 1;",
+            f"const {kind} deep = {kind}(step) * DEPTH + term, k = deep < depth ? deep : 0;",
+            *c.unflatten(c.columns, "column", kind),
+            *c.unflatten(c.depth, "k", kind),
+            *taken,
+            "float made[EACH];",
+            f"const {kind} inner = {inner.var};",
+            "#pragma unroll",
+            "for (int u = 0; u < EACH; ++u) {",
+            f"  const {kind} {inner.var} = inner + u;",
+            *indent([*scope.lines, f"made[u] = {text};"]),
+            "}",
+            "#pragma unroll",
+            f"for (int u = 0; u < EACH / 2; ++u) b[u] = pair_of<{number}>(made[2 * u], made[2 * u + 1]);",
+        ]
+
+    def epilogue(self) -> list[str]:
+        """Return the operators behind the sum, and the stores: neighbouring threads have neighbouring columns."""
+        c, kind = self.contraction, self.kind
+        scope = Scope()
+        scope.known[c.total] = f"(sum * {self.printer.emit(self.scale, scope)})" if self.scale else "sum"
+        values = {b: self.printer.emit(v, scope) for b, v in c.nest.region.stores.items()}
+        stores = [f"{self.place(b)} = {v};" for b, v in values.items()]
+        inside = [*c.unflatten(c.rows, "row", kind), *c.unflatten(c.columns, "column", kind), *scope.lines, *stores]
+        return [
+            "for (int i = threadIdx.x; i < ROWS * COLUMNS; i += T) {",
+            f"  const {kind} row = row0 + i / COLUMNS, column = column0 + i % COLUMNS;",
+            "  const float sum = of_all(i);",
+            "  if (row < rows && column < columns) {",
+            *indent(indent(inside)),
+            "  }",
+            "}",
+        ]
+
+    def widths(self, pointers: dict[str, str]) -> dict[str, str]:
+        return {}
+
+    def condition(self, pointers: dict[str, str]) -> str:
+        """Return when both factors lie in pieces of sixteen bytes, as C."""
+        c = self.contraction
+        assert self.left and self.right
+        sizes = [f"({c.depth[-1].size}) % {self.each} == 0", f"({c.extents(c.depth)}) % 8 == 0"]
+        for matrix, each in ((self.left, 8), (self.right, self.each)):
+            steps = zip(matrix.by, matrix.steps, strict=True)
+            sizes += [f"({text_of(step)}) % {each} == 0" for by, step in steps if by != "term"]
+        starts = ", ".join(start_of_matrix(m, pointers) for m in (self.left, self.right))
+        return " && ".join([*dict.fromkeys(sizes), f"aligned({{{starts}}})"])
+
+    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
+        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
+        every = ", ".join([*parameters, *shared])
+        head = f"__global__ void __launch_bounds__({32 * self.warps}, 1) {name}({every}) {{"
+        return [self.contraction.note(), head, *indent(body), "}"]
+
+    def few_launch(self, name: str, arguments: list[str]) -> list[str]:
+        """Return the statements that launch the kernel, with memory for the parts of a split depth."""
+        c = self.contraction
+        return [
+            f"const int64_t all = ({c.extents(c.batches)}) * tiles({c.extents(c.rows)}, {self.rows})"
+            f" * tiles({c.extents(c.columns)}, {self.columns});",
+            f"const int64_t bytes = {self.shared_bytes};",
+            f"static const int64_t places = few_places({name}, {32 * self.warps}, bytes);",
+            f"const int parts = few_parts(all, tiles({c.extents(c.depth)}, {self.depth}), places);",
+            f"float* partial = parts > 1 ? scratch<float>(all * parts * {self.rows * self.columns}, stream) : nullptr;",
+            "int* arrived = parts > 1 ? scratch<int>(all, stream) : nullptr;",
+            "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * all, stream);",
+            f"if (all > 0) {name}<<<blocks(all * parts), {32 * self.warps}, bytes, stream>>>"
+            f"({', '.join([*arguments, 'parts', 'partial', 'arrived'])});",
+            "if (parts > 1) {",
+            "  cudaFreeAsync(partial, stream);",
+            "  cudaFreeAsync(arrived, stream);",
+            "}",
+        ]
+
+
+def dequantised(value: ir.Value) -> ir.Value:
+    """Return a factor before it is rounded to sixteen bits, which a conversion does anyway."""
+    value = strip(value)
+    return value.args[0] if isinstance(value, ir.Op) and value.operator in NARROWED else value
+
+
+def without_scale(value: ir.Value, contraction: Contraction) -> tuple[ir.Value, ir.Value | None]:
+    """Return integers of a byte and the number that all of a column are multiplied by; else the value and None."""
+    found = operands(value, Operator.MUL)
+    depth = {leaf for loop in contraction.depth for leaf in loop.leaves}
+    for one, other in (found, found[::-1]) if found else ():
+        inside = operands(strip(one), Operator.CAST)
+        load = strip(inside[0]) if inside else None
+        if isinstance(load, ir.Load) and load.storage in BYTES and not ir.tree_atoms(other) & depth:
+            return one, other
+    return value, None
+
+
+def columns_for(rows: int, count: int) -> int:
+    """Return how many of so many columns a block should have, so that all blocks run at once or in full waves.
+
+    A column costs its bytes, a block those of the rows besides.
+    """
+
+    most = WIDE if rows <= 16 else WIDE // 2
+
+    def cost(columns: int) -> int:
+        waves = math.ceil(math.ceil(count / columns) / PROCESSORS)
+        return waves * (columns + 16)
+
+    return min(range(NARROW, most + 1, 8), key=lambda n: (cost(n), -n))
+
+
+def few_rows_kernel(kernel: Kernel, columns: int) -> FewRowsKernel | None:
+    """Return the kernel for a product of few rows, or None.
+
+    `columns` of a block is a tuning parameter: 0 for no such kernel, 1 for what fits.
+    """
+    c, numbers = kernel.contraction, numbers_of(kernel.contraction, tf32=False)
+    if not columns or not numbers or c.second or c.phases or c.right.guards:
+        return None
+    if c.count(c.rows) > MOST_OF_BYTES or c.count(c.columns) < LEAST_COLUMNS:
+        return None
+    left = matrix_of(c, c.left)
+    if left is None or left.by[0] != "term":
+        return None
+    streamed = [m for v in c.right.loads if (m := matrix_read(c, c.right, v)) and m.by[0] == "term"]
+    streamed = [m for m in streamed if m.load.storage in CTYPES.keys() | HALF and ITEMSIZE[m.load.storage] <= 2]
+    if not streamed:
+        return None
+    right = max(streamed, key=lambda m: ir.size_of(a for group in m.load.stored for a in group))
+    if c.depth[-1].count % (16 // ITEMSIZE[right.load.storage]):
+        return None
+    if ITEMSIZE[right.load.storage] == 2 and c.count(c.rows) > MOST:
+        return None
+    columns = columns if columns > 1 else columns_for(c.count(c.rows), c.count(c.columns))
+    found = FewRowsKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, columns)
+    return found if found.shared_bytes <= SHARED else None

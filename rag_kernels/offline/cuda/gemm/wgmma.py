@@ -1,0 +1,558 @@
+"""Contractions of sixteen-bit numbers, and of fp32 as TF32, on Hopper: tiles come by TMA, wgmma multiplies them.
+
+Comes in: a Contraction whose factors are tensors that the copy engine (TMA) can read: lanes, terms, and batches; those
+of fp32 are rounded to TF32 on their way. Goes out: the kernel and its launch, as in `gemm.py`, with the condition on
+sizes and addresses under which it may run; the kernel of `gemm_tensor_core.py` serves all other calls. One warpgroup
+loads tiles into a ring in shared memory, two multiply. wgmma takes TF32 with terms side by side alone, but for its left
+factor from registers: the factor with lanes side by side is the left one then, if need be with rows and columns
+exchanged. Blocks stay and take tile after tile; where tiles do not fill the device, the depth is split among blocks,
+and the last of a tile adds the parts up in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rag_kernels.offline.codegen.c_types import stored_type
+from rag_kernels.offline.codegen.contraction import Contraction, Side
+from rag_kernels.offline.codegen.loop_nest import Access, Loop, Names, Poly, text_of, times
+from rag_kernels.offline.codegen.reduction_levels import indent
+from rag_kernels.offline.codegen.statements import Scope
+from rag_kernels.offline.cuda.gemm import wgmma_text as text
+from rag_kernels.offline.cuda.gemm.gemm import Kernel
+from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
+from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
+from rag_kernels.offline.ir import values as ir
+from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
+from rag_kernels.offline.ir.patterns import strip
+
+SHARED = 227 * 1024  # bytes of a block at most
+STRIP = 32  # columns that a warp stores at once
+STAGED = 8 * 16 * (STRIP + 8) * 4  # bytes through which eight warps store
+COPIED = 128  # lanes of each factor from which on copies that the copy engine can read are worth their while
+LINE = 128  # bytes of a swizzled line: one step of the depth, or 64 lanes of sixteen bits
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a product is cut: rows and columns of a tile, blocks of a cluster, whether two groups take tiles in turn."""
+
+    rows: int
+    columns: int
+    cluster: int = 1
+    alternate: bool = False
+    band: int = 16  # rows of tiles that blocks run through together
+
+    @property
+    def blocks(self) -> int:
+        """Return how many times 64 rows a group has."""
+        return self.rows // (64 if self.alternate else 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A factor as the copy engine reads it: its element type, where it begins, and its dimensions, innermost first.
+
+    A dimension has the C text of its size, its step in elements, and what it is indexed by: `lane`, `term`, or the
+    variable of a batch.
+    """
+
+    load: ir.Load
+    start: Poly
+    sizes: tuple[str, ...]
+    steps: tuple[Poly, ...]
+    by: tuple[str, ...]
+
+    @property
+    def lanes_inside(self) -> bool:
+        """Return whether lanes, not terms, lie side by side."""
+        return self.by[0] == "lane"
+
+    def turned(self) -> Matrix:
+        """Return the factor with its first two dimensions exchanged; only a copy of it can be read so."""
+        sizes, steps, by = ((b, a, *rest) for a, b, *rest in (self.sizes, self.steps, self.by))
+        return Matrix(self.load, self.start, tuple(sizes), tuple(steps), tuple(by))
+
+
+def plain_load(side: Side) -> ir.Load | None:
+    """Return the tensor that a factor is, or None where it is computed or may lie outside."""
+    value = strip(side.value)
+    return value if isinstance(value, ir.Load) and not side.guards else None
+
+
+def common_step(access: Access, loops: list[Loop], sizes: Names) -> Poly | None:
+    """Return the step of the last of these loops if one index can run through all of them, or None."""
+    last: Poly | None = None
+    names: tuple[str, ...] = ()
+    for loop in reversed(loops):
+        step = access.steps.get(loop.leaves[-1], {})
+        if last is not None and step != times(last, names):
+            return None
+        last = step if last is None else last
+        names = (*names, *(sizes[leaf] for leaf in loop.leaves))
+    return last
+
+
+def matrix_of(contraction: Contraction, side: Side) -> Matrix | None:
+    """Return a factor as the copy engine reads it, or None if it cannot."""
+    load = plain_load(side)
+    return matrix_read(contraction, side, load) if load else None
+
+
+def matrix_read(contraction: Contraction, side: Side, load: ir.Load) -> Matrix | None:
+    """Return a tensor that a factor reads as a matrix of lanes and terms, or None if it is none."""
+    if contraction.phases:
+        return None
+    access = contraction.nest.accesses[load]
+    lane, term = (common_step(access, loops, contraction.nest.names) for loops in (side.lanes, contraction.depth))
+    batches = [b for b in contraction.batches if access.steps.get(b.leaves[-1])]
+    inner = [step for step in (lane, term) if step == {(): 1}]
+    if access.values or not lane or not term or len(inner) != 1 or len(batches) > 3:
+        return None
+    found = [("lane", side.lanes, lane), ("term", contraction.depth, term)]
+    found.sort(key=lambda item: item[2] != {(): 1})
+    sizes = [contraction.extents(loops) for _, loops, _ in found] + [contraction.extent(b) for b in batches]
+    steps = [step for _, _, step in found] + [access.steps[b.leaves[-1]] for b in batches]
+    by = [name for name, _, _ in found] + [b.var for b in batches]
+    return Matrix(load, access.constant, tuple(sizes), tuple(steps), tuple(by))
+
+
+def start_of_matrix(matrix: Matrix, pointers: dict[str, str]) -> str:
+    """Return the address at which a factor begins, as C."""
+    place = pointers[matrix.load.buffer]
+    return f"{place} + {text_of(matrix.start)}" if matrix.start else place
+
+
+SHAPES = (
+    *(Shape(128, 256, 2, band=8), Shape(128, 256), Shape(128, 128, 2, alternate=True, band=8)),
+    *(Shape(128, 128, alternate=True), Shape(64, 256, alternate=True), Shape(128, 64, alternate=True)),
+    *(Shape(64, 128, alternate=True), Shape(64, 64, alternate=True)),
+)
+
+
+# With a left factor from registers two groups hide each other's loads; where they take turns nothing does.
+BY_REGISTERS = (
+    *(Shape(128, 256, 2, band=8), Shape(128, 256), Shape(256, 128), Shape(128, 128, 2, band=8)),
+    *(Shape(128, 64, alternate=True), Shape(64, 128, alternate=True), Shape(64, 64, alternate=True)),
+)
+
+
+def best_shape(rows: int, columns: int, batches: int, depth: int, *, registers: bool = False) -> Shape:
+    """Return the shape that should take least time on an H100's processors, for terms of sixteen bits."""
+    known = BY_REGISTERS if registers else SHAPES
+    return min(known, key=lambda shape: time_of(shape, rows, columns, batches, depth, registers=registers))
+
+
+def shape_for(contraction: Contraction, itemsize: int = 2, *, turned: bool = False, registers: bool = False) -> Shape:
+    """Return how to cut a product of these sizes."""
+    c = contraction
+    rows, columns, batches, depth = map(c.count, (c.rows, c.columns, c.batches, c.depth))
+    columns *= len(c.totals)
+    rows, columns = (columns, rows) if turned else (rows, columns)
+    depth = depth * itemsize // 2  # a term of fp32 takes the time of two of sixteen bits
+    return best_shape(rows, columns, batches, depth, registers=registers)
+
+
+def time_of(
+    shape: Shape, rows: int, columns: int, batches: int, depth: int, *, registers: bool = False, processors: int = 132
+) -> float:
+    """Return about how long a product takes, in steps of a tile of 128 x 256 (1024 cycles at the full rate).
+
+    A step takes as long as its products or its loads; a wave of tiles ends with what is stored, which hides behind the
+    other group's products where groups take turns; parts of a depth have to be added up. Fitted to an H200.
+    """
+    places, steps = processors // shape.cluster, -(-depth // 64)
+    tiles = batches * -(-rows // (shape.rows * shape.cluster)) * -(-columns // shape.columns)
+    products, lines = shape.rows * shape.columns / 32768, shape.rows + shape.columns / shape.cluster
+    step = max(products * (1.0 if shape.columns == 256 else 1.08), lines / 450) + lines / 6400 + 0.03
+    step *= (1.45 if shape.alternate else 1.15) if registers else 1.0
+    stored = 4 * shape.rows * shape.columns / 32768
+    best = float("inf")
+    for parts in range(1, min(32, max(1, steps // 4)) + 1):
+        waves, chunk = -(-tiles * parts // places), -(-steps // parts)
+        exposed = stored if shape.alternate else stored * waves
+        added = (11 + parts * shape.rows * shape.columns / 8192) if parts > 1 else 0
+        best = min(best, waves * chunk * step + exposed + added)
+        if tiles >= places:
+            break
+    return best
+
+
+@dataclass(slots=True)
+class WgmmaKernel(Kernel):
+    """A kernel for a contraction that the copy engine can feed."""
+
+    numbers: str = "bfloat16"
+    left: Matrix | None = None
+    right: Matrix | None = None
+    shape: Shape = Shape(128, 128)
+    turned: bool = False  # the left factor of wgmma is the right one of the contraction
+    second: Matrix | None = None  # right factor of another product of the same left one; each has half of a tile
+
+    def __post_init__(self) -> None:
+        """Do nothing: the shape takes the place of a tile."""
+
+    @property
+    def itemsize(self) -> int:
+        return 4 if self.numbers == "tf32" else 2
+
+    @property
+    def depth(self) -> int:
+        """Return the terms of one step: a line."""
+        return LINE // self.itemsize
+
+    @property
+    def line(self) -> int:
+        """Return the bytes of a lane's terms that lie side by side in shared memory."""
+        return LINE
+
+    @property
+    def terms(self) -> str:
+        """Return how many terms there are, as C."""
+        return self.contraction.extents(self.contraction.depth)
+
+    @property
+    def slab(self) -> int:
+        """Return how many lanes lie side by side in a line."""
+        return LINE // self.itemsize
+
+    @property
+    def by_registers(self) -> bool:
+        """Return whether the left factor goes through registers."""
+        return self.numbers == "tf32" and self.left is not None and self.left.lanes_inside
+
+    @property
+    def lanes(self) -> tuple[list[Loop], list[Loop]]:
+        """Return the loops of the lanes of wgmma's factors."""
+        c = self.contraction
+        return (c.columns, c.rows) if self.turned else (c.rows, c.columns)
+
+    @property
+    def wide(self) -> int:
+        """Return the columns of the result that a tile has."""
+        return self.shape.columns // (2 if self.second else 1)
+
+    @property
+    def maps(self) -> dict[str, Matrix]:
+        """Return the factors by the names of their maps."""
+        assert self.left and self.right
+        return {"left": self.left, "right": self.right} | ({"second": self.second} if self.second else {})
+
+    @property
+    def stage(self) -> int:
+        """Return the bytes of a stage of the ring."""
+        return LINE * (self.shape.rows + self.shape.columns)
+
+    @property
+    def stages(self) -> int:
+        return min(8, (SHARED - 2048 - STAGED) // self.stage)
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * self.stage + STAGED + 1024
+
+    def constants(self) -> str:
+        """Return the declarations of the kernel's constants."""
+        s, steps = self.shape, {}
+        for name, matrix in (("LEFT", self.left), ("RIGHT", self.right)):
+            assert matrix
+            inside = matrix.lanes_inside
+            steps[name] = f"{name}_STEP = {16 * LINE if inside else 32}"
+            steps[name] += f", {name}_LEADING = {self.depth * LINE if inside else 16}"
+        values = [
+            f"ROWS = {s.rows}, COLUMNS = {s.columns}, DEPTH = {self.depth}, STAGES = {self.stages}",
+            f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else 2}",
+            f"LINE = {self.line}, FOLLOW = {self.line // 32}, HIGH = {64 * self.line}",
+            f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {STRIP}, SKEW = {STRIP + 8}",
+            f"WIDE = {self.wide}, PART = {STRIP * self.wide // s.columns}",
+            *steps.values(),
+        ]
+        return f"constexpr int {', '.join(values)};"
+
+    def body(self) -> list[str]:
+        c, kind = self.contraction, self.kind
+        of_left, of_right = map(c.extents, self.lanes)
+        assert self.left and self.right
+        lanes = f"{int(self.left.lanes_inside)}, {int(self.right.lanes_inside)}"
+        multiply = f"wgmma_64x{self.shape.columns}_{self.numbers}"
+        step, last = text.FROM_SHARED, "  release(before);\n"
+        if self.by_registers:
+            step, last, lanes, multiply = text.FROM_REGISTERS, "", "0", f"{multiply}_registers"
+        consumer = text.CONSUMER.replace("STEP", step).replace("  LAST\n", last)
+        consumer = consumer.replace("MULTIPLY", f"{multiply}<{lanes}>")
+        strips = text.STRIPS_TURNED if self.turned else text.STRIPS
+        strips = strips.replace("TAILS", "\n".join(indent(self.tails())))
+        producer = text.PRODUCER.replace("BATCHES", "\n".join(indent(indent(indent(self.before_loads())))))
+        producer = producer.replace("LOADS", "\n".join(indent(indent(indent(indent(self.loads()))))))
+        inside = [
+            *text.RELEASE.splitlines(),
+            *consumer.splitlines(),
+            *indent(text.PARTS.splitlines()),
+            *indent(c.unflatten(c.batches, "z", kind)),
+            *indent(strips.splitlines()),
+            "}",
+        ]
+        lines = [
+            "#ifdef ON_HOPPER",
+            self.constants(),
+            f"constexpr bool ALTERNATE = {str(self.shape.alternate).lower()};",
+            f"const int rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {self.terms};",
+            f"const int batches = {c.extents(c.batches)}, of_left = {of_left}, of_right = {of_right};",
+            *text.BEGIN.replace("KIND", kind).splitlines(),
+            *producer.splitlines(),
+            *indent([line.replace("KIND", kind) for line in inside]),
+            "}",
+            "if (CLUSTER > 1) {",
+            "  __syncwarp();",
+            "  tma_cluster_sync();  // no block ends while others use its memory",
+            "}",
+            "#endif",
+        ]
+        return lines
+
+    def before_loads(self) -> list[str]:
+        """Return the statements before the loads of a tile."""
+        return self.contraction.unflatten(self.contraction.batches, "z", self.kind)
+
+    def loads(self) -> list[str]:
+        """Return the statements that fill a stage: of what a cluster shares each block loads its part for all."""
+        assert self.left and self.right
+        s = self.shape
+        shared = s.cluster > 1
+        left = self.boxes(self.left, "left", "row0", s.rows, "")
+        share = s.columns // s.cluster
+        part, offset = (f" + rank * {share}", f" + rank * {share * LINE}") if shared else ("", "")
+        right = self.boxes(self.right, "right", f"column0{part}", share, offset)
+        if self.second and shared:  # each block brings one of the two
+            right = self.boxes(self.right, "right", "column0", share, offset)
+            right = [line.replace("&right_map", "rank ? &second_map : &right_map") for line in right]
+        elif self.second:
+            right = self.boxes(self.right, "right", "column0", self.wide, "")
+            right += self.boxes(self.second, "second", "column0", self.wide, f" + {self.wide * LINE}")
+        if shared:
+            right = [line.replace("tma_load(", "tma_load_all(") for line in right]
+        return [*left, *right]
+
+    def boxes(self, matrix: Matrix, name: str, start: str, lanes: int, offset: str) -> list[str]:
+        """Return the loads of so many lanes of a factor; lanes that lie side by side come in slabs of a line."""
+        mask = f"{(1 << self.shape.cluster) - 1}, " if name == "right" and self.shape.cluster > 1 else ""
+        base = "left" if name == "left" else "right"
+        slabs = range(0, lanes, self.slab) if matrix.lanes_inside else [0]
+        out = []
+        for slab in slabs:
+            where = {"lane": f"{start} + {slab}" if slab else start, "term": "k * DEPTH"}
+            places = ", ".join(where.get(by, f"int({by})") for by in matrix.by)
+            to = f"{base}{offset}" + (f" + {slab * LINE}" if slab else "")
+            out.append(f"tma_load(&{name}_map, {to}, bar, {mask}{places});")
+        return out
+
+    # The tail ---------------------------------------------------------------------------------------------------
+
+    def tails(self) -> list[str]:
+        """Return the operators behind the sum, and the stores, of what a warp has in its part of shared memory."""
+        eight, one = (text.EIGHT_TURNED, text.ONE_TURNED) if self.turned else (text.EIGHT, text.ONE)
+        c, kind, second = self.contraction, self.kind, self.second
+        rows = Scope()
+        for v in ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals):
+            if self.is_of_row(v):
+                self.printer.emit(v, rows)
+        head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
+        one = one.replace("OTHER\n", text.OTHER_ONE if second else "")
+        one = one.replace("COLUMN", "\n".join(indent(c.unflatten(c.columns, "column", kind))))
+        one = one.replace("TAIL", "\n".join(indent(indent(indent([*head, *self.tail_of_one(Scope(rows))])))))
+        if not self.wide_tail():
+            return one.splitlines()
+        eight = eight.replace("OTHER\n", text.OTHER if second else "")
+        eight = eight.replace("TAIL", "\n".join(indent(indent([*head, *self.tail_of_eight(Scope(rows))]))))
+        return ["if (wide_tail) {", *indent(eight.splitlines()), "} else {", *indent(one.splitlines()), "}"]
+
+    def tail_of_eight(self, scope: Scope) -> list[str]:
+        """Return the operators and stores of eight neighbouring columns."""
+        c, kind, stores = self.contraction, self.kind, self.contraction.nest.region.stores
+        inner = c.columns[-1]
+        vectors = self.vectors()
+        scope.known |= {place: f"float({name}.x[u])" for place, (name, _, _) in vectors.items()}
+        scope.known |= dict(zip(c.totals, ("sum[u]", "other[u]"), strict=False))
+        values = {b: self.printer.emit(v, scope) for b, v in stores.items()}
+        names = {b: f"{self.printer.pointers[b][:-2]}_v" for b in stores}
+        types = {b: f"Pack<{stored_type(self.printer.storage[b], 'cuda')}, 8>" for b in stores}
+        loads = [
+            f"const {kind_} {name} = *reinterpret_cast<const {kind_}*>(&{place});"
+            for place, (name, kind_, _) in vectors.items()
+        ]
+        return [
+            *c.unflatten(c.columns, "column", kind),
+            *[*loads, *(f"{types[b]} {names[b]};" for b in stores), f"const {kind} inner = {inner.var};"],
+            "#pragma unroll",
+            "for (int u = 0; u < 8; ++u) {",
+            f"  const {kind} {inner.var} = inner + u;",
+            *indent([*scope.lines, *(f"{names[b]}.x[u] = {v};" for b, v in values.items())]),
+            "}",
+            *(f"*reinterpret_cast<{types[b]}*>(&{self.place(b)}) = {names[b]};" for b in stores),
+        ]
+
+    def tail_of_one(self, scope: Scope) -> list[str]:
+        """Return the operators and stores of one column."""
+        stores = self.contraction.nest.region.stores
+        scope.known |= dict(zip(self.contraction.totals, ("sum", "other"), strict=False))
+        values = {b: self.printer.emit(v, scope) for b, v in stores.items()}
+        return [*scope.lines, *(f"{self.place(b)} = {v};" for b, v in values.items())]
+
+    def is_of_row(self, value: ir.Value) -> bool:
+        """Return whether a value behind the sum is the same for all columns, and takes a load or an operator."""
+        if isinstance(value, ir.Const | ir.Size) or any(v in self.contraction.totals for v in ir.walk(value)):
+            return False
+        columns = {leaf for loop in self.contraction.columns for leaf in loop.leaves}
+        return not ir.tree_atoms(value) & columns
+
+    def tail_loads(self) -> list[ir.Load]:
+        """Return the loads behind the sum."""
+        c = self.contraction
+        found = ir.walk(*c.nest.region.stores.values(), enter=lambda v: v not in c.totals)
+        return [v for v in found if isinstance(v, ir.Load)]
+
+    def vectors(self) -> dict[str, tuple[str, str, Access]]:
+        """Return the loads behind the sum that eight neighbours share: by place a name, its type, and the address."""
+        out: dict[str, tuple[str, str, Access]] = {}
+        for v in self.tail_loads():
+            access = self.contraction.nest.accesses[v]
+            if v.storage in ITEMSIZE.keys() - {"bool"} and self.lies_in_eights(access):
+                place = self.address(v)
+                name = f"{self.printer.pointers[v.buffer][:-2]}_v{len(out) + 1}"
+                known = f"Pack<{stored_type(v.storage, 'cuda')}, 8>"
+                out.setdefault(place, (name, known, access))
+        return out
+
+    def lies_in_eights(self, access: Access) -> bool:
+        """Return whether eight neighbouring columns lie side by side, at a multiple of eight."""
+        inner = self.contraction.columns[-1]
+        others = [leaf for leaf in access.steps if leaf not in inner.leaves]
+        plain = not access.values and all(not mono and n % 8 == 0 for mono, n in access.constant.items())
+        even = inner.count % 8 == 0 and all(access.stride(leaf) % 8 == 0 for leaf in others)
+        return plain and even and access.steps.get(inner.leaves[-1]) == {(): 1}
+
+    def wide_tail(self) -> bool:
+        """Return whether results may be stored eight at a time."""
+        stores = self.contraction.nest.stores
+        return all(self.lies_in_eights(stores[b]) for b in self.contraction.nest.region.stores)
+
+    def widths(self, pointers: dict[str, str]) -> dict[str, str]:
+        if not self.wide_tail():
+            return {}
+        c = self.contraction
+        stores = {b: c.nest.stores[b] for b in c.nest.region.stores}
+        loads = {v.buffer: c.nest.accesses[v] for v in self.tail_loads() if self.lies_in_eights(c.nest.accesses[v])}
+        every = [*stores.values(), *loads.values()]
+        places = list(dict.fromkeys(pointers[b] for b in (*stores, *loads)))
+        return {"wide_tail": self.multiples(c.columns[-1], every, places).replace("% 4 ==", "% 8 ==")}
+
+    # The launch -------------------------------------------------------------------------------------------------
+
+    def condition(self, pointers: dict[str, str]) -> str:
+        """Return when the copy engine can read all factors, or copies of them are worth their while, as C."""
+        sizes = ", ".join(dict.fromkeys(f"int64_t({size})" for m in self.maps.values() for size in m.sizes))
+        large = " && ".join(f"{text} >= {COPIED}" for text in map(self.contraction.extents, self.lanes))
+        reads = " && ".join(self.reads(matrix, pointers) for matrix in self.maps.values())
+        return f"(({reads}) || ({large} && tma_counts({{{sizes}}})))"
+
+    def reads(self, matrix: Matrix, pointers: dict[str, str]) -> str:
+        """Return when the copy engine can read a factor, as C."""
+        if matrix.steps[0] != {(): 1}:
+            return "false"
+        steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
+        sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
+        return f"tma_reads({start_of_matrix(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})"
+
+    def map(self, matrix: Matrix, name: str, lanes: int, pointers: dict[str, str]) -> list[str]:
+        """Return the statements that describe a factor, or a copy of it, to the copy engine."""
+        rank = len(matrix.by)
+        box = {"lane": self.slab if matrix.lanes_inside else lanes, "term": self.depth}
+        sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
+        steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps)
+        boxes = ", ".join(str(box.get(by, 1)) for by in matrix.by)
+        kind = TENSOR_MAP_TYPES[self.numbers]
+        place, factor = start_of_matrix(matrix, pointers), f"{name}_factor"
+        return [
+            f"const auto {factor} = tma_factor<{rank}>({place}, {{{sizes}}}, {{{steps}}}, "
+            f"{self.reads(matrix, pointers)}, stream);",
+            f"const CUtensorMap {name}_map = tma_map<{rank}>({kind}, {self.itemsize}, {factor}.data, {{{sizes}}}, "
+            f"{factor}.strides, {{{boxes}}});",
+        ]
+
+    def text(self, name: str, parameters: list[str], body: list[str], widths: dict[str, str]) -> list[str]:
+        maps = [f"const __grid_constant__ CUtensorMap {side}_map" for side in self.maps]
+        shared = ["int parts", "float* __restrict__ partial", "int* __restrict__ arrived"]
+        every = ", ".join([*maps, *parameters, *(f"bool {flag}" for flag in widths), *shared])
+        head = f"__global__ void __launch_bounds__(384, 1) {name}({every}) {{"
+        return [self.contraction.note(), head, *indent(body), "}"]
+
+    def hopper_launch(
+        self, name: str, arguments: list[str], widths: dict[str, str], pointers: dict[str, str]
+    ) -> list[str]:
+        """Return the statements that launch the kernel, with memory for the parts of a split depth."""
+        c, s = self.contraction, self.shape
+        of_left, of_right = map(c.extents, self.lanes)
+        assert self.left and self.right
+        each = s.blocks * s.columns // 2 * 128
+        groups = 1 if s.alternate else 2
+        every = ", ".join([*(f"{side}_map" for side in self.maps), *arguments, *widths, "parts", "partial", "arrived"])
+        lanes = self.wide if self.second else s.columns // s.cluster
+        return [
+            *(
+                line
+                for n, m in self.maps.items()
+                for line in self.map(m, n, s.rows if n == "left" else lanes, pointers)
+            ),
+            *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
+            f"const int64_t across = tiles({of_left}, {s.rows * s.cluster});",
+            f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {self.wide});",
+            f"static const int64_t places = tma_places({name}, {s.cluster}, {self.shared_bytes});",
+            f"const int parts = tma_parts(all, tiles({self.terms}, {self.depth}), places);",
+            f"const int64_t slots = all * {s.cluster * groups};",
+            f"float* partial = parts > 1 ? scratch<float>(slots * parts * {each}, stream) : nullptr;",
+            "int* arrived = parts > 1 ? scratch<int>(slots, stream) : nullptr;",
+            "if (parts > 1) cudaMemsetAsync(arrived, 0, sizeof(int) * slots, stream);",
+            f"tma_launch({name}, blocks((all * parts < places ? all * parts : places) * {s.cluster}), {s.cluster}, "
+            f"{self.shared_bytes}, stream, {every});",
+            "if (parts > 1) {",
+            "  cudaFreeAsync(partial, stream);",
+            "  cudaFreeAsync(arrived, stream);",
+            "}",
+            *(f"if ({n}_factor.copy) cudaFreeAsync({n}_factor.copy, stream);" for n in self.maps),
+        ]
+
+
+def wgmma_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WgmmaKernel | None:
+    """Return the kernel for a contraction in one pass that the copy engine can feed, or None.
+
+    `wanted` has the shape of tiles, blocks of a cluster and whether groups take turns, as tuning parameters say them.
+    """
+    c, numbers = kernel.contraction, kernel.numbers
+    left, right = matrix_of(c, c.left), matrix_of(c, c.right)
+    if not numbers or left is None or right is None:
+        return None
+    turned, second = False, matrix_of(c, c.second) if c.second else None
+    if c.second and (second is None or second.by != right.by):
+        return None
+    if numbers == "tf32":
+        turned = right.lanes_inside and not left.lanes_inside
+        left, right = (right, left) if turned else (left, right)
+        right = right.turned() if right.lanes_inside else right
+        if (c.second and (turned or right.steps[0] != {(): 1})) or {left.load.storage, right.load.storage} != {
+            "float32"
+        }:
+            return None
+    itemsize, registers = 2 if numbers in HALF else 4, numbers == "tf32" and left.lanes_inside
+    shape = shape_of(wanted, shape_for(c, itemsize, turned=turned, registers=registers))
+    return WgmmaKernel(c, kernel.printer, kernel.kind, 0, kernel.tile, numbers, left, right, shape, turned, second)
+
+
+def shape_of(wanted: tuple[int, int, int], found: Shape) -> Shape:
+    """Return how to cut a product: what was found, as far as tuning parameters do not say it."""
+    size, cluster, turns = wanted
+    if size:
+        rows, columns = divmod(size, 1000)
+        found = Shape(rows, columns, alternate=rows * columns <= 128 * 128)
+    cluster, alternate = cluster or found.cluster, turns == 2 if turns else found.alternate
+    alternate = alternate or found.rows == 64
+    return replace(found, cluster=cluster, alternate=alternate, band=16 // cluster)
