@@ -21,6 +21,7 @@ Reach = Literal["batch", "inputs", "all", "text"]
 REACHES: tuple[Reach, ...] = ("batch", "inputs", "all")
 LAST: Reach = "text"  # what else the text says of a size, as a module that computes with the number itself
 SMALLEST = {"batch": 2, "inputs": 16, "all": 32, "text": 16}
+FREE = {"batch": 2, "inputs": 8, "all": 16}  # smaller ones may be kernel sizes, strides, heads: they do not grow
 DRAWS = ("get_inputs", "get_init_inputs")
 _TRIES = 12
 
@@ -86,6 +87,22 @@ def larger_sizes(problem: Problem, *, reach: Reach) -> Problem | None:
     sites, reaches = _sites(problem.source), REACHES[: REACHES.index(reach) + 1]
     changes = {s.key: 2 * s.value + 1 for s in sites if s.reach in reaches}
     return _rewritten(problem, sites, changes) if changes else None
+
+
+def grown(problem: Problem, number: int, *, times: int, shrink: float = 1.0, together: bool = False) -> Problem | None:
+    """Multiply one size, and shrink the others until their product has shrunk by about `shrink`; None: there is none.
+
+    `number` counts sizes that are free, those of the inputs first. With `together` sizes that are equal to it grow too.
+    """
+    sites = _sites(problem.source)
+    free = [s for reach in ("inputs", "batch", "all") for s in sites if s.reach == reach and s.value >= FREE[reach]]
+    sizes = list({site.key: site.value for site in free}.items())
+    if number >= len(sizes):
+        return None
+    key, value = sizes[number]
+    chosen = {s.key for s in sites if s.key == key or (together and s.value == value)}
+    others = _changes([s for s in sites if s.key not in chosen], shrink, REACHES)
+    return _rewritten(problem, sites, others | dict.fromkeys(chosen, times * value))
 
 
 def size_names(problem: Problem) -> list[str]:

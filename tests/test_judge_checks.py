@@ -235,6 +235,8 @@ def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: Functio
     passed = verdict(judge, softmax, altered())
     assert isinstance(passed, Passed) and passed.labels == (), passed
     assert "18 kinds of special values" in passed.checks
+    assert "grown sizes: 2048 instead of 256; 1024 instead of 128" in passed.checks
+    assert passed.contract is not None and passed.contract.tensors[0].shape == ("N", "M")
 
 
 @pytest.mark.parametrize(
@@ -243,6 +245,7 @@ def test_an_honest_softmax_passes_everything(judge: LocalJudge, softmax: Functio
         ({"middle": "m = 0;"}, "wrong"),  # no maximum subtracted: overflows on large inputs
         ({"before": "n = 256;"}, "label:shape-specialised"),
         ({"before": 'RK_CHECK(n == 256, "only 256 columns");'}, "label:shape-specialised"),
+        ({"after": "for (int64_t i = 600 * n; i < rows * n; ++i) out.data[i] = 0;"}, "label:shape-specialised"),
         ({"after": "out.data[rows * n] = 0;"}, "crashed"),  # one element past the end
         ({"before": "volatile float t = x.data[rows * n]; (void)t;"}, "crashed"),
         ({"before": "volatile float t = x.data[-1]; (void)t;"}, "crashed"),

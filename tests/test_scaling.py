@@ -8,7 +8,7 @@ import pytest
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
-from rag_kernels.eval.scaled_problem import difference, fit, odd_sizes, scaled
+from rag_kernels.eval.scaled_problem import difference, fit, grown, odd_sizes, scaled
 
 CONV = """\
 import torch
@@ -139,3 +139,16 @@ def test_numbers_of_the_module_that_are_a_size_shrink_with_it_at_last() -> None:
     assert apart is not None and "65536 // 16" in apart.source and "ROWS = 4096" in apart.source
     assert together is not None and "4096 // 16 :], 65537, 16" in together.source and "ROWS = 4096" in together.source
     assert scaled(Problem("p", CONV), 1e-9, reach="text") is None  # nothing of the kind: all sizes were tried before
+
+
+def test_one_size_grows_at_a_time_and_others_make_room() -> None:
+    problem = Problem("p", CONV)
+    largest = [grown(problem, number, times=8, shrink=1 / 64) for number in range(4)]
+    told = [difference(problem, p) if p else None for p in largest]
+    assert told[0] is not None and told[0].endswith("height=width=1024 instead of 128"), told
+    assert told[1] is not None and "batch_size=32768 instead of 4096" in told[1], told
+    assert told[2] is not None and "channels=512 instead of 64" in told[2], told
+    assert told[3] is None  # a kernel of 3 is none
+    tied = Problem("p", CONV.replace("channels = 64", "channels = 128"))
+    alone, together = (grown(tied, 0, times=8, together=both) for both in (False, True))
+    assert alone and together and values(alone)["channels"] == 128 and values(together)["channels"] == 1024

@@ -28,8 +28,8 @@ class Leader:
         self.speedup = max(self.speedup, speedup)
 
 
-class LargerSizes:
-    """The problem at growing sizes, for kernels that refuse small ones; each is found and opened when first asked for.
+class FoundSizes:
+    """The problem at other sizes, each of which is found and opened when first asked for.
 
     `found` gives None where there is no such size, and may give one several times.
     """
@@ -58,7 +58,8 @@ class ProblemKnowledge:
 
     `session` is the problem at its own sizes and `times` its reference's clock; `small` the problem where special
     values are cheap (it may be `session` itself), `odd` where no tile divides it, `large` beyond its own; None
-    where there is no such size. `larger` are sizes between `small` and its own, for kernels that refuse those.
+    where there is no such size. `larger` are sizes between `small` and its own, for kernels that refuse those; in
+    `grown` one size at a time is several times its own.
     """
 
     session: ProblemSession
@@ -67,7 +68,8 @@ class ProblemKnowledge:
     small: ProblemSession | None = None
     odd: ProblemSession | None = None
     large: ProblemSession | None = None
-    larger: LargerSizes | None = None
+    larger: FoundSizes | None = None
+    grown: FoundSizes | None = None
     leader: Leader = field(default_factory=Leader)
 
     @property
@@ -93,8 +95,9 @@ class ProblemKnowledge:
     def close(self) -> None:
         for session in {id(s): s for s in (self.small, self.odd, self.large, self.session) if s is not None}.values():
             session.close()
-        if self.larger is not None:
-            self.larger.close()
+        for sizes in (self.larger, self.grown):
+            if sizes is not None:
+                sizes.close()
 
     def __enter__(self) -> ProblemKnowledge:
         return self

@@ -25,7 +25,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 from rag_kernels.eval.scaled_problem import REACHES, Reach
 from rag_kernels.eval.sessions.admission import admission_file, open_admission
-from rag_kernels.eval.sessions.problem_knowledge import LargerSizes, ProblemKnowledge
+from rag_kernels.eval.sessions.problem_knowledge import FoundSizes, ProblemKnowledge
 from rag_kernels.eval.sessions.problem_session import ProblemSession, bytes_of, takes_special
 from rag_kernels.eval.sessions.reference_times import ReferenceTimes
 
@@ -39,8 +39,15 @@ class Rung(NamedTuple):
     least: int
 
 
+class Grown(NamedTuple):
+    """One size, by its number, grown several times beyond the problem's own: the others stay, or shrink for room."""
+
+    number: int
+
+
+MOST_GROWN = 4
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
-Sizes = Literal["small", "odd", "large"] | Rung
+Sizes = Literal["small", "odd", "large"] | Rung | Grown
 AtOtherSizes = Callable[[FunctionalProblem, Sizes, Workers], FunctionalProblem | None]
 
 
@@ -183,8 +190,17 @@ class Sessions:
             if other is not None and other is not session and self.limits.precision != "strict":
                 other.compare_by_noise()
         found = (self._other_size(session.fp, rung) for rung in RUNGS)  # when a kernel needs them
-        larger = LargerSizes(found, lambda fp: self._compared(self.new(fp, device_lock=self.device_lock)))
-        return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd, large, larger)
+        larger = FoundSizes(found, lambda fp: self._compared(self.new(fp, device_lock=self.device_lock)))
+        grown = (self._other_size(session.fp, Grown(number)) for number in range(MOST_GROWN)) if thorough else iter(())
+        many = FoundSizes(grown, self._gross)
+        return ProblemKnowledge(session, ReferenceTimes(session), admission, small, odd, large, larger, many)
+
+    def _gross(self, fp: FunctionalProblem) -> ProblemSession:
+        """Open a session in which a fault has to exceed what any order of operations does: sums are longer there."""
+        limits = replace(self.limits, without=self.limits.without | {"zero-mean draw"})
+        session = self.new(fp, limits=limits, device_lock=self.device_lock)
+        session.compare_by_noise()
+        return session
 
     def _compared(self, session: ProblemSession) -> ProblemSession:
         """Compare at another size by the noise there where a lower precision is allowed."""

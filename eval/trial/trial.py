@@ -133,6 +133,8 @@ class Trial:
         large = self.known.large
         if alive and self.thorough and large is not None and not {"odd shapes"} & self.without:
             alive = self._stage("odd", lambda: self._at_other_sizes(subject, large, "larger sizes"))
+        if alive and self.thorough and self.known.grown is not None and not {"odd shapes"} & self.without:
+            alive = self._stage("odd", lambda: self._grown(subject))
         if alive:
             checks.done_means_done()
             checks.nothing_came_later()
@@ -259,8 +261,19 @@ class Trial:
             reason = getattr(stopped.verdict, "reason", "")
             self.found.notes.append(f"at {sizes} ({session.fp.notice or 'scaled'}): {reason}"[:300])
             return stopped.alive
-        self.found.checks.append(sizes)
+        self.found.checks += [sizes] * (sizes != "grown sizes")
         self.served.append(session.fp)
+        return True
+
+    def _grown(self, subject: LoadedCandidate) -> bool:
+        """Try it with one size at a time grown beyond all others that were tried; False if the worker is lost."""
+        right = []
+        for session in self.known.grown or ():
+            if not self._at_other_sizes(subject, session, "grown sizes"):
+                return False
+            right += [session.fp.notice] * (session.fp in self.served)
+        if right:
+            self.found.checks.append(f"grown sizes: {'; '.join(right)}")
         return True
 
     def _sanitize(self) -> None:

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
-from rag_kernels.eval.scaled_problem import REACHES, difference, halved, larger_sizes, odd_sizes, scaled
-from rag_kernels.eval.sessions.session_pool import Rung, Sizes
+from rag_kernels.eval.scaled_problem import REACHES, difference, grown, halved, larger_sizes, odd_sizes, scaled
+from rag_kernels.eval.sessions.session_pool import Grown, Rung, Sizes
 from rag_kernels.ingest.functional.fitting import footprint, functionalize_to_fit
 from rag_kernels.ingest.functional.folding import unfolded
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -22,6 +22,8 @@ from rag_kernels.ingest.functional.functionalize import functionalize
 SMALL_BYTES = 4 << 20
 LARGE_FLOPS = 4e9
 RUNG_BYTES = 64 << 20  # sanitizers are ten times as slow, or more
+GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
+GROWN_TRIES = 3
 
 
 def at_other_sizes(fp: FunctionalProblem, sizes: Sizes, workers: Workers) -> FunctionalProblem | None:
@@ -30,6 +32,8 @@ def at_other_sizes(fp: FunctionalProblem, sizes: Sizes, workers: Workers) -> Fun
         small = fp if footprint(fp) <= SMALL_BYTES else _small(fp, workers)
     except ProblemError:
         return None
+    if isinstance(sizes, Grown):
+        return _grown(fp, sizes, workers)
     if isinstance(sizes, Rung):
         return _halved(fp, small, sizes, workers)
     if sizes == "large":
@@ -71,6 +75,27 @@ def _large(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
     if 4 * footprint(fp) > RUNG_BYTES or 8 * fp.features.flops > LARGE_FLOPS:
         return None
     return _resized(fp, fp.problem, larger_sizes, workers, most_bytes=2 * RUNG_BYTES)
+
+
+def _grown(fp: FunctionalProblem, sizes: Grown, workers: Workers) -> FunctionalProblem | None:
+    """Return the problem with one size grown, by itself or with those equal to it; others make room."""
+    for together in (False, True):
+        shrink = min(1.0, GROWN_BYTES / (GROWN_TIMES * footprint(fp)))
+        for _ in range(GROWN_TRIES):
+            changed = grown(unfolded(fp.problem), sizes.number, times=GROWN_TIMES, shrink=shrink, together=together)
+            if changed is None:
+                return None
+            try:
+                found = functionalize(changed, workers=workers, resized=True)
+            except ProblemError:
+                break
+            excess = max(footprint(found) / GROWN_BYTES, found.features.flops / GROWN_FLOPS)
+            if excess <= 1:
+                return (
+                    replace(found, notice=difference(fp.problem, changed)) if found.graph_key == fp.graph_key else None
+                )
+            shrink /= 2 * excess
+    return None
 
 
 def _odd(fp: FunctionalProblem, small: FunctionalProblem, workers: Workers) -> FunctionalProblem | None:
