@@ -6,7 +6,6 @@ with one warning that names which value differs from what was verified. Files wr
 
 from __future__ import annotations
 
-import functools
 import inspect
 import types
 import warnings
@@ -20,11 +19,16 @@ from torch.utils import _pytree as pytree
 
 from rag_kernels.export.runtime import CompiledForward
 from rag_kernels.export.serving.built import MachineError
-from rag_kernels.export.serving.held import PLAIN, VALUES, WATCHED, Held, Looks, frozen, outside, unwrapped
+from rag_kernels.export.serving.guard import Lines
+from rag_kernels.export.serving.held import PLAIN, VALUES, WATCHED, Held, Looks, frozen, outside, read, unwrapped
+from rag_kernels.export.serving.inputs import guarded_inputs, leaves_given
 from rag_kernels.export.serving.served import NONE, Reason, state_at
 
+Guard = Callable[..., tuple[list[Any], Any] | None]
 LEAVES = frozenset({torch.Tensor, nn.Parameter, int, float, bool, type(None)})
-OWN = frozenset({"kernel_used", "kernel_reason", "kernel_calls", "kernel_fallbacks", "_refused", "_held", "_looks"})
+OWN = frozenset(
+    {"kernel_used", "kernel_reason", "kernel_calls", "kernel_fallbacks", "_refused", "_held", "_looks", "_guard"}
+)
 
 
 class KernelNotUsed(UserWarning):
@@ -70,6 +74,7 @@ class DropIn(nn.Module):
         self._refused = refused
         self._held: Held | None = None
         self._looks: Looks | None = None
+        self._guard: Guard | None = None
         if not refused.text:
             self._refused = self._hold()
         if self.COMPILED.not_written and not self._refused.text:
@@ -84,7 +89,7 @@ class DropIn(nn.Module):
         return NONE
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_looks": None}  # it looks at this module, not at a copy
+        return {**self.__dict__, "_looks": None, "_guard": None}  # they look at this module, not at a copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.MADE_OF is None:
@@ -95,16 +100,16 @@ class DropIn(nn.Module):
         """Run the kernel, or the module's own forward where the call is not one that the kernel was verified for."""
         if torch.compiler.is_compiling():
             return self._traced(args, kwargs)
-        reason = self._refused
-        if not reason.text:
-            reason = self._changed()
-        if not reason.text:
+        try:
             result, reason = self._by_kernel(args, kwargs)
-            if not reason.text:
-                values = self.__dict__
-                values["kernel_used"], values["kernel_reason"] = True, ""
-                values["kernel_calls"] += 1
-                return result
+        except MachineError as error:
+            reason = Reason("build", str(error))
+            self.__dict__["_refused"], self.__dict__["_guard"] = reason, None
+        if not reason.text:
+            values = self.__dict__
+            values["kernel_used"], values["kernel_reason"] = True, ""
+            values["kernel_calls"] += 1
+            return result
         self._fell_back(reason)
         return super().forward(*args, **kwargs)
 
@@ -116,21 +121,51 @@ class DropIn(nn.Module):
         return looks.changed()
 
     def _by_kernel(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Reason]:
-        compiled = self.COMPILED
-        if kwargs or len(args) < compiled.served.leaves:
+        guard: Guard | None = self.__dict__.get("_guard")
+        if guard is not None:
             try:
-                args = _positional(_original(type(self)).forward, self, args, kwargs, compiled.served.leaves)
+                found = guard(*args, **kwargs)
+            except Exception:  # whatever a value raises that is not as it was: what follows says what it is
+                found = None
+            if found is not None:
+                return self.COMPILED.result(*found)
+        reason = self._refused if self._refused.text else self._changed()
+        if reason.text:
+            return None, reason
+        result, reason = self._looked_at(args, kwargs)
+        if guard is None and not reason.text:
+            self.__dict__["_guard"] = self._guarded(args, kwargs)
+        return result, reason
+
+    def _looked_at(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Reason]:
+        compiled = self.COMPILED
+        if kwargs or len(args) != compiled.served.leaves or any(type(value) not in LEAVES for value in args):
+            try:
+                args = leaves_given(_original(type(self)).forward, self, args, kwargs, compiled.served.leaves)
             except TypeError:
                 return None, Reason("arguments", "they do not fit the forward.")  # which will say so itself
-        for value in args:
-            if type(value) not in LEAVES:
-                args = pytree.tree_leaves(tuple(args))
-                break
-        try:
-            return compiled.result_or_reason(self, args, lambda sizes: self._agrees(args, sizes))
-        except MachineError as error:
-            self.__dict__["_refused"] = reason = Reason("build", str(error))
-            return None, reason
+            if isinstance(args, Reason):
+                return None, args
+        return compiled.result_or_reason(self, args, lambda sizes: self._agrees(args, sizes))
+
+    def _guarded(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Guard:
+        """Return what answers calls that are given like this one, which took the kernel, while nothing changes."""
+        compiled, served, values = self.COMPILED, self.COMPILED.served, self.__dict__
+        forward = _original(type(self)).forward
+        values.setdefault("_guard", None)
+        lines = Lines(inspect.signature(forward).parameters)
+        parameters, given = guarded_inputs(lines, forward, self, args, kwargs, served.leaves)
+        values["_looks"].guarded(lines)
+        for i, leaf in enumerate(given):
+            if i not in served.taken:
+                lines.refuse(f"{leaf} is not None")
+        names = [
+            given[int(a.path)] if a.role in ("input", "scalar") else lines.let(read(lines, self, a.path))
+            for a in served.arguments
+        ]
+        if compiled.train_mode_only:
+            lines.refuse(f"not {lines.name(values)}['training']")
+        return lines.function(parameters, compiled.guarded(lines, names))
 
     def _agrees(self, args: Sequence[Any], sizes: tuple[Any, ...]) -> Reason:
         """Ask the module itself, without data, what it makes of sizes other than the verified ones."""
@@ -238,25 +273,6 @@ def _with_signature(forward: Any, original: Any) -> Any:
     made = types.FunctionType(code, forward.__globals__, forward.__name__, forward.__defaults__, forward.__closure__)
     made.__doc__, made.__signature__ = forward.__doc__, inspect.signature(original)  # type: ignore[attr-defined]
     return made
-
-
-@functools.cache
-def _signature(forward: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(forward)
-
-
-def _positional(
-    forward: Callable[..., Any], module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], leaves: int
-) -> Sequence[Any]:
-    """Return the inputs in the forward's order, without defaults beyond the verified ones."""
-    signature = _signature(forward)
-    bound = signature.bind(module, *args, **kwargs)
-    bound.apply_defaults()
-    inputs = [*bound.args[1:], *bound.kwargs.values()]
-    defaults = [p.default for p in list(signature.parameters.values())[1:]]
-    while len(inputs) > leaves and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
-        inputs.pop()
-    return inputs
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rag_kernels.export.serving.built import forward_of
+from rag_kernels.export.serving.guard import Lines
 from rag_kernels.export.serving.launch import KernelRefused, Launch, refused
 from rag_kernels.export.serving.served import NONE, Argument, Output, Reason, Served, Sizes, placed
 from rag_kernels.export.serving.torch_operator import Backward, operator_of
@@ -77,10 +78,33 @@ class CompiledForward:
                 reason = graded
         if reason.text:
             return None, reason
+        return self.result(values, None if graded.text else sizes)
+
+    def guarded(self, lines: Lines, names: Sequence[str]) -> str:
+        """Add what `result_or_reason` asks of arguments of these names; return the text of what `result` is given."""
+        served = self.served
+        served.guarded_mode(lines)
+        sizes = lines.let(served.guarded(lines, names))
+        tensors = [names[i] for i in served.tensors]
+        wanted = " or ".join(f"{name}.requires_grad" for name in tensors)
+        graded = f"{lines.name(served.torch.is_grad_enabled)}() and ({wanted or False})"
+        values = f"[{', '.join(names)}]"
+        if self.backward is None:
+            lines.refuse(graded)
+            return f"{values}, {sizes}"
+        verified = [f"{names[i]}.shape == {lines.name(tuple(served.arguments[i].shape))}" for i in served.moving]
+        lines.refuse(f"{graded} and not ({' and '.join(verified) or True})")
+        return f"{values}, None if {graded} else {sizes}"
+
+    def result(self, values: Sequence[Any], sizes: Sequence[Sizes] | None) -> tuple[Any, Reason]:
+        """Return the kernel's result for a call that it serves, or why its own checks refuse it.
+
+        By the operator, which has gradients, where the outputs' sizes are None.
+        """
         try:
-            return self.op(*values) if graded.text else self.run(values, sizes), NONE
+            return self.op(*values) if sizes is None else self.run(values, sizes), NONE
         except KernelRefused as error:
-            return None, Reason("kernel", f"{error} ({served.told(values)})")
+            return None, Reason("kernel", f"{error} ({self.served.told(values)})")
 
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
         """Call the kernel on the device of its tensors.

@@ -18,10 +18,12 @@ from rag_kernels.export.forms.portable import headers
 
 EXPORT = Path(__file__).parents[1]
 CARRIED = (
+    "serving/guard",
     "serving/served",
     "serving/launch",
     "serving/torch_operator",
     "serving/held",
+    "serving/inputs",
     "serving/built_alone",
     "runtime",
     "drop_in",

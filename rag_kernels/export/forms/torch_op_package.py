@@ -17,7 +17,7 @@ from rag_kernels.eval.records import Passed
 from rag_kernels.export.card import Licence, card, card_json, card_text
 from rag_kernels.export.forms.module_file import compiled_of, literal
 from rag_kernels.export.forms.portable import NEEDS, headers, machine, portable_library
-from rag_kernels.export.serving import launch, served, torch_operator
+from rag_kernels.export.serving import guard, launch, served, torch_operator
 
 LIBRARY = "kernel.so"
 NEEDED = ("torch>=2.6", "apache-tvm-ffi>=0.1.9,<0.2")
@@ -160,7 +160,10 @@ def content_of(attempt: Attempt, form: str, imports: str, licence: Licence | Non
     )
     return {
         "__init__.py": init,
-        **{f"_{Path(str(m.__file__)).name}": carried(Path(str(m.__file__))) for m in (launch, served, torch_operator)},
+        **{
+            f"_{Path(str(m.__file__)).name}": carried(Path(str(m.__file__)))
+            for m in (guard, launch, served, torch_operator)
+        },
         f"kernel{suffix}": candidate.source,
         **headers(candidate.source),
         "card.json": card_json(told),

@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from rag_kernels.export.serving.served import NONE, Reason, attrgetter_of
+from rag_kernels.export.serving.guard import Lines
+from rag_kernels.export.serving.served import NONE, Reason, attrgetter_of, state_at
 
 OF_MODULES = frozenset(vars(nn.Module()))  # what every module has
 WATCHED = ("_modules", "_forward_hooks", "_forward_pre_hooks")
+TENSORS = ("_parameters", "_buffers")
 METHODS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
 CACHED = functools._lru_cache_wrapper
 CALLED = (types.FunctionType, types.BuiltinFunctionType, functools.partial, CACHED, *METHODS)
@@ -139,6 +141,21 @@ class Looks:
             self._add(place, told, values)
         return self
 
+    def guarded(self, lines: Lines) -> None:
+        """Add what `changed` asks, of a module of which nothing has changed."""
+        for place, _, _, before, names in self.entries:
+            at = lines.name(place)
+            for name, value in zip(names, before, strict=False):
+                if isinstance(value, Untouched):
+                    tensor = lines.name(value.value)
+                    lines.refuse(f"{at}[{name!r}] is not {tensor} or {tensor}._version != {value.version}")
+                else:
+                    lines.unlike(f"{at}[{name!r}]", value)
+        for attributes, _, _ in self.counts:
+            lines.refuse(f"{lines.len}({lines.name(attributes)}) != {len(attributes)}")
+        for one, other in self.held.tied:
+            lines.refuse(f"{read(lines, self.module, one)} is not {read(lines, self.module, other)}")
+
     def changed(self) -> Reason:
         """Return the first value that is another one now."""
         if self.lost:
@@ -158,6 +175,19 @@ class Looks:
             if one(self.module) is not other(self.module):
                 return Reason(path, f"{path} is no longer the same tensor as another one.")
         return NONE
+
+
+def read(lines: Lines, module: nn.Module, path: str) -> str:
+    """Return how a tensor of a module is read, without asking the module for it where it need not be."""
+    parent, _, name = path.rpartition(".")
+    part = state_at(module, parent) if parent else module
+    places = [vars(part), *(vars(part)[kind] for kind in TENSORS)] if isinstance(part, nn.Module) else []
+    for kind, place in zip(("", *TENSORS), places, strict=False):
+        if name in place and place[name] is state_at(module, path):
+            if kind:
+                lines.refuse(f"{lines.name(vars(part))}[{kind!r}] is not {lines.name(place)}")
+            return f"{lines.name(place)}[{name!r}]"
+    return f"{lines.name(attrgetter_of(path))}({lines.name(module)})"
 
 
 def outside(kinds: Sequence[type], replaced: type | None = None) -> list[tuple[Mapping[str, Any], str, Values]]:

@@ -6,10 +6,13 @@ the kernel's order, or the reason why it is not served. Knows nothing of how ker
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rag_kernels.export.serving.guard import Lines
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +54,7 @@ class Output(NamedTuple):
 
 
 class Served:
-    """Which calls are served. The answer for each form of call is kept, so that only the first is looked at closely."""
+    """Which calls are served. Only the first of each size is looked at closely, and those that are not served."""
 
     def __init__(
         self,
@@ -79,7 +82,9 @@ class Served:
         self.verified = [tuple(arguments[i].shape) for i in self.tensors]
         self.related = len(self.free) > 1 and not only  # perhaps: how several free sizes hang together was not told
         self.kinds = (torch.Tensor, torch.nn.Parameter)
-        self.known: dict[tuple[Any, ...], tuple[Sizes, ...] | Reason] = {}
+        self.moving = [i for i in self.tensors if any(isinstance(size, str) for size in arguments[i].free)]
+        self.known: dict[tuple[Sizes, ...], tuple[Sizes, ...]] = {}  # of outputs, by the shapes that move
+        self.refused: dict[tuple[Sizes, ...], Reason] = {}
         self.torch, self.forward_ad = torch, torch.autograd.forward_ad
         self.autocast, self.tracing = torch._C._is_any_autocast_enabled, torch._C._get_tracing_state
         self.transformed = torch._C._are_functorch_transforms_active
@@ -109,46 +114,69 @@ class Served:
             return Reason("inputs", f"it got {len(leaves)} inputs, and was verified with {self.leaves}.")
         return None
 
-    def form(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what decides whether a call is served: types, sizes, places; and the values of numbers."""
-        form: list[Any] = []
-        try:
-            for i in self.tensors:
-                v = values[i]
-                form += (type(v), v.shape, v.dtype, v.device, v.layout)
-        except AttributeError:
-            form = [type(v) for v in values]
-        for i in self.scalars:
-            form += (type(values[i]), values[i])
-        return tuple(form)
-
     def outputs_of(self, values: Sequence[Any], agreed: Callable[[tuple[Sizes, ...]], Reason]) -> tuple[Any, Reason]:
         """Return the sizes of the outputs, or the reason why the call is not served.
 
         `agreed` is asked at sizes that are not those of the verification, once for each.
         """
-        form = self.form(values)
         try:
-            known = self.known.get(form)
-        except TypeError:  # a number that is a tensor of one, or no number
-            return None, self.other(values)
-        if known is None:
-            known = self._looked_at(values, agreed)
-            if len(self.known) > 1000:
-                self.known.clear()
-            self.known[form] = known
-        return (None, known) if type(known) is Reason else (known, NONE)
+            known: tuple[Sizes, ...] | None = self.guard(*values)
+        except Exception:  # whatever a value raises that is not as it was: `other` says what it is
+            known = None
+        return (known, NONE) if known is not None else self._looked_at(values, agreed)
 
-    def _looked_at(
-        self, values: Sequence[Any], agreed: Callable[[tuple[Sizes, ...]], Reason]
-    ) -> tuple[Sizes, ...] | Reason:
+    @cached_property
+    def guard(self) -> Callable[..., tuple[Sizes, ...] | None]:
+        """Return the sizes of the outputs at once; None, or an error, for what must be looked at closely."""
+        lines = Lines()
+        names = [f"v{i}" for i in range(len(self.arguments))]
+        return lines.function(", ".join(names), self.guarded(lines, names))
+
+    def guarded(self, lines: Lines, names: Sequence[str]) -> str:
+        """Add what is asked of the arguments, which have these names; return the text of the outputs' sizes."""
+        device = ""
+        for i, (argument, name) in enumerate(zip(self.arguments, names, strict=True)):
+            if argument.role == "scalar":
+                lines.refuse(f"{lines.type}({name}) is not {lines.name(_kind(argument))}")
+                if argument.shape != ():
+                    lines.refuse(f"{name} != {lines.name(argument.shape)}")
+                continue
+            one, other = map(lines.name, self.kinds if argument.role == "input" else self.kinds[::-1])
+            lines.refuse(f"{lines.type}({name}) is not {one} and {lines.type}({name}) is not {other}")
+            lines.refuse(f"{name}.dtype is not {lines.name(getattr(self.torch, argument.dtype))}")
+            lines.refuse(f"{name}.layout is not {lines.name(self.torch.strided)}")
+            lines.refuse(f"not {name}.is_{self.backend}")
+            if self.backend != "cpu" and device:
+                lines.refuse(f"{name}.device != {device}")
+            elif self.backend != "cpu":
+                device = lines.let(f"{name}.device")
+            if i not in self.moving:
+                lines.refuse(f"{name}.shape != {lines.name(tuple(argument.free or argument.shape))}")
+        return f"{lines.name(self.known)}[({''.join(f'{names[i]}.shape, ' for i in self.moving)})]"
+
+    def guarded_mode(self, lines: Lines) -> None:
+        """Add what `mode` asks; autocast for other devices is left to it."""
+        for asked, unless in ((self.autocast, ""), (self.tracing, " is not None"), (self.transformed, "")):
+            lines.refuse(f"{lines.name(asked)}(){unless}")
+        lines.refuse(f"{lines.name(self.forward_ad)}._current_level >= 0")
+
+    def _looked_at(self, values: Sequence[Any], agreed: Callable[[tuple[Sizes, ...]], Reason]) -> tuple[Any, Reason]:
         reason = self.other(values)
         if reason.text:
-            return reason
-        outputs = self.sizes_made(values)
-        if not self.as_verified(values):
-            reason = agreed(outputs)
-        return reason if reason.text else outputs
+            return None, reason
+        moved = tuple(values[i].shape for i in self.moving)
+        outputs, reason = self.known.get(moved), self.refused.get(moved, NONE)
+        if outputs is None and not reason.text:
+            outputs = self.sizes_made(values)
+            reason = NONE if self.as_verified(values) else agreed(outputs)
+            if len(self.known) + len(self.refused) > 1000:
+                self.known.clear()
+                self.refused.clear()
+            if reason.text:
+                self.refused[moved] = reason
+            else:
+                self.known[moved] = outputs
+        return None if reason.text else outputs, reason
 
     def other(self, values: Sequence[Any]) -> Reason:
         """Return in what a call differs from those that are served."""
@@ -307,6 +335,11 @@ def _bind(size: Size, has: int, bound: dict[str, int]) -> None:
     if isinstance(size, str):
         factor, name = _factor(size)
         bound.setdefault(name, has // factor)
+
+
+def _kind(argument: Argument) -> Any:
+    """Return the type of a number; what no value's type is where it is not known."""
+    return getattr(builtins, argument.dtype, None) if argument.shape == () else type(argument.shape)
 
 
 def _other_number(argument: Argument, value: Any) -> Reason | None:
