@@ -20,6 +20,7 @@ from rag_kernels.eval.build.candidate_builder import Builder, kernels_of
 from rag_kernels.eval.build.candidate_form import Forbidden, asks_for_sanitizers, check_composed, looks_for_sanitizers
 from rag_kernels.eval.build.compile import BuildError, Toolchain, builds_boxed, toolchain
 from rag_kernels.eval.build.products import Library
+from rag_kernels.eval.build.step_form import TOLD, fault, is_step
 from rag_kernels.eval.instruments.nsight_compute import Profiler
 from rag_kernels.eval.instruments.sanitizers import as_site, call_file, sanitize, takes
 from rag_kernels.eval.limits import Limits
@@ -150,7 +151,7 @@ class LocalJudge:
     def judge(
         self, fp: FunctionalProblem, candidates: Sequence[Candidate], more: More = nothing_more
     ) -> Iterator[tuple[Candidate, Judged]]:
-        triaged = [(candidate, self._static_verdict(candidate)) for candidate in candidates]
+        triaged = [(candidate, self._static_verdict(candidate, fp)) for candidate in candidates]
         if self.can_run and self.limits.measure_compile and not self._baseline_file(fp).is_file():
             self._load_compiler()  # while the candidates are built
         to_build = [c for c, verdict in triaged if verdict is None and kernels_of(c)]
@@ -195,18 +196,23 @@ class LocalJudge:
             verdict = self._profiler.look(trial.run(None), known, candidate)
         return Judged(verdict, self.device, self.environment, trial.stage_s | {"confirm": perf_counter() - started})
 
-    def _static_verdict(self, candidate: Candidate) -> Verdict | None:
+    def _static_verdict(self, candidate: Candidate, fp: FunctionalProblem | None = None) -> Verdict | None:
         """Return what can be said before anything is built."""
         if candidate.backend != self.device.backend:
             why = f"This is {candidate.backend} code, judged with --device {self.device.backend}."
             return Rejected("wrong_backend", why)
         if word := asks_for_sanitizers(candidate.source):
             return _hides(f"The source asks for `{word}`")
+        step = fp.step is not None if fp is not None else is_step(candidate)
+        if step and candidate.tier != "composed":
+            return Rejected("outside_subset", f"It is of the {candidate.tier} tier: {TOLD}.")
         if candidate.tier == "composed":
             try:
-                check_composed(candidate.source)
+                check_composed(candidate.source, step=step)
             except Forbidden as forbidden:
                 return Rejected("outside_subset", str(forbidden))
+        if step and fp is not None and (why := fault(candidate.source, fp)):
+            return Rejected("outside_subset", why)
         if candidate.tier == "module" and not self.can_run:
             return Compiled("There is no GPU here; a module candidate is built when it runs.")
         return None

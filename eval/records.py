@@ -139,6 +139,21 @@ class IndexBound:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """How a problem is a forward and its gradients: the first inputs are gradients of outputs, then come the forward's.
+
+    Outputs are the forward's, then gradients.
+    """
+
+    outputs: int  # so many are the forward's
+    pulled: tuple[int, ...]  # numbers of those whose gradients the first inputs are
+    gradients: tuple[
+        str, ...
+    ]  # paths, as in `TensorArgument`, of the forward's arguments that the rest are gradients of
+    fixed: tuple[str, ...]  # paths of those of which none are computed though they could be
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionalProblem:
     """A problem as a parameterized call: `module_fn(inputs..., parameters..., buffers..., *, constants...)`.
 
@@ -164,6 +179,7 @@ class FunctionalProblem:
     # leaves of the inputs that the module changes in place; kernels get them as they were, and leave them so
     written: tuple[str, ...] = field(default=(), metadata=LATER)
     bounds: tuple[IndexBound, ...] = field(default=(), metadata=LATER)  # of other integers no bound is known
+    step: TrainingStep | None = field(default=None, metadata=LATER)
 
     @property
     def tensors(self) -> tuple[TensorArgument, ...]:

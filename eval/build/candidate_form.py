@@ -112,8 +112,11 @@ def called_kernels(source: str) -> list[str]:
     return sorted({f.attr for f in calls if isinstance(f.value, ast.Name) and f.value.id == "kernels"})
 
 
-def check_composed(source: str) -> None:
-    """Raise Forbidden unless the text is `KERNELS = "..."` and one `forward` within the subset."""
+def check_composed(source: str, *, step: bool = False) -> None:
+    """Raise Forbidden unless the text is `KERNELS = "..."` and one `forward` within the subset.
+
+    The source of a training `step` has a `backward` as well.
+    """
     kernels_text(source)
     functions = []
     for node in _parse(source).body:
@@ -123,14 +126,21 @@ def check_composed(source: str) -> None:
             raise Forbidden(f"Line {node.lineno}: only KERNELS and `def forward` may stand at the top level.")
         elif isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant):
             raise Forbidden(f"Line {node.lineno}: only constants may be assigned at the top level.")
-    if [f.name for f in functions] != ["forward"]:
+    names = [f.name for f in functions]
+    if not step and names != ["forward"]:
         raise Forbidden("A composed source defines exactly one function, `forward`.")
-    forward = functions[0]
-    if forward.decorator_list:
-        raise Forbidden(f"Line {forward.lineno}: `forward` may not be decorated.")
-    calls = [n.func for n in ast.walk(forward) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    if step and sorted(names) != ["backward", "forward"]:
+        raise Forbidden("A composed source of a training step defines two functions, `forward` and `backward`.")
+    for function in functions:
+        _check_function(function)
+
+
+def _check_function(function: ast.FunctionDef) -> None:
+    if function.decorator_list:
+        raise Forbidden(f"Line {function.lineno}: `{function.name}` may not be decorated.")
+    calls = [n.func for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
     called = {id(function.value) for function in calls}
-    for child in ast.walk(forward):
+    for child in ast.walk(function):
         _check_node(child)
         if isinstance(child, ast.Name) and child.id == "kernels" and id(child) not in called:
             raise Forbidden(f"Line {child.lineno}: functions of `kernels` may be called; nothing else is done with it.")

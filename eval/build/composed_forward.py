@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rag_kernels.eval.build.candidate_form import kernels_text
+from rag_kernels.eval.build.step_form import joined
 
 # What a composed forward may call. `__import__` is for torch itself, which imports lazily through its caller's
 # builtins; the forward cannot name it (`candidate_form` refuses underscores).
@@ -26,7 +27,10 @@ SAFE_BUILTINS = {
 
 
 def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
-    """Return the `forward` of a composed source, which `candidate_form.check_composed` has passed."""
+    """Return the `forward` of a composed source, which `candidate_form.check_composed` has passed.
+
+    Of a training step it is its `forward` and `backward`, one after the other.
+    """
     import torch
 
     names: dict[str, Any] = {
@@ -37,7 +41,7 @@ def composed_forward(source: str, kernels: Kernels) -> Callable[..., Any]:
     }
     exec(compile(source.replace(kernels_text(source), ""), "<candidate>", "exec"), names)
     forward: Callable[..., Any] = names["forward"]
-    return forward
+    return joined(forward, names["backward"]) if "backward" in names else forward
 
 
 class Kernels:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument
+from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, TensorArgument, TrainingStep
 from rag_kernels.eval.scaled_problem import fit
 from rag_kernels.ingest.description.features import (
     count_flops,
@@ -82,10 +82,12 @@ def _functionalize(problem: Problem, crashed: Set[str], *, resized: bool) -> Fun
 
 def _attempt(problem: Problem, crashed: Set[str], *, plain: bool, resized: bool) -> FunctionalProblem:
     forms: dict[str, tuple[Functional, Emitted]] = {}
+    steps: dict[str, TrainingStep | None] = {}
 
     def form(of: Problem) -> tuple[Functional, Emitted]:
         if of.id not in forms:
             recorded = trace(of)
+            steps[of.id] = recorded.step
             graph = functional(of.name, recorded)
             for spec in (spec for node in graph.nodes for spec in node.outputs):
                 refuse_dtype(of, spec)
@@ -93,6 +95,7 @@ def _attempt(problem: Problem, crashed: Set[str], *, plain: bool, resized: bool)
         return forms[of.id]
 
     graph, emitted = form(problem)
+    step = steps[problem.id]
     verified, notice = _verified(problem, form, crashed, resized=resized)
     return FunctionalProblem(
         problem=in_range(problem, graph) if resized else problem,
@@ -110,6 +113,7 @@ def _attempt(problem: Problem, crashed: Set[str], *, plain: bool, resized: bool)
         notice=notice,
         written=graph.written,
         bounds=index_bounds(graph),
+        step=step,
     )
 
 

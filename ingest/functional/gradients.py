@@ -124,10 +124,10 @@ def load_backward(path: Path) -> Problem:
 
 def backward_problem(problem: Problem) -> Problem:
     """Return the problem of computing the gradients of another's forward."""
-    return Problem(f"{problem.name}_backward", _renamed(problem.source).rstrip() + _BACKWARD)
+    return Problem(f"{problem.name}_backward", as_forward(problem.source).rstrip() + _BACKWARD)
 
 
-def _renamed(source: str) -> str:
+def as_forward(source: str) -> str:
     """Return the source with its `Model` called `ForwardModel`, or with that as a second name for an imported one."""
     if not any(isinstance(node, ast.ClassDef) and node.name == "Model" for node in ast.parse(source).body):
         return f"{source.rstrip()}\n\nForwardModel = Model\n"

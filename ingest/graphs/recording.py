@@ -26,7 +26,16 @@ from torch.utils import _pytree as pytree
 from rag_kernels.eval.buffers.shared_arena import ITEM_BYTES
 from rag_kernels.eval.errors import Internal
 from rag_kernels.eval.problem import load_module, problem_from_source
-from rag_kernels.eval.records import Argument, Problem, ProblemError, Role, ScalarArgument, TensorArgument, TensorSpec
+from rag_kernels.eval.records import (
+    Argument,
+    Problem,
+    ProblemError,
+    Role,
+    ScalarArgument,
+    TensorArgument,
+    TensorSpec,
+    TrainingStep,
+)
 from rag_kernels.ingest.graphs.recurrent import shape_only_recurrence
 from rag_kernels.ingest.graphs.stand_ins import bincount_of_minlength, of_backward, replaced_parameters
 
@@ -46,6 +55,7 @@ class Trace:
     placeholders: tuple[str, ...]
     reassigned: tuple[str, ...]  # names of the buffers that the forward replaced by a new tensor
     attributes: dict[str, float]  # the module's own numbers: names for constants
+    step: TrainingStep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,16 @@ def trace(problem: Problem) -> Trace:
     owned_names = names[len(leaves) :]
     arguments = _arguments(leaves, names[: len(leaves)], state, owned_names)
     placeholders = (*owned_names, *(n for n, x in zip(names, leaves, strict=False) if isinstance(x, Tensor)))
-    return Trace(graph, arguments, placeholders, tuple(reassigned), attributes)
+    return Trace(graph, arguments, placeholders, tuple(reassigned), attributes, _step_of(module))
+
+
+def _step_of(module: ModuleType) -> TrainingStep | None:
+    """Return what the text of a training step (`ingest.gradients`) told of itself when it ran; None for others."""
+    told = getattr(module, "TRAINING_STEP", None)
+    if not told:
+        return None
+    named = (tuple(map(str, told[what])) for what in ("gradients", "fixed"))
+    return TrainingStep(int(told["outputs"]), tuple(map(int, told["pulled"])), *named)
 
 
 def _refuse_unusual(problem: Problem, owned: list[Tensor], leaves: list[Any]) -> None:

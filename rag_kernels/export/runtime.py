@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rag_kernels.export.serving.built import forward_of
 from rag_kernels.export.serving.guard import Lines
 from rag_kernels.export.serving.launch import KernelRefused, Launch, refused
-from rag_kernels.export.serving.served import NONE, Argument, Output, Reason, Served, Sizes, placed
+from rag_kernels.export.serving.served import NONE, Argument, Output, Reason, Served, Sizes, name_of, placed
 from rag_kernels.export.serving.torch_operator import Backward, operator_of
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ class CompiledForward:
         graded = NONE
         if not reason.text and served.torch.is_grad_enabled():
             graded = served.graded(values)
-            if graded.text and (self.backward is None or not served.as_verified(values)):
-                reason = graded
+            if graded.text:
+                reason = graded if self._without(values) else self._no_gradients(values)
         if reason.text:
             return None, reason
         return self.result(values, None if graded.text else sizes)
@@ -92,6 +92,10 @@ class CompiledForward:
         if self.backward is None:
             lines.refuse(graded)
             return f"{values}, {sizes}"
+        if self._step is not None:
+            fixed = " or ".join(f"{names[i]}.requires_grad" for i in self._step.fixed)
+            lines.refuse(f"{lines.name(served.torch.is_grad_enabled)}() and ({fixed or False})")
+            return f"{values}, None if {graded} else {sizes}"
         verified = [f"{names[i]}.shape == {lines.name(tuple(served.arguments[i].shape))}" for i in served.moving]
         lines.refuse(f"{graded} and not ({' and '.join(verified) or True})")
         return f"{values}, None if {graded} else {sizes}"
@@ -102,9 +106,34 @@ class CompiledForward:
         By the operator, which has gradients, where the outputs' sizes are None.
         """
         try:
-            return self.op(*values) if sizes is None else self.run(values, sizes), NONE
+            return self._outputs(self.op(*values) if sizes is None else self.run(values, sizes)), NONE
         except KernelRefused as error:
             return None, Reason("kernel", f"{error} ({self.served.told(values)})")
+
+    @property
+    def _step(self) -> Backward | None:
+        """The kernel for the gradients where it was judged together with the forward, as a step of training."""
+        return self.backward if self.backward is not None and self.backward.saved is not None else None
+
+    def _without(self, values: Sequence[Any]) -> bool:
+        """Return whether there is no kernel for the gradients of such a call."""
+        return self._step is None and (self.backward is None or not self.served.as_verified(values))
+
+    def _no_gradients(self, values: Sequence[Any]) -> Reason:
+        """Return what wants a gradient now and did not when a step of training was judged."""
+        for i in self._step.fixed if self._step is not None else ():
+            if values[i].requires_grad:
+                told = name_of(self.served.arguments[i].path)
+                return Reason("gradients", f"a gradient is wanted of {told}, and none was when it was verified.")
+        return NONE
+
+    def _outputs(self, result: Any) -> Any:
+        """Return the forward's outputs, without what it saves for its backward."""
+        step = self._step
+        if step is None or not step.saved:
+            return result
+        kept = result[: len(result) - step.saved]
+        return kept[0] if len(kept) == 1 else kept
 
     def run(self, values: Sequence[Any], sizes: Sequence[Sizes]) -> Any:
         """Call the kernel on the device of its tensors.
@@ -145,9 +174,11 @@ class CompiledForward:
         if other:
             return None, f"{other} Free sizes need bounds (torch.export.Dim)." if exporting else other
         graded = torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
-        if graded and not self.served.as_verified(values, holds):
+        if graded and self._step is None and not self.served.as_verified(values, holds):
             return None, "gradients are wanted, which are those of the verified sizes."
-        return self.op(*values), ""
+        if graded and self._no_gradients(values).text:
+            return None, "a gradient is wanted that was not when it was verified."
+        return self._outputs(self.op(*values)), ""
 
     @cached_property
     def op(self) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rag_kernels.archive.records import Attempt, Claim, Trust
+from rag_kernels.eval.build.step_form import pulled_arguments
 from rag_kernels.eval.machine.ceilings import RATES, product_rate
 from rag_kernels.eval.machine.device import bytes_us, floor_us, target_of
 from rag_kernels.eval.records import (
@@ -95,6 +96,15 @@ def composed_signature(problem: FunctionalProblem) -> str:
     return f"def forward({', '.join([*(a.name for a in problem.arguments), *keywords])}):"
 
 
+def step_signatures(problem: FunctionalProblem) -> str:
+    """Return the lines that begin the functions of a training step's source; "" for other problems."""
+    if problem.step is None:
+        return ""
+    taken = ", ".join(a.name for a in problem.arguments[pulled_arguments(problem) :])
+    keywords = ", ".join(["", "*", *(name for name, _ in problem.constants)]) if problem.constants else ""
+    return f"def forward({taken}{keywords}):\ndef backward(grads, saved, {taken}{keywords}):"
+
+
 def contract_values(device: Device, precision: str = "strict") -> dict[str, Any]:
     """Return all values that `system.jinja` needs. `hopper` says that the target has the copy engine and clusters."""
     target = target_of(device.arch)
@@ -115,6 +125,8 @@ def problem_values(brief: Brief, hardware: Sequence[str] = (), precision: str = 
         "arguments": arguments(problem, device.backend),
         "signature": signature(problem, device.backend),
         "composed_signature": composed_signature(problem),
+        "step": step_signatures(problem),
+        "forward_outputs": problem.step.outputs if problem.step else 0,
         "device": device,
         "target": target_of(device.arch),
         "rates": rates(device),

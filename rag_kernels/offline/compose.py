@@ -33,6 +33,7 @@ from rag_kernels.offline.fusion.reciprocals import owes_half, with_reciprocals
 from rag_kernels.offline.fusion.regions import AttentionRegion, Planner, Region, Split
 from rag_kernels.offline.fusion.rematerialize import without_rematerialization
 from rag_kernels.offline.graph.nodes import refs
+from rag_kernels.offline.graph.training_step import EVERYTHING, NOTHING, halves
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import ITEMSIZE
 from rag_kernels.offline.ir.parameters import Number
@@ -69,6 +70,75 @@ def write(
     if fp.uses_random:
         return None
     backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
+    if fp.step is not None:
+        return write_step(fp, parameters, foreign=foreign, bare=bare)
+    made = planned(fp, parameters)
+    regions = made.regions
+    if not regions and not foreign and not bare:
+        return None
+    library = library_operators(made.steps)
+    whole = len(regions) == len(made.steps) and set(made.lowered.results) <= {b for r in regions for b in r.stores}
+    if whole and _plain_arguments(fp):
+        function = whole_function(fp, regions, made.lowered.results, made.specs)
+        text = kernels_source([function], parameters, f"{fp.problem.name}: {summary(regions, ())}")
+        return Plan(Candidate(text, "kernel", backend), schedules_of(regions), len(regions), (), ())
+    body = composed_body(made)
+    text = composed_text(fp, body.functions, parameters, summary(regions, library), foreign)
+    text += python_function("forward", made.fp, body.lines)
+    return Plan(
+        Candidate(text, "composed", backend), schedules_of(regions), len(regions), library, _stopped([made], foreign)
+    )
+
+
+def write_step(
+    fp: FunctionalProblem, parameters: Parameters, *, foreign: Sequence[Foreign] = (), bare: bool = False
+) -> Plan | None:
+    """Return the plan of a training step: a forward and a backward with what the parameters say is saved between."""
+    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
+    made = halves(fp, parameters.saving)
+    first, second = planned(made.forward, parameters), planned(made.backward, parameters)
+    regions = first.regions + second.regions
+    if not regions and not foreign and not bare:
+        return None
+    forward = composed_body(first)
+    backward = composed_body(second, begun=len(forward.functions))
+    outputs = len(first.lowered.results) - len(made.saved)
+    results = first.lowered.results
+    ends = f"return {tuple_of(results[:outputs])}, {tuple_of(results[outputs:])}"
+    begins = [f"{tuple_of(names)} = {what}" for what, names in (("grads", made.grads), ("saved", made.saved)) if names]
+    library = library_operators([*first.steps, *second.steps])
+    functions = [*forward.functions, *backward.functions]
+    text = composed_text(fp, functions, parameters, summary(regions, library), foreign)
+    text += python_function("forward", made.forward, [*forward.lines[:-1], ends])
+    arguments = ("grads", "saved", *(a.name for a in made.arguments))
+    text += "\n\n" + python_function("backward", made.backward, [*begins, *backward.lines], arguments)
+    stopped = _stopped([first, second], foreign)
+    schedules = (*schedules_of(regions), "step")
+    return Plan(Candidate(text, "composed", backend), schedules, len(regions), library, stopped)
+
+
+def _stopped(made: Sequence[Planned], foreign: Sequence[Foreign]) -> tuple[str, ...]:
+    names = {k.function for k in foreign}
+    return tuple(dict.fromkeys(name for one in made for name in one.lowered.stopped if name not in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph with the steps that compute it."""
+
+    fp: FunctionalProblem
+    lowered: Lowered
+    steps: list[Region | Library]
+    specs: dict[str, TensorSpec]
+
+    @property
+    def regions(self) -> list[Region]:
+        return [s for s in self.steps if isinstance(s, Region)]
+
+
+def planned(fp: FunctionalProblem, parameters: Parameters) -> Planned:
+    """Return the steps of a graph: fused regions, and library calls in between."""
+    backend: Backend = "cpu" if isinstance(parameters, CpuParameters) else "cuda"
     rules = RULES | product_rules(parameters.products, backend)
     lowered = lowered_with_attention(fp, rules) if parameters.attention else Lowering(fp).run(rules)
     specs = dict(lowered.buffers)
@@ -80,20 +150,10 @@ def write(
         lowered = with_reciprocals(lowered, on_gpu=backend == "cuda").checked(checker, "The rewriting to reciprocals")
     steps = Planner(split_of(parameters), specs).run(lowered)
     steps = [shared(s) if isinstance(s, Region) else s for s in used(steps, lowered.results)]
-    regions = [s for s in steps if isinstance(s, Region)]
-    for region_ in regions:
-        region_.check(checker)
-    if not regions and not foreign and not bare:
-        return None
-    library = library_operators(steps)
-    whole = len(regions) == len(steps) and set(lowered.results) <= {b for r in regions for b in r.stores}
-    if whole and _plain_arguments(fp):
-        function = whole_function(fp, regions, lowered.results, specs)
-        text = kernels_source([function], parameters, f"{fp.problem.name}: {summary(regions, ())}")
-        return Plan(Candidate(text, "kernel", backend), schedules_of(regions), len(regions), (), ())
-    text = composed_source(fp, lowered, steps, specs, parameters, foreign)
-    stopped = tuple(name for name in lowered.stopped if name not in {k.function for k in foreign})
-    return Plan(Candidate(text, "composed", backend), schedules_of(regions), len(regions), library, stopped)
+    for step in steps:
+        if isinstance(step, Region):
+            step.check(checker)
+    return Planned(fp, lowered, steps, specs)
 
 
 def stopped_at(fp: FunctionalProblem, parameters: Parameters) -> tuple[str, ...]:
@@ -136,7 +196,9 @@ def choices(start: Parameters) -> list[Parameters]:
 def first_plans(fp: FunctionalProblem, start: Parameters) -> Iterator[Plan]:
     """Yield the plans of the first round, one for each choice of products that makes a difference."""
     seen: set[tuple[object, ...]] = set()
-    for variant in choices(start):
+    first, *others = choices(start)
+    savings = [replace(first, saving=n) for n in (NOTHING, EVERYTHING)] if fp.step is not None else []
+    for variant in [first, *savings, *others]:
         plan = write(fp, variant)
         if plan:
             body = "".join(line for line in plan.candidate.source.splitlines() if not line.endswith(PARAMETERS_END))
@@ -207,46 +269,66 @@ def kernels_source(functions: list[Function], parameters: Parameters, idea: str)
     )
 
 
-def composed_source(
-    fp: FunctionalProblem,
-    lowered: Lowered,
-    steps: list[Region | Library],
-    specs: dict[str, TensorSpec],
-    parameters: Parameters,
-    foreign: Sequence[Foreign] = (),
-) -> str:
-    """Return Python with `KERNELS` and a `forward` that calls library operators, generated functions and foreign
-    kernels in order.
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The lines of a composed function, and the generated functions that they call."""
+
+    functions: list[Function]
+    lines: list[str]
+
+
+def composed_body(made: Planned, *, begun: int = 0) -> Body:
+    """Return Python that calls library operators, generated functions and foreign kernels in order.
+
+    Generated functions are numbered from `begun`.
     """
+    fp, steps, specs, results = made.fp, made.steps, made.specs, made.lowered.results
     functions: list[Function] = []
     lines: list[str] = []
-    made: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
+    returned: set[str] = set()  # buffers that may be non-contiguous: whatever the library returned
     for run in grouped(steps):
         if isinstance(run, Library):
-            call = foreign_call(run.node, fp, made) if is_foreign(run.node) else [library_call(run, fp)]
+            call = foreign_call(run.node, fp, returned) if is_foreign(run.node) else [library_call(run, fp)]
             lines += [f"{run.node.name} = {call[0]}", *call[1:]]
-            made.add(run.node.name)
+            returned.add(run.node.name)
             continue
-        needed = needed_after(run, steps, lowered.results)
-        f = part_function(fp, f"part_{len(functions)}", run, needed, specs)
+        needed = needed_after(run, steps, results)
+        f = part_function(fp, f"part_{begun + len(functions)}", run, needed, specs)
         functions.append(f)
-        begun = {b for other in functions[:-1] for b in other.outputs}  # of a growing concatenation
+        known = {b for other in functions[:-1] for b in other.outputs}  # of a growing concatenation
         near = {i: specs[i] for i in f.inputs}
-        lines += [f"{b} = {allocate(specs[b], fp, near)}" for b in f.outputs if b not in begun]
-        arguments = [i.python if isinstance(i, Number) else f"{i}.contiguous()" if i in made else i for i in f.order]
+        lines += [f"{b} = {allocate(specs[b], fp, near)}" for b in f.outputs if b not in known]
+        arguments = [
+            i.python if isinstance(i, Number) else f"{i}.contiguous()" if i in returned else i for i in f.order
+        ]
         lines.append(f"kernels.{f.name}({', '.join(arguments)})")
-    lines.append(f"return {', '.join(lowered.results)}")
-    names = [a.name for a in fp.arguments]
-    keywords = [name for name, _ in fp.constants]
-    header = ", ".join([*names, *(["*", *keywords] if keywords else [])])
-    library = library_operators(steps)
-    regions = [s for s in steps if isinstance(s, Region)]
+    lines.append(f"return {', '.join(results)}")
+    return Body(functions, lines)
+
+
+def composed_text(
+    fp: FunctionalProblem, functions: list[Function], parameters: Parameters, told: str, foreign: Sequence[Foreign]
+) -> str:
+    """Return the `KERNELS` of a composed source: these functions and the foreign kernels."""
     text = '#include "rag_kernel.h"\n'
     if functions:
-        text = kernels_source(functions, parameters, f"{fp.problem.name}: {summary(regions, library)}")
+        text = kernels_source(functions, parameters, f"{fp.problem.name}: {told}")
     text += "".join(f"\n{kernel.text}" for kernel in foreign)
+    return f"KERNELS = r'''\n{text}'''\n\n\n"
+
+
+def python_function(name: str, fp: FunctionalProblem, lines: Sequence[str], arguments: Sequence[str] = ()) -> str:
+    """Return the text of a composed function, with a problem's arguments unless others are named."""
+    names = [*(arguments or (a.name for a in fp.arguments))]
+    keywords = [name for name, _ in fp.constants]
+    header = ", ".join([*names, *(["*", *keywords] if keywords else [])])
     body = "\n".join("    " + line for line in lines)
-    return f"KERNELS = r'''\n{text}'''\n\n\ndef forward({header}):\n{body}\n"
+    return f"def {name}({header}):\n{body}\n"
+
+
+def tuple_of(names: Sequence[str]) -> str:
+    """Return a tuple as Python spells it."""
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
 def grouped(steps: list[Region | Library]) -> list[list[Region] | Library]:
@@ -276,13 +358,25 @@ def needed_after(run: list[Region], steps: list[Region | Library], results: tupl
 def allocate(spec: TensorSpec, fp: FunctionalProblem, near: Mapping[str, TensorSpec] = MappingProxyType({})) -> str:
     """Return the Python expression that allocates a tensor.
 
-    It takes the shape of one of the tensors in `near` where that is the same, so that the candidate serves other sizes
-    too.
+    It takes the shape of one of the tensors in `near` where that is the same, or but for dimensions of 1, so that the
+    candidate serves other sizes too.
     """
     device = next((a.name for a in fp.arguments if isinstance(a, TensorArgument)), "")
     where = f", device={device}.device" if device else ""
-    shape = next((f"{name}.shape" for name, other in near.items() if other.shape == spec.shape), list(spec.shape))
+    shape = next((f"{name}.shape" for name, other in near.items() if other.shape == spec.shape), "")
+    shape = shape or next((_kept(name, spec) for name, other in near.items() if _alike(spec, other)), "")
+    shape = shape or str(list(spec.shape))
     return f"torch.empty({shape}, dtype=torch.{spec.dtype}{where})"
+
+
+def _alike(spec: TensorSpec, other: TensorSpec) -> bool:
+    same = len(spec.shape) == len(other.shape) and max(spec.shape, default=1) > 1
+    return same and all(a in (1, b) for a, b in zip(spec.shape, other.shape, strict=True))
+
+
+def _kept(name: str, spec: TensorSpec) -> str:
+    """Return a shape as another one with some dimensions 1, as a reduction leaves them."""
+    return f"[{', '.join('1' if n == 1 else f'{name}.shape[{d}]' for d, n in enumerate(spec.shape))}]"
 
 
 def foreign_call(node: Node, fp: FunctionalProblem, made: set[str]) -> list[str]:

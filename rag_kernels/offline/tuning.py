@@ -22,6 +22,7 @@ ROOMY = ("sm_90", "sm_100", "sm_103")  # 227 KiB of shared memory a block, for r
 
 # What to try for each parameter, best guess first, and the schedules that feel it ("" is any).
 CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("saving", "step", (0, 2)),
     ("lanes", "column", (256, 4096, 64)),
     ("keep", "row", (False,)),
     ("tile", "point", (16384, 1024)),
@@ -33,6 +34,7 @@ CPU_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("attention", "attention", (0,)),
 )
 CUDA_CHOICES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("saving", "step", (0, 2)),
     ("attention", "attention", (1, 2, 0)),
     ("in_turn", "attention", (0,)),
     ("sharing", "row", (0, 512)),

@@ -7,8 +7,9 @@ PATH is the folder KernelBench of a checkout. Every problem goes through the wri
 `rag-kernels generate`, without an archive: one fused candidate or several, then --rounds rounds of tuning. Sizes are
 the problem's own, or scaled down to --max-mib of tensors (a two-core machine: 256). Rows are appended to --out as they
 come, and problems that are in it are left out, so that a run that was cut off goes on. --sample 20 takes twenty
-problems of each folder, drawn by --seed; --dtype converts modules and floating inputs. --part 2/4 takes every fourth
-problem; on a machine with several GPUs run a few processes for each, with one --cache: they take turns in measuring.
+problems of each folder, drawn by --seed; --dtype converts modules and floating inputs; --joint takes the forward and
+the gradients of each problem as one. --part 2/4 takes every fourth problem; on a machine with several GPUs run a few
+processes for each, with one --cache: they take turns in measuring.
 
 --shuffle takes the problems of all folders in an order drawn by --seed, so that a run that was cut off has a sample of
 them. Processes with one --claims FOLDER take the next problem that none of the same dtype and precision has taken.
@@ -45,6 +46,7 @@ from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
 from rag_kernels.ingest.functional.fitting import footprint, functionalize_to_fit, room_bytes
 from rag_kernels.ingest.functional.sizes import at_other_sizes
+from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, WriterError
 
@@ -60,6 +62,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4, help="candidates a round")
     parser.add_argument("--enough", type=float, default=1e9, help="no further round once the speed-up is this")
     parser.add_argument("--max-mib", type=int, default=0, help="scale problems down to this many MiB of tensors")
+    parser.add_argument("--joint", action="store_true", help="each problem's forward and gradients, as one call")
     parser.add_argument("--dtype", help="convert modules and floating inputs to it")
     parser.add_argument("--sample", type=int, default=0, help="so many problems of each folder")
     parser.add_argument("--seed", type=int, default=1, help="what draws them")
@@ -97,6 +100,8 @@ def main() -> None:
 
 
 def run(asked: argparse.Namespace) -> None:
+    if asked.rounds < 1:
+        raise SystemExit(f"--rounds {asked.rounds} judges nothing: the first round writes, so name 1 or more.")
     if asked.precision != "strict" and "admission" in asked.without:
         raise SystemExit("What an allowed precision may cost is measured by admission: leave it in.")
     started = time.monotonic()
@@ -120,6 +125,7 @@ def run(asked: argparse.Namespace) -> None:
             if time.monotonic() - started > asked.seconds:
                 break
             row = {"level": level, "name": file.stem, "dtype": asked.dtype, "allowed": asked.precision}
+            row |= {"joint": True} if asked.joint else {}
             write_row(out, row | {"outcome": BEGUN})
             row |= one_with_room(judge, prepared, asked, room)
             write_row(out, row)
@@ -141,7 +147,8 @@ def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, Path]]:
     for level, file in files[part - 1 :: parts]:
         if (level, file.stem) in done or (asked.only and not any(file.stem.startswith(o) for o in asked.only)):
             continue
-        if asked.claims is None or claim(asked.claims, f"{level} {file.stem} {asked.dtype} {asked.precision}"):
+        kind = f"{asked.dtype} {asked.precision}{' joint' if asked.joint else ''}"
+        if asked.claims is None or claim(asked.claims, f"{level} {file.stem} {kind}"):
             yield level, file
 
 
@@ -172,7 +179,9 @@ def read_ahead(
     limit = asked.max_mib << 20 if asked.max_mib else room_bytes(asked.device)
 
     def prepare(file: Path) -> FunctionalProblem:
-        fp = functionalize_to_fit(load_problem(file), workers=judge.workers, max_bytes=limit)
+        problem = load_problem(file)
+        wanted = training_step(problem) if asked.joint else problem
+        fp = functionalize_to_fit(wanted, workers=judge.workers, max_bytes=limit)
         if asked.device == "cuda":
             with suppress(Exception):  # which comes again when it is judged
                 for draft in OfflineWriter().propose(brief(judge, fp, (), 1, asked)):

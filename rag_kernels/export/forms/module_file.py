@@ -18,6 +18,7 @@ from rag_kernels.export.backward import paired
 from rag_kernels.export.card import Licence, stamps
 from rag_kernels.export.evidence import Pulled
 from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.export.training_step import compiled_step
 
 HEAD_OF_RUNTIME = """\
 from {package}.drop_in import DropIn  # noqa: E402
@@ -139,6 +140,11 @@ def compiled_of(attempt: Attempt, *, listed: bool = False) -> CompiledForward:
         held = None
     arguments, outputs = _with_free_sizes(problem, held)
     moving = any(argument[4:] for argument in arguments)
+    only = [dict(values) for values in held.only] if held is not None and moving else ()
+    if problem.step is not None:
+        return compiled_step(
+            attempt, arguments, outputs, name=_operator_name(attempt), any_alignment=_any_alignment(attempt), only=only
+        )
     return CompiledForward(
         candidate.source,
         tier=candidate.tier,
@@ -151,7 +157,7 @@ def compiled_of(attempt: Attempt, *, listed: bool = False) -> CompiledForward:
         name=_operator_name(attempt),
         functional=problem.source,
         not_written=(*problem.mutated, *(f"input {path}" for path in problem.written)),
-        only=[dict(values) for values in held.only] if held is not None and moving else (),
+        only=only,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rag_kernels.export.serving.launch import KernelRefused
@@ -46,8 +46,12 @@ class Backward(NamedTuple):
     """A kernel for the gradients: where each of its arguments comes from, and whose gradient each output is."""
 
     kernel: Verified
-    takes: tuple[tuple[str, int], ...]  # ("grad", number of an output) or ("value", number of an argument)
+    takes: tuple[tuple[str, int], ...]  # ("grad" or "made", number of an output) or ("value", number of an argument)
     gives: tuple[int, ...]  # numbers of arguments
+    # Where both were judged as one, at the same sizes: how many of the forward's last outputs are for the backward
+    # alone; and numbers of arguments of which no gradients were asked.
+    saved: int | None = None
+    fixed: tuple[int, ...] = ()
 
 
 def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequence[str] = ()) -> Callable[..., Any]:
@@ -77,29 +81,47 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
         made = [torch.empty(shape, dtype=getattr(torch, output.dtype), device=device) for shape, output in shapes]
         return made[0] if many == 1 else tuple(made)
 
-    def gradients(grads: Sequence[torch.Tensor], wanted: Sequence[bool], *values: Any) -> list[torch.Tensor]:
+    step = kernel.backward if kernel.backward is not None and kernel.backward.saved is not None else None
+    made = sorted({i for what, i in step.takes if what == "made"}) if step else []
+
+    def gradients(
+        grads: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], wanted: Sequence[bool], *values: Any
+    ) -> list[torch.Tensor]:
         """Return the gradients of all tensors, of which the `wanted` ones must be right."""
         asked, found = {i for i, want in zip(tensors, wanted, strict=True) if want}, None
-        if kernel.backward is not None and asked <= set(kernel.backward.gives):
-            found = kernel_gradients(kernel.backward, grads, values, tensors)
+        kept = dict(zip(made, saved, strict=True))
+        if step is not None:
+            if asked & set(step.fixed):
+                raise ValueError("A gradient is wanted that was not when the kernel was written: optimize again.")
+            found = kernel_gradients(step, grads, kept, values, tensors)
+            if found is None:
+                raise ValueError("The kernel for the gradients does not serve what its forward served.")
+        elif kernel.backward is not None and asked <= set(kernel.backward.gives):
+            found = kernel_gradients(kernel.backward, grads, kept, values, tensors)
         if found is not None:
             return found
         if not served.as_verified(values):
             raise ValueError("Gradients were not verified at other sizes than the kernel's own: call the module there.")
         return functional_gradients(kernel.functional, grads, values)
 
-    def fake_gradients(grads: Sequence[torch.Tensor], wanted: Sequence[bool], *values: Any) -> list[torch.Tensor]:
+    def fake_gradients(
+        grads: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], wanted: Sequence[bool], *values: Any
+    ) -> list[torch.Tensor]:
         return [torch.empty_like(values[i], memory_format=torch.contiguous_format) for i in tensors]
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*(inputs[i] for i in tensors))
+        results = [output] if isinstance(output, torch.Tensor) else list(output)
+        ctx.save_for_backward(*(inputs[i] for i in tensors), *(results[i] for i in made))
+        if step is not None and step.saved:
+            ctx.mark_non_differentiable(*results[-step.saved :])
         ctx.scalars = [None if kind == "Tensor" else value for kind, value in zip(kinds, inputs, strict=True)]
 
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         saved = list(ctx.saved_tensors)
         values = [saved.pop(0) if kind == "Tensor" else value for kind, value in zip(kinds, ctx.scalars, strict=True)]
         wanted = [ctx.needs_input_grad[i] for i in tensors]
-        found = gradient_op([g.contiguous() for g in grads], wanted, *values)
+        pulled = grads[: len(grads) - step.saved] if step is not None and step.saved else grads
+        found = gradient_op([g.contiguous() for g in pulled], saved, wanted, *values)
         by_place = {i: g for i, g, want in zip(tensors, found, wanted, strict=True) if want}
         return tuple(by_place.get(i) for i in range(len(kinds)))
 
@@ -109,7 +131,7 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
     device = kernel.backend if tensors else None
     op = custom_op(name, forward, mutates_args=(), device_types=(), schema=f"({given}) -> {result}")
     op.register_fake(fake)
-    schema = f"(Tensor[] grads_, bool[] wanted_{', ' * bool(given)}{given}) -> Tensor[]"
+    schema = f"(Tensor[] grads_, Tensor[] saved_, bool[] wanted_{', ' * bool(given)}{given}) -> Tensor[]"
     gradient_op = custom_op(f"{name}_backward", gradients, mutates_args=(), device_types=device, schema=schema)
     gradient_op.register_fake(fake_gradients)
     op.register_autograd(backward, setup_context=setup)
@@ -119,7 +141,7 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
     for earlier in registered:
         earlier._opoverload = op._opoverload
     registered.add(op)
-    served.related = served.related and not independent(served, kernel.functional)
+    served.related = served.related and not (kernel.functional and independent(served, kernel.functional))
     return op
 
 
@@ -210,13 +232,18 @@ def _fresh(result: Any, values: Sequence[Any]) -> Any:
 
 
 def kernel_gradients(
-    backward: Backward, grads: Sequence[torch.Tensor], values: Sequence[Any], tensors: Sequence[int]
+    backward: Backward,
+    grads: Sequence[torch.Tensor],
+    kept: Mapping[int, torch.Tensor],
+    values: Sequence[Any],
+    tensors: Sequence[int],
 ) -> list[torch.Tensor] | None:
     """Return the gradients by the kernel for them, or zeros; None for calls that it does not serve."""
     import torch
 
-    other, given = backward.kernel, [grads[i] if what == "grad" else values[i] for what, i in backward.takes]
-    related = other.served.related and not other.served.as_verified(given)
+    places: dict[str, Any] = {"grad": grads, "made": kept, "value": values}
+    other, given = backward.kernel, [places[what][i] for what, i in backward.takes]
+    related = backward.saved is None and other.served.related and not other.served.as_verified(given)
     sizes, reason = other.served.outputs_of(given, lambda sizes: RELATED if related else NONE)
     if reason.text:
         return None

@@ -27,6 +27,7 @@ from rag_kernels.offline.cpp import contraction as contract_cpp
 from rag_kernels.offline.cpp import order as order_cpp
 from rag_kernels.offline.cpp import scatter as scatter_cpp
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
+from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
 from rag_kernels.offline.ir.reductions import Kind
@@ -58,6 +59,7 @@ class CpuParameters:
     products: int = 1  # whose products: 0 the library's, 1 ours where that is better, 2 ours
     attention: int = 1  # whether attention is one operator of ours
     short: int = SHORT  # reduced loops of at most so many steps are numbers; 0 where other sizes are to be served
+    saving: int = DEAR  # of a training step's values: 0 none are saved, 1 what is dear to compute again, 2 all
 
 
 COLUMN_BLOCK = 64  # rows summed in float before they join the double
@@ -69,6 +71,7 @@ def constants(p: CpuParameters) -> str:
     numbers = f"BLOCK = {p.block}, TILE = {p.tile}, LANES = {p.lanes}, KEEP = {int(p.keep)}"
     numbers += f", ROWS = {p.rows}, COLUMNS = {p.columns}, DEPTH = {p.depth}, PRODUCTS = {p.products}, "
     numbers += f"ATTENTION = {p.attention}" + (f", SHORT = {p.short}" if p.short != SHORT else "")
+    numbers += f", SAVING = {p.saving}" if p.saving != DEAR else ""
     return f"constexpr int64_t {numbers};  // tuning parameters\n"
 
 

@@ -34,6 +34,7 @@ from rag_kernels.offline.cuda.tiled_scans import tiled_scans
 from rag_kernels.offline.cuda.vectorized import VectorizedRegion, find_quads, vectorized_region
 from rag_kernels.offline.cuda.wide_columns import WideColumns
 from rag_kernels.offline.fusion.regions import AttentionRegion, OrderRegion, Region, ScatterRegion
+from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir.parameters import c_name
 
 __all__ = ["HEAD", "CudaParameters", "constants", "fixed_text", "function_text"]
@@ -46,7 +47,8 @@ def constants(p: CudaParameters) -> str:
         f"TILE = {p.tile}, TENSOR = {p.tensor}, PRODUCTS = {p.products}, FEW = {p.few}, SHAPE = {p.shape}, "
         f"CLUSTERS = {p.clusters}, TURNS = {p.turns}, SHARING = {p.sharing}, "
         f"ATTENTION = {p.attention}, KEYS = {p.keys}, IN_TURN = {p.in_turn}"
-        f"{f', SHORT = {p.short}' if p.short != SHORT else ''};  // tuning parameters\n"
+        f"{f', SHORT = {p.short}' if p.short != SHORT else ''}"
+        f"{f', SAVING = {p.saving}' if p.saving != DEAR else ''};  // tuning parameters\n"
     )
 
 

@@ -25,6 +25,7 @@ from rag_kernels.offline.cuda.gemm.window import window_kernel
 from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
+from rag_kernels.offline.graph.training_step import DEAR
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import Number, c_name
 
@@ -52,6 +53,7 @@ class CudaParameters:
     in_turn: int = 1  # whether its warpgroups take turns at multiplying, where there are two
     sharing: int = 1024  # threads of each of the blocks that share a row which none can hold; 0: none is shared
     short: int = SHORT  # reduced loops of at most so many steps are numbers; 0 where other sizes are to be served
+    saving: int = DEAR  # of a training step's values: 0 none are saved, 1 what is dear to compute again, 2 all
 
 
 FEW_SUMS = 6  # of a row: ten took 72 registers, and 1024 threads may have 64 each

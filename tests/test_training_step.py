@@ -1,0 +1,220 @@
+"""A forward and its gradients as one problem: recorded, written in two functions, judged; other forms are refused."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+import pytest
+import torch
+from support.kept import kept_judge, kept_workers
+
+from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
+from rag_kernels.eval.build.composed_forward import composed_forward
+from rag_kernels.eval.build.step_form import backward_alone, fault, forward_alone, joined, results_of
+from rag_kernels.eval.limits import Limits
+from rag_kernels.eval.problem import load_module
+from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Problem, Rejected
+from rag_kernels.eval.timing_rule import TimingRule
+from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.training_step import training_step
+from rag_kernels.llm.prompt_values import step_signatures
+from rag_kernels.offline.compose import first_plans, write
+from rag_kernels.offline.graph.training_step import DEAR, EVERYTHING, NOTHING, halves
+from rag_kernels.offline.tuning import neighbours, parameters_in, starting_parameters
+
+QUICK = Limits(
+    measure_compile=False,
+    without=frozenset({"sanitizers", "looks"}),
+    timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.02, few_pairs=3),
+)
+NORMED = Problem(
+    "normed",
+    """
+import torch
+
+ROWS = 12
+
+
+class Model(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.linear = torch.nn.Linear(features, features, bias=False)
+        self.weight = torch.nn.Parameter(torch.rand(features))
+        self.fixed = torch.nn.Parameter(torch.rand(features), requires_grad=False)
+
+    def forward(self, x, place):
+        y = self.linear(x)
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
+        return torch.nn.functional.silu(y) * self.fixed, y.argmax(1), x[place]
+
+
+def get_inputs():
+    return [torch.randn(ROWS, 16), torch.randint(0, ROWS, (3,))]
+
+
+def get_init_inputs():
+    return [16]
+""",
+)
+
+
+@pytest.fixture(scope="module")
+def step() -> FunctionalProblem:
+    with kept_workers(preload=PRELOAD) as workers:
+        return functionalize(training_step(NORMED), workers=workers)
+
+
+def test_a_step_is_the_forward_and_the_gradients_of_what_wants_one(step: FunctionalProblem) -> None:
+    assert step.verified and step.step is not None
+    assert step.step.outputs == 3 and step.step.pulled == (0, 2)
+    assert step.step.gradients == ("0", "weight", "linear.weight") and step.step.fixed == ("fixed",)
+    assert [spec.shape for spec in step.outputs] == [(12, 16), (12,), (3, 16), (12, 16), (16,), (16, 16)]
+    module = load_module("normed", training_step(NORMED).source)
+    model = module.Model(*module.get_init_inputs())
+    (first, third), x, place = module.get_inputs()
+    outputs, found = model((first, third), x, place)
+    own, leaf = model.forward_model, x.clone().requires_grad_()
+    made = own(leaf, place)
+    wanted = [leaf, own.weight, own.linear.weight]
+    expected = torch.autograd.grad([made[0], made[2]], wanted, [first, third])
+    for mine, theirs in zip([*outputs, *found], [*made, *expected], strict=True):
+        torch.testing.assert_close(mine, theirs.detach())
+    without = load_module("fixed", training_step(NORMED, fixed=[0]).source)
+    assert len(without.Model(16)((first, third), x, place)[1]) == 2
+
+
+def test_its_gradients_are_derivatives() -> None:
+    """`gradcheck`, of the functional form in double."""
+    changes = {"torch.randn(ROWS, 16)": "torch.randn(ROWS, 4).double()", "[16]": "[4]", "ROWS = 12": "ROWS = 5"}
+    changes["requires_grad=False)\n"] = "requires_grad=False)\n        self.double()\n"
+    source = NORMED.source
+    for old, new in changes.items():
+        source = source.replace(old, new)
+    with kept_workers(preload=PRELOAD) as workers:
+        step = functionalize(training_step(Problem("double", source)), workers=workers)
+    names: dict[str, object] = {}
+    exec(step.source, names)
+    function, pulled = names["module_fn"], 2
+    values = [torch.randn(a.spec.shape, dtype=torch.float64) for a in step.tensors[pulled:] if a.name != "place"]
+    place = torch.tensor([0, 3, 3])
+
+    class Whole(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, fixed, weight, linear):  # type: ignore[no-untyped-def]
+            ctx.save_for_backward(x, fixed, weight, linear)
+            zeros = torch.zeros(5, 4, dtype=x.dtype), torch.zeros(3, 4, dtype=x.dtype)
+            made = function(*zeros, x, place, *_ordered(step, fixed, weight, linear))  # type: ignore[operator]
+            return made[0], made[2]
+
+        @staticmethod
+        def backward(ctx, *grads):  # type: ignore[no-untyped-def]
+            x, *held = ctx.saved_tensors
+            found = function(*grads, x, place, *_ordered(step, *held))[3:]  # type: ignore[operator]
+            return found[0], None, found[1], found[2]
+
+    by_name = {a.name: v for a, v in zip([a for a in step.tensors[pulled:] if a.name != "place"], values, strict=True)}
+    given = [by_name[n] for n in ("x", "forward_model_fixed", "forward_model_weight", "forward_model_linear_weight")]
+    given = [v.requires_grad_(i != 1) for i, v in enumerate(given)]
+    assert torch.autograd.gradcheck(Whole.apply, given)
+
+
+def _ordered(
+    step: FunctionalProblem, fixed: torch.Tensor, weight: torch.Tensor, linear: torch.Tensor
+) -> list[torch.Tensor]:
+    held = {"fixed": fixed, "linear.weight": linear, "weight": weight}
+    return [held[a.path.removeprefix("forward_model.")] for a in step.tensors if a.role == "parameter"]
+
+
+def test_what_is_saved_is_a_parameter_of_the_writer(step: FunctionalProblem) -> None:
+    saved = {saving: halves(step, saving) for saving in (NOTHING, DEAR, EVERYTHING)}
+    assert saved[NOTHING].saved == () and len(saved[DEAR].saved) == 2  # the product, and the mean of each row
+    assert len(saved[EVERYTHING].saved) > 2
+    for half in saved.values():
+        pulled = set(half.grads)
+        assert not pulled & {a.name for a in half.forward.arguments}
+        assert half.forward.results[3:] == half.saved and half.backward.results == step.results[3:]
+    sources = [plan.candidate.source for plan in first_plans(step, starting_parameters("cpu"))]
+    assert len({results_of(source)[1] for source in sources[:3]}) == 3
+    base = parameters_in(sources[1], "cpu")
+    assert base is not None and base.saving == NOTHING
+    assert {p.saving for p in neighbours(base, ("step",))} == {NOTHING, EVERYTHING}
+    assert {p.saving for p in neighbours(base, ("row",))} == {NOTHING}
+
+
+def test_it_is_judged_as_one_call_and_each_half_runs_alone(step: FunctionalProblem) -> None:
+    plan = write(step, starting_parameters("cpu"))
+    assert plan is not None
+    right = plan.candidate
+    wrong = [
+        right.source.replace("return (", "return (1.001 * ", 1),  # an output
+        right.source.replace("def backward(grads, saved,", "def backward(grads, kept,").replace(
+            "= saved", "= kept[::-1]"
+        ),
+    ]
+    with kept_judge("cpu", limits=QUICK) as judge:
+        found = dict(judge.judge(step, [right, *(replace(right, source=text) for text in wrong)]))
+    verdicts = [judged.verdict for judged in found.values()]
+    assert isinstance(verdicts[0], Passed), verdicts[0]
+    assert not any(isinstance(verdict, Passed) for verdict in verdicts[1:]), verdicts
+
+
+def test_a_source_is_split_where_it_is_two_functions() -> None:
+    source = (
+        "KERNELS = r'''\nint x;\n'''\n\n\n"
+        "def forward(x, w, *, k):\n    y = x * w\n    s = y + k\n    return (y,), (s, y)\n\n\n"
+        "def backward(grads, saved, x, w, *, k):\n    s, y = saved\n    (g,) = grads\n"
+        "    return g * w + 0 * s, g * x + 0 * y\n"
+    )
+    check_composed(source, step=True)
+    with pytest.raises(Forbidden, match="exactly one function"):
+        check_composed(source)
+    with pytest.raises(Forbidden, match="two functions"):
+        check_composed(source[: source.index("\n\ndef backward")], step=True)
+    x, w, g = torch.randn(3), torch.randn(3), torch.randn(3)
+    y, dx, dw = composed_forward(source, None)(g, x, w, k=2)  # type: ignore[arg-type]
+    assert torch.equal(y, x * w) and torch.equal(dx, g * w) and torch.equal(dw, g * x)
+    assert results_of(source) == (("y",), ("s", "y"))
+    alone = composed_forward(forward_alone(source), None)  # type: ignore[arg-type]
+    y, s = alone(x, w, k=2)  # what is an output is not returned twice
+    gradients = composed_forward(backward_alone(source, 1), None)(g, s, y, x, w, k=2)  # type: ignore[arg-type]
+    assert torch.equal(gradients[0], dx) and torch.equal(gradients[1], dw)
+    assert joined(lambda x: ((x,), ()), lambda grads, saved, x: grads[0])(g, x) == (x, g)
+    ast.parse(forward_alone(source))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"def backward": "def sideways"}, "no `forward` and `backward`"),
+        ({"return (": "return [", "), (": "], ("}, "does not end with two tuples"),
+        ({"def backward(grads, saved, ": "def backward(grads, "}, "two more"),
+        ({"    return (": "    return (x, "}, "returns 4 outputs, and there are 3"),
+    ],
+)
+def test_another_form_is_refused_with_what_it_should_be(
+    step: FunctionalProblem, changes: dict[str, str], said: str
+) -> None:
+    plan = write(step, starting_parameters("cpu"))
+    assert plan is not None and not fault(plan.candidate.source, step)
+    source = plan.candidate.source
+    for old, new in changes.items():
+        at = source.index("def forward")
+        source = source[:at] + source[at:].replace(old, new, 1)
+    assert said in fault(source, step)
+
+
+def test_a_kernel_of_one_function_is_no_step(step: FunctionalProblem) -> None:
+    with kept_judge("cpu", limits=QUICK) as judge:
+        [(_, judged)] = judge.judge(step, [Candidate("RK_EXPORT(forward, f)", "kernel", "cpu")])
+    assert (
+        isinstance(judged.verdict, Rejected) and "composed source with `forward(arguments...)`" in judged.verdict.reason
+    )
+
+
+def test_a_model_is_told_the_two_functions(step: FunctionalProblem) -> None:
+    lines = step_signatures(step).splitlines()
+    assert lines[0].startswith("def forward(x, place, ") and lines[1].startswith(
+        "def backward(grads, saved, x, place, "
+    )
+    assert step_signatures(replace(step, step=None)) == ""
