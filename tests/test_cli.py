@@ -87,6 +87,19 @@ def test_the_short_option_and_the_groups(home: Path) -> None:
     assert all(f"{title}:" in short for title in GROUPS) and "More:" not in short
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("rag-kernels ver", {"verify"}),
+        ("rag-kernels generate --prec", {"--precision"}),
+        ("rag-kernels export abc --as hf", {"hf-kernels"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_their_values(home: Path, typed: str, offered: set[str]) -> None:
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    assert set(run(home, **asked, _RAG_KERNELS_COMPLETE="complete_bash").out.split()) == offered
+
+
 def test_the_version_names_the_judge_and_torch(home: Path) -> None:
     said = run(home, "--version").out
     assert said.startswith("rag-kernels ") and f"judge {JUDGE_VERSION}" in said and f"torch {version('torch')}" in said
