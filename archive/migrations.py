@@ -32,6 +32,7 @@ MIGRATIONS: tuple[str, ...] = (
     "008_told",
     "009_techniques",
     "010_fragile",
+    "011_precision",
 )
 SCHEMA = Path(__file__).parent / "schema"
 INDEXED = """

@@ -21,6 +21,8 @@ Scalar = bool | int | float | str | None
 
 LATER = {"later": True}  # for fields that old archives do not have (`eval.codec`)
 HEADLINE_LABELS = frozenset({"custom kernel", "fused + library"})
+# By the precision that the baselines were allowed: the classes whose speed-up over them compares like with like.
+COMPARABLE = {"strict": ("strict",), "tf32": ("strict", "split-precision", "tf32")}
 UNCHECKED = "unchecked"  # begins a label: what could not be tried, which lowers the trust in a result
 MORE_MEMORY = "more memory than the module"
 SPECIALISED = "shape-specialised"  # a label: right at its own sizes, and not at others
@@ -363,12 +365,18 @@ class Passed:
         default=None, metadata=LATER
     )  # of a call's time, in its own code; None: not profiled
     contract: Contract | None = field(default=None, metadata=LATER)
+    baseline_precision: str = field(default="strict", metadata=LATER)  # a key of COMPARABLE: of products in fp32
+
+    @property
+    def like_with_like(self) -> bool:
+        """Whether it is as exact as what the baselines were allowed to be."""
+        return self.precision in COMPARABLE[self.baseline_precision]
 
     @property
     def claims_speed(self) -> bool:
-        """Whether its speed-up may stand in a headline: an own kernel, in full precision, beyond suspicion."""
+        """Whether its speed-up may stand in a headline: an own kernel, as exact as its baselines, beyond suspicion."""
         barred = any(map(bars, self.labels))
-        return self.label in HEADLINE_LABELS and self.precision == "strict" and not barred
+        return self.label in HEADLINE_LABELS and self.like_with_like and not barred
 
     @property
     def trust(self) -> str:

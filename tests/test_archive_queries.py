@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from rag_kernels.archive.duck import DuckArchive
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import Edge
 from rag_kernels.archive.store import FileArchive
+from rag_kernels.eval.told import told_speedup
+from rag_kernels.run.standings import winner
 
 RELU, TANH = f.problem("relu"), f.problem("tanh")
 A, B, C, D = (f.candidate(RELU, variant=v).id for v in range(4))
@@ -171,6 +174,26 @@ def test_runs_credit_and_cost(archive: MemoryArchive) -> None:
     assert sorted(costs) == sorted([(A, 2, None), (B, 1, 0.0), (D, 1, 0.0)])
     share = asked(archive, "SELECT p, share FROM fast_p WHERE run_id = 'run1' ORDER BY p")
     assert share == [(0.0, 0.5), (1.0, 0.5), (1.5, 0.5), (2.0, 0.5), (3.0, 0.5)]
+
+
+@pytest.mark.parametrize(("baselines", "claims", "best"), [("tf32", True, 3.0), ("strict", False, 1.5)])
+def test_a_class_of_precision_claims_over_baselines_that_were_allowed_it(
+    baselines: str, claims: bool, best: float
+) -> None:
+    """In the record, for the winner of a run, and in what the archive says of the run."""
+    made = MemoryArchive()
+    made.start_run(f.run("run1"))
+    lower = replace(f.passed(3.0), precision="tf32", baseline_precision=baselines)
+    attempts = [
+        f.attempt("run1", 1, RELU, variant=0, verdict=lower),
+        f.attempt("run1", 2, RELU, variant=1, verdict=replace(f.passed(1.5), baseline_precision=baselines)),
+    ]
+    for one in attempts:
+        made.record_attempt(one)
+    assert lower.claims_speed is claims and not replace(lower, precision="bf16").claims_speed
+    assert winner(attempts) is attempts[0 if claims else 1]
+    [run] = queries.run_table(made)
+    assert run.best_speedup == pytest.approx(told_speedup(f.passed(best).measurement))
 
 
 def test_lineage_goes_up_and_down_through_failures(archive: MemoryArchive) -> None:

@@ -6,6 +6,13 @@ COMMENT ON MACRO trust_rank IS '1 for claimed, 4 for confirmed.';
 
 CREATE OR REPLACE MACRO judged_labels(judged) AS json_extract_string(judged::JSON, '$.verdict.labels[*]');
 COMMENT ON MACRO judged_labels IS 'The labels in a whole Judged record.';
+CREATE OR REPLACE MACRO like_with_like("precision", judged) AS CASE
+    WHEN "precision" = 'strict' THEN true
+    WHEN "precision" IN ('split-precision', 'tf32')
+    THEN coalesce(json_extract_string(judged::JSON, '$.verdict.baseline_precision') = 'tf32', false)
+    ELSE false
+END;
+COMMENT ON MACRO like_with_like IS 'Whether a kernel is as exact as its baselines were allowed to be; see COMPARABLE in eval/records.py.';
 
 CREATE OR REPLACE MACRO told_ratio(judged, ratio) AS json_extract_string(
     judged,
@@ -254,7 +261,8 @@ SELECT
         ELSE coalesce(array_to_string(barring(e.labels), '; '), '')
     END AS barred,
     coalesce(a.verdict = 'passed' AND e.told > 1 AND barred = '', false) AS won,
-    coalesce(e.stated_trust = 'verified', false) AS at_least, e."precision"
+    coalesce(e.stated_trust = 'verified', false) AS at_least, e."precision",
+    coalesce(like_with_like(e."precision", e.judged), false) AS like_with_like
 FROM attempts AS a
 JOIN functionals AS f ON f.id = a.functional_id
 JOIN problems AS p ON p.id = f.problem_id
@@ -272,6 +280,7 @@ COMMENT ON COLUMN attempt_results.created_at IS 'when the verdict came';
 COMMENT ON COLUMN attempt_results.won IS 'passed, faster than the better baseline, and not barred';
 COMMENT ON COLUMN attempt_results.speedup IS 'over the better baseline: confirmed, else the lower end of the interval';
 COMMENT ON COLUMN attempt_results.at_least IS 'whether the speed-up is the lower end of an interval, since nothing confirmed it';
+COMMENT ON COLUMN attempt_results.like_with_like IS 'whether it is as exact as its baselines were allowed to be';
 COMMENT ON COLUMN attempt_results.barred IS 'why a pass counts for nothing (retracted, stale, suspicious, fragile, degenerate problem), or empty';
 
 CREATE OR REPLACE VIEW candidate_results AS
@@ -287,6 +296,7 @@ COMMENT ON COLUMN candidate_results.at_least IS 'whether the speed-up is the low
 COMMENT ON COLUMN candidate_results.seconds IS 'of this attempt, from draft to verdict';
 COMMENT ON COLUMN candidate_results.created_at IS 'when the verdict came';
 COMMENT ON COLUMN candidate_results.won IS 'passed, faster than the better baseline, and not barred';
+COMMENT ON COLUMN candidate_results.like_with_like IS 'whether it is as exact as its baselines were allowed to be';
 COMMENT ON COLUMN candidate_results.barred IS 'why a pass counts for nothing (retracted, stale, suspicious, fragile, degenerate problem), or empty';
 
 CREATE OR REPLACE VIEW exemplars_shown AS
@@ -319,13 +329,13 @@ COMMENT ON COLUMN exemplar_credit.passed IS 'of these, how many were right';
 COMMENT ON COLUMN exemplar_credit.won IS 'and how many faster than the better baseline, none of them barred';
 COMMENT ON COLUMN exemplar_credit.median_speedup IS 'of those that were right';
 
-CREATE OR REPLACE MACRO merit(trust, label, "precision", speedup) AS {
+CREATE OR REPLACE MACRO merit(trust, label, like_with_like, speedup) AS {
     'confirmed': trust = 'confirmed',
-    'claims': "precision" = 'strict' AND label IN ('custom kernel', 'fused + library'),
-    'strict': "precision" = 'strict',
+    'claims': like_with_like AND label IN ('custom kernel', 'fused + library'),
+    'like_with_like': like_with_like,
     'speedup': speedup
 };
-COMMENT ON MACRO merit IS 'What orders the kernels of a run: confirmed first, then what may claim a speed, then strict precision, then speed.';
+COMMENT ON MACRO merit IS 'What orders the kernels of a run: confirmed first, then what may claim a speed, then what is as exact as its baselines, then speed.';
 
 CREATE OR REPLACE VIEW run_summary AS
 SELECT
@@ -343,9 +353,9 @@ LEFT JOIN (
     SELECT
         run_id, count(*) AS attempts, count(*) FILTER (verdict = 'passed') AS passed,
         count(DISTINCT candidate_id) FILTER (verdict = 'passed' AND barred = '') AS verified_kernels,
-        max_by(speedup, merit(trust, label, "precision", speedup)) FILTER (verdict = 'passed' AND barred = '')
+        max_by(speedup, merit(trust, label, like_with_like, speedup)) FILTER (verdict = 'passed' AND barred = '')
             AS best_speedup,
-        max_by(at_least, merit(trust, label, "precision", speedup)) FILTER (verdict = 'passed' AND barred = '')
+        max_by(at_least, merit(trust, label, like_with_like, speedup)) FILTER (verdict = 'passed' AND barred = '')
             AS best_at_least
     FROM candidate_results
     GROUP BY run_id

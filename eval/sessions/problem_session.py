@@ -181,6 +181,11 @@ class ProblemSession:
     def call_limit_s(self) -> float:
         return max(self.limits.call_s, 30 * self.call_s)
 
+    @property
+    def baseline_precision(self) -> str:
+        """Of fp32 products of eager and compile: TF32 where a lower precision is allowed, on a GPU alone."""
+        return "tf32" if self.on_gpu and self.limits.precision != "strict" else "strict"
+
     def _open_worker(self) -> Worker:
         memory = None if self.on_gpu else 3 * self.memory_bytes
         role = "rag_kernels.eval.children.reference:serve" + "_cuda" * self.on_gpu
@@ -191,7 +196,7 @@ class ProblemSession:
             threads=threads(),
             content=self.content.describe(),
             outputs=self.submitted.describe(),
-            tf32=self.limits.precision != "strict",
+            tf32=self.baseline_precision == "tf32",
             operands=OPERAND_ROUNDOFF[self.limits.precision],
             seed=self.rng.getrandbits(40),
         )

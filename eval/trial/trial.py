@@ -523,6 +523,7 @@ class Trial:
             labels=tuple(found.labels),
             own_share=seen.own_share,
             contract=self._contract(),
+            baseline_precision=session.baseline_precision,
         )
         if passed.claims_speed:  # what is under suspicion is no bar for others
             self.known.leader.note(against_eager.low)

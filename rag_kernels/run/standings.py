@@ -58,11 +58,11 @@ def winner(attempts: Sequence[Attempt]) -> Attempt | None:
 
 
 def merit(attempt: Attempt) -> tuple[bool, bool, float]:
-    """Return a sort key: may it claim a speed, is its precision strict, its speed-up over the better baseline."""
+    """Return a sort key: may it claim a speed, is it as exact as its baselines, its speed-up over them."""
     verdict = attempt.judged.verdict
     if not isinstance(verdict, Passed):
         return (False, False, 0.0)
-    return (verdict.claims_speed, verdict.precision == "strict", told_speedup(verdict.measurement))
+    return (verdict.claims_speed, verdict.like_with_like, told_speedup(verdict.measurement))
 
 
 def is_ahead(one: Attempt, other: Attempt) -> bool:
