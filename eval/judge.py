@@ -112,7 +112,8 @@ class LocalJudge:
         at_other_sizes: AtOtherSizes | None,
     ) -> None:
         self.workers, self.limits, self.cache = workers, limits, cache
-        self._candidate_workers = candidate_workers
+        self._candidate_workers, self._tools = candidate_workers, tools
+        self._parents_are_lent = False
         self._loading: dict[Candidate, Future[LoadedCandidate]] = {}
         self._turns = DeviceLock(units(device.backend), locks(device.backend, cache))
         self.sessions = Sessions(device, limits, workers, candidate_workers, cache, self._turns, at_other_sizes)
@@ -147,6 +148,19 @@ class LocalJudge:
     def can_run(self) -> bool:
         """False on a machine that has a CUDA compiler but no GPU: candidates are compiled, never verified."""
         return self.device.backend == "cpu" or self.device.name != absent_gpu().name
+
+    def by_other_limits(self, limits: Limits, at_other_sizes: AtOtherSizes | None = None) -> LocalJudge:
+        """Return a judge that uses this one's warm parents, whose start takes seconds; to be closed before this one.
+
+        Raises ValueError where one has a sandbox and the other has not.
+        """
+        if ("sandbox" in limits.without) != ("sandbox" in self.limits.without):
+            raise ValueError("A judge without the sandbox needs a warm parent of its own: use open_judge.")
+        other = LocalJudge(
+            self.device, self.workers, self._candidate_workers, self._tools, limits, self.cache, at_other_sizes
+        )
+        other._parents_are_lent = True
+        return other
 
     def judge(
         self, fp: FunctionalProblem, candidates: Sequence[Candidate], more: More = nothing_more
@@ -330,8 +344,9 @@ class LocalJudge:
     def close(self) -> None:
         self.sessions.close()
         self._builder.close()
-        self.workers.close()
-        self._candidate_workers.close()
+        if not self._parents_are_lent:
+            self.workers.close()
+            self._candidate_workers.close()
 
     def __enter__(self) -> LocalJudge:
         return self

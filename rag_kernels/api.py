@@ -16,11 +16,10 @@ from rag_kernels.archive.store import open_archive
 from rag_kernels.eval.build.candidate_form import candidate_from_file
 from rag_kernels.eval.judge import Judge
 from rag_kernels.eval.problem import load_problem
-from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem
 from rag_kernels.eval.workloads import Workload, workloads_of
-from rag_kernels.ingest.functional.functionalize import PRELOAD
 from rag_kernels.ingest.functional.functionalize import functionalize as functionalize_problem
+from rag_kernels.ingest.functional.functionalize import open_workers
 from rag_kernels.ingest.functional.gradients import load_backward
 from rag_kernels.options import Keywords, Options, options_of
 from rag_kernels.records import Writer
@@ -97,7 +96,7 @@ def evaluate(
 def functionalize(problem: str | Path, *, backward: bool = False) -> FunctionalProblem:
     """Return the problem as a parameterized call, checked against the module, with its features."""
     loaded = _load(problem, backward=backward)
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         return functionalize_problem(loaded, workers=workers)
 
 

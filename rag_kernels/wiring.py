@@ -29,7 +29,7 @@ from rag_kernels.eval.records import Backend, BaselineTimes, Device, FunctionalP
 from rag_kernels.ingest.description.embedder import load_embedder
 from rag_kernels.ingest.description.pipeline import index_attempt
 from rag_kernels.ingest.functional.fitting import functionalize_as, functionalize_to_fit, room_bytes, room_on
-from rag_kernels.ingest.functional.functionalize import PRELOAD
+from rag_kernels.ingest.functional.functionalize import PRELOAD, open_workers
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.llm.client import LLM, Completer
 from rag_kernels.llm.novelty import Embed
@@ -135,7 +135,7 @@ class Bench:
 @contextmanager
 def hand_in(judge: Judge) -> Iterator[Bench]:
     """Open the bench of a judge that was handed in; nothing is known of its device but what the judge says."""
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         yield Bench(judge, workers, True, room_bytes(judge.device.backend), lambda: ())
 
 
@@ -170,7 +170,7 @@ def open_sampler(
     """
     archive, embedder = open_archive(options.archive or None), load_embedder(options.embedder)
     stock(archive, embedder)
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         device = device_for(options, target, workers)
         room = room_on(device) if target else room_bytes(device.backend)  # of where it is judged
         here = Path(options.cache) if options.cache else default_cache()

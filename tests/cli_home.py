@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from factories import candidate, problem
-from support.kept import kept_judge, kept_workers
 
 from rag_kernels import cli, wiring
 from rag_kernels.archive.bundle import import_bundle
@@ -98,14 +97,11 @@ def run(home: Path, *arguments: str | Path, program: list[str] = PROGRAM, **env:
 
 def inside(home: Path, *arguments: str | Path, quick: bool = False, **env: str) -> Done:
     """Run a command in this process: the same as `run` without loading everything anew, for commands that end by
-    themselves and start no other program in their place. `quick` is `QUICK_PROGRAM`'s judge. Judges stay open for the
-    next command with the same limits.
+    themselves and start no other program in their place. `quick` is `QUICK_PROGRAM`'s judge.
     """
     out, err, wanted = io.StringIO(), io.StringIO(), environment(home, **env)
     kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(wiring, "open_judge", kept_judge)
-        patch.setattr(wiring, "Workers", kept_workers)
         if quick:
             patch.setattr(wiring, "Limits", quick_limits)
         for name in os.environ.keys() - wanted.keys():

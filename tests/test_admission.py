@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.kept import kept_workers
 from typer.testing import CliRunner
 
 from rag_kernels.cli import app
@@ -17,7 +18,7 @@ from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, ProblemError
 from rag_kernels.eval.sessions.admission import admission_file, admit, open_admission
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 Admit = Callable[..., Admission]
@@ -26,7 +27,7 @@ TAIL = "\ndef get_init_inputs():\n    return []\n"
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with Workers(preload=PRELOAD) as opened:
+    with kept_workers() as opened:
         yield opened
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from cli_home import quick_limits
 from factories import attempt, candidate, passed, problem, wrong
 
 import rag_kernels
+from rag_kernels import wiring
 from rag_kernels.archive.records import Attempt
 from rag_kernels.best import Best
 from rag_kernels.eval.problem import load_module
@@ -87,10 +89,12 @@ def test_what_cannot_be_traced_is_a_sentence() -> None:
 def best() -> Best:
     seen: list[Attempt] = []
     module = Norm(256)
-    found = rag_kernels.optimize(
-        module, [torch.randn(2048, 256)], device="cpu", effort=1, rounds=1, drafts=1, archive=":memory:",
-        retrieval="off", progress=seen.append,
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wiring, "Limits", quick_limits)
+        found = rag_kernels.optimize(
+            module, [torch.randn(2048, 256)], device="cpu", effort=1, rounds=1, drafts=1, archive=":memory:",
+            retrieval="off", progress=seen.append,
+        )  # fmt: skip
     assert tuple(seen) == found.attempts
     return found
 

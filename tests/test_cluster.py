@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 import pytest
 from cli_home import RELU, RIGHT, WRONG
+from support.kept import kept_judge
 from typer.testing import CliRunner
 
 from rag_kernels import wiring
 from rag_kernels.cli import app
 from rag_kernels.cluster.ray_judge import ClusterJudge, connected, open_cluster
-from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.machine.device import gpu_count, units
 from rag_kernels.eval.records import Candidate, Passed, verdict_name
@@ -68,11 +68,11 @@ def judge(ray: Any, cache: Path) -> Iterator[ClusterJudge]:
 
 
 class TestTwoJudges:
-    def test_candidates_get_the_verdicts_that_they_get_here(self, judge: ClusterJudge, cache: Path) -> None:
+    def test_candidates_get_the_verdicts_that_they_get_here(self, judge: ClusterJudge) -> None:
         candidates = {name: kernel(source) for name, source in SOURCES.items()}
         found = {c.id: verdict_name(j.verdict) for c, j in judge.judge(RELU, list(candidates.values()))}
         assert {name: found[c.id] for name, c in candidates.items()} == {name: name for name in SOURCES}
-        with open_judge("cpu", limits=QUICK, cache_dir=cache) as here:
+        with kept_judge("cpu", limits=QUICK) as here:
             assert {c.id: verdict_name(j.verdict) for c, j in here.judge(RELU, list(candidates.values()))} == found
 
     def test_each_judge_has_a_core_of_its_own(self, judge: ClusterJudge) -> None:

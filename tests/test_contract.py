@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from judging import THOROUGH, verdict
+from support.kept import kept_judge
 
 from rag_kernels.eval.contract import contract_line
-from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import FunctionalProblem, Passed
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -48,9 +49,8 @@ RK_EXPORT(forward, twice)
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    cache = tmp_path_factory.mktemp("cache")
-    with open_judge("cpu", limits=THOROUGH, cache_dir=cache, at_other_sizes=at_other_sizes) as opened:
+def judge() -> Iterator[LocalJudge]:
+    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 

@@ -19,13 +19,13 @@ import pytest
 import torch
 from factories import attempt, candidate, problem
 from judging import THOROUGH, verdict
+from support.kept import kept_judge
 from torch import nn
 
 import rag_kernels
 from rag_kernels.archive.records import Attempt
 from rag_kernels.best import Best
 from rag_kernels.eval.build import compile as compiling
-from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.records import Candidate, Passed, Problem
 from rag_kernels.export.drop_in import KernelNotUsed
@@ -83,10 +83,9 @@ RK_EXPORT(forward, norm)
 
 
 @pytest.fixture(scope="module")
-def norm_attempt(tmp_path_factory: pytest.TempPathFactory) -> Attempt:
+def norm_attempt() -> Attempt:
     """Scaled rows, as the judge passed them, with its contract: an attribute, a global, a mode, and a number."""
-    cache = tmp_path_factory.mktemp("cache")
-    with open_judge("cpu", limits=THOROUGH, cache_dir=cache, at_other_sizes=at_other_sizes) as judge:
+    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as judge:
         p = functionalize(problem_from_source("norm", NORM), workers=judge.workers)
         passed = verdict(judge, p, NORM_CPP)
     assert isinstance(passed, Passed), passed

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.kept import kept_judge
 from support.relu_module import RELU
 from torch.utils import cpp_extension
 
 from rag_kernels.eval.build.torch_extension import lighten
-from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, Passed
@@ -106,7 +106,7 @@ def test_what_builds_with_neither_says_why(tmp_path: Path) -> None:
 
 def test_a_module_that_builds_its_extension_is_judged(tmp_path: Path) -> None:
     limits = Limits(measure_compile=False, timing=TimingRule(pairs=8, max_pairs=8, timed_s=0.05))
-    with open_judge("cpu", limits=limits, cache_dir=tmp_path) as judge:
+    with kept_judge("cpu", limits=limits) as judge:
         problem = functionalize(problem_from_source("relu", RELU), workers=judge.workers)
         ((_, judged),) = judge.judge(problem, [Candidate(MODULE, "module", "cpu")])
     assert isinstance(judged.verdict, Passed), judged.verdict

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from support.kept import kept_workers
 
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.workers import Workers
@@ -30,7 +31,7 @@ def get_init_inputs():
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with Workers() as pool:
+    with kept_workers() as pool:
         yield pool
 
 

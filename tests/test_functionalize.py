@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from support.kept import kept_workers
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError, ScalarArgument
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize, functionalize_many
+from rag_kernels.ingest.functional.functionalize import functionalize, functionalize_many
 from rag_kernels.ingest.functional.gradients import backward_problem
 from rag_kernels.ingest.functional.verify import verify
 from rag_kernels.ingest.graphs.graph import refs
@@ -33,7 +34,7 @@ def problem(init: str, forward: str, inputs: str, *, given: str = "x", constants
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with Workers(preload=PRELOAD) as started:
+    with kept_workers() as started:
         yield started
 
 

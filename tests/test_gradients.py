@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from support.kept import kept_workers
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.scaled_problem import odd_sizes
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.gradients import backward_problem
 from rag_kernels.ingest.functional.verify import Disagrees, compare, run_module
 
@@ -66,7 +67,7 @@ def get_init_inputs():
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with Workers(preload=PRELOAD) as started:
+    with kept_workers() as started:
         yield started
 
 

@@ -23,6 +23,7 @@ from foreign import (
     sakana_row,
     taken,
 )
+from support.kept import kept_workers
 
 from rag_kernels.archive import bundle
 from rag_kernels.archive.audit import verify
@@ -32,8 +33,6 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
 from rag_kernels.ingest.description.embedder import load_embedder
-from rag_kernels.ingest.description.pipeline import reindex
-from rag_kernels.ingest.functional.functionalize import PRELOAD
 from rag_kernels.ingest.importers.gpu_mode import GpuMode
 from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
 from rag_kernels.ingest.importers.robust_kbench import RobustKbench
@@ -64,7 +63,7 @@ def test_a_kernelbench_run_comes_in_with_its_results(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with Workers(preload=PRELOAD) as made:
+    with kept_workers() as made:
         yield made
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import psutil
 import pytest
 from judging import verdict
+from support.kept import kept_judge
 
 from rag_kernels.eval.build.candidate_form import Forbidden, check_composed
-from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.build.compile import Built, build, toolchain
+from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import (
@@ -100,8 +102,8 @@ QUICK = Limits(
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    with open_judge("cpu", limits=QUICK, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
+def judge() -> Iterator[LocalJudge]:
+    with kept_judge("cpu", limits=QUICK) as opened:
         yield opened
 
 
@@ -213,12 +215,14 @@ def test_memory_and_forks_are_bounded(judge: LocalJudge, problem: FunctionalProb
     assert isinstance(verdict(judge, problem, eats), Crashed)
     forks = "#include <unistd.h>\n" + altered("for (int i = 0; i < 10; ++i) if (fork() == 0) { sleep(30); _exit(0); }")
     verdict(judge, problem, forks)
-    assert not [p for p in psutil.process_iter() if _holds_a_kernel(p, judge.cache)]
+    (built,) = build([(forks, "cpu")], tools=toolchain(), cache=judge.cache)
+    assert isinstance(built, Built)
+    assert not [p for p in psutil.process_iter() if _holds(p, built.library)]
 
 
-def _holds_a_kernel(process: psutil.Process, cache: Path) -> bool:
+def _holds(process: psutil.Process, library: Path) -> bool:
     try:
-        return any(m.path.startswith(str(cache)) for m in process.memory_maps())
+        return any(m.path == str(library) for m in process.memory_maps())
     except psutil.Error:
         return False
 

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 from factories import device
 from foreign import ANY, MODULE, taken
+from support.kept import kept_workers
 
 from rag_kernels.archive.audit import verify
 from rag_kernels.archive.bundle import import_bundle
 from rag_kernels.archive.claims import claims_of, written_for
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel
-from rag_kernels.eval.process.workers import Workers
 from rag_kernels.ingest.description.embedder import load_embedder
-from rag_kernels.ingest.functional.functionalize import PRELOAD
 from rag_kernels.ingest.importers.kernel_folder import KernelFolder
 from rag_kernels.ingest.importers.protocol import ImportRefused
 from rag_kernels.ingest.importers.take import functionalize_imported
@@ -87,7 +86,7 @@ def test_the_form_that_is_worked_out_later_is_the_one_that_a_kernel_was_written_
     archive, _ = taken(KernelFolder(), folder(tmp_path))
     kernel = archive.kernels(ANY)[0]
     assert written_for(archive, kernel.id).arguments == ()
-    with Workers(preload=PRELOAD) as workers:
+    with kept_workers() as workers:
         assert all(row.ok for row in functionalize_imported(archive, load_embedder(), workers=workers))
     assert [a.name for a in written_for(archive, kernel.id).tensors] == ["x", "weight"]
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from support.kept import kept_workers
 
 from rag_kernels.eval.build.compile import Built, build, toolchain
 from rag_kernels.eval.build.nvrtc import build_device, host_text, is_split, kernel_names
-from rag_kernels.eval.process.workers import Workers
 
 SPLIT = """#include "rag_kernel.h"
 #if RK_DEVICE
@@ -44,6 +44,6 @@ def test_nvcc_takes_both_parts_at_once(tmp_path: Path) -> None:
 
 
 def test_the_device_part_is_built_by_nvrtc_or_said_to_have_none(tmp_path: Path) -> None:
-    with Workers() as workers:
+    with kept_workers() as workers:
         made = build_device(SPLIT, arch="sm_90", workers=workers, cache=tmp_path)
     assert made is None or (isinstance(made, Path) and made.stat().st_size > 1000), made

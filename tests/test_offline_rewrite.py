@@ -10,10 +10,11 @@ import pytest
 import torch
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
+from support.kept import kept_judge
 from support.offline_briefs import brief
 
 from rag_kernels.eval.aten import base_name
-from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import FunctionalProblem, Node, Passed, Ref
 from rag_kernels.eval.timing_rule import TimingRule
@@ -151,9 +152,9 @@ def test_constants_become_numbers_in_the_loops() -> None:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+def judge() -> Iterator[LocalJudge]:
     quick = Limits(load_s=30, call_s=8, measure_compile=False, timing=TimingRule(pairs=8, max_pairs=8, timed_s=0.05))
-    with open_judge("cpu", limits=quick, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
+    with kept_judge("cpu", limits=quick) as opened:
         yield opened
 
 

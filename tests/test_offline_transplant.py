@@ -12,12 +12,13 @@ import pytest
 from factories import attempt, run
 from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, worst_ratio
+from support.kept import kept_judge
 from support.offline_briefs import brief, judged
 
 from rag_kernels.archive.memory import MemoryArchive
 from rag_kernels.archive.records import ArchivedKernel, Exemplar, KernelFilter
 from rag_kernels.eval.build.candidate_form import kernels_text
-from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.timing_rule import TimingRule
@@ -326,9 +327,9 @@ def test_cuda_compiles_with_a_split_source_beside_ours(rms: FunctionalProblem, t
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+def judge() -> Iterator[LocalJudge]:
     quick = Limits(load_s=30, call_s=8, measure_compile=False, timing=TimingRule(pairs=8, max_pairs=8, timed_s=0.05))
-    with open_judge("cpu", limits=quick, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
+    with kept_judge("cpu", limits=quick) as opened:
         yield opened
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from factories import passed
 from judging import verdict
+from support.kept import kept_judge, kept_workers
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.buffers.call_content import plain
@@ -20,7 +21,7 @@ from rag_kernels.eval.buffers.shared_arena import Arena, ArenaLayout
 from rag_kernels.eval.children import reference
 from rag_kernels.eval.children.gpu_buffers import ran_out_of_memory
 from rag_kernels.eval.children.gpu_shared_memory import NotShared
-from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.messages.protocol import (
     Answered,
@@ -93,7 +94,7 @@ from rag_kernels.eval.messages.protocol import (
 )
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.process.channel import Failed, failure_in
-from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
+from rag_kernels.eval.process.workers import Worker, WorkerFailed
 from rag_kernels.eval.records import Candidate, Crashed, FunctionalProblem, Passed, TensorSpec
 from rag_kernels.eval.sessions.candidate_session import LoadedCandidate, _failed
 from rag_kernels.eval.sessions.problem_knowledge import ProblemKnowledge
@@ -282,8 +283,8 @@ def test_a_failure_is_one_of_those_that_a_worker_may_tell() -> None:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    with open_judge("cpu", limits=QUICK, cache_dir=tmp_path_factory.mktemp("cache")) as opened:
+def judge() -> Iterator[LocalJudge]:
+    with kept_judge("cpu", limits=QUICK) as opened:
         yield opened
 
 
@@ -378,7 +379,7 @@ def test_an_unknown_request_is_refused_with_a_sentence(
 
 
 def test_the_reference_is_opened_by_its_record_alone() -> None:
-    with Workers() as workers, workers.spawn("rag_kernels.eval.children.reference:serve") as worker:
+    with kept_workers() as workers, workers.spawn("rag_kernels.eval.children.reference:serve") as worker:
         with pytest.raises(WorkerFailed, match="`None` is no request") as failed:
             worker.request({}, deadline_s=60)
         assert not failed.value.alive

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from support.kept import kept_workers
 
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
@@ -13,7 +14,7 @@ from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.sessions.session_pool import Sizes
 from rag_kernels.ingest.functional.fitting import functionalize_to_fit
 from rag_kernels.ingest.functional.folding import unfolded
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
@@ -48,28 +49,28 @@ CASES = {
     ),
     "an embedding and a norm": problem(
         "return self.norm(self.table(t))",
-        "torch.randint(0, 128256, (16, 2048))",
+        "torch.randint(0, 128256, (16, 512))",
         given="t",
         init=TABLE,
         args="v, d",
-        values="128256, 4096",
+        values="128256, 256",
     ),
     "an embedding by names and expressions": problem(
         "return self.norm(self.table(t))",
-        "torch.randint(0, 2 * HALF - 1, (BATCH, 2048))",
+        "torch.randint(0, 2 * HALF - 1, (BATCH, 512))",
         given="t",
         constants="HALF = 64128\nVOCAB = 128256\nBATCH = 64",
         init=TABLE,
         args="v, d",
-        values="VOCAB, 2048",
+        values="VOCAB, 256",
     ),
     "two tables": problem(
         "return self.a(i.flatten()) * self.b(j).flatten(0, 1)",
-        "torch.randint(0, 1000000, (256, 512)), torch.randint(0, 200000, (256, 512))",
+        "torch.randint(0, 1000000, (128, 64)), torch.randint(0, 200000, (128, 64))",
         given="i, j",
         init="self.a = nn.Embedding(m, d); self.b = nn.Embedding(n, d)",
         args="m, n, d",
-        values="1000000, 200000, 512",
+        values="1000000, 200000, 64",
     ),
     "gather": problem(
         "return torch.gather(x, 1, i).exp()",
@@ -78,7 +79,7 @@ CASES = {
     ),
     "index_add": problem(
         "return x.index_add(0, i, y)",
-        "torch.zeros(100000, 512), torch.randint(0, 100000, (400000,)), torch.randn(400000, 512)",
+        "torch.zeros(100000, 128), torch.randint(0, 100000, (400000,)), torch.randn(400000, 128)",
         given="x, i, y",
     ),
     "rows from both ends": problem(
@@ -94,11 +95,11 @@ CASES = {
     ),
     "every second row, from the first": problem(
         "return self.table(t * 2 - 1)",
-        "torch.randint(1, 50000, (16384, 64))",
+        "torch.randint(1, 50000, (2048, 64))",
         given="t",
         init="self.table = nn.Embedding(v, d)",
         args="v, d",
-        values="100000, 512",
+        values="100000, 128",
     ),
     "scatter": problem(
         "return torch.zeros_like(x).scatter_add(1, i, y)",
@@ -110,7 +111,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with Workers(preload=PRELOAD) as started:
+    with kept_workers() as started:
         yield started
 
 
@@ -127,14 +128,15 @@ def test_indices_stay_in_range_at_other_sizes(workers: Workers, case: Problem) -
     full = functionalize(case, workers=workers)
     assert full.verified and full.problem == case, full.notice
     both: tuple[Sizes, ...] = ("small", "odd")
+    other = None
     for sizes in both:
-        other = at_other_sizes(full, sizes, workers)
+        other = at_other_sizes(full, sizes, workers, small=other)
         assert other is not None and other.verified and other.graph_key == full.graph_key
         assert all(len(set(i.flatten().tolist())) > 1 for i in runs(other))
 
 
 def test_a_problem_made_to_fit_is_in_range_and_can_be_made_smaller(workers: Workers) -> None:
-    fitted = functionalize_to_fit(CASES["an embedding and a norm"], workers=workers, max_bytes=256 << 20)
+    fitted = functionalize_to_fit(CASES["an embedding and a norm"], workers=workers, max_bytes=64 << 20)
     assert "scaled down" in fitted.notice
     runs(fitted)
     small = at_other_sizes(fitted, "small", workers)

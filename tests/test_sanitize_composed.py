@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 from judging import THOROUGH, verdict
+from support.kept import kept_judge
 
 from rag_kernels.eval.build.candidate_form import called_kernels
 from rag_kernels.eval.children.candidate import Recorder
-from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import FunctionalProblem, Passed, Rejected
 from rag_kernels.ingest.functional.functionalize import functionalize
@@ -68,9 +69,8 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
-    cache = tmp_path_factory.mktemp("cache")
-    with open_judge("cpu", limits=THOROUGH, cache_dir=cache, at_other_sizes=at_other_sizes) as opened:
+def judge() -> Iterator[LocalJudge]:
+    with kept_judge("cpu", limits=THOROUGH, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 

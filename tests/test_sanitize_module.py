@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.kept import kept_judge
 from support.relu_module import RELU
 
 from rag_kernels.eval.instruments.module_sanitizers import _own_on_gpu
-from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.limits import Limits
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import Candidate, FunctionalProblem, Passed, Rejected, Verdict
@@ -60,9 +61,9 @@ rag-kernels: call 0
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+def judge() -> Iterator[LocalJudge]:
     limits = Limits(measure_compile=False, thorough=True, timing=TimingRule(pairs=7, max_pairs=7, timed_s=0.02))
-    with open_judge("cpu", limits=limits, cache_dir=tmp_path_factory.mktemp("c"), at_other_sizes=at_other_sizes) as one:
+    with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as one:
         yield one
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 from judging import THOROUGH, altered, verdict
+from support.kept import kept_judge
 
-from rag_kernels.eval.judge import LocalJudge, open_judge
+from rag_kernels.eval.judge import LocalJudge
 from rag_kernels.eval.problem import problem_from_source
 from rag_kernels.eval.records import MORE_MEMORY, UNCHECKED, Candidate, FunctionalProblem, Passed
 from rag_kernels.eval.verdict_codes import codes
@@ -39,10 +40,9 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
+def judge() -> Iterator[LocalJudge]:
     limits = replace(THOROUGH, draws=1, repeats=5)
-    cache = tmp_path_factory.mktemp("cache")
-    with open_judge("cpu", limits=limits, cache_dir=cache, at_other_sizes=at_other_sizes) as opened:
+    with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 
@@ -50,7 +50,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalJudge]:
 def quick(judge: LocalJudge) -> Iterator[LocalJudge]:
     """Judge without sanitizers and further sizes."""
     limits = replace(judge.limits, thorough=False)
-    with open_judge("cpu", limits=limits, cache_dir=judge.cache, at_other_sizes=at_other_sizes) as opened:
+    with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as opened:
         yield opened
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from cli_home import inside, quick_limits
 from factories import problem as made
+from support.kept import kept_judge
 
 from rag_kernels import ScriptedWriter, optimize
 from rag_kernels.eval.contract import contract, contract_line, joint_contract
-from rag_kernels.eval.judge import open_judge
 from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.records import Problem, ProblemError
 from rag_kernels.eval.workloads import Workload, heaviest, problem_at, read_shapes, workloads_of
@@ -108,9 +108,8 @@ def test_sizes_between_those_that_were_judged_are_not_served(tmp_path: Path) -> 
         "#include", "#include <algorithm>\n#include", 1
     )
     calls = [torch.randn(64, 32), torch.randn(9, 7)]
-    with open_judge(
-        "cpu", limits=quick_limits(without=frozenset({"sanitizers"})), at_other_sizes=at_other_sizes
-    ) as judge:
+    limits = quick_limits(without=frozenset({"sanitizers"}))
+    with kept_judge("cpu", limits=limits, at_other_sizes=at_other_sizes) as judge:
         best = optimize(
             Twice(), calls[:1], workloads=[calls[1:]], judge=judge, writer=ScriptedWriter([kernel]), archive=":memory:",
             retrieval="off",

@@ -8,13 +8,12 @@ these come about side by side.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from rag_kernels.eval.admission_records import Admission
 from rag_kernels.eval.limits import Limits
@@ -48,7 +47,14 @@ class Grown(NamedTuple):
 MOST_GROWN = 4
 RUNGS = (*(Rung(reach, least) for reach in reversed(REACHES) for least in (64, 128, 256)), Rung("batch", 2))
 Sizes = Literal["small", "odd", "large"] | Rung | Grown
-AtOtherSizes = Callable[[FunctionalProblem, Sizes, Workers], FunctionalProblem | None]
+
+
+class AtOtherSizes(Protocol):
+    """How the same problem at other sizes is found: `ingest.sizes`."""
+
+    def __call__(
+        self, fp: FunctionalProblem, sizes: Sizes, workers: Workers, *, small: FunctionalProblem | None = None
+    ) -> FunctionalProblem | None: ...
 
 
 @dataclass
@@ -233,5 +239,6 @@ class Sessions:
         with self._one_at_a_time[f"{fp.problem.id} {sizes}"]:
             if key not in self._other_sizes:
                 find = self.at_other_sizes
-                self._other_sizes[key] = find(fp, sizes, self.workers) if find is not None else None
+                small = self._other_sizes.get((fp.problem.id, "small"))
+                self._other_sizes[key] = find(fp, sizes, self.workers, small=small) if find is not None else None
         return self._other_sizes[key]

@@ -52,14 +52,19 @@ def footprint(problem: FunctionalProblem) -> int:
 
 
 def functionalize_to_fit(
-    problem: Problem, *, workers: Workers, max_bytes: int, where: str = "this machine"
+    problem: Problem,
+    *,
+    workers: Workers,
+    max_bytes: int,
+    where: str = "this machine",
+    full: FunctionalProblem | None = None,
 ) -> FunctionalProblem:
     """Return the functional form of the problem, or of a smaller one whose tensors fit into `max_bytes`, with a notice
-    that says `where` there is no more room.
+    that says `where` there is no more room. `full` is the problem's own form where it is known.
 
     Raises ProblemError when there is no functional form.
     """
-    full = functionalize(problem, workers=workers)
+    full = full or functionalize(problem, workers=workers)
     if footprint(full) <= max_bytes:
         return full
     forms = {problem.id: full}

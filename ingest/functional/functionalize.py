@@ -17,12 +17,16 @@ from dataclasses import dataclass, replace
 from rag_kernels.eval.process.workers import WorkerFailed, Workers
 from rag_kernels.eval.records import FunctionalProblem, Problem, ProblemError
 
-# What to import before forking: `Workers(preload=PRELOAD)` saves seconds for each problem.
 PRELOAD = ("torch._dynamo", "rag_kernels.ingest.functional.functionalize_child")
 CHILD = "rag_kernels.ingest.functional.functionalize_child:functionalize_here"
 RUNS = "rag-kernels runs the module of"  # and the problem's id: what a child that was killed had told last
 ANY = "any"  # among the sizes that a child is told not to run: all but the problem's own
 MOST_CRASHES = 6  # sizes at which a module may end its process before no others are tried
+
+
+def open_workers() -> Workers:
+    """Start a warm parent that has imported what every problem takes, which saves seconds for each."""
+    return Workers(preload=PRELOAD)
 
 
 @dataclass(frozen=True, slots=True)

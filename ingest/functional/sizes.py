@@ -26,10 +26,15 @@ GROWN_TIMES, GROWN_BYTES, GROWN_FLOPS = 8, 32 << 20, 2e9
 GROWN_TRIES = 3
 
 
-def at_other_sizes(fp: FunctionalProblem, sizes: Sizes, workers: Workers) -> FunctionalProblem | None:
-    """Return the problem at `small` sizes (a few MB), `odd` ones (small if need be), `large` or a rung's; or None."""
+def at_other_sizes(
+    fp: FunctionalProblem, sizes: Sizes, workers: Workers, *, small: FunctionalProblem | None = None
+) -> FunctionalProblem | None:
+    """Return the problem at `small` sizes (a few MB), `odd` ones (small if need be), `large` or a rung's; or None.
+
+    `small` is the one at small sizes where it is known: others follow from it, and finding it takes seconds.
+    """
     try:
-        small = fp if footprint(fp) <= SMALL_BYTES else _small(fp, workers)
+        small = fp if footprint(fp) <= SMALL_BYTES else small or _small(fp, workers)
     except ProblemError:
         return None
     if isinstance(sizes, Grown):
@@ -52,7 +57,7 @@ def _small(fp: FunctionalProblem, workers: Workers) -> FunctionalProblem:
             small = functionalize(guess, workers=workers, resized=True)
             if footprint(small) <= 4 * SMALL_BYTES and small.graph_key == fp.graph_key:
                 return replace(small, notice=difference(problem, guess))
-    return functionalize_to_fit(fp.problem, workers=workers, max_bytes=SMALL_BYTES)
+    return functionalize_to_fit(fp.problem, workers=workers, max_bytes=SMALL_BYTES, full=fp)
 
 
 def _halved(fp: FunctionalProblem, small: FunctionalProblem, rung: Rung, workers: Workers) -> FunctionalProblem | None:

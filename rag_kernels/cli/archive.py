@@ -276,14 +276,13 @@ def functionalize(
     """
     import os
 
-    from rag_kernels.eval.process.workers import Workers
     from rag_kernels.ingest.description.embedder import load_embedder
-    from rag_kernels.ingest.functional.functionalize import PRELOAD
+    from rag_kernels.ingest.functional.functionalize import open_workers
     from rag_kernels.ingest.importers.take import functionalize_imported
 
     store, embedder = opened(archive), load_embedder(read_settings().embedder)
     done = failed = 0
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         for row in functionalize_imported(store, embedder, workers=workers, jobs=jobs or len(os.sched_getaffinity(0))):
             done, failed = done + row.ok, failed + (not row.ok)
             if as_json:

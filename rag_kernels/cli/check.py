@@ -66,7 +66,7 @@ def admission_rows(
     from rag_kernels.eval.records import ProblemError
     from rag_kernels.eval.sessions.admission import admission_file, open_admission
     from rag_kernels.ingest.functional.fitting import functionalize_to_fit, room_bytes
-    from rag_kernels.ingest.functional.functionalize import PRELOAD
+    from rag_kernels.ingest.functional.functionalize import open_workers
     from rag_kernels.ingest.functional.gradients import load_backward
     from rag_kernels.report.json_rows import admission_row
     from rag_kernels.wiring import target_backend
@@ -75,7 +75,7 @@ def admission_rows(
     cache = Path(options.cache) if options.cache else default_cache()
     room = room_bytes(backend)
     with ExitStack() as opened:
-        workers = opened.enter_context(Workers(preload=PRELOAD if backend == "cpu" else ()))
+        workers = opened.enter_context(open_workers() if backend == "cpu" else Workers())
         place = open_device(backend, workers, cache)
         judge = opened.enter_context(open_judge(backend, cache_dir=cache)) if baselines else None
         for path in files:

@@ -48,9 +48,8 @@ def functionalize(
 def functional_rows(files: list[Path], *, jobs: int, backward: bool = False) -> Iterator[dict[str, Any]]:
     """Yield a row for each problem, in the order of the files, several at a time."""
     from rag_kernels.eval.problem import load_problem
-    from rag_kernels.eval.process.workers import Workers
     from rag_kernels.eval.records import Problem, ProblemError
-    from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize_many
+    from rag_kernels.ingest.functional.functionalize import functionalize_many, open_workers
     from rag_kernels.ingest.functional.gradients import load_backward
     from rag_kernels.report.json_rows import functional_row
 
@@ -62,7 +61,7 @@ def functional_rows(files: list[Path], *, jobs: int, backward: bool = False) -> 
             loaded.append(error)
     problems = [p for p in loaded if isinstance(p, Problem)]
     with ExitStack() as stack:
-        workers = stack.enter_context(Workers(preload=PRELOAD)) if problems else None
+        workers = stack.enter_context(open_workers()) if problems else None
         done = functionalize_many(problems, workers=workers, jobs=jobs) if workers else iter(())
         for path, problem in zip(files, loaded, strict=True):
             if isinstance(problem, ProblemError):

@@ -33,7 +33,7 @@ from rag_kernels.eval.places import ROOT
 from rag_kernels.eval.process.sandbox import allowed_env
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, Candidate, FunctionalProblem, Judged, MachineError
-from rag_kernels.ingest.functional.functionalize import PRELOAD
+from rag_kernels.ingest.functional.functionalize import open_workers
 
 log = logging.getLogger(__name__)
 
@@ -282,7 +282,7 @@ def open_cluster(
         try:
             log.info("Waiting for the first of %d judges.", pool.wanted())
             about = dispatcher.ready.result()
-            with Workers(preload=PRELOAD) as workers:
+            with open_workers() as workers:
                 yield ClusterJudge(dispatcher, about, workers, expected=max(1, pool.wanted()))
         finally:
             dispatcher.close()

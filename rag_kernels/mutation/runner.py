@@ -35,7 +35,7 @@ from rag_kernels.eval.records import (
     Verdict,
 )
 from rag_kernels.eval.verdict_codes import codes
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize, open_workers
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.mutation.mutants import Mutant, mutants
 from rag_kernels.mutation.originals import Original
@@ -118,7 +118,7 @@ def run(
         gpu = judge.device.backend == "cuda"
         boxed = Sandbox((judge.cache / "builds", Path(__file__).parent), gpu=gpu)
         witness = opened.enter_context(Workers(sandbox=boxed))
-        tracing = opened.enter_context(Workers(preload=PRELOAD))
+        tracing = opened.enter_context(open_workers())
         ahead = opened.enter_context(ThreadPoolExecutor(max_workers=1))
         preparer = Preparer(judge, witness, tracing, seed)
         waiting = iter(groups)
@@ -153,7 +153,7 @@ class Preparer:
         try:
             fp = functionalize(problem, workers=self._tracing)
             small = at_other_sizes(fp, "small", self._tracing)
-            odd = at_other_sizes(fp, "odd", self._tracing)
+            odd = at_other_sizes(fp, "odd", self._tracing, small=small)
         except ProblemError as error:
             log.warning("%s is left out: %s", problem.name, error)
             return Prepared(None)

@@ -70,19 +70,20 @@ def first_run(backend: Backend, specimens: Sequence[Specimen]) -> Iterator[Seen]
 
 def ablate(backend: Backend, first: Sequence[Seen]) -> Iterator[Without]:
     """Leave out each defence in turn; one on which no catch can rest needs no run. What is missed is missed twice."""
-    for defence in DEFENCES:
-        texts = resting_on(defence, first)
-        seen: list[Seen] = []
-        if texts:
-            with open_zoo(backend, leave_out=defence) as judge:
-                seen = _specimens(judge, texts)
-                if missed := {s.text.name for s in seen if not s.caught}:
-                    twice = {source: [g[0], *(t for t in g[1:] if t.name in missed)] for source, g in texts.items()}
-                    twice = {source: group for source, group in twice.items() if len(group) > 1}
-                    seen = [s for s in seen if s.caught] + _specimens(judge, twice)
-        caught = Counter(_catch(s) for s in seen if s.caught)
-        missed_names = tuple(s.text.name for s in seen if not s.caught)
-        yield Without(defence, len(seen), missed_names, tuple(caught.most_common()))
+    with open_zoo(backend) as whole:
+        for defence in DEFENCES:
+            texts = resting_on(defence, first)
+            seen: list[Seen] = []
+            if texts:
+                with open_zoo(backend, leave_out=defence, beside=whole) as judge:
+                    seen = _specimens(judge, texts)
+                    if missed := {s.text.name for s in seen if not s.caught}:
+                        twice = {source: [g[0], *(t for t in g[1:] if t.name in missed)] for source, g in texts.items()}
+                        twice = {source: group for source, group in twice.items() if len(group) > 1}
+                        seen = [s for s in seen if s.caught] + _specimens(judge, twice)
+            caught = Counter(_catch(s) for s in seen if s.caught)
+            missed_names = tuple(s.text.name for s in seen if not s.caught)
+            yield Without(defence, len(seen), missed_names, tuple(caught.most_common()))
 
 
 def _specimens(judge: LocalJudge, texts: dict[str, list[Text]]) -> list[Seen]:

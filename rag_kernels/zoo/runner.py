@@ -267,9 +267,15 @@ def _reason(verdict: Verdict | str) -> str:
     return verdict.reason
 
 
-def open_zoo(backend: Backend, *, quick: bool = False, leave_out: str = "") -> LocalJudge:
+def open_zoo(
+    backend: Backend, *, quick: bool = False, leave_out: str = "", beside: LocalJudge | None = None
+) -> LocalJudge:
     """Open a judge with every check, but few repeats; `quick` leaves sanitizers, odd sizes and repeats to a full
     run.
+
+    It takes over the warm parents of the one `beside` it where it can.
     """
     limits = replace(FAST, thorough=not quick, without=frozenset({leave_out} - {""}))
+    if beside is not None and leave_out != "sandbox":
+        return beside.by_other_limits(limits, at_other_sizes)
     return open_judge(backend, limits=limits, at_other_sizes=at_other_sizes)

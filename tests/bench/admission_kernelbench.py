@@ -24,7 +24,7 @@ from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Device, FunctionalProblem, Problem, ProblemError
 from rag_kernels.eval.sessions.admission import UNVERIFIABLE, admission_file, open_admission
 from rag_kernels.ingest.functional.fitting import functionalize_to_fit
-from rag_kernels.ingest.functional.functionalize import PRELOAD
+from rag_kernels.ingest.functional.functionalize import open_workers
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only problems whose name starts with this")
     options = parser.parse_args()
     rows: list[Row] = []
-    with Workers(preload=PRELOAD) as workers, tempfile.TemporaryDirectory() as folder:
+    with open_workers() as workers, tempfile.TemporaryDirectory() as folder:
         device = open_device("cpu", workers, Path(folder))
         paths = [(level, path) for level in options.levels for path in find_problems([options.folder / level])]
         with contextlib.suppress(KeyboardInterrupt):  # what is known by then is printed

@@ -16,10 +16,9 @@ import math
 from pathlib import Path
 
 from rag_kernels.eval.problem import find_problems, load_problem, problem_from_source
-from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import FunctionalProblem, ProblemError, TensorArgument
 from rag_kernels.ingest.functional.fitting import functionalize_to_fit
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize
+from rag_kernels.ingest.functional.functionalize import functionalize, open_workers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -39,7 +38,7 @@ def main() -> None:
         for line in file.read_text().splitlines()
         if (row := json.loads(line)).get("claims") and (row.get("speedup") or 0.0) >= asked.least
     }
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         known = {functionalize(p, workers=workers).graph_key for p in map(load_problem, find_problems([EXAMPLES]))}
         for folder in asked.folders:
             for problem in map(load_problem, find_problems([folder])):

@@ -14,9 +14,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem
-from rag_kernels.ingest.functional.functionalize import PRELOAD, Row, functionalize_many
+from rag_kernels.ingest.functional.functionalize import Row, functionalize_many, open_workers
 from rag_kernels.ingest.importers.gpu_mode import GpuMode
 from rag_kernels.ingest.importers.protocol import Importer, Skipped
 from rag_kernels.ingest.importers.robust_kbench import RobustKbench
@@ -38,7 +37,7 @@ def main() -> int:
         elif asked.only in one.functional.problem.name:
             problems[one.functional.problem.id] = one.functional.problem
     counted: Counter[str] = Counter()
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         for row in functionalize_many(problems.values(), workers=workers, jobs=asked.jobs, deadline_s=200.0):
             outcome, said = told(row)
             counted[outcome] += 1

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_kernels.eval.problem import find_problems, load_problem
-from rag_kernels.eval.process.workers import Workers
-from rag_kernels.ingest.functional.functionalize import PRELOAD, Row, functionalize_many
+from rag_kernels.ingest.functional.functionalize import Row, functionalize_many, open_workers
 from rag_kernels.ingest.functional.gradients import backward_problem
 
 NO_GRADIENT = "no output of the forward has a gradient"
@@ -47,7 +46,7 @@ def main() -> int:
     rows = read([options.out] if options.out else [])
     known = {(row["level"], row["name"]) for row in rows}
     started = time.monotonic()
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         for level in (f"level{n}" for n in options.levels):
             paths = [p for p in find_problems([options.folder / level]) if options.only in f"{level}/{p.name}"]
             problems = [load_problem(p) for p in paths if (level, p.stem) not in known]

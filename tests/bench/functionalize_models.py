@@ -20,9 +20,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Problem
-from rag_kernels.ingest.functional.functionalize import PRELOAD, Row, functionalize_many
+from rag_kernels.ingest.functional.functionalize import Row, functionalize_many, open_workers
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters
 
@@ -391,7 +390,7 @@ def main() -> int:
 def rows(chosen: list[Problem], known: dict[str, Row], jobs: int) -> Iterator[Row]:
     """Yield a row for each problem: those that are known first."""
     yield from (known[p.name] for p in chosen if p.name in known)
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         missing = [p for p in chosen if p.name not in known]
         yield from functionalize_many(missing, workers=workers, jobs=jobs, deadline_s=400.0)
 

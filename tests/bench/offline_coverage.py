@@ -18,9 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 from rag_kernels.eval.problem import find_problems, load_problem
-from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend, FunctionalProblem
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize_many
+from rag_kernels.ingest.functional.functionalize import functionalize_many, open_workers
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters
 
@@ -52,7 +51,7 @@ def main() -> int:
 
 def functionalized(level: str, paths: list[Path]) -> Forms:
     found: Forms = {}
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         problems = (load_problem(p) for p in paths)
         rows = functionalize_many(problems, workers=workers, deadline_s=300.0)
         for path, row in zip(paths, rows, strict=True):

@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 
 from rag_kernels.eval.problem import find_problems, load_problem
-from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Backend
-from rag_kernels.ingest.functional.functionalize import PRELOAD, functionalize_many
+from rag_kernels.ingest.functional.functionalize import functionalize_many, open_workers
 from rag_kernels.offline.compose import first_plans
 from rag_kernels.offline.tuning import starting_parameters
 
@@ -27,7 +26,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     paths = find_problems([parser.parse_args().folder])
     lines: dict[Backend, list[int]] = {backend: [] for backend in BACKENDS}
-    with Workers(preload=PRELOAD) as workers:
+    with open_workers() as workers:
         rows = functionalize_many((load_problem(p) for p in paths), workers=workers, deadline_s=300.0)
         for path, row in zip(paths, rows, strict=True):
             counts = []

@@ -1,12 +1,14 @@
 """Judges and warm parents that the tests of one process share: a start takes longer than what most tests ask of one.
 
-They are handed out as `open_judge` and `Workers` are, and stay open until the session ends: `conftest.py` closes them.
+Judges over the cache that all tests share, of whatever limits, share its warm parents, and so do `kept_workers`. They
+are handed out as by `open_judge` and `open_workers`, and stay open until the session ends: `conftest.py` closes them.
 Not for tests of what a judge or a worker does when it starts, ends or breaks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,7 @@ from rag_kernels.eval.sessions.session_pool import AtOtherSizes
 from rag_kernels.ingest.functional.functionalize import PRELOAD
 
 STAY_OPEN = ExitStack()
+SHARED_CACHE = "TESTS_CACHE"  # not RAG_KERNELS_...: commands under test are not told
 
 
 @contextmanager
@@ -30,21 +33,32 @@ def kept_judge(
     cache_dir: Path | None = None,
     at_other_sizes: AtOtherSizes | None = None,
 ) -> Iterator[LocalJudge]:
-    yield _judge(backend, limits or Limits(), cache_dir or default_cache(), at_other_sizes)
+    """Open a judge, or take the one with these limits; one over a cache of its own is closed again."""
+    place, limits = cache_dir or default_cache(), limits or Limits()
+    if place == _shared_cache():
+        yield _judge(backend, limits, at_other_sizes)
+        return
+    with open_judge(backend, limits=limits, cache_dir=place, at_other_sizes=at_other_sizes) as own:
+        yield own
 
 
 @contextmanager
-def kept_workers(*, preload: Sequence[str] = ()) -> Iterator[Workers]:
-    assert set(preload) <= set(PRELOAD)
-    yield _workers()
+def kept_workers() -> Iterator[Workers]:
+    workers = _first_judge("cpu", frozenset()).workers
+    workers.preload(*PRELOAD)
+    yield workers
+
+
+def _shared_cache() -> Path:
+    return Path(os.environ[SHARED_CACHE])
 
 
 @cache
-def _judge(backend: Backend, limits: Limits, place: Path, at_other_sizes: AtOtherSizes | None) -> LocalJudge:
-    opened = open_judge(backend, limits=limits, cache_dir=place, at_other_sizes=at_other_sizes)
-    return STAY_OPEN.enter_context(opened)
+def _judge(backend: Backend, limits: Limits, at_other_sizes: AtOtherSizes | None) -> LocalJudge:
+    first = _first_judge(backend, frozenset({"sandbox"}) & limits.without)
+    return STAY_OPEN.enter_context(first.by_other_limits(limits, at_other_sizes))
 
 
 @cache
-def _workers() -> Workers:
-    return STAY_OPEN.enter_context(Workers(preload=PRELOAD))
+def _first_judge(backend: Backend, without: frozenset[str]) -> LocalJudge:
+    return STAY_OPEN.enter_context(open_judge(backend, limits=Limits(without=without), cache_dir=_shared_cache()))
