@@ -17,7 +17,7 @@ TESTS = numbers.ROOT / "tests"
 RAG_KERNEL = numbers.ROOT / "eval" / "include" / "rag_kernel.h"
 HEADERS = [TESTS / "cuda_emulation.h", RAG_KERNEL, TESTS / "hopper_emulation.h"]
 ELEMENTS = {"bfloat16": "rk::bf16", "float16": "rk::f16", "tf32": "float"}
-FLAGS = f"-O1 -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
+FLAGS = f"-Og -fno-strict-aliasing -fPIC -std=c++20 -pthread -I{numbers.ROOT}/eval/include -I{numbers.FFI}/include"
 
 
 def build_emulated(source: str, folder: Path) -> Any:

@@ -35,12 +35,36 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def talk(home: Path, say: Talk) -> None:
-    """Start a server as an agent does, and end it."""
+@contextmanager
+def serving(home: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, *COMMAND, "--http", str(port)]
+    process = subprocess.Popen(command, cwd=home, env=environment(home))
+    try:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and process.poll() is None:
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
 
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[str]:
+    """One server over HTTP for all tests that need no start of their own."""
+    with serving(home) as url:
+        yield url
+
+
+def talk(server: str | StdioServerParameters, say: Talk) -> None:
     async def session() -> None:
-        started = StdioServerParameters(command=sys.executable, args=COMMAND, env=environment(home), cwd=home)
-        async with Client(started) as client:
+        async with Client(server) as client:
             await say(client)
 
     anyio.run(session)
@@ -65,6 +89,8 @@ async def text(client: Client, uri: str) -> str:
 
 
 def test_an_agent_describes_writes_judges_and_finds_again(home: Path) -> None:
+    """Over stdio: it starts a server and ends it."""
+
     async def say(client: Client) -> None:
         names = {tool.name for tool in (await client.list_tools()).tools}
         assert names == {
@@ -112,10 +138,11 @@ def test_an_agent_describes_writes_judges_and_finds_again(home: Path) -> None:
         )
         assert "times as fast as the second (" in raced["message"] and len(raced["results"]) == 2
 
-    talk(home, say)
+    started = StdioServerParameters(command=sys.executable, args=COMMAND, env=environment(home), cwd=home)
+    talk(started, say)
 
 
-def test_what_an_agent_can_mend_is_said_and_nothing_outside_the_root_is_read(home: Path) -> None:
+def test_what_an_agent_can_mend_is_said_and_nothing_outside_the_root_is_read(home: Path, server: str) -> None:
     async def say(client: Client) -> None:
         async def refused(tool: str, **asked: object) -> str:
             return refusal(await client.call_tool(tool, asked))
@@ -137,10 +164,10 @@ def test_what_an_agent_can_mend_is_said_and_nothing_outside_the_root_is_read(hom
         with pytest.raises(MCPError, match="There is no kernel"):
             await client.read_resource("kernel://k_none")
 
-    talk(home, say)
+    talk(server, say)
 
 
-def test_long_work_is_a_job_that_can_be_looked_up_and_called_off(home: Path) -> None:
+def test_long_work_is_a_job_that_can_be_looked_up_and_called_off(server: str) -> None:
     async def say(client: Client) -> None:
         asked = {"problem": "relu.py", "source": RIGHT + "// once more\n", "wait_s": 0}
         first, second = [result(await client.call_tool("judge_kernel", asked)) for _ in range(2)]
@@ -151,10 +178,10 @@ def test_long_work_is_a_job_that_can_be_looked_up_and_called_off(home: Path) -> 
         ended = result(await client.call_tool("judge_status", {"job": second["job"], "wait_s": 60}))
         assert called_off["state"] in ("queued", "cancelled") and ended["state"] == "cancelled" and not ended["results"]
 
-    talk(home, say)
+    talk(server, say)
 
 
-def test_the_offline_writer_is_a_collaborator_and_texts_are_there_to_read(home: Path) -> None:
+def test_the_offline_writer_is_a_collaborator_and_texts_are_there_to_read(server: str) -> None:
     async def say(client: Client) -> None:
         made = result(await client.call_tool("generate", {"problem": "relu.py", "rounds": 1, "seconds": 60}))
         assert made["state"] == "done" and "Run r_" in made["message"]
@@ -171,40 +198,18 @@ def test_the_offline_writer_is_a_collaborator_and_texts_are_there_to_read(home: 
         [said] = (await client.get_prompt("speed_up", {"kernel_id": best})).messages
         assert isinstance(said.content, TextContent) and "Make this kernel faster." in said.content.text
 
-    talk(home, say)
+    talk(server, say)
 
 
-@contextmanager
-def serving(home: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, *COMMAND, "--http", str(port)]
-    process = subprocess.Popen(command, cwd=home, env=environment(home))
-    try:
-        end = time.monotonic() + 60
-        while time.monotonic() < end and process.poll() is None:
-            with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0
+def test_words_find_kernels(server: str) -> None:
+    async def say(client: Client) -> None:
+        found = result(await client.call_tool("search_kernels", {"words": "softmax", "count": 2}))["result"]
+        assert len(found) == 2 and all("softmax" in one["problem"] for one in found)
+
+    talk(server, say)
 
 
-def test_the_same_over_http(home: Path) -> None:
-    async def session(url: str) -> None:
-        async with Client(url) as client:
-            found = result(await client.call_tool("search_kernels", {"words": "softmax", "count": 2}))["result"]
-            assert len(found) == 2 and all("softmax" in one["problem"] for one in found)
-
-    with serving(home) as url:
-        anyio.run(session, url)
-
-
-def test_no_tool_takes_or_tells_what_the_judge_keeps_to_itself(home: Path) -> None:
+def test_no_tool_takes_or_tells_what_the_judge_keeps_to_itself(server: str) -> None:
     """Tolerances, seeds and expected values are neither arguments nor fields."""
 
     async def say(client: Client) -> None:
@@ -212,10 +217,10 @@ def test_no_tool_takes_or_tells_what_the_judge_keeps_to_itself(home: Path) -> No
             names = json.dumps([tool.input_schema, tool.output_schema]).lower()
             assert not [word for word in ("seed", "tolerance", "atol", "rtol", "expected") if word in names], tool.name
 
-    talk(home, say)
+    talk(server, say)
 
 
-def test_the_skill_names_tools_that_there_are(home: Path) -> None:
+def test_the_skill_names_tools_that_there_are(server: str) -> None:
     from rag_kernels.agents.setup_files import SKILL
 
     async def say(client: Client) -> None:
@@ -223,4 +228,4 @@ def test_the_skill_names_tools_that_there_are(home: Path) -> None:
         named = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)\([a-z.]", (SKILL / "SKILL.md").read_text()))
         assert named and named <= known
 
-    talk(home, say)
+    talk(server, say)

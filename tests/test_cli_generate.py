@@ -76,7 +76,9 @@ def test_generate_ends_with_the_promised_object(generated: Done, cache: Path) ->
     assert promised <= result.keys() and result["type"] == "result"
     assert (result["verdict"], result["tier"], result["writer"], result["device"]) == ("passed", "kernel", "llm", "cpu")
     assert result["confirmed"] is True and result["attempts"] == 2 and result["out"] == "best.py"
-    assert result["speedup_eager"] > 0 and 0 < (result["floor_fraction"] or 1) <= 1
+    reached = result["floor_us"] / result["candidate_us"]  # of what lies in the cache it may be more than all
+    told = None if reached > 1 else pytest.approx(reached)
+    assert result["speedup_eager"] > 0 and reached > 0 and result["floor_fraction"] == told
     assert result["speedup_compile"] > 0, "torch.compile was measured live, in the fresh process of the confirmation"
     kept = cache / "inductor" / "precompiled_headers"
     assert list(kept.glob("*.gch")), "the next process does not wait for it"

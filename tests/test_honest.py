@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.compiler_reading import refusals
+from support.kept import kept_judge
 
 from rag_kernels.eval.build.compile import BuildError, build, toolchain
 from rag_kernels.eval.judge import LocalJudge, open_judge
@@ -52,24 +54,23 @@ def test_the_corpus_is_large_and_no_two_kernels_are_alike() -> None:
     assert all(h.candidate.backend == "cpu" for h in CPU) and all(h.candidate.backend == "cuda" for h in CUDA)
 
 
-def _failures(kernels: list[Honest]) -> list[str]:
-    texts = [(h.candidate.source, h.candidate.backend) for h in kernels if h.candidate.tier == "kernel"]
-    built = build(texts, tools=toolchain(), cache=default_cache())
-    return [result.log for result in built if isinstance(result, BuildError)]
-
-
-def test_kernels_compile() -> None:
-    assert _failures(CPU[::8]) == []
+def test_kernels_compile(tmp_path: Path) -> None:
+    """Read, not built, as those that are judged below are."""
+    texts = [h.candidate.source for h in CPU[::8] if h.candidate.tier == "kernel"]
+    assert len(texts) > 30 and refusals(texts, tmp_path) == {}
+    assert refusals([f"{texts[0]}\nint wrong = undeclared;"], tmp_path) != {}
 
 
 @pytest.mark.skipif(toolchain().nvcc is None, reason="no nvcc")
 def test_cuda_kernels_compile() -> None:
-    assert _failures(CUDA[::4]) == []
+    texts = [(h.candidate.source, h.candidate.backend) for h in CUDA[::4] if h.candidate.tier == "kernel"]
+    built = build(texts, tools=toolchain(), cache=default_cache())
+    assert [result.log for result in built if isinstance(result, BuildError)] == []
 
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[LocalJudge]:
-    with open_judge("cpu", limits=QUICK) as opened:
+    with kept_judge("cpu", limits=QUICK) as opened:
         yield opened
 
 

@@ -19,6 +19,7 @@ from support import generated_kernels as numbers
 from support.generated_kernels import Case, functional, halved, worst_ratio
 from support.product_cases import CASES as PRODUCTS
 
+from rag_kernels.eval.records import FunctionalProblem
 from rag_kernels.offline.compose import Plan, first_plans, write
 from rag_kernels.offline.cuda.function import CudaParameters
 from rag_kernels.offline.cuda.gemm.wgmma import SHAPES, time_of
@@ -66,6 +67,32 @@ HOPPER = {
 }
 
 
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "build", build_emulated)
+
+
+def drafted(
+    name: str, case: Case, parameters: CudaParameters, *words: str, regions: int | None = None
+) -> tuple[FunctionalProblem, Plan]:
+    """Return a problem and its plan, which is one text with these words, of so many regions."""
+    fp = functional(name.replace(" ", "_"), case)
+    plan = write(fp, parameters)
+    assert plan is not None and plan.candidate.tier == "kernel" and regions in (None, plan.regions)
+    assert [word for word in words if word not in plan.candidate.source] == []
+    return fp, plan
+
+
+def ratio(plan: Plan, fp: FunctionalProblem, folder: Path) -> float:
+    folder.mkdir(exist_ok=True)
+    return worst_ratio(fp, numbers.caller(plan, fp, folder))
+
+
+def limit(parameters: CudaParameters) -> float:
+    """Return how far off PyTorch in fp32 a product may be: TF32 rounds both factors to eleven bits."""
+    return 2**12 if parameters.tensor == 2 else RATIO
+
+
 def for_hopper(plan: Plan, condition: str = "built") -> Plan:
     """The plan with a source that fails where the copy engine (or another kernel of this condition) cannot serve."""
     must = r'RK_CHECK(\1, "another kernel would serve"); if (\1) {'
@@ -75,33 +102,21 @@ def for_hopper(plan: Plan, condition: str = "built") -> Plan:
 
 
 @pytest.mark.parametrize("name", HOPPER)
-def test_hopper_products(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_hopper_products(name: str, tmp_path: Path) -> None:
     case, dtype, parameters = HOPPER[name]
-    fp = functional(name.replace(" ", "_"), halved(case, dtype))
-    plan = write(fp, parameters)
-    assert plan is not None and plan.candidate.tier == "kernel" and "tma_load" in plan.candidate.source
-    plan = for_hopper(plan)
-    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+    fp, plan = drafted(name, halved(case, dtype), parameters, "tma_load")
+    assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_windows_and_odd_sizes(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_and_odd_sizes(dtype: str, tmp_path: Path) -> None:
     """What the copy engine cannot read goes through registers; here by `mma.sync`, as on older GPUs."""
-    monkeypatch.setattr(numbers, "build", build_emulated)
     for name in ("filters", "parts"):
-        fp = functional(name, halved(PRODUCTS[name], dtype))
-        plan = write(fp, CudaParameters(products=2))
-        assert plan is not None and plan.candidate.tier == "kernel" and "multiply_" + dtype in plan.candidate.source
-        folder = tmp_path / name
-        folder.mkdir()
-        assert worst_ratio(fp, numbers.caller(plan, fp, folder)) < RATIO
+        fp, plan = drafted(name, halved(PRODUCTS[name], dtype), CudaParameters(products=2), "multiply_" + dtype)
+        assert ratio(plan, fp, tmp_path / name) < RATIO
 
 
-def test_one_text_serves_sizes_that_the_copy_engine_cannot_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_one_text_serves_sizes_that_the_copy_engine_cannot_read(tmp_path: Path) -> None:
     body = "return torch.relu(x @ y) + self.b"
     even, odd = (
         functional(
@@ -122,32 +137,26 @@ def test_one_text_serves_sizes_that_the_copy_engine_cannot_read(
     plan = write(even, CudaParameters(products=2))
     assert plan is not None and "tma_load" in plan.candidate.source
     for fp in (even, odd):
-        assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+        assert ratio(plan, fp, tmp_path) < RATIO
 
 
-def test_factors_that_are_computed_are_rounded_as_tensors_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factors_that_are_computed_are_rounded_as_tensors_are(tmp_path: Path) -> None:
     """Tensor cores take sixteen bits, so that what stands before a product is stored in these."""
-    monkeypatch.setattr(numbers, "build", build_emulated)
     case = Case("return (x.relu() + 1) @ (y * 2).t()", "torch.randn(40, 72)", "torch.randn(48, 72)")
-    fp = functional("computed", halved(case, "float16"))
-    plan = write(fp, CudaParameters(products=2))
-    assert plan is not None and plan.regions == 3 and "tma_load" in plan.candidate.source
-    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+    fp, plan = drafted("computed", halved(case, "float16"), CudaParameters(products=2), "tma_load", regions=3)
+    assert ratio(plan, fp, tmp_path) < RATIO
 
 
-def test_sums_find_room_where_a_product_has_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_find_room_where_a_product_has_no_table(tmp_path: Path) -> None:
     """Of 128 rows: the sums of a block take more shared memory than the buffers of one pass."""
-    monkeypatch.setattr(numbers, "build", build_emulated)
     case = Case(
         "return self.c(x).sigmoid()",
         "torch.randn(2, 72, 7, 9)",
         "torch.randn(1)",
         init="self.c = nn.Conv2d(72, 136, 1)",
     )
-    fp = functional("pointwise", halved(case, "float16"))
-    plan = write(fp, CudaParameters(products=2))
-    assert plan is not None and plan.candidate.tier == "kernel"
-    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+    fp, plan = drafted("pointwise", halved(case, "float16"), CudaParameters(products=2))
+    assert ratio(plan, fp, tmp_path) < RATIO
 
 
 # Factors whose rows begin anywhere, and two of TF32 whose lanes lie side by side: the copy engine gets copies.
@@ -173,17 +182,10 @@ COPIED = {
 
 
 @pytest.mark.parametrize("name", COPIED)
-def test_what_the_copy_engine_cannot_read_is_copied_for_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_what_the_copy_engine_cannot_read_is_copied_for_it(name: str, tmp_path: Path) -> None:
     case, parameters = COPIED[name]
-    fp = functional(name.replace(" ", "_"), case)
-    plan = write(fp, parameters)
-    assert plan is not None and plan.regions == 1
-    assert worst_ratio(fp, numbers.caller(for_hopper(plan), fp, tmp_path)) < (
-        2**12 if parameters.tensor == 2 else RATIO
-    )
+    fp, plan = drafted(name, case, parameters, regions=1)
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
 
 
 # Weights of eight bits: a scale for each row, one for each block of 64 terms, and a zero point.
@@ -206,15 +208,10 @@ DEQUANTISED = {
 
 
 @pytest.mark.parametrize("name", DEQUANTISED)
-def test_weights_of_eight_bits_are_dequantised_on_their_way(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
-    fp = functional(f"eight_{name}", DEQUANTISED[name])
-    plan = write(fp, CudaParameters(products=2, few=0))
-    assert plan is not None and plan.regions == 1 and "Four<" in plan.candidate.source
+def test_weights_of_eight_bits_are_dequantised_on_their_way(name: str, tmp_path: Path) -> None:
+    fp, plan = drafted(f"eight_{name}", DEQUANTISED[name], CudaParameters(products=2, few=0), "Four<", regions=1)
     assert "multiply_" + fp.outputs[0].dtype in plan.candidate.source
-    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+    assert ratio(plan, fp, tmp_path) < RATIO
 
 
 # Few rows, whose other factor streams: a byte a term, two, odd edges, a split depth, batches; columns of a block.
@@ -248,14 +245,11 @@ FEW = {
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_products_of_few_rows_stream(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_products_of_few_rows_stream(name: str, tmp_path: Path) -> None:
     case, columns = FEW[name]
-    fp = functional(f"few_{name}", case)
-    plan = write(fp, CudaParameters(products=2, few=columns))
-    assert plan is not None and "_few" in plan.candidate.source
+    fp, plan = drafted(f"few_{name}", case, CudaParameters(products=2, few=columns), "_few")
     plan = for_hopper(plan, r"\w+\.numel\(\) <=[^;]*?\S+ % \d+ == 0")
-    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < RATIO
+    assert ratio(plan, fp, tmp_path) < RATIO
 
 
 # Two products of one factor in one kernel: gate and up, alone and behind a split depth, in batches, in TF32.
@@ -304,33 +298,24 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_products_of_one_factor_are_one_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_two_products_of_one_factor_are_one_kernel(name: str, tmp_path: Path) -> None:
     case, parameters = PAIRS[name]
-    fp = functional(name.replace(" ", "_"), case)
-    plan = write(fp, parameters)
-    assert plan is not None and plan.regions == 1 and "second_map" in plan.candidate.source
-    limit = 2**12 if name == "tf32" else RATIO
-    assert worst_ratio(fp, numbers.caller(for_hopper(plan), fp, tmp_path)) < limit
-    other, folder = plan.candidate.source, tmp_path / "other"  # as at sizes that the copy engine cannot read
-    folder.mkdir()
-    other = re.sub(r"if \((built && .*)\) \{", "if (false) {", other)
+    fp, plan = drafted(name, case, parameters, "second_map", regions=1)
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
+    other = re.sub(r"if \((built && .*)\) \{", "if (false) {", plan.candidate.source)
     plan = dataclasses.replace(plan, candidate=dataclasses.replace(plan.candidate, source=other))
-    assert worst_ratio(fp, numbers.caller(plan, fp, folder)) < limit
+    assert ratio(plan, fp, tmp_path / "other") < limit(parameters)  # as at sizes that the copy engine cannot read
 
 
-def test_products_that_share_nothing_have_kernels_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_products_that_share_nothing_have_kernels_of_their_own(tmp_path: Path) -> None:
     case = Case(
         "return self.a(x) * self.b(y) + self.b(x)",
         "torch.randn(72, 80)",
         "torch.randn(72, 80)",
         init="self.a = nn.Linear(80, 88); self.b = nn.Linear(80, 88)",
     )
-    fp = functional("apart", case)
-    plan = write(fp, CudaParameters(products=2))
-    assert plan is not None and plan.regions == 3 and plan.schedules == ("product",)
-    assert worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < 4
+    fp, plan = drafted("apart", case, CudaParameters(products=2), regions=3)
+    assert plan.schedules == ("product",) and ratio(plan, fp, tmp_path) < 4
 
 
 # Layouts of fp32 factors: terms side by side; lanes of the right factor, of the left one; batches, edges, tails.
@@ -366,29 +351,23 @@ TF32 = {
 
 
 @pytest.mark.parametrize("name", TF32)
-def test_hopper_products_of_tf32(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_hopper_products_of_tf32(name: str, tmp_path: Path) -> None:
     case, parameters = TF32[name]
-    fp = functional(name.replace(" ", "_"), case)
-    plan = write(fp, parameters)
-    assert plan is not None and plan.candidate.tier == "kernel" and "tma_load" in plan.candidate.source
-    plan = for_hopper(plan)
-    assert 2**8 < worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < 2**12
+    fp, plan = drafted(name, case, parameters, "tma_load")
+    assert 2**8 < ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
 
 
-def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path) -> None:
     case = Case(
         "return x @ y.t(), self.c(x[:, :72].reshape(2, 8, 17, 9))",
         "torch.randn(34, 96)",
         "torch.randn(40, 96)",
         init="self.c = nn.Conv2d(8, 40, 3)",
     )
-    fp = functional("tf32", case)
-    plan = write(fp, CudaParameters(products=2, tensor=2))
-    assert plan is not None and "multiply_tf32" in plan.candidate.source
+    parameters = CudaParameters(products=2, tensor=2)
+    fp, plan = drafted("tf32", case, parameters, "multiply_tf32")
     # Rounding both factors to eleven bits: 2^-12 / sqrt(3) each at random, over fp32's error of a sum.
-    assert 2**8 < worst_ratio(fp, numbers.caller(plan, fp, tmp_path)) < 2**12
+    assert 2**8 < ratio(plan, fp, tmp_path) < limit(parameters)
 
 
 # Windows in one, two and three dimensions: strides, paddings and dilations that are not alike, tiles that span images,
@@ -455,14 +434,10 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_the_copy_engine_reads_windows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "build", build_emulated)
+def test_the_copy_engine_reads_windows(name: str, tmp_path: Path) -> None:
     case, parameters = WINDOWS[name]
-    fp = functional(name.replace(" ", "_"), case)
-    plan = write(fp, parameters)
-    assert plan is not None and plan.regions == 1 and "tma_load_window" in plan.candidate.source
-    limit = 2**12 if parameters.tensor == 2 else RATIO
-    assert worst_ratio(fp, numbers.caller(for_hopper(plan), fp, tmp_path)) < limit
+    fp, plan = drafted(name, case, parameters, "tma_load_window", regions=1)
+    assert ratio(for_hopper(plan), fp, tmp_path) < limit(parameters)
 
 
 def test_a_round_drafts_no_text_twice() -> None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 import tokenize
 from pathlib import Path
 
 import pytest
+from cli_home import inside
+from support.compiler_reading import refusals
+from support.kept import kept_judge
 
 from rag_kernels.cli.shared.common import JSON_SCHEMA
 from rag_kernels.eval.build.candidate_form import check_composed, kernels_text
-from rag_kernels.eval.build.compile import header_options, toolchain
 from rag_kernels.eval.limits import DEFENCES
 from rag_kernels.eval.records import Candidate
 from rag_kernels.eval.zoo.exploits.catalogue import SPECIMENS
 from rag_kernels.eval.zoo.specimen import VOID, Specimen
 from rag_kernels.eval.zoo.tasks import TASKS
+from rag_kernels.zoo import runner
 from rag_kernels.zoo.ablation import RESTS_ON, resting_on
 from rag_kernels.zoo.parts import honest_corpus, read, share
 from rag_kernels.zoo.report import summary
@@ -107,14 +107,7 @@ def test_every_cpu_source_compiles(tmp_path: Path) -> None:
         for candidate in sorted(compiled, key=lambda c: len(c.source))[-1:]:
             text = candidate.source if candidate.tier == "kernel" else kernels_text(candidate.source)
             chosen[text] = specimen.idea
-    tools = toolchain()
-    command = tools.command("cpu").replace(" $in ", f" -fsyntax-only {header_options('cpu', tools, tmp_path)} $in ")
-    file = tmp_path / "kernel.cpp"
-    for text, idea in chosen.items():
-        file.write_text(text)
-        words = command.replace("$in", str(file)).replace("$out", str(tmp_path / "none")).split()
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{idea}: {done.stderr}"
+    assert {chosen[text]: said for text, said in refusals(chosen, tmp_path).items()} == {}
 
 
 def test_parts_make_the_whole() -> None:
@@ -157,32 +150,23 @@ def test_only_what_may_rest_on_a_defence_is_judged_again_without_it(tmp_path: Pa
     assert again["repeats"] == []
 
 
-def test_the_command_judges_specimens_and_twins(tmp_path: Path) -> None:
-    command = [str(Path(sys.executable).with_name("rag-kernels")), "zoo", "--quick", "--json"]
-    command = [sys.executable, "-c", "from rag_kernels.cli import main; main()", *command[1:]]
-    for idea in QUICK:
-        command += ["--only", idea]
+def test_the_command_judges_specimens_and_twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "open_judge", kept_judge)
+    only = [word for idea in QUICK for word in ("--only", idea)]
     report = tmp_path / "zoo.md"
-    environment = os.environ | {"RAG_KERNELS_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [*command, "--report", str(report)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=280,
-    )
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    done = inside(tmp_path, "zoo", "--quick", "--json", *only, "--report", report)
+    rows = done.rows
     assert [row.pop("schema") for row in rows] == [JSON_SCHEMA] * len(rows)
     assert [row.pop("type") for row in rows] == ["specimen"] * (len(rows) - 1) + ["zoo_summary"]
     odd = [row for row in rows[:-1] if not row["ok"]]
-    assert odd == [], done.stderr
-    assert done.returncode == 0
+    assert odd == [], done.err
+    assert done.code == 0
     assert set(rows[-1]) == {"specimens", "caught", "right_reason", "honest", "false_rejects", "false_flags"}
     assert rows[-1]["specimens"] == rows[-1]["caught"] == rows[-1]["right_reason"] >= len(QUICK)
     assert rows[-1]["honest"] >= len({row["name"] for row in rows[:-1] if row["kind"] == "twin"}) > 0
     assert "Catch rate by family" in report.read_text()
     assert any(VOID in row["codes"] for row in rows[:-1])
     halves = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
-    for file, lines in zip(halves, (done.stdout.splitlines()[:9], done.stdout.splitlines()[5:]), strict=True):
+    for file, lines in zip(halves, (done.out.splitlines()[:9], done.out.splitlines()[5:]), strict=True):
         file.write_text("\n".join(lines))
     assert summary(read(halves)) == rows[-1], "the same report from overlapping parts"
