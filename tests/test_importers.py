@@ -33,6 +33,7 @@ from rag_kernels.eval.problem import load_module
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
 from rag_kernels.ingest.description.embedder import load_embedder
+from rag_kernels.ingest.description.pipeline import reindex
 from rag_kernels.ingest.importers.gpu_mode import GpuMode
 from rag_kernels.ingest.importers.kernelbench_runs import KernelBenchRuns
 from rag_kernels.ingest.importers.robust_kbench import RobustKbench

@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from factories import attempt, candidate, problem
-from rag_kernels.ingest.functionalize import functionalize
 
 from rag_kernels.eval.problem import load_module, problem_from_source
 from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate
 from rag_kernels.export.formats import write_kernel
+from rag_kernels.ingest.functional.functionalize import functionalize
 
 CALLS, TURNS = 50, 600
 PARTS = 6
