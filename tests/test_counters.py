@@ -14,7 +14,6 @@ from typing import Any
 import factories
 import numpy as np
 import pytest
-from support.kept import kept_workers
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.build.compile import Built, build, checked, toolchain
@@ -31,6 +30,7 @@ from rag_kernels.eval.instruments.nsight_compute import (
 )
 from rag_kernels.eval.instruments.sanitizers import OPTIONS, call_file
 from rag_kernels.eval.machine.device_lock import DeviceLock
+from rag_kernels.eval.process.workers import Workers
 from rag_kernels.eval.records import Candidate, Counters, Passed
 from rag_kernels.eval.sessions.problem_knowledge import Leader
 from rag_kernels.feedback.bottleneck import HOLDS, WAITS, bottleneck_of, counted, recommendation
@@ -180,7 +180,7 @@ def test_only_leaders_are_looked_at_once_and_never_again_after_a_refusal(tools: 
     def times() -> int:
         return len((tools / "count").read_text().splitlines())
 
-    with kept_workers() as workers:
+    with Workers() as workers:
         profiler = Profiler(lambda candidate: (Programs(Path("/x/kernel.so")), workers), wanted=True)
         for _ in range(2):  # the second time stands for the confirmation
             seen = profiler.look(leader, known(), gpu)

@@ -73,12 +73,12 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drafted(
-    name: str, case: Case, parameters: CudaParameters, *words: str, regions: int | None = None
+    name: str, case: Case, parameters: CudaParameters, *words: str, tier: str = "kernel", regions: int | None = None
 ) -> tuple[FunctionalProblem, Plan]:
-    """Return a problem and its plan, which is one text with these words, of so many regions."""
+    """Return a problem and its plan, a text of this tier with these words and so many regions."""
     fp = functional(name.replace(" ", "_"), case)
     plan = write(fp, parameters)
-    assert plan is not None and plan.candidate.tier == "kernel" and regions in (None, plan.regions)
+    assert plan is not None and plan.candidate.tier == tier and regions in (None, plan.regions)
     assert [word for word in words if word not in plan.candidate.source] == []
     return fp, plan
 
@@ -365,7 +365,7 @@ def test_one_product_of_tf32_is_rounded_to_nearest(tmp_path: Path) -> None:
         init="self.c = nn.Conv2d(8, 40, 3)",
     )
     parameters = CudaParameters(products=2, tensor=2)
-    fp, plan = drafted("tf32", case, parameters, "multiply_tf32")
+    fp, plan = drafted("tf32", case, parameters, "multiply_tf32", tier="composed")
     # Rounding both factors to eleven bits: 2^-12 / sqrt(3) each at random, over fp32's error of a sum.
     assert 2**8 < ratio(plan, fp, tmp_path) < limit(parameters)
 
