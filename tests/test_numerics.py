@@ -13,6 +13,7 @@ from rag_kernels.eval.messages.protocol import Comparison
 from rag_kernels.eval.numerics.blocks import BLOCK
 from rag_kernels.eval.numerics.compare import compare
 from rag_kernels.eval.numerics.input_draws import is_structured
+from rag_kernels.eval.numerics.oracle import right_answer
 from rag_kernels.eval.numerics.rounding_noise import Chance
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.eval.sessions.remembered_contents import RememberedContents
@@ -241,3 +242,44 @@ def test_slow_pairs_are_fewer() -> None:
     assert pairs_for(0.01, TimingRule()) == 50
     assert pairs_for(1e-5, TimingRule()) == 60
     assert pairs_for(4.0, TimingRule()) == 5
+
+
+def orthogonal_step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Steps in bf16 by the module's own words, and something in fp32 beside them."""
+    y = x.bfloat16()
+    y = y / (y.norm() + 1e-7)
+    for _ in range(3):
+        gram = y @ y.t()
+        y = 3.4445 * y + (-4.7750 * gram + 2.0315 * gram @ gram) @ y
+    return y, y.float().sum(1)
+
+
+def test_what_is_right_in_sixteen_bits_is_no_run_in_sixteen_bits() -> None:
+    """Casts that a module names round; what it computes between them is exact for outputs of sixteen bits."""
+    x = torch.randn(48, 96, generator=torch.Generator().manual_seed(1))
+    own = orthogonal_step(x)
+    exact = right_answer(lambda: list(orthogonal_step(x.double())), own)
+    assert exact is not None
+    once = orthogonal_step(x.bfloat16().double())  # no more casts but those that a test cannot leave out
+    assert exact[0].dtype == torch.float64
+    in_fp32 = x.bfloat16().float()
+    in_fp32 = in_fp32 / (in_fp32.norm() + 1e-7)
+    for _ in range(3):
+        gram = in_fp32 @ in_fp32.t()
+        in_fp32 = 3.4445 * in_fp32 + (-4.7750 * gram + 2.0315 * gram @ gram) @ in_fp32
+    assert compare(in_fp32.bfloat16(), own[0], exact[0]).ok
+    assert not compare((in_fp32 * 1.1).bfloat16(), own[0], exact[0]).ok
+    assert not compare(in_fp32.bfloat16(), own[0], once[0].double()).ok  # that run rounds as the module does
+    plain = orthogonal_step(x.double())
+    assert torch.equal(exact[1], plain[1])  # an output in fp32 is held to what the module says
+
+
+def test_a_module_that_mixes_its_own_casts_with_new_tensors_has_an_exact_answer() -> None:
+    def summed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = torch.zeros(4, 8).index_add(0, torch.tensor([1, 1, 3]), x.float())
+        return out.to(x.dtype), torch.tensor([1, 2])
+
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    exact = right_answer(lambda: list(summed(x.double())), summed(x))
+    assert exact is not None and exact[0].dtype == torch.float64 and torch.equal(exact[1], torch.tensor([1, 2]))
+    assert torch.equal(exact[0][1], x[0].double() + x[1].double())

@@ -97,9 +97,9 @@ from rag_kernels.eval.numerics.input_draws import (
     widened,
 )
 from rag_kernels.eval.numerics.oracle import (
-    double_factories,
     doubled,
     is_constant,
+    right_answer,
     strict_precision,
     tensors,
     timed_precision,
@@ -491,15 +491,18 @@ class Reference:
         inputs = pytree.tree_unflatten(self.leaves, self.tree)
         results = self._own(tensors(self.model(*inputs)))
         _require_form(results, self.submitted)
-        with contextlib.suppress(RuntimeError, TypeError, ValueError), double_factories():
-            exact = tensors(torch.func.functional_call(self.model, self._doubled_state(), tuple(doubled(inputs))))
-            if [tuple(t.shape) for t in exact] == [tuple(t.shape) for t in results]:
-                answer = Answer(results, exact, "fp64")
-                # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
-                if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
-                    answer.noise = self._noise(answer)
-                return answer
-        return Answer(results, results, "own dtype")
+
+        def in_double() -> list[torch.Tensor]:
+            return tensors(torch.func.functional_call(self.model, self._doubled_state(), tuple(doubled(inputs))))
+
+        exact = right_answer(in_double, results)
+        if exact is None:
+            return Answer(results, results, "own dtype")
+        answer = Answer(results, exact, "fp64")
+        # In fp64 the oracle rounds as badly as the module; a few sums that cancel have no scale of their own.
+        if any(t.dtype == torch.float64 or t.numel() < FEW for t in results):
+            answer.noise = self._noise(answer)
+        return answer
 
     def _own(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return results that no later call changes: copies of those that are part of the content or of the module."""
