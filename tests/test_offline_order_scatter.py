@@ -68,6 +68,29 @@ CASES = {
     ),
 }
 
+CASES |= {
+    "rows": Case(  # vectors of a row join together; of an index that is computed, each row stores it once
+        "z = x.new_zeros(5, 3, 24); i = torch.bucketize(x[:, 0], x[:, 1].sort()[0])[:, None].expand(-1, 24) % 5;"
+        "return x.new_zeros(5, 24).scatter_add(0, i, x * 2), x.new_ones(5, 24).scatter_reduce(0, i, x, 'amax'),"
+        "x.new_zeros(5, 24).index_add(0, y % 5, x), x.new_zeros(40, 24).index_put((torch.argsort(y, stable=True),), x),"
+        "z.index_put((y % 5, y % 3), x, accumulate=True), x.new_zeros(5, 24).long().index_add(0, y % 5, x.long())",
+        "torch.randn(40, 24)",
+        "torch.randint(0, 60, (40,))",
+    ),
+    "histograms": Case(  # of each image apart, in shared memory
+        "f = y.flatten(1).long() * 4; h = x.new_zeros(30, 70).scatter_add(1, f, torch.ones_like(f, dtype=x.dtype));"
+        "m = x.new_zeros(30, 70).scatter_reduce(1, f[:20], x[:20], 'amax'); a = f.flatten();"
+        "return h / 2500, x.new_zeros(30, 70).scatter_add(1, f, x), m, x.new_zeros(70).scatter_add(0, a, x.flatten())",
+        "torch.randn(30, 2500)",
+        "torch.randint(0, 17, (30, 50, 50), dtype=torch.uint8)",
+    ),
+    "columns that run": Case(
+        "w = x.view(2, 350, 9); return x.cumsum(0), w.cumprod(1) + w, (w * 2).cumsum(1) * y, x.logcumsumexp(0)",
+        "torch.rand(700, 9) + 0.5",
+        "torch.randn(9)",
+    ),
+}
+
 
 @pytest.fixture(params=LANGUAGES)
 def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
@@ -128,6 +151,35 @@ def special_orders() -> list[tuple[torch.Tensor, torch.Tensor]]:
     with_nan[4, 7] = nan
     y = torch.randint(-3, 3, (7, 20))
     return [(long, y), (special, y * (1 << 40)), (with_nan, y)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rows", ["join_sums(", "join_all<Max>("]),
+        ("histograms", ["_near<<<", "of_batch = i0 * "]),
+        ("columns that run", ["column_before("]),
+    ],
+)
+def test_scatters_and_scans_have_schedules_of_their_own(name: str, words: list[str]) -> None:
+    plan = write(functional(name.replace(" ", "_"), CASES[name]), LANGUAGES["cuda"])
+    assert plan is not None
+    assert [word for word in words if word not in plan.candidate.source] == []
+
+
+def test_what_a_row_comes_to_is_computed_once_for_sums_over_columns(made: Made) -> None:
+    """The gradient of a norm: mean and root are stored by the kernel that has the rows, and not taken by element."""
+    body = (
+        "m = x.mean(-1, keepdim=True); r = torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5);"
+        "h = (x - m) * r; g = h * y; return r * (g - g.mean(-1, keepdim=True)), (x * h).sum(0), x.sum(0)"
+    )
+    fp, call = made("norm_gradient", Case(body, "torch.randn(4096, 40)", "torch.randn(40)"))
+    assert worst_ratio(fp, call) < numbers.RATIO
+    plan = write(fp, LANGUAGES["cuda"])
+    assert plan is not None
+    kernels = plan.candidate.source.split("__global__")[1:]
+    over_columns = [text for text in kernels if "column_reduce(" in text]
+    assert over_columns and not any("rk_sqrt" in text for text in over_columns)
 
 
 def test_running_logarithms_of_sums_are_as_exact_as_pytorchs(made: Made) -> None:

@@ -15,6 +15,7 @@ from interrupts import ctrl_c
 
 from rag_kernels.eval import codec
 from rag_kernels.eval.process.channel import Channel, ChannelClosed, Failed, pair
+from rag_kernels.eval.process.process_tree import children
 from rag_kernels.eval.process.workers import Worker, WorkerFailed, Workers
 
 
@@ -211,3 +212,13 @@ def test_an_answer_without_end_is_no_answer() -> None:
     theirs.sendall(struct.pack("<I", len(body)) + body)
     with pytest.raises(ChannelClosed, match="not JSON"):
         Channel(ours).receive()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_has_no_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says so in two ways; the second one had ended the parent of all workers."""
+
+    def gone(path: str) -> list[str]:
+        raise ProcessLookupError(3, "No such process", path)
+
+    monkeypatch.setattr("os.listdir", gone)
+    assert children(os.getpid()) == []

@@ -288,6 +288,35 @@ template <class T, int N> struct __align__(sizeof(T) * N < 16 ? sizeof(T) * N : 
 """,
     ),
     Piece(
+        "join_sums",
+        """\
+// Adds neighbours to neighbours that other threads add to: on Hopper four floats by one operation.
+template <class T, int N> __device__ void join_sums(T* at, const Pack<T, N>& v) {
+#pragma unroll
+  for (int u = 0; u < N; ++u) join_sum(at + u, v.x[u]);
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+template <int N> __device__ void join_sums(float* at, const Pack<float, N>& v) {
+  static_assert(N % 4 == 0, "vectors of four");
+#pragma unroll
+  for (int u = 0; u < N; u += 4) {
+    atomicAdd((float4*)(at + u), make_float4(v.x[u], v.x[u + 1], v.x[u + 2], v.x[u + 3]));
+  }
+}
+#endif
+""",
+    ),
+    Piece(
+        "join_all",
+        """\
+// Joins neighbours with neighbours by F, while others do.
+template <class F, class T, int N> __device__ void join_all(T* at, const Pack<T, N>& v) {
+#pragma unroll
+  for (int u = 0; u < N; ++u) join_by<F>(at + u, v.x[u]);
+}
+""",
+    ),
+    Piece(
         "share",
         """\
 // How many of n elements a thread has that takes every step-th from its first. Loops count to it, since the compiler
@@ -341,6 +370,21 @@ template <class T, class F> __device__ T column_reduce(T v, F f, T start) {
   __syncthreads();
   v = start;
   for (unsigned y = 0; y < blockDim.y; ++y) v = f(v, parts[y * blockDim.x + threadIdx.x]);
+  return v;
+}
+""",
+    ),
+    Piece(
+        "column_before",
+        """\
+// What the threads before have along threadIdx.y: one column of shared memory for each threadIdx.x.
+template <class T, class F> __device__ T column_before(T v, F f, T start) {
+  __shared__ T parts[1024];
+  __syncthreads();
+  parts[threadIdx.y * blockDim.x + threadIdx.x] = v;
+  __syncthreads();
+  v = start;
+  for (unsigned y = 0; y < threadIdx.y; ++y) v = f(v, parts[y * blockDim.x + threadIdx.x]);
   return v;
 }
 """,

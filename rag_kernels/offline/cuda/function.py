@@ -17,6 +17,7 @@ from rag_kernels.offline.cuda.attention_hopper import FIXED as HOPPER_ATTENTION
 from rag_kernels.offline.cuda.attention_text import HEAD as ATTENTION
 from rag_kernels.offline.cuda.attention_text import INSTRUCTIONS
 from rag_kernels.offline.cuda.block_text import HEAD, linked
+from rag_kernels.offline.cuda.column_scans import ColumnScans
 from rag_kernels.offline.cuda.gemm import few_rows_text as gemm_few_rows_text
 from rag_kernels.offline.cuda.gemm import tensor_core_text as gemm_tensor_core_text
 from rag_kernels.offline.cuda.gemm import text as gemm_text
@@ -131,7 +132,8 @@ def function_text(function: Function, parameters: CudaParameters, known: dict[st
         name, kernel = f"{function.name}_{number}", CudaRegion.of(region, function, sizes, parameters)
         product = kernel.product(name, function)
         tiles = None if product else tiled_scans(region, function, sizes, parameters, single=True)
-        kernel = tiles or kernel
+        columns = ColumnScans.of(region, function, sizes, parameters)
+        kernel = tiles or (columns if columns.serves() else kernel)
         launch = kept(name, *(product or kernel.text(name, function)))
         few = kernel.few_rows_product(f"{name}_few", function) if product else None
         if few:

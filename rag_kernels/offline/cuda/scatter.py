@@ -16,7 +16,9 @@ from rag_kernels.offline.codegen.own_text import inside, nest_of
 from rag_kernels.offline.codegen.reduction_levels import indent
 from rag_kernels.offline.codegen.reduction_texts import C, start_of
 from rag_kernels.offline.codegen.statements import Printer, Scope
+from rag_kernels.offline.cuda.reduce_loops import count_of
 from rag_kernels.offline.cuda.region import CudaParameters, CudaRegion
+from rag_kernels.offline.cuda.wide_scatter import WideScatter
 from rag_kernels.offline.fusion.regions import ScatterRegion, loops_of
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.parameters import c_name
@@ -24,11 +26,7 @@ from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.lower import Scattered
 
 JOINS = {Kind.SUM: "join_sum({at}, {v});", None: "*({at}) = {v};"}
-FEW_PLACES, SHARED_BY, COPIES = (
-    2048,
-    32,
-    8,
-)  # places at most; elements of one at least; copies of all in a block at most
+FEW_PLACES, SHARED_BY, COPIES = 2048, 32, 8  # at most; elements of one at least; copies of all in a block at most
 NEAR = frozenset({"float32", "float64", "int64", "int32"})  # elements that join in shared memory
 NEAR_BLOCKS, OF_A_BLOCK = 528, 4096  # blocks at most, and what is worth one
 JOINS |= {kind: f"join_by<{C[kind].functor}>({{at}}, {{v}});" for kind in (Kind.PROD, Kind.MAX, Kind.MIN)}
@@ -45,10 +43,10 @@ class CudaScatter(CudaRegion):
             f"if (t >= {self.total(self.nest.outer)}) return;",
         ]
         buffer = self.scattered.buffer
-        return [*head, *self.element(self.printer.pointers[buffer], "return")]
+        return [*head, *self.element(f"{self.printer.pointers[buffer]} + ({{place}})", "return")]
 
-    def element(self, pointer: str, otherwise: str) -> list[str]:
-        """Return how element `t` joins what stands at its place behind a pointer."""
+    def element(self, at: str, otherwise: str) -> list[str]:
+        """Return how element `t` joins what stands at an address, in which `{place}` is its place."""
         region = self.nest.region
         assert isinstance(region, ScatterRegion)
         scope = Scope()
@@ -61,7 +59,7 @@ class CudaScatter(CudaRegion):
         ]
         element = Scope(scope)
         value = self.printer.emit(self.scattered.value, element)
-        return [*head, *element.lines, JOINS[self.scattered.kind].format(at=f"{pointer} + ({place})", v=value)]
+        return [*head, *element.lines, JOINS[self.scattered.kind].format(at=at.format(place=place), v=value)]
 
     @property
     def scattered(self) -> Scattered:
@@ -69,20 +67,33 @@ class CudaScatter(CudaRegion):
         assert isinstance(region, ScatterRegion)
         return region.scattered
 
-    def has_few_places(self, dtype: str) -> bool:
-        """Return whether many elements join at few places, at the sizes that the kernel is written for."""
-        places = math.prod(ir.size_of(group) for group in self.scattered.dims)
-        elements = math.prod(leaf.size for loop in self.nest.outer for leaf in loop.leaves)
-        joins = self.scattered.kind in {Kind.SUM, Kind.MAX, Kind.MIN}
-        return joins and dtype in NEAR and places <= FEW_PLACES and elements >= SHARED_BY * places
+    def batches(self) -> int | None:
+        """Return of how many loops, outermost first, each step has few places of its own that many elements join.
 
-    def near_text(self, name: str, function: Function) -> tuple[list[str], str]:
-        """Return the kernel that joins in shared memory first, and the arguments that it is launched with."""
+        That is asked at the sizes that the kernel is written for; None where there are no such loops.
+        """
         scattered = self.scattered
+        if scattered.kind not in {Kind.SUM, Kind.MAX, Kind.MIN}:
+            return None
+        loops = self.nest.outer
+        for count in range(len(scattered.dims)):
+            places = math.prod(ir.size_of(group) for group in scattered.dims[count:])
+            if places <= FEW_PLACES:
+                return count if count_of(loops[count:]) >= SHARED_BY * places else None
+            form = scattered.places[count]
+            if count >= len(loops) or form != ir.Form(tuple((leaf, 1) for leaf in loops[count].leaves)):
+                return None
+        return None
+
+    def near_text(self, name: str, function: Function, batches: int) -> tuple[list[str], str]:
+        """Return the kernel that joins in shared memory first, and the arguments that it is launched with."""
+        scattered, nest = self.scattered, self.nest
         assert scattered.kind
         dtype = function.specs[scattered.buffer].dtype
         ctype, start = CTYPES[dtype], start_of(scattered.kind, dtype)
-        joined = JOINS[scattered.kind].format(at=f"{self.printer.pointers[scattered.buffer]} + p", v="whole")
+        pointer, loops = self.printer.pointers[scattered.buffer], nest.outer[:batches]
+        joined = JOINS[scattered.kind].format(at=f"{pointer} + of_batch + p", v="whole")
+        first_place = " + ".join(nest.terms(nest.stores[scattered.buffer], loops)) or "0"
         body = [
             f"__shared__ {ctype} near[{FEW_PLACES}];",
             f"const unsigned fit = unsigned({FEW_PLACES} / places_), copies = fit < {COPIES} ? fit : {COPIES};",
@@ -90,10 +101,13 @@ class CudaScatter(CudaRegion):
             f"for (unsigned p = threadIdx.x; p < copies * few; p += blockDim.x) near[p] = {start};",
             f"{ctype}* const mine = near + threadIdx.x / 32 % copies * few;",
             "__syncthreads();",
-            "const int64_t stride = int64_t(gridDim.x) * blockDim.x, first = int64_t(blockIdx.x) * blockDim.x;",
+            f"const int64_t each = {self.total(nest.outer[batches:])}, batch = blockIdx.x / per_;",
+            "int64_t of_batch = 0;",
+            *(["{", *indent([*self.indices(loops, "batch"), f"of_batch = {first_place};"]), "}"] if loops else []),
+            "const int64_t stride = int64_t(per_) * blockDim.x, from = int64_t(blockIdx.x % per_) * blockDim.x;",
             "#pragma unroll 4",
-            f"for (int64_t t = first + threadIdx.x; t < {self.total(self.nest.outer)}; t += stride) {{",
-            *indent(self.element("mine", "continue")),
+            "for (int64_t t = batch * each + from + threadIdx.x; t < (batch + 1) * each; t += stride) {",
+            *indent(self.element("mine + (({place}) - of_batch)", "continue")),
             "}",
             "__syncthreads();",
             "for (unsigned p = threadIdx.x; p < few; p += blockDim.x) {",
@@ -104,8 +118,25 @@ class CudaScatter(CudaRegion):
         ]
         parameters, arguments = self.parameters_of(body, function)
         body = [*(f"constexpr int64_t {n} = {v};" for n, v in self.constants_in(body)), *body]
-        head = f"__global__ void {name}({', '.join([*parameters, 'int64_t places_'])}) {{"
+        head = f"__global__ void {name}({', '.join([*parameters, 'int64_t places_', 'unsigned per_'])}) {{"
         return [head, *indent(body), "}"], ", ".join(arguments)
+
+    def near_launch(self, name: str, arguments: str, batches: int, otherwise: list[str]) -> list[str]:
+        """Return the statements that launch it where places are few, and else what is done otherwise."""
+        nest = self.nest
+        places = " * ".join(f"({nest.names.product(group)})" for group in self.scattered.dims[batches:]) or "1"
+        each = self.total(nest.outer[batches:])
+        return [
+            f"const int64_t batches = {self.total(nest.outer[:batches])}, each = {each}, places = {places};",
+            f"const int64_t worth = (each + {OF_A_BLOCK - 1}) / {OF_A_BLOCK};",
+            f"const int64_t most = batches < {NEAR_BLOCKS} ? {NEAR_BLOCKS} / batches : 1;",
+            f"const int64_t per = small({self.total(nest.outer)}) && worth < most ? worth : most;",
+            f"if (places <= {FEW_PLACES} && each >= {SHARED_BY} * places) {{",
+            f"  {name}<<<blocks(batches * per), THREADS, 0, stream>>>({arguments}, places, unsigned(per));",
+            "} else {",
+            *indent(otherwise),
+            "}",
+        ]
 
 
 def scatter_text(
@@ -119,17 +150,14 @@ def scatter_text(
     kernel = CudaScatter(nest, printer, {}, parameters=parameters, constants=sizes.constants, scratch=scratch)
     text, launch = kernel.text(name, function)
     total = kernel.total(nest.outer)
-    if kernel.has_few_places(function.specs[region.scattered.buffer].dtype):
-        near, arguments = kernel.near_text(f"{name}_near", function)
-        places = " * ".join(f"({sizes.names.product(group)})" for group in region.scattered.dims) or "1"
+    if wide := WideScatter.found(region, function, sizes, parameters):
+        rows, other = wide.text(f"{name}_wide", function)
+        text += rows
+        launch = [f"if ({wide.condition(f'{name}_wide')}) {{", *indent(other), "} else {", *indent(launch), "}"]
+    dtype = function.specs[region.scattered.buffer].dtype
+    batches = kernel.batches() if dtype in NEAR else None
+    if batches is not None:
+        near, arguments = kernel.near_text(f"{name}_near", function, batches)
         text += near
-        launch = [
-            f"const int64_t all = {total}, places = {places}, worth = (all + {OF_A_BLOCK - 1}) / {OF_A_BLOCK};",
-            f"if (places <= {FEW_PLACES} && all >= {SHARED_BY} * places) {{",
-            f"  {name}_near<<<unsigned(worth < {NEAR_BLOCKS} ? worth : {NEAR_BLOCKS}), THREADS, 0, stream>>>"
-            f"({arguments}, places);",
-            "} else {",
-            *indent(launch),
-            "}",
-        ]
+        launch = kernel.near_launch(f"{name}_near", arguments, batches, launch)
     return text, [f"if ({total}) {{", *indent(launch), "}"]

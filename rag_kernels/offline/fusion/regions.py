@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rag_kernels.eval.records import TensorSpec
 from rag_kernels.offline.ir import values as ir
-from rag_kernels.offline.ir.dtypes import HALF
+from rag_kernels.offline.ir.dtypes import HALF, ITEMSIZE
 from rag_kernels.offline.ir.expressions import add, cast_value
 from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.patterns import operands, sixteen_bits, strip
@@ -247,6 +247,8 @@ class Planner:
 
     def cut(self, value: ir.Value, main: Key | None) -> ir.Value | None:
         """Return a load in place of a reduction that has other loops than the region, or None to keep the value."""
+        if isinstance(value, ir.Op) and main and is_costly_of_rows(value, main):
+            return self.load_of(value)
         if not isinstance(value, ir.Reduce | ir.Scan):
             return None
         if key_of(value) != main:
@@ -390,7 +392,7 @@ def reductions_in(region: Region) -> list[ir.Value]:
 
 def share_loops(one: Region, other: Region) -> bool:
     """Return whether two regions may be one: they have the same loops, or one has no reduction and runs over all."""
-    if (one.outer, one.reduced) == (other.outer, other.reduced):
+    if all(ir.leaves(a) == ir.leaves(b) for a, b in ((one.outer, other.outer), (one.reduced, other.reduced))):
         return True
     point, row = (one, other) if not one.reduced else (other, one)
     loops = {*ir.leaves(row.outer), *ir.leaves(row.reduced)}
@@ -408,6 +410,18 @@ def is_of_rows(value: ir.Value) -> bool:
         return False
     keys = {key_of(v) for v in found}
     return len(keys) == 1 and ir.tree_atoms(value) == next(iter(keys))[0]
+
+
+def is_costly_of_rows(value: ir.Value, main: Key) -> bool:
+    """Return whether a value is worth storing once for each row of other loops, of which a region takes every element.
+
+    It is a root or a quotient of what the rows come to; its operators run as often as the region has elements else.
+    """
+    outer, reduced = main
+    if not ir.tree_atoms(value) < outer | reduced or value.dtype not in ITEMSIZE or not is_of_rows(value):
+        return False
+    costly = any(isinstance(v, ir.Op) and v.operator in ONCE for v in ir.walk(value))
+    return costly and all(key_of(v) != main for v in reductions(value))
 
 
 def is_column(value: ir.Reduce) -> bool:
@@ -454,6 +468,7 @@ def rebuilt(value: ir.Value, visit: Callable[[ir.Value], ir.Value]) -> ir.Value:
             raise AssertionError(type(value))
 
 
+ONCE = frozenset({Operator.SQRT, Operator.DIV})  # of what other rows come to
 LEAST_ROWS, LEAST_COLUMNS, LEAST_DEPTH = 4, 8, 4  # smaller products run as any other reduction
 
 

@@ -261,8 +261,9 @@ def filled(lowering: Lowering, node: Node) -> ir.Value:
     """Return a number on new loops: full, zeros, ones, their `_like` and the methods `new_`."""
     name = base_name(node.op).removeprefix("new_")
     where = 2 if base_name(node.op) == "new_full" else 1
-    number = 0 if name.startswith("zeros") else 1 if name.startswith("ones") else given(node, where, "fill_value")
-    constant = lowering.scalar(number, out_dtype(node))
+    dtype, implied = out_dtype(node), name.startswith(("zeros", "ones"))
+    number = int(name.startswith("ones")) if implied else given(node, where, "fill_value")
+    constant = ir.Const((), dtype, number) if implied else lowering.scalar(number, dtype)
     return lowering.with_dims(constant, ir.tensor_dims(node.outputs[0].shape))
 
 

@@ -8,7 +8,7 @@ outside of the base, for which PyTorch raises an error or ends the CUDA context,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from rag_kernels.eval.aten import base_name
@@ -17,6 +17,7 @@ from rag_kernels.offline.graph.nodes import given
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import RANGE, is_float
 from rag_kernels.offline.ir.expressions import both, cast, equal, floor, mul, where
+from rag_kernels.offline.ir.operators import Operator
 from rag_kernels.offline.ir.reductions import Kind
 from rag_kernels.offline.lowering.computed import apart, iota, loop
 from rag_kernels.offline.lowering.lower import Lowering, Rule
@@ -86,7 +87,24 @@ def index_of(lowering: Lowering, argument: Any) -> ir.Value:
         raise ir.Unfusable(f"indices of {index.dtype}")
     if any(len(ir.leaves(group)) > 1 for group in index.dims):
         index = lowering.reload(index)
-    return index
+    return once_a_row(lowering, index)
+
+
+CHEAP = 6  # operators of an index that each element of a row may compute again
+
+
+def once_a_row(lowering: Lowering, index: ir.Value) -> ir.Value:
+    """Return an index, stored first if it costs more than a few operators and many elements have it in common."""
+    used = ir.tree_atoms(index)
+    own = [bool(set(ir.leaves(group)) & used) for group in index.dims]
+    cost = sum(isinstance(v, ir.Op) and v.operator is not Operator.SAME for v in ir.walk(index))
+    if cost <= CHEAP or all(mine or not group for mine, group in zip(own, index.dims, strict=True)):
+        return index
+    squeezed = tuple(group for mine, group in zip(own, index.dims, strict=True) if mine)
+    groups = iter((load := lowering.reload(lowering.with_dims(index, squeezed))).dims)
+    return lowering.with_dims(
+        load, tuple(next(groups) if mine else group for mine, group in zip(own, index.dims, strict=True))
+    )
 
 
 def along(group: ir.Group) -> ir.Form:
@@ -123,20 +141,25 @@ def scatter(lowering: Lowering, node: Node) -> ir.Value:
     dim %= len(base.dims)
     source = source_at(lowering, lowering.value(given(node, 3, "value"), base.dtype), index)
     how = given(node, 4, "reduce") or ("sum" if name == "scatter_add" else "set")
-    index, value = on_loops(lowering, index, source)
-    places: list[ir.Form | ir.Value] = [along(group) for group in index.dims]
-    places[dim] = lowering.cast(index, "int64")
+    index, value = on_loops(lowering, index, source, computed={dim})
+    groups = enumerate(index.dims)
+    places: list[ir.Form | ir.Value] = [lowering.cast(index, "int64") if d == dim else along(g) for d, g in groups]
     if how == "set":
         return joined(lowering, base, places, lowering.cast(value, base.dtype), None)
     return reduced_by(lowering, base, places, value, how, include_self=given(node, 5, "include_self", True))
 
 
-def on_loops(lowering: Lowering, index: ir.Value, source: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return the index and the source on the same loops, which are the index's."""
+def on_loops(
+    lowering: Lowering, index: ir.Value, source: ir.Value, *, computed: Container[int]
+) -> tuple[ir.Value, ir.Value]:
+    """Return the index and the source on the same loops, which are the index's.
+
+    Along dimensions whose places are computed these may be several.
+    """
     if not source.dims:
         return index, lowering.with_dims(source, index.dims)
     index, source = lowering.align([index, source])
-    if any(len(ir.leaves(group)) > 1 for group in index.dims):
+    if any(len(ir.leaves(group)) > 1 for d, group in enumerate(index.dims) if d not in computed):
         raise ir.Unfusable("indices whose loops were split")
     return index, lowering.with_dims(source, index.dims)
 
@@ -318,8 +341,8 @@ def spread(
     base = lowering.with_dims(
         ir.Const((), value.dtype, 0), (*groups[:-rank], tuple(a for group in groups[-rank:] for a in group))
     )
-    index, value = on_loops(lowering, index, value)
     outer = len(shape) - rank
+    index, value = on_loops(lowering, index, value, computed=range(outer, len(shape)))
     places: list[ir.Form | ir.Value] = [along(group) for group in index.dims[:outer]]
     places.append(lowering.cast(index, "int64"))
     return lowering.view(joined(lowering, base, places, value, kind), shape)
