@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import re
+import shutil
+import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
+import tvm_ffi
 from factories import attempt, passed, problem
+from support.processes import alone
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -290,7 +296,8 @@ def test_a_kernel_for_the_gradients_is_taken_where_it_serves(
     pulled = Pulled(backward, GradientNames((0, 1), ("0", "weight")))
     written = write_package(forward, form, tmp_path / "made.py", backward=pulled)
     checked = check_package(written)
-    assert (checked.attempt, checked.backward, checked.other_texts) == (forward, pulled, ())
+    backwards = {forward.candidate.id: pulled}
+    assert (checked.attempt, checked.backwards, checked.other_texts) == (forward, backwards, ())
     assert "Backward" not in write_package(forward, "module", tmp_path / "own.py").read_text(), "unknown to older ones"
     made = load_module(f"pulled_{form}", written.read_text())
     module, twin = made.ModelNew(6), made.Model(6)
@@ -316,6 +323,95 @@ def test_a_kernel_for_the_gradients_is_taken_where_it_serves(
     assert torch.library.opcheck(made.COMPILED.op, drawn(graded=True))
 
 
+PULLED_CALLS = """
+import sys, warnings, torch
+recomputed = []
+operators = sys.modules[k.__name__ + "._torch_operator"] if k.__name__ + "._torch_operator" in sys.modules else None
+operators = operators or next(m for name, m in sys.modules.items() if name.endswith("._torch_operator"))
+usual = operators.functional_gradients
+operators.functional_gradients = lambda *given: recomputed.append(1) or usual(*given)
+
+
+def leaves(first=0.5):
+    x, weight = torch.randn(8, 6, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
+    x[0, 0] = first
+    return x.requires_grad_(), weight.requires_grad_()
+
+
+def call(x, weight):
+    return k.scaled(x, weight)
+
+
+torch.autograd.gradcheck(call, leaves(), fast_mode=True)
+operator = getattr(getattr(torch.ops, OPERATOR or "scaled"), "scaled")
+torch.library.opcheck(operator, leaves())
+whole = torch.compile(call, fullgraph=True, backend="aot_eager")
+for first, again in [(0.5, 0), (77.0, 1)]:
+    recomputed.clear()
+    x, weight = leaves(first)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        out, total = call(x, weight)
+        (out.cos().sum() + total.exp().sum()).backward()
+    found = x.grad.clone(), weight.grad.clone()
+    x.grad = weight.grad = None
+    (torch.tanh(x * weight).mul(0.5).cos().sum() + (x + weight).exp().sum()).backward()
+    torch.testing.assert_close(found, (x.grad, weight.grad))
+    assert len(recomputed) == again, (first, recomputed)
+    assert bool(again) is any("no 77" in str(w.message) for w in told)
+recomputed.clear()
+x, weight = leaves()
+whole(x, weight)[0].sum().backward()
+assert not recomputed and x.grad is not None
+"""
+
+
+@pytest.mark.parametrize("form", ["torch-op", "wheel", "hf-kernels"])
+def test_packages_take_the_kernel_for_the_gradients(
+    forward_and_backward: tuple[Attempt, Attempt], form: str, tmp_path: Path
+) -> None:
+    forward, backward = forward_and_backward
+    pulled = Pulled(backward, GradientNames((0, 1), ("0", "weight")))
+    written = write_package(forward, form, tmp_path / "made", backward=pulled)
+    checked = check_package(written)
+    assert (checked.backwards, checked.other_texts) == ({forward.candidate.id: pulled}, ())
+    if form == "hf-kernels":
+        pytest.importorskip("kernels")
+        load = "from pathlib import Path\nfrom kernels import get_local_kernel\n"
+        load += f"k = get_local_kernel(Path({str(written)!r}), backend='cpu')\n"
+        linked(written / "scaled_cpu", tmp_path)
+    else:
+        load = "import scaled as k\n"
+    place = tmp_path / "unpacked"
+    if form == "wheel":
+        ZipFile(written).extractall(place)
+    elif form == "torch-op":
+        shutil.copytree(written, place)
+        load += f"import pytest\nassert not pytest.main(['-q', '-p', 'no:cacheprovider', {str(place / 'tests')!r}])\n"
+    alone(f"{load}OPERATOR = k.__name__.rpartition('.')[2]\n{PULLED_CALLS}", place)
+    [text] = {p.read_text() for p in (place if place.exists() else written / "build").rglob("CARD.md")} or {
+        (written / "CARD.md").read_text()
+    }
+    for one in (forward, backward):
+        assert f"# {one.problem.problem.name}: kernel {one.candidate.id}" in text
+    [card] = {p.read_text() for p in (place if place.exists() else written).rglob("backward.json")}
+    assert json.loads(card)["forward"] == forward.candidate.id and json.loads(card)["verdict"] == "Passed"
+
+
+def linked(sources: Path, folder: Path) -> None:
+    """Compile the sources into one library, as kernel-builder does, which has both under their names."""
+    includes = [f"-I{place}" for place in (sources, *map(str, tvm_ffi.libinfo.include_paths()))]
+    made = folder / "both.so"
+    command = ["g++", "-std=c++20", "-O0", "-shared", "-fPIC", *includes, *map(str, sources.glob("*.cpp"))]
+    subprocess.run([*command, "-o", str(made)], check=True)
+    library = tvm_ffi.load_module(str(made))
+    x, weight = drawn()
+    out, total = torch.empty_like(x), torch.empty_like(x)
+    library.forward(x, weight, 0.5, out, total)
+    torch.testing.assert_close((out, total), expected(x, weight))
+    library.backward(out, total, x, weight, 0.5, torch.empty_like(x), torch.empty_like(weight))
+
+
 def test_what_is_no_backward_of_a_kernel_says_why(
     forward_and_backward: tuple[Attempt, Attempt], tmp_path: Path
 ) -> None:
@@ -327,8 +423,8 @@ def test_what_is_no_backward_of_a_kernel_says_why(
     )
     with pytest.raises(ProblemError, match="does not give the gradients of 0, weight, in this order"):
         pulled_of(forward, other)
-    with pytest.raises(ProblemError, match="goes with the form module or standalone"):
-        write_package(forward, "torch-op", tmp_path / "made", backward=Pulled(backward, GradientNames((), ())))
+    with pytest.raises(ProblemError, match="goes with the form module, standalone, torch-op, wheel or hf-kernels"):
+        write_package(forward, "kernelbench", tmp_path / "made", backward=Pulled(backward, GradientNames((), ())))
     for names in [GradientNames((0, 1), ("weight", "0")), GradientNames((0, 7), ("0", "weight"))]:
         with pytest.raises(ProblemError, match="not those of its sizes"):
             write_package(forward, "module", tmp_path / "made.py", backward=Pulled(backward, names))
@@ -416,7 +512,9 @@ def test_gradients_are_those_of_the_arguments_that_want_one(
     judging = _Judging(SimpleNamespace(), confirm=False, as_json=False)  # type: ignore[arg-type]
     judging.judged = {(a.problem.problem.id, a.candidate.id): [a] for a in (forward, backward)}
     for arguments in [("0", "learnt"), ("0", "frozen")]:
-        checked = Checked("module", (forward,), (), (), Pulled(backward, GradientNames((1,), arguments)))
+        checked = Checked(
+            "module", (forward,), (), (), {forward.candidate.id: Pulled(backward, GradientNames((1,), arguments))}
+        )
         assert judging.holds(Path("frozen.py"), checked) == (arguments == found.names.arguments)
     made = load_module("frozen", module_text(forward, found))
     module, twin = made.ModelNew(6), made.Model(6)
@@ -442,7 +540,7 @@ def test_checking_a_file_runs_nothing_of_it(forward_and_backward: tuple[Attempt,
     both = [replace(a, problem=replace(a.problem, source=planted + a.problem.source)) for a in (forward, backward)]
     pulled = Pulled(both[1], GradientNames((0, 1), ("0", "weight")))
     written = write_package(both[0], "module", tmp_path / "made.py", backward=pulled)
-    assert check_package(written).backward == pulled and not ran.exists()
+    assert check_package(written).backwards == {both[0].candidate.id: pulled} and not ran.exists()
     with pytest.raises(ProblemError, match="names of gradients cannot be read"):
         written.write_text(re.sub(r"evidence: gradients .*", "", written.read_text()))
         check_package(written)

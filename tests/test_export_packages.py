@@ -71,7 +71,7 @@ def test_a_torch_op_package_runs_its_own_tests_without_us(tanh: Attempt, tmp_pat
     written = write_torch_op(tanh, tmp_path / "package")
     tested = f"import sys, pytest\nsys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', {str(written / 'tests')!r}]))"
     told = alone(f"from scaled_tanh import scaled_tanh as call\n{CALLS}\n{tested}", written)
-    assert "input 0 is float32[3, 1024], and was verified as float32[64, 1024]" in told and "1 passed" in told
+    assert "input 0 is float32[3, 1024], and was verified as float32[64, 1024]" in told and "2 passed" in told
     assert tomllib.loads((written / "pyproject.toml").read_text())["project"]["name"] == "scaled-tanh"
     card = json.loads((written / "scaled_tanh" / "card.json").read_text())
     assert (card["verdict"], card["kernel"], card["over_eager"]["median"]) == ("Passed", tanh.candidate.id, 2.0)
@@ -184,9 +184,11 @@ def test_the_command_writes_archived_kernels(tanh: Attempt, tmp_path: Path, monk
         assert done.exit_code == 0 and name in done.stdout and (tmp_path / name).exists(), done.output
     again = CliRunner().invoke(app, [*command, "torch-op"])
     assert again.exit_code != 0 and "is there already" in str(again.exception)
-    for form in ("source", "torch-op"):
+    for form in ("source", "kernelbench"):
         done = CliRunner().invoke(app, [*command, form, "--backward", "k_any"])
-        assert f"goes with the form module or standalone, and not with {form}" in str(done.exception)
+        assert f"goes with the form module, standalone, torch-op, wheel or hf-kernels, and not with {form}" in str(
+            done.exception
+        )
 
 
 def test_every_package_holds_evidence_and_what_it_speaks_of(tanh: Attempt, tmp_path: Path) -> None:

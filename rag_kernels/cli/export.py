@@ -43,8 +43,9 @@ def export(
         typer.Option(
             "--backward",
             metavar="KERNEL",
-            help="With --as module: compute gradients by this kernel, one of `generate --backward` for the same "
-            "problem; without it calls that want gradients run the module.",
+            help="With module, torch-op, wheel or hf-kernels: compute gradients by this kernel, one of "
+            "`generate --backward` for the same problem; without it a module's calls that want gradients run the "
+            "module, and a package computes again what it needs of them.",
         ),
     ] = None,
     out: Annotated[

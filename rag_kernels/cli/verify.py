@@ -72,8 +72,8 @@ class _Judging:
             _tell(package, checked, attempt)
         attempts = self._attempts(attempt)
         why_not = _why_not(attempts, "It does")
-        if not why_not and checked.backward is not None:
-            why_not = self._why_not_gradients(checked.backward)
+        if not why_not and (pulled := checked.backwards.get(attempt.candidate.id)) is not None:
+            why_not = self._why_not_gradients(pulled)
         right = not why_not
         if self.as_json:
             row = result_row(attempts, run_id=None, problem=attempt.problem.problem.name)
@@ -129,8 +129,8 @@ def _tell(package: Path, checked: Checked, attempt: Attempt) -> None:
     for other in checked.attempts:
         if other is not attempt:
             print(f"  its kernel for {other.candidate.backend}, {other.candidate.id}, is not judged here")
-    if checked.backward is not None:
-        print(f"  its kernel for the gradients, {checked.backward.attempt.candidate.id}, is judged too")
+    if (pulled := checked.backwards.get(attempt.candidate.id)) is not None:
+        print(f"  its kernel for the gradients, {pulled.attempt.candidate.id}, is judged too")
     for name in checked.other_texts:
         print(f"  {name} is not what its evidence says: it was changed, or another version wrote it")
     for name in checked.other_libraries:

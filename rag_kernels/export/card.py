@@ -71,6 +71,12 @@ def card(attempt: Attempt, form: str, licence: Licence | None = None) -> dict[st
     return row
 
 
+def card_of_backward(forward: Attempt, backward: Pulled, licence: Licence | None = None) -> dict[str, Any]:
+    """Return the card of a kernel for a forward's gradients, with their names."""
+    row = card(backward.attempt, BACKWARD, licence)
+    return row | {"forward": forward.candidate.id, GRADIENTS: packed_names(backward.names)}
+
+
 def card_json(row: dict[str, Any]) -> str:
     """Return the text of `card.json`."""
     return json.dumps(row, indent=2) + "\n"

@@ -9,19 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import BadZipFile, ZipFile
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
-from rag_kernels.export.evidence import Pulled, of_backward, of_package, of_variants
+from rag_kernels.export.evidence import CARD, CARD_OF_BACKWARD, Pulled, of_backwards, of_package, of_variants
 from rag_kernels.export.packages import PACKAGES, write_package
 
 TEXTS = frozenset({".py", ".cpp", ".cu", ".h", ".json", ".toml"})
 # What holds a licence, which evidence does not know, or the digests of such files.
-TOLD = frozenset({"card.json", "metadata.json", "build.toml", "workload.jsonl", "trace.jsonl"})
+TOLD = frozenset({CARD, CARD_OF_BACKWARD, "metadata.json", "build.toml", "workload.jsonl", "trace.jsonl"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Checked:
     attempts: tuple[Attempt, ...]  # one for each kind of device that the package is for
     other_texts: tuple[str, ...]
     other_libraries: tuple[str, ...]  # another compiler makes other bytes of the same source
-    backward: Pulled | None = None  # the kernel for its gradients
+    backwards: dict[str, Pulled] = field(default_factory=dict)  # kernels for their gradients, by theirs
 
     @property
     def attempt(self) -> Attempt:
@@ -52,14 +52,14 @@ def check_package(place: Path) -> Checked:
         made = Path(scratch) / "made"
         made.mkdir()
         suffix = PACKAGES[form].suffix
-        backward = of_backward(given)
+        backwards = of_backwards(given, attempt)
         place_made = made if form == "wheel" else made / f"anew{suffix}"
-        written = write_package(attempt, form, place_made, backward=backward)
+        written = write_package(attempt, form, place_made, backward=backwards.get(attempt.candidate.id))
         for other in others:
-            write_package(other, form, written)
+            write_package(other, form, written, backward=backwards.get(other.candidate.id))
         with _opened(written, Path(scratch) / "unpacked") as wanted:
             texts, libraries = _differing(given, wanted)
-    return Checked(form, (attempt, *others), texts, libraries, backward)
+    return Checked(form, (attempt, *others), texts, libraries, backwards)
 
 
 @contextmanager

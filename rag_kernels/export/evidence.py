@@ -21,7 +21,7 @@ from rag_kernels.eval.records import Passed
 from rag_kernels.ingest.functional.gradients import GradientNames
 
 MARK = "rag-kernels evidence: "
-CARD = "card.json"
+CARD, CARD_OF_BACKWARD = "card.json", "backward.json"
 BACKWARD = "backward"  # in a form's place: of the kernel for the gradients
 GRADIENTS = "gradients"  # in a form's place: the names of what that kernel takes and gives
 
@@ -101,10 +101,15 @@ def of_package(place: Path) -> tuple[str, Attempt]:
     return found_first
 
 
-def of_backward(place: Path) -> Pulled | None:
-    """Return the evidence of the kernel for a file's gradients, where it has one."""
-    found = dict(_of_file(place)) if place.is_file() else {}
-    return Pulled(unpacked(found[BACKWARD]), unpacked_names(found.get(GRADIENTS, ""))) if BACKWARD in found else None
+def of_backwards(place: Path, attempt: Attempt) -> dict[str, Pulled]:
+    """Return the evidence of kernels for the gradients of a package, by the forward's kernel; `attempt` is a file's."""
+    if not place.is_file():
+        cards = [json.loads(card.read_text()) for card in place.rglob(CARD_OF_BACKWARD)]
+        return {c["forward"]: Pulled(unpacked(c["evidence"]), unpacked_names(c[GRADIENTS])) for c in cards}
+    found = dict(_of_file(place))
+    if BACKWARD not in found:
+        return {}
+    return {attempt.candidate.id: Pulled(unpacked(found[BACKWARD]), unpacked_names(found.get(GRADIENTS, "")))}
 
 
 def packed_names(names: GradientNames) -> str:

@@ -51,9 +51,11 @@ BOTH = ("kernel", "composed")
 PACKAGES: dict[str, Package] = {
     "module": Package("a Python file that imports rag-kernels", write_module, ".py", BOTH, pulled=write_module),
     "standalone": Package("the same without an import of ours", write_standalone, ".py", BOTH, pulled=write_standalone),
-    "torch-op": Package("a package with a torch operator", write_torch_op),
-    "wheel": Package("the same for pip, for machines without a compiler", write_wheel, ".whl"),
-    "hf-kernels": Package("a folder for Hugging Face's kernels", write_hf_kernels, joins=joins),
+    "torch-op": Package("a package with a torch operator", write_torch_op, pulled=write_torch_op),
+    "wheel": Package("the same for pip, for machines without a compiler", write_wheel, ".whl", pulled=write_wheel),
+    "hf-kernels": Package(
+        "a folder for Hugging Face's kernels", write_hf_kernels, pulled=write_hf_kernels, joins=joins
+    ),
     "flashinfer-bench": Package("a data set for flashinfer-bench", write_flashinfer_bench, tiers=BOTH),
     "sol-execbench": Package("a problem's folder for SOL-ExecBench", write_sol_execbench, backends=("cuda",)),
     "gpu-mode": Package("a submission to GPU MODE", write_gpu_mode, ".py", BOTH),
@@ -110,7 +112,8 @@ def _require_pulled(form: str) -> None:
     """Raise ProblemError for a form that takes no kernel for gradients."""
     known = [name for name, package in PACKAGES.items() if package.pulled]
     if form not in known:
-        raise ProblemError(f"A kernel for gradients goes with the form {' or '.join(known)}, and not with {form}.")
+        told = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise ProblemError(f"A kernel for gradients goes with the form {told}, and not with {form}.")
 
 
 def content(attempt: Attempt, form: str, licence: Licence | None = None) -> tuple[str, bytes]:

@@ -11,15 +11,16 @@ import hashlib
 import json
 import re
 from base64 import b64encode
+from collections.abc import Mapping
 from pathlib import Path
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.build.compile import toolchain
 from rag_kernels.eval.errors import MachineError
 from rag_kernels.export.card import Licence
-from rag_kernels.export.evidence import of_variants
-from rag_kernels.export.forms.portable import headers, machine, portable_library
-from rag_kernels.export.forms.torch_op_package import LIBRARY, carried, content_of, name_of
+from rag_kernels.export.evidence import CARD, CARD_OF_BACKWARD, Pulled, of_variants
+from rag_kernels.export.forms.portable import machine
+from rag_kernels.export.forms.torch_op_package import BACKWARD, carried, content_of, libraries, loaded, name_of
 from rag_kernels.export.serving import held, layer
 
 VERSION = 1
@@ -74,19 +75,14 @@ class {name}(nn.Module):
 
 __all__ = [{name!r}]
 '''
-OPS = """\
-from pathlib import Path
-
-import tvm_ffi
-
-ops = tvm_ffi.load_module(str(Path(__file__).with_name("kernel.so")))
-"""
 
 
-def write_hf_kernels(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
+def write_hf_kernels(
+    attempt: Attempt, out: Path, licence: Licence | None = None, backward: Pulled | None = None
+) -> Path:
     """Write sources and the local variant into a folder, new or with a kernel for other devices, and return it."""
-    content = content_of(attempt, "hf-kernels", "from ._ops import ops", licence)
-    library = portable_library(attempt.candidate)  # before anything is written: it may not build
+    content = content_of(attempt, "hf-kernels", licence, backward, imports="from ._ops import ops")
+    built = libraries(attempt, backward)  # before anything is written: they may not build
     module, backend = name_of(attempt), attempt.candidate.backend
     suffix = ".cpp" if backend == "cpu" else ".cu"
     spoken = (licence(attempt.candidate.id) if licence else "") or UNKNOWN
@@ -95,18 +91,29 @@ def write_hf_kernels(attempt: Attempt, out: Path, licence: Licence | None = None
     layers = "from . import layers  # noqa: E402\n" if "layers.py" in texts else ""
     texts["__init__.py"] = INIT.format(name=module, layers=layers)
     _write(out / "tvm-ffi-ext" / module, texts)
-    sources = {f"kernel{suffix}": attempt.candidate.source, **headers(attempt.candidate.source)}
+    sources = {name: text for name, text in content.items() if name.endswith((".h", suffix))}
+    if backward is not None:
+        sources[f"{BACKWARD}{suffix}"] = beside(backward.attempt.candidate.source)
     _write(out / f"{module}_{backend}", {**sources})
-    if not (out / "card.json").exists():  # each variant has its own, too
-        _write(out, {"CARD.md": content["CARD.md"], "card.json": content["card.json"]})
+    cards = {name: content[name] for name in (CARD, CARD_OF_BACKWARD) if name in content}
+    if not (out / CARD).exists():  # each variant has its own, too
+        _write(out, {"CARD.md": content["CARD.md"], **cards})
     else:
-        (out / "CARD.md").write_text("\n".join([(out / "CARD.md").read_text(), str(content["CARD.md"])]))
+        (out / "CARD.md").write_text("\n".join([(out / "CARD.md").read_text(), content["CARD.md"]]))
     (out / "build.toml").write_text(_build(out, module, spoken))
-    variant = {**texts, "_ops.py": OPS, LIBRARY: library, "card.json": content["card.json"]}
+    variant: dict[str, str | bytes] = {**texts, "_ops.py": loaded(backward), **built, **cards}
     place = out / "build" / _variant(backend)
     _write(place, variant)
     (place / "metadata.json").write_text(_metadata(attempt, module, spoken, place))
     return out
+
+
+def beside(source: str) -> str:
+    """Return a source as it can be linked with the forward's: in a namespace but for its includes, named `backward`."""
+    included = [line for line in source.splitlines() if re.match(r"\s*#\s*include\b", line)]
+    text = "\n".join(line for line in source.splitlines() if line not in included)
+    text = re.sub(r"\b(RK_EXPORT|TVM_FFI_DLL_EXPORT_TYPED_FUNC)\(\s*forward\s*,", r"\1(backward,", text)
+    return "\n".join([*included, "namespace rk_backward {", text.strip(), "}  // namespace rk_backward", ""])
 
 
 def joins(attempt: Attempt, out: Path) -> bool:
@@ -130,7 +137,7 @@ def _build(out: Path, module: str, licence: str) -> str:
     return text
 
 
-def _layers(attempt: Attempt) -> dict[str, str | bytes]:
+def _layers(attempt: Attempt) -> dict[str, str]:
     """Return the files of the layer; none where the forward's signature is not one that others could have."""
     source = attempt.problem.problem.source
     found = _forward(ast.parse(source))
@@ -163,7 +170,7 @@ def _forward(tree: ast.Module) -> ast.FunctionDef | None:
     return None
 
 
-def _write(place: Path, files: dict[str, str | bytes]) -> None:
+def _write(place: Path, files: Mapping[str, str | bytes]) -> None:
     place.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (place / name).write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -14,12 +14,14 @@ from pathlib import Path
 from rag_kernels.archive.records import Attempt
 from rag_kernels.eval.errors import ProblemError
 from rag_kernels.eval.records import Passed
-from rag_kernels.export.card import Licence, card, card_json, card_text
+from rag_kernels.export.backward import paired
+from rag_kernels.export.card import Licence, card, card_json, card_of_backward, card_text
+from rag_kernels.export.evidence import CARD_OF_BACKWARD, Pulled
 from rag_kernels.export.forms.module_file import compiled_of, literal
 from rag_kernels.export.forms.portable import NEEDS, headers, machine, portable_library
 from rag_kernels.export.serving import guard, launch, served, torch_operator
 
-LIBRARY = "kernel.so"
+KERNEL, BACKWARD = "kernel", "backward"  # libraries and sources
 NEEDED = ("torch>=2.6", "apache-tvm-ffi>=0.1.9,<0.2")
 INIT = '''\
 """{summary}
@@ -31,7 +33,7 @@ import torch
 {imports}
 from ._launch import Launch
 from ._served import Argument, Output, Served
-from ._torch_operator import operator_of
+from ._torch_operator import {used}
 
 {needs}
 FUNCTIONAL = {functional}
@@ -42,13 +44,13 @@ SERVED = Served(
     {backend!r},
 )
 
-_launch = Launch(
+{pulled}_launch = Launch(
     {name!r},
     SERVED,
     {constants},
     lambda: ops.forward,
     any_alignment={any_alignment},
-    functional=FUNCTIONAL,
+    functional=FUNCTIONAL,{more}
 )
 _operator = operator_of(_launch, __package__.rpartition(".")[2], {names})
 
@@ -59,12 +61,42 @@ def {name}({given}):
 
 __all__ = [{name!r}]
 '''
+PULLED = """\
+# Its gradients, by kernel {id}.
+BACKWARD = Backward(
+    Launch(
+        "{name}_backward",
+        Served(
+            [Argument(*argument) for argument in {arguments}],
+            [Output(*output) for output in {outputs}],
+            {backend!r},
+        ),
+        {constants},
+        lambda: ops.backward,
+        any_alignment={any_alignment},
+    ),
+    {takes},
+    {gives},
+)
+
+"""
 LOADED = """\
 from pathlib import Path
 
 import tvm_ffi
 
 ops = tvm_ffi.load_module(str(Path(__file__).with_name("kernel.so")))
+"""
+LOADED_BOTH = """\
+from pathlib import Path
+from types import SimpleNamespace
+
+import tvm_ffi
+
+ops = SimpleNamespace(
+    forward=tvm_ffi.load_module(str(Path(__file__).with_name("kernel.so"))).forward,
+    backward=tvm_ffi.load_module(str(Path(__file__).with_name("backward.so"))).forward,
+)
 """
 CHECK = """\
 if torch.backends.cpu.get_cpu_capability() not in {needs}:
@@ -78,7 +110,7 @@ import torch
 import {package}
 
 
-def test_the_operator():
+def drawn():
     given = []
     for argument in {package}.SERVED.arguments:
         kind = getattr(torch, argument.dtype) if argument.role != "scalar" else None
@@ -88,10 +120,40 @@ def test_the_operator():
             given.append(torch.rand(argument.shape, dtype=kind, device={package}.SERVED.backend))
         else:
             given.append(torch.ones(argument.shape, dtype=kind, device={package}.SERVED.backend))
+    return given
+
+
+def functional(*given):
     names = {{}}
     exec({package}.FUNCTIONAL, names)
-    torch.testing.assert_close({package}.{name}(*given), names["module_fn"](*given))
+    return names["module_fn"](*given)
+
+
+def leaves(given):
+    return [v.clone().requires_grad_() if torch.is_tensor(v) and v.is_floating_point() else v for v in given]
+
+
+def gradients(call, given):
+    result = call(*given)
+    made = [result] if torch.is_tensor(result) else result
+    flows = [output for output in made if output.requires_grad]
+    torch.autograd.backward(flows, [output.detach().cos() for output in flows])
+    return [v.grad for v in given if torch.is_tensor(v)]
+
+
+def test_the_operator():
+    given = drawn()
+    torch.testing.assert_close({package}.{name}(*given), functional(*given))
     torch.library.opcheck({package}._operator, tuple(given))
+
+
+def test_its_gradients():
+    given = drawn()
+    wanted = gradients(functional, leaves(given))
+    found = gradients({package}.{name}, leaves(given))
+    pairs = [(one, other) for one, other in zip(found, wanted) if other is not None]
+    torch.testing.assert_close([one for one, _ in pairs], [other for _, other in pairs])
+    torch.library.opcheck({package}._operator, tuple(leaves(given)))
 '''
 PYPROJECT = """\
 [build-system]
@@ -113,14 +175,16 @@ packages = ["{package}"]
 """
 
 
-def write_torch_op(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
+def write_torch_op(attempt: Attempt, out: Path, licence: Licence | None = None, backward: Pulled | None = None) -> Path:
     """Write the package into a new folder and return it; raises ProblemError for a kernel that cannot be one."""
     package = name_of(attempt)
     place = out / package
-    files = {**content_of(attempt, "torch-op", LOADED, licence), LIBRARY: portable_library(attempt.candidate)}
+    content, built = content_of(attempt, "torch-op", licence, backward), libraries(attempt, backward)
     place.mkdir(parents=True)
-    for name, content in files.items():
-        (place / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    for name, text in content.items():
+        (place / name).write_text(text)
+    for name, library in built.items():
+        (place / name).write_bytes(library)
     project, needed = package.replace("_", "-"), json.dumps(NEEDED)
     told = PYPROJECT.format(project=project, package=package, summary=summary_of(attempt), needed=needed)
     (out / "pyproject.toml").write_text(told)
@@ -135,8 +199,26 @@ def summary_of(attempt: Attempt) -> str:
     return f"{attempt.problem.problem.name}: a verified kernel as a torch operator"
 
 
-def content_of(attempt: Attempt, form: str, imports: str, licence: Licence | None = None) -> dict[str, str | bytes]:
-    """Return the files of a package by name, without the library. `imports` must bind `ops` to it."""
+def loaded(backward: Pulled | None) -> str:
+    """Return the lines that bind `ops` to the kernel, and to the one for its gradients."""
+    return LOADED_BOTH if backward is not None else LOADED
+
+
+def libraries(attempt: Attempt, backward: Pulled | None) -> dict[str, bytes]:
+    """Build the kernel, and the one for its gradients, for other machines; return the libraries by their names."""
+    kernels = {KERNEL: attempt} | ({BACKWARD: backward.attempt} if backward is not None else {})
+    return {f"{name}.so": portable_library(one.candidate) for name, one in kernels.items()}
+
+
+def content_of(
+    attempt: Attempt,
+    form: str,
+    licence: Licence | None = None,
+    backward: Pulled | None = None,
+    *,
+    imports: str = "",
+) -> dict[str, str]:
+    """Return the files of a package by name, without the libraries. `imports` must bind `ops` to them."""
     _check(attempt)
     compiled, candidate, name = compiled_of(attempt), attempt.candidate, name_of(attempt)
     names = [a.name for a in attempt.problem.arguments]
@@ -148,7 +230,10 @@ def content_of(attempt: Attempt, form: str, imports: str, licence: Licence | Non
         name=name,
         namespace=name,
         given=", ".join(names),
-        imports=imports,
+        imports=imports or loaded(backward),
+        used="Backward, operator_of" if backward is not None else "operator_of",
+        pulled=_pulled(attempt, backward) if backward is not None else "",
+        more="\n    backward=BACKWARD," if backward is not None else "",
         needs=CHECK.format(needs=needs, suffix=suffix) if needs else "",
         functional=literal(compiled.functional),
         arguments=pprint.pformat(compiled.arguments, width=100),
@@ -158,17 +243,39 @@ def content_of(attempt: Attempt, form: str, imports: str, licence: Licence | Non
         any_alignment=compiled.any_alignment,
         names=names,
     )
-    return {
+    files: dict[str, str] = {
         "__init__.py": init,
         **{
             f"_{Path(str(m.__file__)).name}": carried(Path(str(m.__file__)))
             for m in (guard, launch, served, torch_operator)
         },
-        f"kernel{suffix}": candidate.source,
+        f"{KERNEL}{suffix}": candidate.source,
         **headers(candidate.source),
         "card.json": card_json(told),
         "CARD.md": card_text(told),
     }
+    if backward is None:
+        return files
+    told, source = card_of_backward(attempt, backward, licence), backward.attempt.candidate.source
+    files["CARD.md"] += f"\n{card_text(told)}"
+    return {**files, f"{BACKWARD}{suffix}": source, **headers(source), CARD_OF_BACKWARD: card_json(told)}
+
+
+def _pulled(attempt: Attempt, backward: Pulled) -> str:
+    """Return the text of the kernel for the gradients."""
+    _check(backward.attempt)
+    made, (takes, gives) = compiled_of(backward.attempt), paired(attempt, backward)
+    return PULLED.format(
+        id=backward.attempt.candidate.id,
+        name=name_of(attempt),
+        arguments=pprint.pformat(made.arguments, width=100),
+        outputs=pprint.pformat(made.outputs, width=100),
+        backend=made.backend,
+        constants=tuple(made.constants.values()),
+        any_alignment=made.any_alignment,
+        takes=takes,
+        gives=gives,
+    )
 
 
 def name_of(attempt: Attempt) -> str:

@@ -13,8 +13,9 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from rag_kernels.archive.records import Attempt
 from rag_kernels.export.card import Licence
-from rag_kernels.export.forms.portable import machine, portable_library
-from rag_kernels.export.forms.torch_op_package import LIBRARY, LOADED, NEEDED, content_of, name_of, summary_of
+from rag_kernels.export.evidence import Pulled
+from rag_kernels.export.forms.portable import machine
+from rag_kernels.export.forms.torch_op_package import NEEDED, content_of, libraries, name_of, summary_of
 
 VERSION = "1"
 OLDEST = (2, 17)  # of what platform tags name
@@ -38,12 +39,12 @@ Tag: {tag}
 """
 
 
-def write_wheel(attempt: Attempt, out: Path, licence: Licence | None = None) -> Path:
+def write_wheel(attempt: Attempt, out: Path, licence: Licence | None = None, backward: Pulled | None = None) -> Path:
     """Write the wheel into a folder, or as a file where `out` ends in .whl; return the path."""
     package = name_of(attempt)
-    content = content_of(attempt, "wheel", LOADED, licence)
-    library = portable_library(attempt.candidate)
-    tag = f"py3-none-{platform_tag(library)}"
+    content = content_of(attempt, "wheel", licence, backward)
+    built = libraries(attempt, backward)
+    tag = f"py3-none-{platform_tag(b''.join(built.values()))}"
     info = f"{package}-{VERSION}.dist-info"
     told = METADATA.format(
         project=package.replace("_", "-"),
@@ -53,7 +54,8 @@ def write_wheel(attempt: Attempt, out: Path, licence: Licence | None = None) -> 
         needed="\n".join(f"Requires-Dist: {need}" for need in NEEDED),
         card=content["CARD.md"],
     )
-    files = {f"{package}/{name}": text for name, text in {**content, LIBRARY: library}.items()}
+    files: dict[str, str | bytes] = {f"{package}/{name}": text for name, text in content.items()}
+    files |= {f"{package}/{name}": library for name, library in built.items()}
     files |= {f"{info}/METADATA": told, f"{info}/WHEEL": WHEEL.format(tag=tag)}
     place = out if out.suffix == ".whl" else out / f"{package}-{VERSION}-{tag}.whl"
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,8 @@ from rag_kernels.export.serving.served import ALIGNED_BYTES, Served, Sizes, plac
 if TYPE_CHECKING:
     import torch
 
+    from rag_kernels.export.serving.torch_operator import Backward
+
 
 class KernelRefused(ValueError):
     """The kernel itself raised: its own checks are narrower than what it was seen to take."""
@@ -31,10 +33,12 @@ def refused(error: Exception, backend: str) -> KernelRefused:
 
 
 class Launch:
-    """A kernel of the tier `kernel` with its constants. `function` gives the loaded one, on the device in use."""
+    """A kernel of the tier `kernel` with its constants. `function` gives the loaded one, on the device in use.
+
+    `backward` is one for its gradients, which are recomputed without.
+    """
 
     tier = "kernel"
-    backward = None  # packages recompute gradients
 
     def __init__(
         self,
@@ -45,9 +49,11 @@ class Launch:
         *,
         any_alignment: bool = False,
         functional: str = "",
+        backward: Backward | None = None,
     ) -> None:
         import torch
 
+        self.backward = backward
         self.name, self.served, self.functional, self.backend = name, served, functional, served.backend
         self.constants, self.function, self.any_alignment = tuple(constants), function, any_alignment
         self.dtypes: list[torch.dtype] = [getattr(torch, output.dtype) for output in served.outputs]
