@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import json
 import re
@@ -36,6 +37,7 @@ from rag_kernels.export.evidence import Pulled
 from rag_kernels.export.forms.module_file import module_text
 from rag_kernels.export.packages import write_package
 from rag_kernels.export.runtime import CompiledForward
+from rag_kernels.export.serving import torch_operator
 from rag_kernels.export.serving.launch import KernelRefused
 from rag_kernels.ingest.functional.gradients import GradientNames, backward_problem
 
@@ -206,7 +208,7 @@ def test_modes_of_torch_see_it_whichever_way_it_was_registered(
     """Also where a torch keeps the parts elsewhere, by which it is registered without `custom_op`'s wrappers."""
     if not direct:
         monkeypatch.delattr(torch._C, "_after_autograd_keyset")
-    kernel = copy.deepcopy(best.COMPILED)
+    kernel = replace(best.COMPILED, name=f"scaled_{'directly' if direct else 'by_torch'}")
     op, (x, weight) = kernel.op, drawn()
     monkeypatch.undo()
     for context in (torch.no_grad(), torch.inference_mode(), torch.enable_grad()):
@@ -219,6 +221,37 @@ def test_modes_of_torch_see_it_whichever_way_it_was_registered(
     with FakeTensorMode() as mode:
         assert op(mode.from_tensor(x), mode.from_tensor(weight))[0].shape == x.shape
     assert torch.library.opcheck(op, drawn(graded=True)) and torch.autograd.gradcheck(op, drawn(graded=True))
+
+
+def test_an_operator_is_registered_once_and_the_last_kernel_of_its_name_answers(best: ModuleType) -> None:
+    """Also in graphs that were recorded before; torch would free an operator of which another has the name."""
+    kernel = replace(best.COMPILED, name="scaled_twice")
+    op, (x, weight) = kernel.op, drawn()
+    whole = torch.compile(lambda x, weight: op(x, weight), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close((op(x, weight), whole(x, weight)), (expected(x, weight), expected(x, weight)))
+    again = replace(best.COMPILED, name="scaled_twice", constants={"rate": 3.0})
+    wanted = expected(x, weight, 3.0)
+    assert again.op is op and torch.ops.rag_kernels.scaled_twice.default is not None
+    gc.collect()
+    for call in (op, whole, torch.ops.rag_kernels.scaled_twice, kernel.op):
+        torch.testing.assert_close(call(x, weight), wanted)
+    assert torch.library.opcheck(op, drawn(graded=True))
+    other = replace(kernel, arguments=kernel.arguments[:1], outputs=kernel.outputs[:1]).op
+    assert other is not op and torch.ops.rag_kernels.scaled_twice_.default is not None, "another schema, another name"
+    torch.testing.assert_close(op(x, weight), wanted)
+
+
+def test_copies_of_the_file_share_what_is_registered(best: ModuleType) -> None:
+    """As exported packages have it, also where one is imported twice."""
+    copied = ModuleType("copied_operator")
+    sys.modules["copied_operator"] = copied  # as dataclasses ask
+    exec(compile(Path(str(torch_operator.__file__)).read_text(), "<copied>", "exec"), vars(copied))
+    kernel = replace(best.COMPILED, name="scaled_copied")
+    x, weight = drawn()
+    first, second = kernel.op, copied.operator_of(kernel)
+    del sys.modules["copied_operator"]
+    assert first is second
+    torch.testing.assert_close(first(x, weight), expected(x, weight))
 
 
 class Counted:

@@ -125,8 +125,7 @@ def test_sizes_between_those_that_were_judged_are_not_served(tmp_path: Path) -> 
                 warnings.simplefilter("ignore")
                 assert torch.equal(module(x), Twice()(x))
             assert not module.kernel_used and "none of the sizes that it was verified at" in module.kernel_reason
-    # `optimized()` registered the operator again, which the file registered first: calls go to the one that is left.
-    assert saved.COMPILED.op._opoverload is getattr(torch.ops.rag_kernels, saved.COMPILED.name).default
+    # `optimized()` asked for the operator again, which the file registered first: calls go to the last of its name.
     with pytest.raises(ValueError, match="none of the sizes that it was verified at"):
         saved.COMPILED.op(torch.randn(3, 9))
 

@@ -6,9 +6,12 @@ data) and its gradients: those of the functional form, computed again by an oper
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rag_kernels.export.serving.launch import KernelRefused
@@ -18,8 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 SCALARS = {"int": "int", "float": "float", "bool": "bool"}
-# By name, all that were registered: torch frees an operator when another of its name comes.
-_REGISTERED: dict[str, weakref.WeakSet[Any]] = {}
+REGISTRY = "_rag_kernels_operators"  # a module of the process: exported packages have this file each for itself
 
 
 class Verified(Protocol):
@@ -54,17 +56,50 @@ class Backward(NamedTuple):
     fixed: tuple[int, ...] = ()
 
 
+class Form(NamedTuple):
+    """What torch knows of an operator: with another form it is another operator."""
+
+    given: str  # the arguments, as in a schema
+    result: str
+    device: str | None  # None without a tensor to choose by
+    kinds: tuple[str, ...]  # of the arguments
+    made: tuple[int, ...]  # outputs that the backward is given
+    saved: int  # how many of the last outputs are for the backward alone
+
+
+@dataclass
+class Registered:
+    """An operator of torch, which is registered once, and what answers it: the last kernel of its name.
+
+    Torch frees an operator when another of its name comes, whoever still holds it.
+    """
+
+    form: Form
+    op: Any = None
+    answers: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def asking(self, what: str) -> Callable[..., Any]:
+        """Return a function that asks whatever answers now."""
+        answers = self.answers
+        return lambda *given: answers[what](*given)
+
+
+def registered(name: str, form: Form) -> tuple[str, Registered]:
+    """Return the operator of a name; where that has another form, one of the next name that is free."""
+    module = sys.modules.setdefault(REGISTRY, ModuleType(REGISTRY))
+    known: dict[str, Registered] = vars(module).setdefault("operators", {})
+    while name in known and known[name].form != form:
+        name += "_"
+    return name, known.setdefault(name, Registered(form))
+
+
 def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequence[str] = ()) -> Callable[..., Any]:
-    """Register the operator, whose arguments have these names, and the one of its gradients; return it."""
+    """Return the operator, whose arguments have these names, with this kernel to answer it."""
     import torch
 
     served = kernel.served
-    kinds = ["Tensor" if a.role != "scalar" else SCALARS[a.dtype] for a in served.arguments]
-    names = names or [f"a{i}" for i in range(len(kinds))]
-    given = ", ".join(f"{kind} {name}" for kind, name in zip(kinds, names, strict=True))
-    many = len(served.outputs)
-    result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
-    tensors = served.tensors
+    tensors, many = served.tensors, len(served.outputs)
 
     def forward(*values: Any) -> Any:
         if served.related:
@@ -104,6 +139,31 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
             raise ValueError("Gradients were not verified at other sizes than the kernel's own: call the module there.")
         return functional_gradients(kernel.functional, grads, values)
 
+    kinds = ["Tensor" if a.role != "scalar" else SCALARS[a.dtype] for a in served.arguments]
+    names = names or [f"a{i}" for i in range(len(kinds))]
+    given = ", ".join(f"{kind} {name}" for kind, name in zip(kinds, names, strict=True))
+    result = "Tensor" if many == 1 else f"({', '.join(['Tensor'] * many)})"
+    device = kernel.backend if tensors else None
+    kept = step.saved or 0 if step is not None else 0
+    name, known = registered(
+        f"{namespace}::{kernel.name}", Form(given, result, device, tuple(kinds), tuple(made), kept)
+    )
+    with known.lock:
+        known.answers.update(forward=forward, fake=fake, gradients=gradients)
+        if known.op is None:
+            known.op = _registered_anew(name, known)
+    served.related = served.related and not (kernel.functional and independent(served, kernel.functional))
+    op: Callable[..., Any] = known.op
+    return op
+
+
+def _registered_anew(name: str, known: Registered) -> Any:
+    """Register the operator and the one of its gradients; return it."""
+    import torch
+
+    given, result, device, kinds, made, kept = known.form
+    tensors = [i for i, kind in enumerate(kinds) if kind == "Tensor"]
+
     def fake_gradients(
         grads: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], wanted: Sequence[bool], *values: Any
     ) -> list[torch.Tensor]:
@@ -112,36 +172,29 @@ def operator_of(kernel: Verified, namespace: str = "rag_kernels", names: Sequenc
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         results = [output] if isinstance(output, torch.Tensor) else list(output)
         ctx.save_for_backward(*(inputs[i] for i in tensors), *(results[i] for i in made))
-        if step is not None and step.saved:
-            ctx.mark_non_differentiable(*results[-step.saved :])
+        if kept:
+            ctx.mark_non_differentiable(*results[-kept:])
         ctx.scalars = [None if kind == "Tensor" else value for kind, value in zip(kinds, inputs, strict=True)]
 
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         saved = list(ctx.saved_tensors)
         values = [saved.pop(0) if kind == "Tensor" else value for kind, value in zip(kinds, ctx.scalars, strict=True)]
         wanted = [ctx.needs_input_grad[i] for i in tensors]
-        pulled = grads[: len(grads) - step.saved] if step is not None and step.saved else grads
+        pulled = grads[: len(grads) - kept]
         found = gradient_op([g.contiguous() for g in pulled], saved, wanted, *values)
         by_place = {i: g for i, g, want in zip(tensors, found, wanted, strict=True) if want}
         return tuple(by_place.get(i) for i in range(len(kinds)))
 
-    custom_op = torch.library.custom_op
-    name = f"{namespace}::{kernel.name}"
-    # An operator without a tensor has no device to be chosen by.
-    device = kernel.backend if tensors else None
+    custom_op, forward = torch.library.custom_op, known.asking("forward")
     op = custom_op(name, forward, mutates_args=(), device_types=(), schema=f"({given}) -> {result}")
-    op.register_fake(fake)
+    op.register_fake(known.asking("fake"))
     schema = f"(Tensor[] grads_, Tensor[] saved_, bool[] wanted_{', ' * bool(given)}{given}) -> Tensor[]"
-    gradient_op = custom_op(f"{name}_backward", gradients, mutates_args=(), device_types=device, schema=schema)
+    pulls = known.asking("gradients")
+    gradient_op = custom_op(f"{name}_backward", pulls, mutates_args=(), device_types=device, schema=schema)
     gradient_op.register_fake(fake_gradients)
     op.register_autograd(backward, setup_context=setup)
     if device is None or not _directly(op, forward, device):
         op.register_kernel(device)(forward)
-    registered = _REGISTERED.setdefault(name, weakref.WeakSet())
-    for earlier in registered:
-        earlier._opoverload = op._opoverload
-    registered.add(op)
-    served.related = served.related and not (kernel.functional and independent(served, kernel.functional))
     return op
 
 
