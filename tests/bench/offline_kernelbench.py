@@ -44,6 +44,7 @@ from rag_kernels.eval.problem import find_problems, load_problem
 from rag_kernels.eval.records import FunctionalProblem, Judged, Passed, ProblemError, verdict_name
 from rag_kernels.eval.timing_rule import TimingRule
 from rag_kernels.eval.verdict_codes import codes
+from rag_kernels.export.evidence import packed
 from rag_kernels.ingest.functional.fitting import footprint, functionalize_to_fit, room_bytes
 from rag_kernels.ingest.functional.sizes import at_other_sizes
 from rag_kernels.ingest.functional.training_step import training_step
@@ -322,6 +323,7 @@ def summary(attempts: Sequence[Attempt]) -> Row:
         "speedup": m.speedup,
         "compile_note": m.compile_note[:200],
         "source": best.candidate.source,
+        "evidence": packed(best),
     }
 
 
