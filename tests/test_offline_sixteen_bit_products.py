@@ -64,6 +64,16 @@ HOPPER = {
         "float16",
         CudaParameters(products=2),
     ),
+    "a convolution of one place": (
+        Case(
+            "return self.c(x).relu()",
+            "torch.randn(3, 40, 8, 24)",
+            "torch.randn(1)",
+            init="self.c = nn.Conv2d(40, 72, 1)",
+        ),
+        "bfloat16",
+        CudaParameters(products=2),
+    ),
 }
 
 
@@ -105,6 +115,7 @@ def for_hopper(plan: Plan, condition: str = "built") -> Plan:
 def test_hopper_products(name: str, tmp_path: Path) -> None:
     case, dtype, parameters = HOPPER[name]
     fp, plan = drafted(name, halved(case, dtype), parameters, "tma_load")
+    assert "tma_window_map<" not in plan.candidate.source
     assert ratio(for_hopper(plan), fp, tmp_path) < RATIO
 
 
@@ -347,6 +358,15 @@ TF32 = {
         Case("return (x @ y).relu()", "torch.randn(24, 1096)", "torch.randn(1096, 72)"),
         CudaParameters(products=2, tensor=2),
     ),
+    "a convolution of one place": (
+        Case(
+            "return self.c(x) * y",
+            "torch.randn(2, 40, 240)",
+            "torch.randn(2, 36, 240)",
+            init="self.c = nn.Conv1d(40, 36, 1)",
+        ),
+        CudaParameters(products=2, tensor=2),
+    ),
 }
 
 
@@ -429,6 +449,27 @@ WINDOWS = {
             init="self.c = nn.Conv2d(24, 40, 3, padding=2)",
         ),
         CudaParameters(products=2, tensor=2),
+    ),
+    "phases": (
+        Case(
+            "return F.gelu(self.c(x) - y)",
+            "torch.randn(3, 20, 5, 9)",
+            "torch.randn(36, 1, 1)",
+            init="self.c = nn.ConvTranspose2d(20, 36, (5, 3), (3, 2), (1, 2), (1, 1), dilation=(2, 1))",
+        ),
+        CudaParameters(products=2, tensor=2),
+    ),
+    "phases of one dimension of three": (
+        halved(
+            Case(
+                "return self.c(x)",
+                "torch.randn(2, 16, 3, 5, 4)",
+                "torch.randn(1)",
+                init="self.c = nn.ConvTranspose3d(16, 33, (2, 4, 3), (1, 2, 1), (0, 1, 1))",
+            ),
+            "bfloat16",
+        ),
+        CudaParameters(products=2, shape=128128, clusters=2),
     ),
 }
 

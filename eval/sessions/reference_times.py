@@ -5,12 +5,13 @@ Comes in: a ProblemSession, whose reference worker makes the calls. Goes out: se
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from rag_kernels.eval.machine.device import floor_us
 from rag_kernels.eval.messages.protocol import (
@@ -28,6 +29,7 @@ from rag_kernels.eval.process.process_tree import grown_bytes
 from rag_kernels.eval.process.workers import WorkerFailed
 from rag_kernels.eval.sessions.problem_session import ProblemSession
 
+log = logging.getLogger(__name__)
 VARIANTS = {
     "eager": "eager",
     "compile": "torch.compile",
@@ -151,11 +153,16 @@ class ReferenceTimes:
 
         On a GPU others may compute and time while compilers run on the host's cores.
         """
-        session = self._session
+        session, ahead = self._session, time.monotonic()
         if session.on_gpu:
-            with session.device_lock.away(), suppress(WorkerFailed):
-                session.send(CompileAhead(), Done, deadline_s=session.limits.compile_s)
+            with session.device_lock.away():
+                try:
+                    session.send(CompileAhead(), Done, deadline_s=session.limits.compile_s)
+                except WorkerFailed as failure:  # which comes again, or is none of the compiler's
+                    log.info("not compiled ahead: %s", failure.message[:300])
+        then = time.monotonic()
         self.compile_note = self._prepare("compile")
+        log.info("torch.compile: %.1f s ahead, %.1f s to be ready", then - ahead, time.monotonic() - then)
         if session.on_gpu:
             self._prepare("graph")
         if session.limits.max_autotune and not self.compile_note:

@@ -1,12 +1,14 @@
 """Convolutions of sixteen bits, and of TF32, by the offline writer beside the library: sizes of many kinds.
 
-    python tests/bench/convolutions.py [--rounds 11] [--plans FILE] [--out FILE.json]
+    python tests/bench/convolutions.py [--rounds 11] [--only WORDS] [--plans FILE] [--out FILE.json]
     python tests/bench/convolutions.py --table FILE.json
+    compute-sanitizer --tool memcheck python tests/bench/convolutions.py --odd
 
 Needs a GPU with Hopper's copy engine. Each problem is drafted for few images with the tile that the writer would choose
 for all, checked against float64, and timed by CUDA events as in `sixteen_bit_products.py`: as it is, with the gathered
 tiles that serve what the copy engine cannot read, by eager PyTorch, and by `torch.compile`. `--plans` keeps the drafts,
-so that a machine with a GPU need not make them.
+so that a machine with a GPU need not make them. `--odd` takes small problems of odd sizes in place of the others, and
+checks and does not time them.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ class Row:
 def row(layer: str, images: int, shape: tuple[int, ...], body: str = PLAIN, dtype: str = "bfloat16") -> Row:
     made = eval(layer, {"nn": torch.nn})
     out = tuple(made(torch.randn(1, *shape)).shape[1:])
-    return Row(layer, images, shape, out, body, dtype, made.weight[0].numel())
+    phases = math.prod(made.stride) if "Transpose" in layer else 1
+    return Row(layer, images, shape, out, body, dtype, made.weight.numel() // made.out_channels // phases)
 
 
 def rows() -> list[Row]:
@@ -99,6 +102,34 @@ def rows() -> list[Row]:
         row("nn.Conv2d(128, 128, 3, padding=1)", 32, (128, 28, 28), ADDED, "float16"),
         row("nn.Conv2d(128, 128, 3, padding=1)", 32, (128, 28, 28), RELU, "tf32"),
         row("nn.Conv2d(3, 64, 7, stride=2, padding=3)", 32, (3, 224, 224), RELU),
+        row("nn.ConvTranspose2d(64, 64, 3, stride=2, padding=1, output_padding=1)", 32, (64, 128, 128), RELU, "tf32"),
+        row("nn.ConvTranspose2d(64, 64, 3, stride=2, padding=1, output_padding=1)", 32, (64, 128, 128), RELU),
+        row("nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1)", 32, (256, 32, 32), RELU),
+        row("nn.ConvTranspose3d(32, 64, 3, stride=2, padding=1)", 16, (32, 16, 32, 32), PLAIN, "tf32"),
+        row("nn.ConvTranspose2d(32, 64, 3, stride=5, padding=1, dilation=2)", 16, (32, 64, 128), PLAIN, "tf32"),
+        row("nn.Conv2d(8, 64, 3)", 64, (8, 256, 256), RELU, "tf32"),
+        row("nn.Conv2d(8, 64, 3)", 64, (8, 256, 256), RELU),
+        row("nn.Conv3d(8, 32, 3)", 16, (8, 32, 64, 64), RELU, "tf32"),
+        row("nn.Conv2d(256, 64, 1)", 32, (256, 56, 56), PLAIN, "tf32"),
+        row("nn.Conv2d(64, 256, 1)", 32, (64, 56, 56), RELU, "tf32"),
+    ]
+
+
+def odd_rows() -> list[Row]:
+    """Small problems of odd sizes, for a checker of memory and races."""
+    return [
+        row("nn.Conv2d(72, 35, (3, 5), (2, 1), (1, 2), (2, 1))", 3, (72, 9, 7), GELU),
+        row("nn.Conv2d(9, 37, 3, padding=1)", 3, (9, 11, 13), RELU, "tf32"),
+        row("nn.Conv2d(11, 33, 3)", 2, (11, 17, 15), PLAIN, "float16"),
+        row("nn.Conv3d(32, 41, 3, (1, 2, 1), (0, 1, 2))", 3, (32, 5, 7, 9), PLAIN),
+        row("nn.Conv1d(300, 130, 5, 3, 2, 2)", 3, (300, 257), RELU, "tf32"),
+        row("nn.Conv2d(65, 67, 1)", 3, (65, 15, 17), PLAIN),
+        row("nn.ConvTranspose1d(17, 34, 5, 3, 2, 1)", 3, (17, 131), RELU, "tf32"),
+        row(
+            "nn.ConvTranspose2d(20, 36, (5, 3), (3, 2), (1, 2), (1, 1), dilation=(2, 1))", 3, (20, 9, 13), GELU, "tf32"
+        ),
+        row("nn.ConvTranspose2d(40, 33, 3, 5, 1, 2, dilation=2)", 2, (40, 9, 7), PLAIN),
+        row("nn.ConvTranspose3d(16, 33, (2, 4, 3), (1, 2, 1), (0, 1, 1))", 2, (16, 5, 7, 6), PLAIN, "float16"),
     ]
 
 
@@ -156,6 +187,8 @@ def table(found: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--only", nargs="+", default=[""], help="layers, or dtypes, with one of these in them")
+    parser.add_argument("--odd", action="store_true", help="small problems of odd sizes, which are not timed")
     parser.add_argument("--plans", type=Path, help="a file that keeps the drafts")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the results of this file as a table, and stop")
@@ -166,7 +199,9 @@ def main() -> None:
     if asked.plans and asked.plans.exists():
         found = pickle.loads(asked.plans.read_bytes())
     else:
-        found = [(r, *planned(r)) for r in rows()]
+        wanted = odd_rows() if asked.odd else rows()
+        wanted = [r for r in wanted if any(word in f"{r.layer} {r.dtype}" for word in asked.only)]
+        found = [(r, *planned(r)) for r in wanted]
         if asked.plans:
             asked.plans.write_bytes(pickle.dumps(found))
     if not torch.cuda.is_available():
@@ -221,8 +256,9 @@ def main() -> None:
                         line[f"{name}: error over eager's"] = worst / error
                         line[f"{name}: farthest from eager"] = every
                         calls[name] = call
-                    line |= medians(calls, asked.rounds)
-                    compiled.append((line, model, inputs))
+                    if not asked.odd:
+                        line |= medians(calls, asked.rounds)
+                        compiled.append((line, model, inputs))
                 except Exception as error_:  # a row that fails is told
                     line["failed"] = str(error_)[:600]
             print(json.dumps(line), flush=True)

@@ -14,13 +14,14 @@ processes for each, with one --cache: they take turns in measuring.
 --shuffle takes the problems of all folders in an order drawn by --seed, so that a run that was cut off has a sample of
 them. Processes with one --claims FOLDER take the next problem that none of the same dtype and precision has taken.
 Those with one --room FILE wait until the GPU has the memory that a problem may need (--room-gib for all of them), and
-what met the end of the memory all the same is tried once more, alone.
+what met the end of the memory all the same is tried once more with twice the room.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import sys
 import tempfile
@@ -51,8 +52,9 @@ from rag_kernels.ingest.functional.training_step import training_step
 from rag_kernels.offline.writer import OfflineWriter
 from rag_kernels.records import Brief, Draft, WriterError
 
-NEED = 5  # times its footprint is what a problem takes of a GPU about: draws, answers in fp64, two workers
-OUT_OF_MEMORY = ("out of memory", "OutOfMemoryError", "no room for memory")
+# Times its footprint is what a problem takes of a GPU about (draws, answers in fp64, two workers): fp32, 16 bits.
+NEED, NEED_HALF = 5, 8
+OUT_OF_MEMORY = ("out of memory", "OutOfMemoryError", "no room for memory", "too little free memory")
 
 
 def main() -> None:
@@ -89,6 +91,7 @@ def main() -> None:
         help="rows of a run with admission, whose degenerate problems count so here too",
     )
     asked = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if asked.table:
         known = {(r["level"], r["name"]): r.get("degenerate") for r in read(asked.degenerate_from)}
         rows = read(asked.table)
@@ -204,13 +207,13 @@ def one_with_room(judge: LocalJudge, prepared: Future[FunctionalProblem], asked:
     """Judge the problem when there is room for it; once more, alone, where there was none all the same."""
     need = room.total
     with suppress(Exception):  # which `one` meets again
-        need = NEED * footprint(prepared.result())
+        need = (NEED_HALF if asked.dtype else NEED) * footprint(prepared.result())
     with room.taken(need):
         row = one(judge, prepared, asked)
         judge.sessions.close()
     if asked.room is None or not ran_out(row):
         return row
-    with room.taken(room.total):
+    with room.taken(2 * need):
         row = one(judge, prepared, asked)
         judge.sessions.close()
     return row | {"again": "out of memory"}

@@ -55,6 +55,7 @@ class Contraction:
     phases: list[Phase]
     other: ir.Reduce | None = None  # a second sum over the same loops: of the left factor and of `second`
     second: Side | None = None
+    together: bool = False  # phases have as many outputs each as the first, of which some may lie beyond the end
 
     @property
     def totals(self) -> list[ir.Reduce]:
@@ -90,7 +91,8 @@ class Contraction:
             return f"({loop.size})" if " " in loop.size else loop.size
         number, phase = found
         if loop.leaves == (phase.output,):
-            return f"(({loop.size} - phase{number} + {phase.stride - 1}) / {phase.stride})"
+            before = "" if self.together else f" - phase{number}"
+            return f"(({loop.size}{before} + {phase.stride - 1}) / {phase.stride})"
         return f"taps{number}"
 
     def extents(self, loops: list[Loop]) -> str:

@@ -21,7 +21,7 @@ from rag_kernels.offline.cuda.gemm.few_rows import few_rows_kernel
 from rag_kernels.offline.cuda.gemm.gemm import Kernel, start_of
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel, numbers_of, serves
 from rag_kernels.offline.cuda.gemm.wgmma import wgmma_kernel
-from rag_kernels.offline.cuda.gemm.window import window_kernel
+from rag_kernels.offline.cuda.gemm.window import by_images, window_kernel
 from rag_kernels.offline.cuda.reduce_loops import ReduceLoops, count_of
 from rag_kernels.offline.cuda.windows import STEPS, groups_of, stepped, stepped_loop
 from rag_kernels.offline.fusion.regions import Region
@@ -101,7 +101,9 @@ class CudaRegion(ReduceLoops):
         wanted = (p.shape, p.clusters, p.turns)
         if not isinstance(kernel, TensorKernel):
             return None
-        made = wgmma_kernel(kernel, wanted) or window_kernel(kernel, wanted)
+        apart = by_images(kernel)
+        made = wgmma_kernel(kernel, wanted) or (wgmma_kernel(apart, wanted) if apart else None)
+        made = made or window_kernel(kernel, wanted)
         if not made:
             return None
         text, arguments, widths, pointers = self.printed(made, name, function)

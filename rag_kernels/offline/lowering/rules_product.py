@@ -249,7 +249,8 @@ def windowed(
     taps: list[ir.Atom] = []
     guards: list[ir.Index] = []
     for i, (stride, pad, dilation) in enumerate(zip(*window, strict=True)):
-        o: ir.Group = () if shape[2 + i] == 1 else (ir.Atom(shape[2 + i]),)
+        plain = kernel[i] == stride == 1 and not pad  # every place is read where it is written
+        o: ir.Group = source.dims[2 + i] if plain else () if shape[2 + i] == 1 else (ir.Atom(shape[2 + i]),)
         k: ir.Group = () if kernel[i] == 1 else (ir.Atom(kernel[i], fixed=True, window=True),)
         lowering.loops.unify(k, weight.dims[3 + i])
         place, guard = position(o, k, source.stored[2 + i], (stride, pad, dilation), transpose)

@@ -11,6 +11,7 @@ and the last of a tile adds the parts up in their order.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from rag_kernels.offline.codegen.c_types import stored_type
@@ -264,7 +265,7 @@ class WgmmaKernel(Kernel):
             f"CLUSTER = {s.cluster}, BLOCKS = {s.blocks}, BAND = {s.band}, GROUPS = {1 if s.alternate else 2}",
             f"LINE = {self.line}, FOLLOW = {self.line // 32}, HIGH = {64 * self.line}",
             f"LEFT_BYTES = {s.rows * LINE}, STAGE = {self.stage}, STRIP = {STRIP}, SKEW = {STRIP + 8}",
-            f"WIDE = {self.wide}, PART = {STRIP * self.wide // s.columns}",
+            f"WIDE = {self.wide}, PART = {STRIP * self.wide // s.columns}, PHASES = {self.phases}",
             *steps.values(),
         ]
         return f"constexpr int {', '.join(values)};"
@@ -298,7 +299,7 @@ class WgmmaKernel(Kernel):
             f"constexpr bool ALTERNATE = {str(self.shape.alternate).lower()};",
             f"const int rows = {c.extents(c.rows)}, columns = {c.extents(c.columns)}, depth = {self.terms};",
             f"const int batches = {c.extents(c.batches)}, of_left = {of_left}, of_right = {of_right};",
-            *text.BEGIN.replace("KIND", kind).splitlines(),
+            *self.begin().replace("KIND", kind).splitlines(),
             *producer.splitlines(),
             *indent([line.replace("KIND", kind) for line in inside]),
             "}",
@@ -309,6 +310,10 @@ class WgmmaKernel(Kernel):
             "#endif",
         ]
         return lines
+
+    def begin(self) -> str:
+        """Return the statements by which blocks find their tiles."""
+        return text.BEGIN.replace("ITEM\n", text.ITEM)
 
     def before_loads(self) -> list[str]:
         """Return the statements before the loads of a tile."""
@@ -358,6 +363,8 @@ class WgmmaKernel(Kernel):
                 self.printer.emit(v, rows)
         head = [*c.unflatten(c.rows, "row", kind), *rows.lines]
         one = one.replace("OTHER\n", text.OTHER_ONE if second else "")
+        if inside := self.inside():
+            one = one.replace("row < rows", f"row < rows && {inside}")
         one = one.replace("COLUMN", "\n".join(indent(c.unflatten(c.columns, "column", kind))))
         one = one.replace("TAIL", "\n".join(indent(indent(indent([*head, *self.tail_of_one(Scope(rows))])))))
         if not self.wide_tail():
@@ -365,6 +372,11 @@ class WgmmaKernel(Kernel):
         eight = eight.replace("OTHER\n", text.OTHER if second else "")
         eight = eight.replace("TAIL", "\n".join(indent(indent([*head, *self.tail_of_eight(Scope(rows))]))))
         return ["if (wide_tail) {", *indent(eight.splitlines()), "} else {", *indent(one.splitlines()), "}"]
+
+    def inside(self) -> str:
+        """Return when a column of a phase is one of the result's, as C; "" where all are."""
+        found = [(loop, self.contraction.phase_of(loop)) for loop in self.contraction.columns]
+        return " && ".join(f"{loop.var} < {loop.size}" for loop, phase in found if phase)
 
     def tail_of_eight(self, scope: Scope) -> list[str]:
         """Return the operators and stores of eight neighbouring columns."""
@@ -427,6 +439,8 @@ class WgmmaKernel(Kernel):
         """Return whether eight neighbouring columns lie side by side, at a multiple of eight."""
         inner = self.contraction.columns[-1]
         others = [leaf for leaf in access.steps if leaf not in inner.leaves]
+        if self.contraction.phase_of(inner):
+            return False
         plain = not access.values and all(not mono and n % 8 == 0 for mono, n in access.constant.items())
         even = inner.count % 8 == 0 and all(access.stride(leaf) % 8 == 0 for leaf in others)
         return plain and even and access.steps.get(inner.leaves[-1]) == {(): 1}
@@ -462,6 +476,16 @@ class WgmmaKernel(Kernel):
         steps = ", ".join(f"int64_t({text_of(step)})" for step in matrix.steps[1:])
         sizes = ", ".join(f"int64_t({size})" for size in matrix.sizes)
         return f"tma_reads({start_of_matrix(matrix, pointers)}, {self.itemsize}, {{{sizes}}}, {{{steps}}})"
+
+    @property
+    def phases(self) -> int:
+        """Return how many phases there are, each with as many tiles."""
+        return math.prod(phase.stride for phase in self.contraction.phases)
+
+    @property
+    def least_terms(self) -> str:
+        """Return the terms of the phase that has fewest, as C."""
+        return self.terms
 
     def map(self, matrix: Matrix, name: str, lanes: int, pointers: dict[str, str]) -> list[str]:
         """Return the statements that describe a factor, or a copy of it, to the copy engine."""
@@ -504,10 +528,10 @@ class WgmmaKernel(Kernel):
                 for line in self.map(m, n, s.rows if n == "left" else lanes, pointers)
             ),
             *(f"const bool {flag} = {condition};" for flag, condition in widths.items()),
-            f"const int64_t across = tiles({of_left}, {s.rows * s.cluster});",
+            f"const int64_t across = tiles({of_left}, {s.rows * s.cluster}) * {self.phases};",
             f"const int64_t all = ({c.extents(c.batches)}) * across * tiles({of_right}, {self.wide});",
             f"static const int64_t places = tma_places({name}, {s.cluster}, {self.shared_bytes});",
-            f"const int parts = tma_parts(all, tiles({self.terms}, {self.depth}), places);",
+            f"const int parts = tma_parts(all, tiles({self.least_terms}, {self.depth}), places);",
             f"const int64_t slots = all * {s.cluster * groups};",
             f"float* partial = parts > 1 ? scratch<float>(slots * parts * {each}, stream) : nullptr;",
             "int* arrived = parts > 1 ? scratch<int>(slots, stream) : nullptr;",

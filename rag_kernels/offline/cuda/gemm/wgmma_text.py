@@ -23,19 +23,33 @@ if (threadIdx.x == 0) {
 if (CLUSTER > 1) tma_cluster_sync();
 else __syncthreads();
 const uint32_t across = (of_left + ROWS * CLUSTER - 1) / (ROWS * CLUSTER), along = (of_right + WIDE - 1) / WIDE;
-const uint32_t each = across * along, all = each * uint32_t(batches) * parts;
-const int steps = (depth + DEPTH - 1) / DEPTH, chunk = (steps + parts - 1) / parts;
+const uint32_t each = across * along, all = each * uint32_t(batches) * PHASES * parts;
 uint32_t tile = 0;
 KIND z = 0;
 int row0 = 0, column0 = 0, begin = 0, end = 0;
 const auto place = [&](uint32_t item) {
-  tile = item / parts, z = tile / each;
-  const uint32_t t = tile % each, band = t / (BAND * along), in = t % (BAND * along);
+  tile = item / parts, z = tile / PHASES / each;
+  const uint32_t t = tile / PHASES % each, band = t / (BAND * along), in = t % (BAND * along);
   const uint32_t tall = across - band * BAND < BAND ? across - band * BAND : BAND;
   row0 = ((band * BAND + in % tall) * CLUSTER + rank) * ROWS, column0 = in / tall * WIDE;
-  begin = item % parts * chunk, end = begin + chunk < steps ? begin + chunk : steps;
+ITEM
 };
 const uint32_t first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;"""
+
+# The part of the depth of an item...
+ITEM = """\
+  const int steps = (depth + DEPTH - 1) / DEPTH, chunk = (steps + parts - 1) / parts;
+  begin = item % parts * chunk, end = begin + chunk < steps ? begin + chunk : steps;
+"""
+
+# ... and where phases have depths of their own; those of a tile come one after the other, since their results are
+# neighbours in memory.
+ITEM_OF_PHASE = """\
+  int which = tile % PHASES;
+PHASE
+  const int steps = (TERMS + DEPTH - 1) / DEPTH, part = item % parts;
+  begin = part * steps / parts, end = (part + 1) * steps / parts;
+"""
 
 # `s` is the stage in the ring, `round` how often the ring went around.
 PRODUCER = """\

@@ -4,34 +4,41 @@ Comes in: a Contraction whose right factor is a tensor of images, channels and p
 left factor are filters. Goes out: the kernel and its launch, as in `gemm_wgmma.py`, of which it is a case: rows are
 filters, columns are pixels of all images, and a step of the depth is one place of the window and a block of channels.
 Both factors are copied so that channels lie side by side; what the window reads outside of an image arrives as zeros.
-Few channels take shorter lines in shared memory, of several places of the window in one step.
+Few channels take shorter lines in shared memory, of several places of the window in one step. A transposed convolution
+with a stride is computed phase by phase, each a convolution of its own over the same copies.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rag_kernels.offline.codegen.contraction import Contraction, Side
+from rag_kernels.offline.codegen.contraction import Contraction, Phase, Side
 from rag_kernels.offline.codegen.loop_nest import Loop, Poly, loop_over, merge, text_of
+from rag_kernels.offline.cuda.gemm import wgmma_text as text
 from rag_kernels.offline.cuda.gemm.tensor_core import TensorKernel
 from rag_kernels.offline.cuda.gemm.wgmma import (
     LINE,
     Matrix,
     Shape,
     WgmmaKernel,
+    best_shape,
     common_step,
     plain_load,
-    shape_for,
     shape_of,
 )
 from rag_kernels.offline.cuda.hopper import TENSOR_MAP_TYPES
 from rag_kernels.offline.ir import values as ir
 from rag_kernels.offline.ir.dtypes import HALF
-from rag_kernels.offline.ir.patterns import strip
+from rag_kernels.offline.ir.operators import Operator
+from rag_kernels.offline.ir.patterns import operands, strip
 
-FEWEST = 16  # channels: below, most of a step would be zeros
+FEWEST = 16  # channels: below, gathered tiles are faster
 REACH = {1: (1 << 15, (1 << 16) - 1), 2: (1 << 7, (1 << 8) - 1), 3: (1 << 4, (1 << 5) - 1)}
 """By dimensions of a window: how far it may begin outside of an image, and how far it may reach."""
+FILLED = 128  # lanes of a tile that an image should fill
+BEYOND = 1 << 24  # no filter has so many elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,8 @@ class Axis:
     """One dimension along which a window moves: its size and places as C, where the window begins and what it takes.
 
     `first` is where the first window begins, `every` is between windows, `apart` between elements of one; `backwards`
-    where the filter's first element meets the last of these.
+    where the filter's first element meets the last of these. `whole` are the filter's elements along it; in a phase
+    those that it takes are `begin`, `begin + step`, ..., and windows begin `later` than the earliest of all phases.
     """
 
     size: str
@@ -47,8 +55,17 @@ class Axis:
     first: int
     every: int
     apart: int
-    taps: int
+    taps: str
     backwards: bool
+    whole: int
+    begin: str = "0"
+    step: int = 1
+    later: str = ""
+    fewest: int = 0  # elements of a window, in any phase
+
+    def of_filter(self, tap: str) -> str:
+        """Return which of the filter's elements a tap is, as C."""
+        return tap if self.begin == "0" else f"({self.begin} + {tap} * {self.step})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +83,15 @@ class Window:
         return " * ".join(f"int64_t({axis.size})" for axis in self.axes)
 
     @property
-    def taps(self) -> int:
-        """Return the elements of a window."""
-        total = 1
-        for axis in self.axes:
-            total *= axis.taps
-        return total
+    def taps(self) -> str:
+        """Return the elements of a window, as C."""
+        plain = all(axis.taps.isdigit() for axis in self.axes)
+        return str(self.whole) if plain else f"({' * '.join(axis.taps for axis in self.axes)})"
+
+    @property
+    def whole(self) -> int:
+        """Return the elements of a filter."""
+        return math.prod(axis.whole for axis in self.axes)
 
 
 def terms_of(form: ir.Form) -> dict[tuple[ir.Atom, ...], int]:
@@ -95,15 +115,93 @@ class _Found:
     steps: tuple[Poly, Poly, Poly] = ({}, {}, {})
 
 
+def places_of(index: Sequence[ir.Form | ir.Value]) -> tuple[list[ir.Form], list[int]]:
+    """Return indices as forms, and the numbers that these are divided by; as many as there are of this kind."""
+    forms: list[ir.Form] = []
+    over: list[int] = []
+    for item in index:
+        form, divisor = item, 1
+        parts = operands(item, Operator.QUOTIENT) if isinstance(item, ir.Value) else None
+        if parts and isinstance(parts[0], ir.Index) and isinstance(parts[1], ir.Const):
+            form, divisor = parts[0].form, int(parts[1].number)
+        if isinstance(form, ir.Form) and not form.sizes:
+            forms.append(form)
+            over.append(divisor)
+    return forms, over
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where windows lie along one dimension: `offset + window * every + tap * apart`, of so many of each, in `size`."""
+
+    offset: int
+    every: int
+    apart: int
+    windows: int
+    taps: int
+    size: int
+
+    def of_phase(self, phase: Phase, number: int) -> Place | None:
+        """Return the windows of one phase, whose places are multiples of the stride; None where these are empty."""
+        if phase.first[number] >= BEYOND:
+            return None
+        offset = number + self.offset + phase.first[number] * self.apart
+        windows = (self.windows - number + phase.stride - 1) // phase.stride
+        return Place(offset // phase.stride, 1, self.apart_in(phase), windows, phase.taps[number], self.size)
+
+    def apart_in(self, phase: Phase) -> int:
+        """Return what lies between two elements of a phase's window."""
+        return self.apart * phase.step // phase.stride if max(phase.taps) > 1 else -1
+
+    def fits(self, dimensions: int, phase: Phase | None) -> bool:
+        """Return whether the copy engine reaches all of it, in every phase."""
+        if phase:
+            places = [place for n in range(phase.stride) if (place := self.of_phase(phase, n))]
+            far = max(p.offset for p in places) - min(p.offset + (p.taps - 1) * p.apart for p in places)
+            return far <= REACH[dimensions][1] and all(p.fits(dimensions, None) for p in places)
+        reach = (self.taps - 1) * abs(self.apart)
+        first = self.offset - (reach if self.apart < 0 else 0)
+        last = first + (self.windows - 1) * self.every - (self.size - 1)
+        below, far = REACH[dimensions]
+        return 0 < self.every <= 8 and reach <= far and first >= -below and abs(last) + self.every <= below - 1
+
+
+def axis_of(place: Place) -> Axis:
+    """Return a dimension without phases; its sizes are left out."""
+    first = place.offset - ((place.taps - 1) * -place.apart if place.apart < 0 else 0)
+    apart, back = abs(place.apart), place.apart < 0
+    return Axis("", "", first, place.every, apart, str(place.taps), back, place.taps, fewest=place.taps)
+
+
+def phased(number: int, phase: Phase, place: Place) -> Axis | None:
+    """Return a dimension of a transposed convolution with a stride, whose phase has that number, or None."""
+    fewest, most = min(phase.taps), max(phase.taps)
+    if place.every != 1 or place.apart > 0 or (most > 1 and place.apart * phase.step % phase.stride):
+        return None
+    places = [place.of_phase(phase, n) for n in range(phase.stride)]
+    firsts = [p.offset + (p.taps - 1) * p.apart if p else None for p in places]
+    first = min(at for at in firsts if at is not None)
+    later = [0 if at is None else at - first for at in firsts]
+    told = "".join(f"phase{number} == {n} ? {at} : " for n, at in enumerate(later[:-1]))
+    axis = Axis("", "", first, 1, -place.apart_in(phase), f"taps{number}", True, place.taps, fewest=fewest)
+    return replace(axis, begin=f"first{number}", step=phase.step, later=f"({told}{later[-1]})")
+
+
+def filled(phase: Phase) -> Phase:
+    """Return a phase whose empty windows have one element each, beyond the filter's end, which is read as zero."""
+    first = tuple(at if count else BEYOND for at, count in zip(phase.first, phase.taps, strict=True))
+    return replace(phase, first=first, taps=tuple(max(1, count) for count in phase.taps))
+
+
 def window_read(c: Contraction, side: Side) -> _Found | None:
     """Return the factor as a tensor read through a window, or None if it is none."""
     load = strip(side.value)
-    if c.phases or c.batches or c.second or not isinstance(load, ir.Load) or len(load.stored) not in (3, 4, 5):
+    if c.batches or c.second or not isinstance(load, ir.Load) or len(load.stored) not in (3, 4, 5):
         return None
-    forms = [item for item in load.index if isinstance(item, ir.Form) and not item.sizes]
+    forms, over = places_of(load.index)
     lanes = [leaf for loop in side.lanes for leaf in loop.leaves]
     depth = {leaf for loop in c.depth for leaf in loop.leaves}
-    if len(forms) != len(load.index):
+    if len(forms) != len(load.index) or set(over[:2]) - {1}:
         return None
     image, channel = (terms_of(form) for form in forms[:2])
     pixels, channels = (tuple(leaf for group in found for leaf in group) for found in (image, channel))
@@ -114,29 +212,27 @@ def window_read(c: Contraction, side: Side) -> _Found | None:
         return None
     axes: list[Axis] = []
     taps: list[ir.Atom] = []
-    for form, stored in zip(forms[2:], load.stored[2:], strict=True):
+    for form, divisor, stored in zip(forms[2:], over[2:], load.stored[2:], strict=True):
         moved = [(group, factor) for group, factor in terms_of(form).items() if set(group) <= set(lanes)]
         inside = [(group, factor) for group, factor in terms_of(form).items() if set(group) <= depth]
         if len(moved) + len(inside) != len(form.terms) or len(moved) > 1 or len(inside) > 1:
             return None
         group, every = moved[0] if moved else ((), 1)
         (taken, apart) = inside[0] if inside else ((), 1)
-        count, first = ir.size_of(taken), form.offset
-        reach = (count - 1) * abs(apart)
-        first -= reach if apart < 0 else 0
-        axis = Axis(
-            c.nest.names.product(stored), c.nest.names.product(group), first, every, abs(apart), count, apart < 0
-        )
-        last = first + (ir.size_of(group) - 1) * every - (ir.size_of(stored) - 1)
-        below, far = REACH[len(forms) - 2]
-        if not 0 < every <= 8 or reach > far or first < -below or abs(last) + every > below - 1:
+        made = Place(form.offset, every, apart, ir.size_of(group), ir.size_of(taken), ir.size_of(stored))
+        number = next((n for n, p in enumerate(c.phases) if (p.output,) == group and divisor == p.stride), None)
+        axis = phased(number, c.phases[number], made) if number is not None else axis_of(made) if divisor == 1 else None
+        if axis is None or not made.fits(len(forms) - 2, c.phases[number] if number is not None else None):
             return None
-        axes.append(axis)
+        names = c.nest.names
+        loop = next((loop for loop in c.columns if loop.leaves == group), None)
+        places = c.extent(loop) if number is not None and loop else names.product(group)
+        axes.append(replace(axis, size=names.product(stored), places=places))
         pixels, taps = (*pixels, *group), [*taps, *taken]
     for guard in side.guards:
-        if guard.every != 1 or not any(
-            same(guard.form, form) and guard.limit == stored
-            for form, stored in zip(forms[2:], load.stored[2:], strict=True)
+        if not any(
+            same(guard.form, form) and guard.limit == stored and guard.every == divisor
+            for form, divisor, stored in zip(forms[2:], over[2:], load.stored[2:], strict=True)
         ):
             return None
     if list(pixels) != lanes or len(channels) + len(taps) != len(depth):
@@ -159,17 +255,39 @@ def filters_read(c: Contraction, side: Side, found: _Found) -> _Found | None:
     if not row or not channel or not tap:
         return None
     found.steps = (row, tap, channel)
-    sizes = (found.window.channels, str(found.window.taps), c.extents(side.lanes))
+    sizes = (found.window.channels, str(found.window.whole), c.extents(side.lanes))
     found.filters = Matrix(load, access.constant, sizes, (channel, tap, row), ("term", "tap", "lane"))
     return found
 
 
-def with_merged_columns(c: Contraction) -> Contraction:
-    """Return the contraction with columns merged as far as what stands behind the sum allows."""
+def by_images(kernel: TensorKernel) -> TensorKernel | None:
+    """Return a product whose columns are lanes of several images as one with a product for each image, or None.
+
+    A convolution of one place reads its input so, without a copy, where an image has lanes enough to fill tiles.
+    """
+    right = plain_load(kernel.contraction.right)
+    if right is None or kernel.contraction.second or kernel.contraction.phases:
+        return None
+    c = with_merged_columns(kernel.contraction, right)
+    *outer, inner = c.columns
+    itemsize = 2 if kernel.numbers in HALF else 4
+    filled = inner.count / (-(-inner.count // FILLED) * FILLED)
+    if not outer or inner.count * itemsize % 16 or inner.count < FILLED or filled < 0.75:
+        return None
+    batches = [*c.batches, *outer]
+    nest = replace(c.nest, outer=[*batches, *c.rows, inner])
+    apart = replace(c, nest=nest, batches=batches, right=replace(c.right, lanes=[inner]))
+    return replace(kernel, contraction=apart, printer=replace(kernel.printer, nest=nest))
+
+
+def with_merged_columns(c: Contraction, *read: ir.Load) -> Contraction:
+    """Return the contraction with columns merged as far as what stands behind the sum, and these loads, allow."""
     stores = c.nest.region.stores
     behind = list(ir.walk(*stores.values(), enter=lambda v: v not in c.totals))
-    every = [*c.nest.stores.values(), *(c.nest.accesses[v] for v in behind if isinstance(v, ir.Load))]
+    loads = [*read, *(v for v in behind if isinstance(v, ir.Load))]
+    every = [*c.nest.stores.values(), *(c.nest.accesses[v] for v in loads)]
     pinned = {leaf for v in behind if isinstance(v, ir.Index) for leaf in ir.own_atoms(v)}
+    pinned |= {phase.output for phase in c.phases}
     leaves = [leaf for loop in c.columns for leaf in loop.leaves]
     loops = [loop_over(g, f"j{k}", c.nest.names) for k, g in enumerate(merge(leaves, every, pinned, c.nest.names))]
     nest = replace(c.nest, outer=[*c.batches, *c.rows, *loops])
@@ -197,7 +315,31 @@ class WindowKernel(WgmmaKernel):
     def terms(self) -> str:
         """Return the terms with those that fill up the last block of channels, as C."""
         assert self.window
-        return f"{self.window.taps} * (({self.window.channels} + {self.block - 1}) / {self.block}) * {self.block}"
+        return self.terms_of(str(self.window.whole))
+
+    @property
+    def least_terms(self) -> str:
+        assert self.window
+        return self.terms_of(str(math.prod(axis.fewest for axis in self.window.axes)))
+
+    def terms_of(self, taps: str) -> str:
+        """Return the terms of so many elements of a window."""
+        assert self.window
+        return f"{taps} * (({self.window.channels} + {self.block - 1}) / {self.block}) * {self.block}"
+
+    def begin(self) -> str:
+        """Return the statements by which blocks find their tiles, and the phase of each."""
+        c, kept = self.contraction, WgmmaKernel.begin(self)
+        if not c.phases or self.window is None:
+            return kept
+        lines = []
+        for n, phase in reversed(list(enumerate(c.phases))):
+            lines.append(f"phase{n} = which % {phase.stride}, which /= {phase.stride};")
+        lines += [line.removeprefix("const int ") for line in c.phase_tables("int")]
+        item = text.ITEM_OF_PHASE.replace("PHASE\n", "".join(f"  {line}\n" for line in lines))
+        declared = [f"int phase{n} = 0, first{n} = 0, taps{n} = 0;" for n in range(len(c.phases))]
+        item = item.replace("TERMS", self.terms_of(self.window.taps))
+        return "\n".join([*declared, text.BEGIN.replace("ITEM\n", item)])
 
     def before_loads(self) -> list[str]:
         """Return the statements that say where the window of a tile's first pixel begins."""
@@ -218,16 +360,19 @@ class WindowKernel(WgmmaKernel):
         for n in range(LINE // self.line):
             place = f"(k * {LINE // self.line} + {n})" if self.line < LINE else "k"
             out += [f"const int tap{n} = {place} % {taps}, channel{n} = {place} / {taps} * {self.block};"]
-            rest, offsets = f"tap{n}", []
+            rest, offsets, of_filter, below = f"tap{n}", [], [], 1
             for axis in reversed(self.window.axes):
                 at = f"{rest} % {axis.taps}"
-                offsets.append(f"({axis.taps - 1} - {at}) * {axis.apart}" if axis.backwards else f"{at} * {axis.apart}")
-                rest = f"({rest} / {axis.taps})"
+                offset = f"({axis.taps} - 1 - {at}) * {axis.apart}" if axis.backwards else f"{at} * {axis.apart}"
+                offsets.append(f"{offset} + {axis.later}" if axis.later else offset)
+                of_filter.append(f"{axis.of_filter(f'({at})')}{f' * {below}' if below > 1 else ''}")
+                rest, below = f"({rest} / {axis.taps})", below * axis.whole
             froms = [f"from_{k}" for k in reversed(range(len(self.window.axes)))]
             places = ", ".join([f"channel{n}", *froms, "image", *offsets])
+            tap = " + ".join(of_filter) if self.contraction.phases else f"tap{n}"
             left = f"left + {n * s.rows * self.line}"
             right = f"right + {n * s.columns * self.line}" + (f" + rank * {share * self.line}" if all_ else "")
-            out.append(f"tma_load(&left_map, {left}, bar, channel{n}, tap{n}, row0);")
+            out.append(f"tma_load(&left_map, {left}, bar, channel{n}, {tap}, row0);")
             name, mask = ("tma_load_window_all", f"{(1 << s.cluster) - 1}, ") if all_ else ("tma_load_window", "")
             out.append(f"{name}(&right_map, {right}, bar, {mask}{places});")
         return out
@@ -254,14 +399,13 @@ class WindowKernel(WgmmaKernel):
                 f"left_factor.strides, {{{self.block}, 1, {lanes}}});",
             ]
         inner = w.axes[::-1]
-        places = w.places
         sizes = ", ".join(f"int64_t({t})" for t in (w.channels, *(axis.size for axis in inner), w.images))
         lower = ", ".join(str(axis.first) for axis in inner)
         upper = ", ".join(f"int64_t({a.places} - 1) * {a.every} + {a.first} - int64_t({a.size} - 1)" for a in inner)
         every = ", ".join(str(axis.every) for axis in inner)
         return [
             f"const auto right_factor = tma_channels({pointers[w.load.buffer]}, {w.images}, int({w.channels}), "
-            f"int({places}), stream);",
+            f"int({w.places}), stream);",
             f"const CUtensorMap right_map = tma_window_map<{len(inner) + 2}>({kind}, {self.itemsize}, "
             f"right_factor.copy, {{{sizes}}}, {{{lower}}}, {{{upper}}}, {{{every}}}, {self.block}, {lanes});",
         ]
@@ -274,17 +418,24 @@ def line_for(channels: int, itemsize: int) -> int:
 
 def window_kernel(kernel: TensorKernel, wanted: tuple[int, int, int]) -> WindowKernel | None:
     """Return the kernel for a contraction in one pass whose right factor is read through a window, or None."""
-    c, numbers = kernel.contraction, kernel.numbers
+    phases = [filled(phase) for phase in kernel.contraction.phases if any(phase.taps)]
+    c, numbers = replace(kernel.contraction, phases=phases, together=True), kernel.numbers
     found = window_read(c, c.right) if numbers else None
     found = filters_read(c, c.left, found) if found else None
-    if found is None or found.filters is None or ir.size_of(found.channels) < FEWEST:
+    if found is None or found.filters is None:
         return None
     window, itemsize = found.window, 2 if numbers in HALF else 4
+    if ir.size_of(found.channels) < FEWEST or (
+        window.whole == 1 and itemsize == 4
+    ):  # which a copy costs more than it gives
+        return None
     if itemsize == 4 and {window.load.storage, found.filters.load.storage} != {"float32"}:
         return None
-    shape: Shape = shape_of(wanted, shape_for(c, itemsize))
+    channels, often = ir.size_of(found.channels), math.prod(phase.stride for phase in phases)
+    line = line_for(channels, itemsize)
+    depth = window.whole * -(-channels * itemsize // line) * line // (2 * often)  # as of sixteen bits, on the average
+    shape: Shape = shape_of(wanted, best_shape(c.count(c.rows), c.count(c.columns), 1, depth))
     pixels = Matrix(window.load, {}, (), (), ("term", "lane"))
-    line = line_for(ir.size_of(found.channels), itemsize)
     merged = with_merged_columns(c)
     return WindowKernel(
         merged,
