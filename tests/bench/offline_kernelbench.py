@@ -54,7 +54,13 @@ from rag_kernels.records import Brief, Draft, WriterError
 
 # Times its footprint is what a problem takes of a GPU about (draws, answers in fp64, two workers): fp32, 16 bits.
 NEED, NEED_HALF = 5, 8
-OUT_OF_MEMORY = ("out of memory", "OutOfMemoryError", "no room for memory", "too little free memory")
+OUT_OF_MEMORY = (
+    "out of memory",
+    "OutOfMemoryError",
+    "no room for memory",
+    "too little free memory",
+    "no device memory",
+)
 
 
 def main() -> None:

@@ -1,21 +1,26 @@
 """Tables of KernelBench in three precisions side by side, from rows of `offline_kernelbench`.
 
     python tests/bench/three_precisions.py rows_1.jsonl rows_2.jsonl ...
+    python tests/bench/three_precisions.py docs/measured/three_precisions.jsonl.gz
+    python tests/bench/three_precisions.py rows_1.jsonl rows_2.jsonl ... --keep docs/measured/three_precisions.jsonl.gz
 
 A row's class is what its own fields say: strict fp32, fp32 with TF32 allowed on both sides, or bf16. Counted is every
 problem that a verdict came of, but for degenerate ones: fast_1 is the share of these with a verified kernel that is
-faster, the geometric mean is of the verified. `over eager` is KernelBench-Verified's column. What a run was cut off at
-is told and not counted.
+faster, the geometric mean is of the verified. `over eager` is KernelBench-Verified's column. Not judged is what a run
+was cut off at, what ran out of GPU memory beside others, and what has no result to compare with (random numbers,
+operators without bf16): told and not counted. --keep writes what the tables need of the rows, one of each problem.
 """
 
 from __future__ import annotations
 
+import argparse
+import gzip
 import json
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from offline_kernelbench import ran_out
 from offline_tables import BEGUN, Row, by_family, family, geomean, number_of, verified
 
 from rag_kernels.eval.records import bars
@@ -23,14 +28,27 @@ from rag_kernels.ingest.functional.fitting import SCALED
 
 CLASSES = {"strict": "strict fp32", "tf32": "TF32 allowed", "bfloat16": "bf16"}
 HEAD = [
-    "| class | level | problems | cut off | degenerate | full size | verified | kernel tier | fast_1 | geomean | "
-    "median | fast_1 over eager | geomean over eager |",
+    "| class | level | problems | full size | verified | kernel tier | fast_1 | geomean | median | fast_1 over eager | "
+    "geomean over eager | degenerate | not judged |",
     "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
 ]
 
 
+KEPT = (
+    "level name dtype allowed outcome why label labels tier degenerate notice operators eager compile speedup eager_us "
+    "compile_us candidate_us floor_us gpu torch compile_note"
+).split()
+
+
 def main() -> None:
-    rows = read(Path(name) for name in sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="+", type=Path)
+    parser.add_argument("--keep", type=Path)
+    asked = parser.parse_args()
+    rows = read(asked.rows)
+    if asked.keep:
+        lines = [json.dumps({key: row[key] for key in KEPT if key in row}) for row in rows]
+        asked.keep.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
     print("\n".join(tables(rows)))
 
 
@@ -38,7 +56,8 @@ def read(files: Iterable[Path]) -> list[Row]:
     """Rows of several files; of one problem in one class the last that says how it came out."""
     found: dict[tuple[str, str, str], Row] = {}
     for file in files:
-        for line in file.read_text().splitlines():
+        text = gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()
+        for line in text.splitlines():
             row = json.loads(line)
             key = (class_of(row), row["level"], row["name"])
             if row["outcome"] != BEGUN or key not in found:
@@ -68,19 +87,16 @@ def tables(rows: Sequence[Row]) -> list[str]:
 
 
 def line(name: str, level: str, rows: Sequence[Row]) -> str:
-    ended = [r for r in rows if r["outcome"] != BEGUN]
+    ended = [r for r in rows if judged(r)]
     counted = [r for r in ended if not r.get("degenerate")]
     good = [r for r in counted if verified(r)]
     timed = [r for r in good if not suspect(r)]
     better, eager = [r["speedup"] for r in timed], [r["eager"] for r in timed]
-    full = sum(SCALED not in r.get("notice", "") for r in counted)
     cells = [
         CLASSES[name],
         level,
         len(counted),
-        len(rows) - len(ended),
-        len(ended) - len(counted),
-        full,
+        sum(SCALED not in r.get("notice", "") for r in counted),
         len(good),
         sum(r["tier"] == "kernel" for r in good),
         share(better, counted),
@@ -88,8 +104,15 @@ def line(name: str, level: str, rows: Sequence[Row]) -> str:
         f"{statistics.median(better or [0]):.2f}",
         share(eager, counted),
         f"{geomean(eager):.2f}",
+        len(ended) - len(counted),
+        len(rows) - len(ended),
     ]
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def judged(row: Row) -> bool:
+    """Return whether a verdict on a kernel, or none written, came of it."""
+    return row["outcome"] not in (BEGUN, "problem") and not ran_out(row)
 
 
 def suspect(row: Row) -> bool:
@@ -115,8 +138,8 @@ def side_by_side(rows: Sequence[Row], classes: Sequence[str]) -> list[str]:
 
 
 def told(row: Row) -> str:
-    if row["outcome"] == BEGUN:
-        return "cut off"
+    if not judged(row):
+        return "not judged"
     if not verified(row):
         return str(row["outcome"]) if row["outcome"] != "passed" else str(row["label"])
     marks = ", degenerate" * bool(row.get("degenerate")) + ", suspect" * suspect(row)
@@ -129,7 +152,7 @@ def others(rows: Sequence[Row]) -> list[str]:
     lines = ["| problem | class | outcome | why |", "|---|---|---|---|"]
     for row in sorted(rows, key=lambda r: (r["level"], number_of(r["name"]))):
         if row["outcome"] != BEGUN and not verified(row):
-            why = " ".join(str(row.get("why", "")).split())[-200:].replace("|", "/")
+            why = "GPU memory" if ran_out(row) else " ".join(str(row.get("why", "")).split())[-200:].replace("|", "/")
             lines.append(f"| {row['level']}/{row['name']} | {CLASSES[class_of(row)]} | {row['outcome']} | {why} |")
     return lines
 
